@@ -43,7 +43,7 @@ from mrecordlog_async.storage.direct import Staging, whole_blocks
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
 from mrecordlog_async.storage.locked_directory import LockedDirectory
 from mrecordlog_async.storage.new_segment import RESERVE_BYTES
-from mrecordlog_async.storage.segment import SegmentFile
+from mrecordlog_async.storage.segment import SegmentFile, segment_name
 
 
 class Journal:
@@ -161,7 +161,7 @@ class Journal:
         """
         begun = time.perf_counter()
         try:
-            if self._file.is_shared():
+            if self._is_shared():
                 return None
         except OSError:  # `commit` reports it; nothing was written
             return None
@@ -185,7 +185,7 @@ class Journal:
         request, records = self._with_opening(request, build_records(request.records))
         bodies = encode_records(records)
         buffers, end = self._encode(bodies, request.oldest_segment)
-        rolled = self._file.is_shared() or (request.may_roll and self._is_full(end))
+        rolled = self._is_shared() or (request.may_roll and self._is_full(end))
         if request.needs_space or (request.leaves_bytes and rolled):
             self.prepare_spare(request.more_table_bytes)
             if rolled:
@@ -316,6 +316,13 @@ class Journal:
         yield from self._older.handles()
 
     # Steps.
+
+    def _is_shared(self) -> bool:
+        """Return whether the segment has a second name; LogIOError if it has none: what is written to it is lost."""
+        is_shared = self._file.is_shared()
+        if self._file.is_removed:
+            raise LogIOError(f"{segment_name(self.end.segment)} was removed while the log is open")
+        return is_shared
 
     def _encode(self, bodies: Sequence[tuple[Buffer, ...]], oldest_segment: int | None) -> tuple[list[Buffer], int]:
         """Split a batch into frames after the last one; return the buffers and the offset after its COMMIT."""

@@ -1,6 +1,7 @@
 """The segments before the current one: removed, oldest first, once nothing in them is live, and their space freed.
 
-One may become the next segment instead (`Spare.recycle`).
+One may become the next segment instead (`Spare.recycle`). If the directory was renamed, none is removed: its path may
+name another log, with segments of the same numbers.
 
 Everything here blocks and belongs to the log's thread; the loop may read `segments`, `bytes` and `unfreed_bytes`.
 """
@@ -11,7 +12,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 
 from mrecordlog_async.options import MIB
-from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.storage.locked_directory import LockedDirectory
 
 SHRINK_BYTES = 16 * MIB
 """A removed segment's space is freed in steps of this size: freeing 1 GiB at once blocked ext4, and with it every
@@ -25,7 +26,7 @@ the system frees them after the last of these.
 class OlderSegments:
     """segments: (number, bytes), oldest first. bytes: of all of them. unlink_errors: removals that failed."""
 
-    def __init__(self, directory: LogDirectory, segments: list[tuple[int, int]]) -> None:
+    def __init__(self, directory: LockedDirectory, segments: list[tuple[int, int]]) -> None:
         self.segments = segments
         self.bytes = sum(size for _, size in segments)
         self.unlink_errors = 0
@@ -56,6 +57,11 @@ class OlderSegments:
         missing segment as a sign that all older ones are removed too.
         """
         removed = 0
+        try:
+            self._directory.check_place()
+        except OSError:
+            self.unlink_errors += 1
+            return 0
         for number, size in self.segments:
             if number >= oldest:
                 break

@@ -137,6 +137,7 @@ class Spare:
             OSError: It failed before the segment had its name; the file is removed.
             LogIOError: Whether the segment exists is not known, or not for certain on the medium.
         """
+        self._directory.check_place()
         spare, self.file = self.file, None
         assert spare is not None, "prepared just before"
         path = self._directory.path_of(header.segment)
@@ -193,6 +194,7 @@ class Spare:
     def _remove(self, spare: SegmentFile) -> None:
         spare.close()
         with contextlib.suppress(OSError):
+            self._directory.check_place()
             self._directory.files.unlink(spare.path)
 
 

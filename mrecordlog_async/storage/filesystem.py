@@ -66,6 +66,9 @@ class FileSystem(Protocol):
     def is_alone(self, handle: int) -> bool:
         """Return whether nobody else has the file open; False if the system cannot tell."""
 
+    def is_at(self, handle: int, path: str) -> bool:
+        """Return whether *path*, links followed, names the open file or directory."""
+
     def mode(self, path: str) -> int:
         """Return the permission bits."""
 

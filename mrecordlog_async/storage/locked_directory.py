@@ -1,11 +1,14 @@
 """The directory of a log that this process has locked: everything that only the lock's holder may change in it.
 
 The directory stays open, because a new name, a rename or a removal is durable only after a sync of the directory.
+Files are named by path. If somebody renames the directory of an open log, its path may name another log: so before a
+file gets a name or loses it, the path is checked.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 
 from mrecordlog_async.format.header import Closed, encode_closed
 from mrecordlog_async.storage.directory import LogDirectory
@@ -45,6 +48,12 @@ class LockedDirectory(LogDirectory):
         """Wait until the directory's entries are on the medium."""
         self.files.sync_directory(self._handle)
 
+    def check_place(self) -> None:
+        """Raise FileNotFoundError unless the path still names this directory."""
+        if not self.files.is_at(self._handle, self.path):
+            reason = "the directory of the open log was renamed, replaced or removed; move it back"
+            raise FileNotFoundError(errno.ENOENT, reason, self.path)
+
     def capacity_bytes(self) -> int:
         """Return the size of the file system in bytes, 0 if it does not report one."""
         try:
@@ -64,6 +73,7 @@ class LockedDirectory(LogDirectory):
 
         One that a crash or an error left is removed first, durably: later its number could say that one is missing.
         """
+        self.check_place()
         temporary = path + TEMPORARY_SUFFIX
         try:
             return temporary, self.files.create(temporary)

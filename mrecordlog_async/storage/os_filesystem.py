@@ -123,6 +123,13 @@ class OsFileSystem:
             return False
         return True
 
+    def is_at(self, handle: int, path: str) -> bool:
+        """See `FileSystem`."""
+        try:
+            return os.path.samestat(os.fstat(handle), os.stat(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
     def mode(self, path: str) -> int:
         """See `FileSystem`."""
         return os.stat(path).st_mode & 0o7777

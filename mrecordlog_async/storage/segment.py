@@ -76,6 +76,8 @@ class SegmentFile:
         self.handle = handle
         self.reserved_bytes = reserved_bytes
         self._step_bytes = STEP_BYTES_MIN
+        self.is_removed = False  # the file lost its last name, as far as `is_shared` has seen
+        self._had_name = False
         self._was_shared = False
         self._direct: DirectWriter | None = None
         self._is_synced = False  # everything that was ever done to the file is known to be on the medium
@@ -113,7 +115,10 @@ class SegmentFile:
         zeroed. Raises OSError if the system does not report it.
         """
         if not self._was_shared:
-            self._was_shared = self.files.links(self.handle) > 1
+            links = self.files.links(self.handle)
+            self._was_shared = links > 1
+            self.is_removed = self._had_name and not links
+            self._had_name |= links > 0  # a file system that reports 0 for every file does not count names
         return self._was_shared
 
     def is_known_unshared(self) -> bool:

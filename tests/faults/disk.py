@@ -291,6 +291,10 @@ class Disk:
         self._begin("recycles")
         return True
 
+    def is_at(self, handle: int, path: str) -> bool:
+        self._begin("is_at")
+        return self._find(path) == self._handle(handle)[0]
+
     def mode(self, path: str) -> int:
         self._find(path)
         return 0o700

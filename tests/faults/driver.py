@@ -46,7 +46,7 @@ HAND_OVER_TURNS = 3
 STEP_TURNS = 2
 UNEVENTFUL = (
     *("read", "read_into", "size", "list_names", "open", "open_directory", "lock", "links", "capacity_of"),
-    *("set_direct", "recycles"),
+    *("set_direct", "recycles", "is_at"),
 )
 """Calls that change nothing: the moment before them is the same as the moment before the next call."""
 TIME_NS = 1_767_225_600_000_000_000

@@ -46,6 +46,7 @@ ERRORS: dict[str, list[tuple[str, int]]] = {
     "unlink": [("before", errno.EACCES), ("after", errno.EIO)],
     "link": [("before", errno.EXDEV), ("before", errno.EMLINK), ("before", errno.EIO), ("after", errno.EIO)],
     "links": [("before", errno.EIO)],
+    "is_at": [("before", errno.EIO)],
     "remove_directory": [("before", errno.EIO)],
     "set_size": [("before", errno.EIO), ("after", errno.EIO)],
     "open": [("before", errno.EMFILE)],

@@ -82,6 +82,9 @@ class MovingDisk:
     def recycles(self, handle: int) -> bool:
         return False
 
+    def is_at(self, handle: int, path: str) -> bool:
+        return True
+
     def mode(self, path: str) -> int:
         return 0o700
 
