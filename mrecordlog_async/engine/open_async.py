@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from functools import partial
 
 from aiofiles.os import wrap
 
@@ -20,19 +22,30 @@ from mrecordlog_async.storage.directory import LogDirectory
 logger = logging.getLogger("mrecordlog_async")
 
 RELEASE_SECONDS = 60.0
-"""How long opening waits until a log of this process whose event loop has ended releases the same directory."""
+"""How long opening waits until a log of this process that has ended, however that was, releases the same directory."""
 
-_ending: dict[str, Future[None]] = {}  # by directory: logs that nobody closed and that are being released
+_ending: dict[str, Future[None]] = {}  # by directory: logs that are being released
+os.register_at_fork(after_in_child=_ending.clear)
 
 
-def release_later(opened: OpenedLog, thread: LogThread) -> None:
-    """Have *thread* release the directory after its last work, and end. Opening the log again waits for that."""
-    _ending[opened.directory.path] = thread.submit(opened.close)
+def release(path: str, thread: LogThread, close: Callable[[], None]) -> Future[None]:
+    """Have *thread* *close* what it holds of the directory *path* after its last work, and end.
+
+    Opening the log again waits for that, so it does not matter whether anybody waits for the future.
+    """
+    released = _ending[path] = thread.submit(close)
+    released.add_done_callback(partial(_note_released, path))
     thread.shutdown(wait=False)
+    return released
+
+
+def _note_released(path: str, released: Future[None]) -> None:
+    if _ending.get(path) is released:
+        _ending.pop(path, None)
 
 
 def _wait_for_release(directory: LogDirectory) -> None:
-    """Wait for a log of this process that still holds *directory* although its event loop has ended."""
+    """Wait for a log of this process that still holds *directory* although nobody waits for its end."""
     released = _ending.get(directory.path)
     if released is not None:
         with suppress(TimeoutError):
@@ -45,7 +58,7 @@ async def open_log_async(
 ) -> tuple[OpenedLog, LogThread]:
     """Open the log in *directory* on a new thread, which belongs to the log from then on.
 
-    A cancelled call releases the directory as soon as the thread notices.
+    A cancelled call releases the directory as soon as the thread notices. The next one waits for that.
 
     Args:
         directory: Where the log's files are.
@@ -65,8 +78,7 @@ async def open_log_async(
         opened = await wrap(opening.run)(directory, options, executor=thread)
     except BaseException:
         opening.abandoned.set()
-        thread.submit(opening.close)  # one thread: it runs after the work
-        thread.shutdown(wait=False)
+        release(opening.path, thread, opening.close)  # one thread: it runs after the work
         raise
     _log_opened(opened)
     return opened, thread
@@ -95,11 +107,13 @@ def _log_opened(opened: OpenedLog) -> None:
 class _Opening:
     """One opening: its progress goes to the event loop; if its caller was cancelled, the log is closed again.
 
-    `abandoned` is set by the loop and read by the thread; `_opened` belongs to the thread.
+    `abandoned` is set by the loop and read by the thread; `_opened` belongs to the thread. The thread sets `path` and
+    then looks at `abandoned`: if the loop finds no path once it has set that, the thread opens nothing.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, on_progress: Callable[[RecoveryProgress], None] | None) -> None:
         self.abandoned = threading.Event()
+        self.path = ""
         self._loop = loop
         self._on_progress = on_progress
         self._opened: OpenedLog | None = None
@@ -115,6 +129,9 @@ class _Opening:
     def run(self, directory: LogDirectory, options: OpenOptions) -> OpenedLog:
         """Open the log once no other log of this process holds *directory*. Runs on the thread, and blocks."""
         directory = directory.absolute()
+        self.path = directory.path
+        if self.abandoned.is_set():
+            raise LogClosedError("opening was cancelled")
         _wait_for_release(directory)
         self._opened = open_log(directory, options, self.report)
         return self._opened

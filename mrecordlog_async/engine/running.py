@@ -28,7 +28,7 @@ from mrecordlog_async.engine.appends import Appends
 from mrecordlog_async.engine.capacity import Capacity
 from mrecordlog_async.engine.observed import Observation
 from mrecordlog_async.engine.open import OpenedLog
-from mrecordlog_async.engine.open_async import release_later
+from mrecordlog_async.engine.open_async import release
 from mrecordlog_async.engine.refusals import Refusals
 from mrecordlog_async.engine.retention import Retention
 from mrecordlog_async.engine.subscribers import Changes
@@ -199,10 +199,10 @@ class RunningLog:
         self._admission.refusals.count_commands(error, refused)
         for command in refused:
             command.refuse(error)
-        ending = self._thread.call(self._give_back, self._writer.failure is None)
-        self._thread.shutdown(wait=False)
+        give_back = partial(self._give_back, self._writer.failure is None)
+        ending = release(self._opened.directory.path, self._thread, give_back)
         try:
-            await ending  # a single job on the thread: cancelling the wait still releases the lock
+            await asyncio.wrap_future(ending)  # a single job on the thread: cancelling the wait still releases the lock
             self._log_end()
         finally:
             self._forget()
@@ -220,7 +220,7 @@ class RunningLog:
         self._disk_watch.stop()
         self._stop_retention()
         if task.cancelled():
-            release_later(self._opened, self._thread)
+            release(self._opened.directory.path, self._thread, self._opened.close)
             self._forget()
         else:
             task.exception()  # marked as retrieved; `failure` holds it
@@ -298,7 +298,7 @@ _open_logs: weakref.WeakSet[RunningLog] = weakref.WeakSet()
 
 def _give_back_unclosed(opened: OpenedLog, thread: LogThread) -> None:
     """Release the directory of a log that was garbage collected without being closed."""
-    release_later(opened, thread)
+    release(opened.directory.path, thread, opened.close)
     warnings.warn(f"the log in {opened.directory.path!r} was never closed", ResourceWarning, stacklevel=2)
 
 

@@ -7,6 +7,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 import weakref
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ from typing import Any
 import pytest
 
 from mrecordlog_async import LogState, MultiRecordLog, PositionInPastError
-from mrecordlog_async.engine import timers
+from mrecordlog_async.engine import open_async, timers
 from mrecordlog_async.engine.commands import AppendGroup
 from mrecordlog_async.engine.timers import Timers
+from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 
@@ -73,6 +75,65 @@ def test_forgotten_log_gives_the_directory_back(directory: Path, monkeypatch: py
 
     with pytest.warns(ResourceWarning, match="never closed"):
         asyncio.run(forget())
+
+
+class Held(Slow):
+    """A disk on which one step of opening or closing waits until the log is opened again."""
+
+    def __init__(self, step: str) -> None:
+        self._step = step
+        self.waits, self.goes_on = threading.Event(), threading.Event()
+
+    def drop_cache(self, handle: int) -> None:
+        self._reach("open")
+        super().drop_cache(handle)
+
+    def rename(self, old: str, new: str) -> None:
+        if new.endswith("CLOSED"):
+            self._reach("close")
+        super().rename(old, new)
+
+    def _reach(self, step: str) -> None:
+        if step == self._step:
+            self.waits.set()
+            self.goes_on.wait()
+
+
+@pytest.mark.parametrize("step", ["open", "close"])
+def test_directory_is_free_after_an_open_or_close_that_was_cancelled(
+    directory: Path, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next open in this process waits until the log's thread has released the directory."""
+    files = Held(step)
+    wait_for_release = open_async._wait_for_release
+
+    async def cancel_at_step() -> None:
+        opening = MultiRecordLog.open(directory, filesystem=files)
+        task = asyncio.ensure_future((await opening).close() if step == "close" else opening)
+        await asyncio.to_thread(files.waits.wait)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for other in others:
+            other.cancel()
+        await asyncio.wait(others)
+        assert task.cancelled()
+
+    def let_go(found: LogDirectory) -> None:
+        files.goes_on.set()
+        wait_for_release(found)
+
+    async def open_again() -> list[str]:
+        async with MultiRecordLog.open(directory) as log:
+            return log.list_queues()
+
+    async def create() -> None:
+        async with MultiRecordLog.open(directory, queues=["q"]):
+            pass
+
+    asyncio.run(create())
+    asyncio.run(cancel_at_step())
+    monkeypatch.setattr(open_async, "_wait_for_release", let_go)
+    assert asyncio.run(open_again()) == ["q"]
+    assert not open_async._ending
 
 
 FORKING = """
