@@ -288,6 +288,7 @@ class RunningLog:
     def _disown(self) -> None:
         """Close this forked child's copies of the descriptors. The lock and the files belong to the parent."""
         self._foreign = True
+        self._unclosed.detach()
         self._admission.stop(partial(LogClosedError, _FORKED))
         for handle in self._opened.handles():
             self._opened.directory.files.close(handle)

@@ -193,6 +193,41 @@ def test_forked_child_keeps_nothing(directory: Path, moment: str) -> None:
     assert run.stdout.splitlines() == (["['q']"] if moment == "opening" else ["['q']", "[]"]), run.stderr
 
 
+FORGETTING = """
+import asyncio, gc, os, sys
+from mrecordlog_async import LogLockedError, MultiRecordLog
+from mrecordlog_async.engine import open_async
+
+loop = asyncio.new_event_loop()
+log = loop.run_until_complete(MultiRecordLog.open(sys.argv[1]).__aenter__())
+if os.fork() == 0:
+    del log  # not the loop: asyncio would close what the parent waits with
+    gc.collect()
+    open_async.RELEASE_SECONDS = 0  # the thread that would release the directory is the parent's
+    held = bool(open_async._ending)
+    try:
+        asyncio.run(MultiRecordLog.open(sys.argv[1]).__aenter__())
+    except LogLockedError:
+        print("the parent has it;", "waited" if held else "refused at once", flush=True)
+    os._exit(0)
+os.wait()
+loop.run_until_complete(log.close())
+"""
+
+
+def test_forked_child_that_forgets_the_log_releases_nothing(directory: Path) -> None:
+    """The log is the parent's: the child gets no warning for it, and never waits for its release."""
+    run = subprocess.run(
+        [sys.executable, "-W", "always", "-c", FORGETTING, str(directory)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert run.stdout == "the parent has it; refused at once\n", run.stderr
+    assert "never closed" not in run.stderr
+
+
 class Payload(bytes):
     """A payload that a weak reference can watch."""
 
