@@ -127,7 +127,7 @@ class Limits:
     def __post_init__(self) -> None:
         for name in _COUNTED_LIMITS:
             value = getattr(self, name)
-            if not isinstance(value, int) or value < 1:
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be an integer above 0, not {value!r}")
         if self.record_bytes >= 2 * GIB:
             raise ValueError("record_bytes must be below 2 GiB: offsets inside a run are 32 bits wide")

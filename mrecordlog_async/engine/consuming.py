@@ -247,7 +247,8 @@ class ConsumingLog(LiveReader, SettingReader):
             RecordLogError: The errors of `Consumer.seek`.
         """
         goal = self._start(queue, position)
-        assert goal is not None
+        if goal is None:
+            raise TypeError("position must be an int or a datetime, not None")
         return await self._move(queue, consumer, goal, True, queue_id, epoch)
 
     async def _move(
@@ -262,7 +263,7 @@ class ConsumingLog(LiveReader, SettingReader):
     def _check_consumer_name(self, queue: str, consumer: object) -> None:
         """Raise ConsumerNameError if *consumer* is invalid. The name of one that exists on *queue* passes."""
         found = self._queues.get(queue)
-        exists = found is not None and consumer in found.consumers
+        exists = isinstance(consumer, str) and found is not None and consumer in found.consumers
         if not exists and not any((rule.pattern, rule.name) == (queue, consumer) for rule in self._queues.rules):
             check_new_consumer_name(consumer, self.limits.name_bytes)
 
@@ -274,8 +275,8 @@ class ConsumingLog(LiveReader, SettingReader):
     async def _move_as_holder(self, queue: str, consumer: str, goal: Start, seeks: bool, holder: Attached) -> int:
         if seeks:
             return await self.seek_consumer(queue, consumer, goal, queue_id=holder.queue_id, epoch=holder.epoch)
-        assert isinstance(goal, int)
-        return await self.acknowledge(queue, consumer, goal, queue_id=holder.queue_id, epoch=holder.epoch)
+        position = check_position(goal)  # type: ignore[arg-type]  # a time, like anything that is not a position, raises
+        return await self.acknowledge(queue, consumer, position, queue_id=holder.queue_id, epoch=holder.epoch)
 
     def _watch_as_holder(self, consumer: str, attached: Attached) -> HeldQueue:
         watch = HeldQueue(

@@ -7,9 +7,9 @@ import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -412,3 +412,21 @@ async def test_openings_are_recorded_with_the_first_batch(directory: Path) -> No
         assert log.stats().rolls
     async with MultiRecordLog.open(directory) as log:
         assert log.openings == both
+
+
+@pytest.mark.parametrize("wrong", [None, True, 1.0, "1"])
+async def test_a_position_of_the_wrong_type_is_refused(log: MultiRecordLog, wrong: Any) -> None:
+    """Acknowledging or seeking it is a TypeError that names the type, and moves nothing."""
+    async with log.consumer("q", "c") as consumer:
+        for move in (consumer.acknowledge, consumer.seek):
+            with pytest.raises(TypeError, match=f"position must be .* not {type(wrong).__name__.removesuffix('Type')}"):
+                await move(wrong)
+        with pytest.raises(TypeError, match="position must be an int, not datetime"):
+            await consumer.acknowledge(cast("Any", datetime.now(UTC)))
+        assert log.consumers("q")["c"].position == 0
+
+
+async def test_a_consumer_name_of_the_wrong_type_is_refused(log: MultiRecordLog) -> None:
+    """Also one that no dictionary takes."""
+    with pytest.raises(ConsumerNameError, match="must be a str, not list"):
+        await log.create_consumer("q", cast("Any", ["c"]))

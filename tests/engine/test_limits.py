@@ -439,3 +439,11 @@ def test_a_queue_without_positions_left_is_said_so() -> None:
     message = str(LogFullError("positions", 2**63 - 2, 2**63 - 1))
     assert "bytes" not in message
     assert str(2**63 - 2) in message
+
+
+@pytest.mark.parametrize("name", ["memory_bytes", "record_bytes", "queues"])
+def test_a_limit_is_no_truth_value(name: str) -> None:
+    """True would be a limit of one byte, or of one queue."""
+    limits: dict[str, Any] = {name: True}
+    with pytest.raises(ValueError, match=f"{name} must be an integer above 0, not True"):
+        Limits(**limits)
