@@ -82,7 +82,7 @@ def snapshot(
     files = source.files
     path, partial = free_names(files, target)
     source.list_log()
-    make_directories(files, partial)
+    _make_new_directory(files, partial)
     try:
         made = _Copier(source, LogDirectory(files, partial), link).copy()
         if check:
@@ -190,6 +190,15 @@ def _last_batch(scan: SegmentScan) -> int:
 
 
 # Files.
+
+
+def _make_new_directory(files: FileSystem, path: str) -> None:
+    """Create the directory *path*; FileExistsError if another snapshot has begun there since the names were checked."""
+    try:
+        files.make_directory(path)
+    except FileNotFoundError:
+        make_directories(files, os.path.dirname(path))
+        files.make_directory(path)
 
 
 def _size(files: FileSystem, path: str) -> int:

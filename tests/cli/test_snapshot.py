@@ -255,6 +255,25 @@ def test_an_existing_target_is_left_alone(tmp_path: Path) -> None:
     assert damage.snapshot(directory) == before
 
 
+class BegunElsewhere(OsFileSystem):
+    """A disk on which another process begins the same snapshot a moment earlier."""
+
+    def make_directory(self, path: str) -> None:
+        if path.endswith(".partial"):
+            os.makedirs(path, exist_ok=True)
+            Path(path, "wal-of-the-other").touch()
+        super().make_directory(path)
+
+
+def test_two_snapshots_with_one_target_do_not_mix(tmp_path: Path) -> None:
+    """The second is refused, and removes nothing of the first."""
+    directory = build(tmp_path / "wal", three_queues)
+    with pytest.raises(FileExistsError):
+        snapshot(directory, tmp_path / "new" / "copy", filesystem=BegunElsewhere())
+    assert os.listdir(tmp_path / "new") == ["copy.partial"]
+    assert os.listdir(tmp_path / "new" / "copy.partial") == ["wal-of-the-other"]
+
+
 def test_a_queue_is_deleted(tmp_path: Path) -> None:
     """The queue is deleted with all its records."""
     directory = build(tmp_path / "wal", three_queues)
