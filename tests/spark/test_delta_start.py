@@ -13,8 +13,9 @@ import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 
 from mrecordlog_async.spark.delta.content import ForeignBatchError, TableError
-from mrecordlog_async.spark.delta.entries import entry_name
+from mrecordlog_async.spark.delta.entries import entry_name, entry_numbers
 from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.recovery import repair_table
 from mrecordlog_async.spark.delta.resume import resume
 from mrecordlog_async.spark.delta.start import prepare
 from mrecordlog_async.spark.identity import RefusedError, query_of
@@ -185,6 +186,17 @@ def test_a_damaged_table_is_named(engine: DeltaEngine, service: ThreadedService)
     with pytest.raises(TableError, match=r"cannot be used: .*Its log is damaged: restore the table from a copy"):
         engine.drain()
     assert service.positions("q") == (20, 30)
+
+
+def test_an_entry_of_another_writer_needs_no_commit_information(engine: DeltaEngine) -> None:
+    """It is optional in Delta's protocol: such an entry is not half written, and is not set aside."""
+    log = engine.table_path / "_delta_log"
+    entry = log / entry_name(max(entry_numbers(str(engine.table_path))) + 1)
+    entry.write_text(json.dumps({"txn": {"appId": "of another program", "version": 7}}))
+    lake = LocalLake(str(engine.table_path))
+    assert repair_table(lake) == []
+    lake.close()
+    assert DeltaTable(engine.place.uri).transaction_version("of another program") == 7
 
 
 def test_columns_are_added_and_never_changed(engine: DeltaEngine) -> None:

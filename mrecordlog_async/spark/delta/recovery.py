@@ -3,7 +3,8 @@
 Nobody relied on any of them yet. The sink returns only when a batch is durable in the table, and what Spark writes is
 synced before anything depends on it. So only the newest file of each kind can be half written, and
 
-1. an entry of the table's log that does not parse, or lacks its transaction, is set aside: its batch runs again,
+1. an entry of the table's log that is empty, does not parse, or lacks its transaction, is set aside: its batch runs
+   again,
 2. a checkpoint of the table that cannot be read, and the pointer to it, are removed while the entries that it sums up
    are there,
 3. an empty offset or commit of Spark is removed: the batch is planned, or confirmed, again.
@@ -57,8 +58,10 @@ def wrong_with_entry(content: bytes) -> str | None:
         marks = [each["commitInfo"].get(MARK) for each in actions if "commitInfo" in each]
     except (ValueError, AttributeError, TypeError):
         return "it does not parse"
+    if not actions:
+        return "it is empty"
     if not marks:
-        return "it has no commit information"
+        return None  # of another writer: this package's entries begin with it
     mark = marks[0]
     if not isinstance(mark, dict) or "batch" not in mark:
         return None
