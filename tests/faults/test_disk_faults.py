@@ -40,8 +40,8 @@ STEPS = {
     "copied": 23,
     "copy drained": 23,
     "interval, loaded": 5,
-    "busy": 5,
-    "never, busy": 5,
+    "busy": 7,
+    "never, busy": 7,
     "groups, stepping": 3,
     "killed, stepping": 17,
     "waits for disk": 13,
@@ -56,6 +56,11 @@ STEPS = {
     "large, small, 4 KiB": 23,
     "never, 4 KiB": 11,
     "changed without records": 7,
+    "killed": 2,
+    "reopened": 2,
+    "never, killed": 3,
+    "few callers": 2,
+    "large": 2,
 }
 """Histories of which the suite tries only every n-th fault; the campaign tries all."""
 
