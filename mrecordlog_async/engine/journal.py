@@ -41,6 +41,7 @@ from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.recovery.recovered import LogEnd, RecoveredLog
 from mrecordlog_async.storage.direct import Staging, whole_blocks
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
+from mrecordlog_async.storage.lock import LOCK_NAME
 from mrecordlog_async.storage.locked_directory import LockedDirectory
 from mrecordlog_async.storage.new_segment import RESERVE_BYTES
 from mrecordlog_async.storage.segment import SegmentFile, segment_name
@@ -206,7 +207,12 @@ class Journal:
         begun = time.perf_counter()
         request, records = self._with_opening(CommitRequest([], oldest_segment, sync=True, needs_space=False), [])
         buffers, end = self._encode(encode_records(records), oldest_segment)
-        if self._is_full(end) or end + RESERVE_BYTES > self._file.reserved_bytes or not self._file.is_known_unshared():
+        if self._is_full(end) or end + RESERVE_BYTES > self._file.reserved_bytes:
+            return None
+        try:
+            if self._is_shared():
+                return None
+        except (OSError, LogIOError):  # the next batch reports it
             return None
         return self._write(records, buffers, end, request, rolled=False, begun=begun)
 
@@ -318,10 +324,18 @@ class Journal:
     # Steps.
 
     def _is_shared(self) -> bool:
-        """Return whether the segment has a second name; LogIOError if it has none: what is written to it is lost."""
+        """Return whether the segment has a second name.
+
+        Raises:
+            LogIOError: It has none, so what is written to it is lost; or the lock has none, so another process may
+                write to the segment.
+            OSError: The system does not report it.
+        """
         is_shared = self._file.is_shared()
         if self._file.is_removed:
             raise LogIOError(f"{segment_name(self.end.segment)} was removed while the log is open")
+        if self.directory.is_lock_removed():
+            raise LogIOError(f"{LOCK_NAME} was removed while the log is open: another process may have opened the log")
         return is_shared
 
     def _encode(self, bodies: Sequence[tuple[Buffer, ...]], oldest_segment: int | None) -> tuple[list[Buffer], int]:

@@ -1,8 +1,8 @@
 """The directory of a log that this process has locked: everything that only the lock's holder may change in it.
 
 The directory stays open, because a new name, a rename or a removal is durable only after a sync of the directory.
-Files are named by path. If somebody renames the directory of an open log, its path may name another log: so before a
-file gets a name or loses it, the path is checked.
+Files are named by path. If somebody renames the directory of an open log, its path may name another log; if somebody
+removes `LOCK`, another process can lock a new one. So before a file gets a name or loses it, both are checked.
 """
 
 from __future__ import annotations
@@ -13,20 +13,21 @@ import errno
 from mrecordlog_async.format.header import Closed, encode_closed
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import write_all
-from mrecordlog_async.storage.lock import take_lock
+from mrecordlog_async.storage.lock import LOCK_NAME, take_lock
 from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX
 
 
 class LockedDirectory(LogDirectory):
     """A log's directory, open, and its lock. It belongs to the log's thread."""
 
-    __slots__ = ("_handle", "_lock_handle")
+    __slots__ = ("_handle", "_lock_had_name", "_lock_handle")
 
     def __init__(self, directory: LogDirectory, handle: int, lock_handle: int) -> None:
         """Use `take`."""
         super().__init__(directory.files, directory.path)
         self._handle = handle
         self._lock_handle = lock_handle
+        self._lock_had_name = False
 
     @classmethod
     def take(cls, directory: LogDirectory) -> LockedDirectory:
@@ -49,10 +50,22 @@ class LockedDirectory(LogDirectory):
         self.files.sync_directory(self._handle)
 
     def check_place(self) -> None:
-        """Raise FileNotFoundError unless the path still names this directory."""
+        """Raise FileNotFoundError unless the path still names this directory, and its lock still has its file."""
         if not self.files.is_at(self._handle, self.path):
             reason = "the directory of the open log was renamed, replaced or removed; move it back"
             raise FileNotFoundError(errno.ENOENT, reason, self.path)
+        if self.is_lock_removed():
+            reason = f"{LOCK_NAME} was removed while the log is open; close it"
+            raise FileNotFoundError(errno.ENOENT, reason, self.path)
+
+    def is_lock_removed(self) -> bool:
+        """Return whether the lock has lost its file, so that another process can lock a new one.
+
+        Raises OSError if the system does not report it.
+        """
+        links = self.files.links(self._lock_handle)
+        self._lock_had_name |= links > 0  # a file system that reports 0 for every file does not count names
+        return self._lock_had_name and not links
 
     def capacity_bytes(self) -> int:
         """Return the size of the file system in bytes, 0 if it does not report one."""
