@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -241,3 +242,12 @@ async def test_a_closed_tail_yields_nothing_more(log: MultiRecordLog) -> None:
     await tail.aclose()
     assert await anext(tail, None) is None
     assert await tail.batch() is None
+
+
+@pytest.mark.parametrize(
+    ("position", "error"), [(-1, ValueError), (2**63, ValueError), ("1", TypeError), (True, TypeError)]
+)
+async def test_wait_for_refuses_what_is_no_position(log: MultiRecordLog, position: Any, error: type[Exception]) -> None:
+    """It would be there at once, or never."""
+    with pytest.raises(error, match="position must be"):
+        await log.wait_for("q", position)
