@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import aiohttp
+import pytest
 
 from mrecordlog_async.model import text_of_tick
 from mrecordlog_async.service.options import ServiceOptions
@@ -38,17 +39,35 @@ async def test_a_tail_sends_what_is_there_and_what_comes(served: Served) -> None
         first = await events(response, 2)
         await served.log.append_record("q", None, b"c")
         last = await events(response, 1)
-    assert [event["id"] for event in first + last] == ["0", "1", "2"]
+    queue_id = served.log.queue_summary("q").id
+    assert [event["id"] for event in first + last] == [f"{position}-{queue_id}" for position in range(3)]
     assert [json.loads(event["data"])["payload"] for event in first + last] == ["a", "b\nb", "c"]
 
 
-async def test_a_tail_resumes_after_the_last_event_seen(served: Served) -> None:
-    """A browser that lost the connection misses nothing and sees nothing twice."""
+@pytest.mark.parametrize("last_seen", ["1", "1-{}"])
+async def test_a_tail_resumes_after_the_last_event_seen(served: Served, last_seen: str) -> None:
+    """A browser that lost the connection misses nothing and sees nothing twice. The position alone suffices."""
     await served.log.append_records("q", None, [b"a", b"b", b"c"])
-    async with served.session.get(served.url + TAIL + "?start=0", headers={"Last-Event-ID": "1"}) as response:
+    seen = {"Last-Event-ID": last_seen.format(served.log.queue_summary("q").id)}
+    async with served.session.get(served.url + TAIL + "?start=0", headers=seen) as response:
         (event,) = await events(response, 1)
     time = text_of_tick(served.log.times("q").ticks[-1])
     assert json.loads(event["data"]) == {"position": 2, "time": time, "payload": "Yw=="}
+
+
+async def test_a_tail_that_resumes_in_a_recreated_queue_begins_with_its_first_record(served: Served) -> None:
+    """The client has seen none of its records, whatever the last position was."""
+    await served.log.append_records("q", None, [b"a", b"b", b"c"])
+    async with served.session.get(served.url + TAIL) as response:
+        seen = (await events(response, 3))[-1]["id"]
+    await served.log.delete_queue("q")
+    await served.log.create_queue("q")
+    await served.log.append_records("q", None, [b"d", b"e"])
+    async with served.session.get(
+        served.url + TAIL + "?as=text&start=next", headers={"Last-Event-ID": seen}
+    ) as response:
+        found = await events(response, 2)
+    assert [json.loads(event["data"])["payload"] for event in found] == ["d", "e"]
 
 
 async def test_a_tail_from_next_shows_only_what_comes(served: Served) -> None:
@@ -75,7 +94,7 @@ async def test_a_tail_of_a_sealed_queue_says_that_it_is_sealed(served: Served) -
     await served.log.seal_queue("q")
     async with served.session.get(served.url + TAIL) as response:
         record, end = await events(response, 2)
-    assert (record["id"], end) == ("0", {"event": "end", "data": "sealed"})
+    assert (json.loads(record["data"])["position"], end) == (0, {"event": "end", "data": "sealed"})
 
 
 async def test_a_tail_ends_when_the_service_goes_down(served: Served) -> None:

@@ -1,14 +1,16 @@
 """Tails: the records of a queue as server-sent events, and the service's statistics every second.
 
-An event's id is the record's position, so a client that lost the connection continues after the last one that it saw
-(`Last-Event-ID`). A tail ends with an event `end`, whose data is the reason: the queue is `deleted`, or `sealed` and
-all is sent; the log has `failed`, or the service is `closing`. Events are created only as fast as the client reads; one
-that stops reading is dropped, without such an event.
+An event's id is POSITION-QUEUE_ID, so a client that lost the connection continues after the last one that it saw
+(`Last-Event-ID`); if the queue was recreated meanwhile, with its first record. A tail ends with an event `end`, whose
+data is the reason: the queue is `deleted`, or `sealed` and all is sent; the log has `failed`, or the service is
+`closing`. Events are created only as fast as the client reads; one that stops reading is dropped, without such an
+event.
 """
 
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
@@ -33,6 +35,7 @@ STATS_SECONDS = 1.0
 ROOM_SECONDS = 0.25
 """Pause before a tail tries to send again, if the budget of responses was full."""
 RUNS_AT_ONCE = 100
+LAST_EVENT_ID = re.compile(r"([0-9]{1,19})(?:-([0-9]{1,19}))?")
 
 TAIL_PARAMETERS = (
     ("start", "first position to send, or `next` for new records only (default: the first retained one)"),
@@ -46,7 +49,7 @@ async def tail(service: Service, request: web.Request) -> web.StreamResponse:
     check_query(request, ("start", "since", "as"))
     queue = queue_of(request)
     queue_id = service.log.queue_summary(queue).id
-    position = _start(service, request, queue)
+    position = _start(service, request, queue, queue_id)
     text = as_text(request)
     service.enter_tail()
     try:
@@ -133,27 +136,27 @@ async def _follow(service: Service, events: Events, queue: str, queue_id: int, p
         if runs:
             position = runs[-1].next_position
             times = log.times(queue, runs[0].first_position, position)
-            events_of = chain.from_iterable(_events(run, text, times) for run in runs)
+            events_of = chain.from_iterable(_events(queue_id, run, text, times) for run in runs)
             if not await events.send(wire.gather(events_of, PIECE_BYTES)):
                 return None
         await asyncio.sleep(0)  # a tail with much to send lets other tasks run
 
 
-def _events(run: Run, text: bool, times: Times) -> Iterator[bytes]:
+def _events(queue_id: int, run: Run, text: bool, times: Times) -> Iterator[bytes]:
     for part in cut_up(run):
         if len(part.payload) > PIECE_BYTES:
-            yield b"id: %d\ndata: " % part.first_position
+            yield b"id: %d-%d\ndata: " % (part.first_position, queue_id)
             yield from record_lines(part, text, times)
             yield b"\n"
         else:
-            yield b"".join(_small_events(part, text, times))
+            yield b"".join(_small_events(queue_id, part, text, times))
 
 
-def _small_events(run: Run, text: bool, times: Times) -> Iterator[bytes]:
+def _small_events(queue_id: int, run: Run, text: bool, times: Times) -> Iterator[bytes]:
     for start, stop, tick in times.spans(run.first_position, run.next_position):
         time = text_of_tick(tick)
         for position, payload in run.cut(start, stop).records():
-            yield b"id: %d\ndata: %s\n\n" % (position, _record(position, time, payload, text))
+            yield b"id: %d-%d\ndata: %s\n\n" % (position, queue_id, _record(position, time, payload, text))
 
 
 def _record(position: int, time: str, payload: bytes, text: bool) -> bytes:
@@ -162,13 +165,16 @@ def _record(position: int, time: str, payload: bytes, text: bool) -> bytes:
     return encode_json(RecordResponse(position, time, payload))
 
 
-def _start(service: Service, request: web.Request, queue: str) -> int:
+def _start(service: Service, request: web.Request, queue: str, queue_id: int) -> int:
     """Return the first position to send; a resumed tail continues after the last event that the client saw."""
     last_seen = request.headers.get("Last-Event-ID")
     if last_seen:
-        if not (last_seen.isascii() and last_seen.isdigit() and len(last_seen) <= 19):
-            raise bad_request("Last-Event-ID must be the position of the last event seen", "parameter")
-        return int(last_seen) + 1
+        found = LAST_EVENT_ID.fullmatch(last_seen)
+        if found is None:
+            raise bad_request("Last-Event-ID must be the id of the last event seen, or its position", "parameter")
+        if found[2] is not None and int(found[2]) != queue_id:
+            return service.log.queue_summary(queue).first_position  # the client has seen nothing of this queue
+        return int(found[1]) + 1
     if request.query.get("start") == "next":
         return service.log.next_position(queue)
     return start_of(service.log, request, queue)
