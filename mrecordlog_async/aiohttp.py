@@ -42,6 +42,8 @@ __all__ = ["LOG", "ServiceOptions", "setup"]
 LOG = web.AppKey("mrecordlog.log", MultiRecordLog)
 """The key of the open log: `request.app[LOG]`."""
 
+_IS_SET_UP = web.AppKey("mrecordlog.is_set_up", bool)
+
 
 def setup(
     app: web.Application,
@@ -70,10 +72,16 @@ def setup(
         log_options: Keyword arguments of `MultiRecordLog.open`.
 
     Raises:
+        ValueError: *app* has a log already.
         LogLockedError: Raised when *app* starts and another process has the log open.
         RecordLogError: Raised when *app* starts and the log cannot be opened; see `MultiRecordLog.open`.
     """
+    if _IS_SET_UP in app:
+        raise ValueError(
+            "the application has a log already: set up the other one in an app that you add with add_subapp"
+        )
     declared = check_queues(queues)
+    app[_IS_SET_UP] = True
     service: Service | None = None
     if prefix is not None:
         service = Service(options)

@@ -190,3 +190,13 @@ async def test_a_unix_socket_has_its_own_permissions(directory: Path, tmp_path: 
     ):
         assert response.status == 201
     await runner.cleanup()
+
+
+def test_an_application_has_one_log(directory: Path) -> None:
+    """The second one would replace the first under `LOG`; a subapplication may have it."""
+    app, other = web.Application(), web.Application()
+    setup(app, directory)
+    with pytest.raises(ValueError, match=r"has a log already: .*add_subapp"):
+        setup(app, directory.with_name("other"), prefix="/other")
+    setup(other, directory.with_name("other"), prefix="/wal")
+    app.add_subapp("/other", other)
