@@ -41,9 +41,12 @@ async def embedded(
         try:
             yield log
         finally:
-            with suppress(LogClosedError, LogFailedError):  # `close` reports a failure
-                await log.drain()
-            await _finish(tasks)
+            try:
+                with suppress(LogClosedError, LogFailedError):  # `close` reports a failure
+                    await log.drain()
+                await _wait(tasks)
+            finally:
+                await _cancel(tasks)
 
 
 async def _work(worker: Worker, log: MultiRecordLog) -> None:
@@ -53,13 +56,16 @@ async def _work(worker: Worker, log: MultiRecordLog) -> None:
         logger.exception("the worker %s failed and does not run any more", getattr(worker, "__qualname__", worker))
 
 
-async def _finish(tasks: list[asyncio.Task[None]]) -> None:
-    """Wait until every worker has ended."""
-    if not tasks:
-        return
-    _, late = await asyncio.wait(tasks, timeout=WORKER_SECONDS)
+async def _wait(tasks: list[asyncio.Task[None]]) -> None:
+    """Wait until every worker has ended, but not for ever."""
+    if tasks:
+        _, late = await asyncio.wait(tasks, timeout=WORKER_SECONDS)
+        if late:
+            logger.warning("%d workers did not end within %g s and are cancelled", len(late), WORKER_SECONDS)
+
+
+async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
+    """Cancel the workers that still run: the log is about to close."""
+    late = [task for task in tasks if task.cancel()]
     if late:
-        logger.warning("%d workers did not end within %g s and are cancelled", len(late), WORKER_SECONDS)
-        for task in late:
-            task.cancel()
         await asyncio.wait(late)

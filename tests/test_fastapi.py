@@ -84,6 +84,39 @@ async def test_a_worker_that_does_not_end_is_cancelled(
     assert "1 workers did not end" in caplog.text
 
 
+async def test_a_worker_is_cancelled_if_the_end_of_its_application_is(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not go on with a log that is closed."""
+    begun, draining, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+    async def hang(log: MultiRecordLog) -> None:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def drain(log: MultiRecordLog) -> None:
+        draining.set()
+        await asyncio.Event().wait()
+
+    async def run() -> None:
+        async with app.router.lifespan_context(app):
+            logs.append(log_of(app))
+            await begun.wait()
+
+    monkeypatch.setattr(MultiRecordLog, "drain", drain)
+    app, logs = FastAPI(lifespan=lifespan(directory, workers=[hang])), list[MultiRecordLog]()
+    task = asyncio.create_task(run())
+    await draining.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert ended.is_set()
+    assert logs[0].state is LogState.CLOSED
+
+
 async def test_fastapi_without_lifespan_says_what_is_missing() -> None:
     """The error names the lifespan that was forgotten."""
     with pytest.raises(RuntimeError, match="lifespan"):
