@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,16 @@ def test_a_batch_that_was_restored_away_does_not_count_as_stored(engine: DeltaEn
     table = DeltaTable(engine.place.uri)
     table.restore(table.version() - 1)
     refused(engine, service, "was restored to a version without batch")
+
+
+@pytest.mark.parametrize("by", ["version", "time"])
+def test_a_table_restored_to_before_the_first_batch_is_refused(engine: DeltaEngine, by: str) -> None:
+    """So it is if the restore states only a time: which batches the table has is not known then."""
+    table = DeltaTable(engine.place.uri)
+    created = table.history()[-1]["timestamp"]
+    table.restore(0 if by == "version" else datetime.fromtimestamp(created / 1_000, UTC))
+    with pytest.raises(RefusedError, match="was restored to a version without batch"):
+        engine.drain()
 
 
 def stops_before(step: str, engine: DeltaEngine) -> None:

@@ -42,9 +42,14 @@ def refuse_restored(table: DeltaTable, place: Place, query: str) -> None:
     A restore to a version that has the batch takes back only what others did since.
     """
     last = table.transaction_version(query)
-    state = number = table.version()  # state: the version whose rows the table has
+    if last is None:
+        return
+    number = table.version()
+    state: int | None = number  # the version whose rows the table has; None if that is not known
     for number, info in _newest_first(table, place):
         mark = info.get(MARK)
+        if state is None:
+            break
         if number > state:
             continue  # a restore took it back
         if isinstance(mark, dict) and mark.get("query") == query:
@@ -54,7 +59,7 @@ def refuse_restored(table: DeltaTable, place: Place, query: str) -> None:
         if info.get("operation") == "RESTORE":
             state = _restored_to(info)
     else:
-        if last is None or state >= number - 1:
+        if state == table.version() or (state is not None and 0 < number <= state + 1):
             return  # the entry of the batch is deleted, and nothing older than the entries was restored
     raise ForeignBatchError(
         f"{place.address} was restored to a version without batch {last}, the last one of this query. {ADVICE}"
@@ -75,11 +80,11 @@ def _newest_first(table: DeltaTable, place: Place) -> Iterator[tuple[int, dict[s
                 due -= 1
 
 
-def _restored_to(info: dict[str, Any]) -> int:
-    """Return the version to which a table was restored; -1 if only a time is known."""
+def _restored_to(info: dict[str, Any]) -> int | None:
+    """Return the version to which a table was restored; None if only a time is known."""
     with suppress(AttributeError, KeyError, TypeError, ValueError):
         return int(info["operationParameters"]["version"])
-    return -1
+    return None
 
 
 def refuse_mapped_columns(table: DeltaTable, address: str) -> None:
