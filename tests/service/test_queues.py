@@ -50,7 +50,7 @@ async def test_listing_shows_positions_and_ids(served: Served) -> None:
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE"])
 async def test_a_path_without_the_name_of_its_queue_is_404(served: Served, method: str) -> None:
-    """A script with an empty variable is not told that the path supports what it does not."""
+    """A script with an empty variable must not read that the path supports GET."""
     for path in ("/v1/queues/", "/v1/queues//options", "/v1/queues/q/consumers/"):
         refused = await served.call(method, path)
         assert (refused.status, refused.json()["code"]) == (404, "no_route")

@@ -1,4 +1,4 @@
-"""What other writers may do to a drain's table, and what of it makes the drain, or the table's upkeep, stop.
+"""What other writers may do to a drain's table, and which changes make the drain, or the table's upkeep, stop.
 
 Others may append, delete rows and rewrite files. A transaction that the table has says nothing about its rows once
 
