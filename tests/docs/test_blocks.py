@@ -63,8 +63,8 @@ def test_pages_run_next_to_a_service(page: Path, url: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("page", [p for p in PAGES if any(map(_of_spark, _runnable(p)))], ids=name_of)
 def test_blocks_of_spark_run(page: Path, url: str, tmp_path: Path) -> None:
     """The Python blocks of a page are one program; they run next to a service, and a drain after them."""
-    if find_spec("pyspark") is None:
-        pytest.skip("pyspark is not installed")
+    if which("curl") is None or find_spec("pyspark") is None:
+        pytest.skip("curl or pyspark is not installed")
     reader = Reader(tmp_path, url)
     reader.run(Block("bash", "curl -X POST 'localhost:8080/v1/queues/q/records?create=1' --data-binary one", ""))
     found = [block for block in _runnable(page) if _of_spark(block)]
