@@ -12,7 +12,7 @@ import errno
 
 from mrecordlog_async.format.header import Closed, encode_closed
 from mrecordlog_async.storage.directory import LogDirectory
-from mrecordlog_async.storage.filesystem import write_all
+from mrecordlog_async.storage.filesystem import LinkCount, write_all
 from mrecordlog_async.storage.lock import LOCK_NAME, take_lock
 from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX
 
@@ -20,14 +20,14 @@ from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX
 class LockedDirectory(LogDirectory):
     """A log's directory, open, and its lock. It belongs to the log's thread."""
 
-    __slots__ = ("_handle", "_lock_had_name", "_lock_handle")
+    __slots__ = ("_handle", "_lock_handle", "_lock_names")
 
     def __init__(self, directory: LogDirectory, handle: int, lock_handle: int) -> None:
         """Use `take`."""
         super().__init__(directory.files, directory.path)
         self._handle = handle
         self._lock_handle = lock_handle
-        self._lock_had_name = False
+        self._lock_names = LinkCount(self.files, lock_handle)
 
     @classmethod
     def take(cls, directory: LogDirectory) -> LockedDirectory:
@@ -63,9 +63,8 @@ class LockedDirectory(LogDirectory):
 
         Raises OSError if the system does not report it.
         """
-        links = self.files.links(self._lock_handle)
-        self._lock_had_name |= links > 0  # a file system that reports 0 for every file does not count names
-        return self._lock_had_name and not links
+        self._lock_names.read()
+        return self._lock_names.is_removed
 
     def capacity_bytes(self) -> int:
         """Return the size of the file system in bytes, 0 if it does not report one."""

@@ -11,7 +11,14 @@ from collections.abc import Iterator, Sequence
 from mrecordlog_async.format.frame import BLOCK_BYTES
 from mrecordlog_async.options import KIB, MIB
 from mrecordlog_async.storage.direct import UNSUPPORTED, DirectWriter, Staging, whole_blocks
-from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES, Buffer, FileSystem, read_exact, write_all
+from mrecordlog_async.storage.filesystem import (
+    DIRECT_BLOCK_BYTES,
+    Buffer,
+    FileSystem,
+    LinkCount,
+    read_exact,
+    write_all,
+)
 
 PIECE_BYTES = 512 * KIB
 """Segments are read in pieces of this size, a whole number of blocks: a piece is parsed while caches still hold it.
@@ -76,11 +83,15 @@ class SegmentFile:
         self.handle = handle
         self.reserved_bytes = reserved_bytes
         self._step_bytes = STEP_BYTES_MIN
-        self.is_removed = False  # the file lost its last name, as far as `is_shared` has seen
-        self._had_name = False
+        self._names = LinkCount(files, handle)
         self._was_shared = False
         self._direct: DirectWriter | None = None
         self._is_synced = False  # everything that was ever done to the file is known to be on the medium
+
+    @property
+    def is_removed(self) -> bool:
+        """Return whether the file lost its last name, as far as `is_shared` has seen."""
+        return self._names.is_removed
 
     @property
     def is_direct(self) -> bool:
@@ -115,10 +126,7 @@ class SegmentFile:
         zeroed. Raises OSError if the system does not report it.
         """
         if not self._was_shared:
-            links = self.files.links(self.handle)
-            self._was_shared = links > 1
-            self.is_removed = self._had_name and not links
-            self._had_name |= links > 0  # a file system that reports 0 for every file does not count names
+            self._was_shared = self._names.read() > 1
         return self._was_shared
 
     def is_known_unshared(self) -> bool:
