@@ -99,7 +99,7 @@ class RecordLogFleet:
             WAIT_SECONDS if on_unknown == "wait" else retry_seconds,
         )
         self._placement = Placement(self._membership, Policy(on_unknown, spill), retry_seconds, clock)
-        self._shared: dict[tuple[str, str], Lane] = {}  # (log, queue), with on_unknown="wait"
+        self._shared: dict[tuple[Server, str], Lane] = {}  # by queue, with on_unknown="wait"
 
     async def __aenter__(self) -> Self:
         await self.start()
@@ -264,10 +264,10 @@ class RecordLogFleet:
         return FleetConsumer(self._membership, queue, consumer, create=create, owner=owner, take_over=take_over)
 
     def _lane(self, server: Server, queue: str) -> Lane:
-        lane = self._shared.get((server.log_id, queue))
-        if lane is None or lane.server is not server:  # it was forgotten, and has come back
-            lane = self._shared[server.log_id, queue] = Lane(server, queue, None, shares=True)
-        return lane
+        at = (server, queue)
+        if at not in self._shared:
+            self._shared[at] = Lane(server, queue, None, shares=True)
+        return self._shared[at]
 
     async def _everywhere(self, call: Callable[[Server], Awaitable[object]]) -> None:
         """Call *call* for every server; raise the first error after all have ended."""

@@ -37,7 +37,7 @@ class Lane:
 
     def __init__(self, server: Server, queue: str, options: QueueOptions | None, *, shares: bool) -> None:
         """*options*: those of the queue, if it is created. *shares*: others append to the queue too."""
-        self.server = server
+        self._server = server
         self._queue = queue
         self._options = options
         self._shares = shares
@@ -62,7 +62,7 @@ class Lane:
 
     async def create(self) -> None:
         """Create the queue if it does not exist."""
-        await self.server.client.create_queue(self._queue, exist_ok=True, options=self._options)
+        await self._server.client.create_queue(self._queue, exist_ok=True, options=self._options)
 
     async def close(self) -> None:
         """Wait until every record is stored or refused."""
@@ -74,9 +74,9 @@ class Lane:
             if self._producer is None:
                 try:
                     await self.create()
-                    self._producer = await Producer(_Calls(self.server), self._queue).__aenter__()
+                    self._producer = await Producer(_Calls(self._server), self._queue).__aenter__()
                 except RecordLogError as error:
-                    raise _before_sending(error, self.server) from error
+                    raise _before_sending(error, self._server) from error
             return self._producer
 
 

@@ -35,7 +35,7 @@ class FleetProducer:
         self._place = place
         self._membership = membership
         self._options = options
-        self._lanes: dict[str, Lane] = {}
+        self._lanes: dict[Server, Lane] = {}  # one that was forgotten and has come back is another `Server`
         self._open = False
 
     async def __aenter__(self) -> Self:
@@ -106,7 +106,6 @@ class FleetProducer:
             self._membership.suspect(server)  # the queue is created there when it is used
 
     def _lane(self, server: Server) -> Lane:
-        lane = self._lanes.get(server.log_id)
-        if lane is None or lane.server is not server:  # it was forgotten, and has come back
-            lane = self._lanes[server.log_id] = Lane(server, self.queue, self._options, shares=False)
-        return lane
+        if server not in self._lanes:
+            self._lanes[server] = Lane(server, self.queue, self._options, shares=False)
+        return self._lanes[server]
