@@ -109,15 +109,17 @@ def _run_proven(
     fleet = Fleet(impatient(options))
     release, begun = Release(batches, fleet, truncate=job.truncate), time.monotonic()
 
-    def check() -> None:
+    def refuse(report: Report) -> None:
         refuse_unreached(options, batches)
-        refuse_missing(job, options, fleet, newest_position(batches), lambda line: None)  # it is reported below
+        refuse_missing(job, options, fleet, newest_position(batches), report)
+
+    def check() -> None:
+        refuse(lambda line: None)  # it is reported below
 
     try:
         claim(checkpoint, output, job.partition_by, adopt=job.adopt_output, check=check)
         again = _recover(job, batches, release, fleet, report)
-        refuse_unreached(options, batches)
-        refuse_missing(job, options, fleet, newest_position(batches), report)
+        refuse(report)
         progress = Progress()
         with (
             metrics_served(job.metrics, progress, batches, options, report),
