@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async.options import QueueOptions
-from tests.spark.delta_engine import STEPS, DeltaEngine, Killed
+from tests.spark.delta_engine import STEPS, DeltaEngine
 from tests.spark.medium import Medium
 from tests.spark.services import ThreadedService, numbered
 
@@ -42,25 +42,6 @@ class Crash:
             self.service.call(self.service.log.create_queue(queue, exist_ok=True, options=self.queue_options))
             self.service.append(queue, numbered(queue, first, first + records), first)
             self.appended[queue] = first + records
-
-    def kill_at(self, step: str, nth: int = 1) -> bool:
-        """Drain, and die before the *nth* step of this name; return False if there is none."""
-        left = nth
-
-        def stepped(name: str) -> None:
-            nonlocal left
-            left -= name == step
-            if left == 0 and name == step:
-                raise Killed
-
-        self.engine.step = stepped
-        try:
-            self.engine.drain()
-        except Killed:
-            return True
-        finally:
-            self.engine.step = lambda name: None
-        return False
 
     def check(self) -> None:
         """Drain the rest; every record is in the table once, and the log is empty."""
@@ -99,7 +80,7 @@ def run_campaign(
         for _ in range(rounds):
             for _ in range(chance.randrange(4)):
                 crash.feed(chance.randrange(1, 40), f"queue {chance.randrange(4)}")
-            outcome.killed += crash.kill_at(chance.choice(STEPS), chance.randrange(1, 4))
+            outcome.killed += crash.engine.kill_at(chance.choice(STEPS), chance.randrange(1, 4))
             if chance.random() < 0.5:
                 crash.medium.cut(chance)
                 outcome.cuts += 1

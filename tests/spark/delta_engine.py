@@ -104,6 +104,25 @@ class DeltaEngine:
                 pass
             return run.batches
 
+    def kill_at(self, step: str, nth: int = 1) -> bool:
+        """Drain, and die before the *nth* step of this name; return False if there is none."""
+        left = nth
+
+        def stepped(name: str) -> None:
+            nonlocal left
+            left -= name == step
+            if left == 0 and name == step:
+                raise Killed
+
+        self.step = stepped
+        try:
+            self.drain()
+        except Killed:
+            return True
+        finally:
+            self.step = lambda name: None
+        return False
+
     def rows(self) -> list[tuple[str, int, bytes]]:
         """Return (queue, position, payload) of the table's rows."""
         options = dict(self.place.storage_options)

@@ -30,7 +30,7 @@ def test_a_kill_before_any_step_changes_nothing(crash: Crash, step: str) -> None
     """Killed before each step of a batch, the drain continues where it was."""
     for nth in (1, 2):  # a batch that only enrols queues, and one with rows
         crash.feed(50)
-        assert crash.kill_at(step, nth)
+        assert crash.engine.kill_at(step, nth)
     crash.check()
 
 
@@ -40,7 +40,7 @@ def test_a_power_cut_before_any_step_changes_nothing(crash: Crash, step: str) ->
     chance = random.Random(step)
     for number in range(POWER_CUTS):
         crash.feed(20)
-        assert crash.kill_at(step, 1 + number % 2)
+        assert crash.engine.kill_at(step, 1 + number % 2)
         crash.medium.cut(chance)
     crash.check()
 
@@ -54,7 +54,7 @@ def test_acknowledgements_survive_kills_and_power_cuts(
     with crash.medium.attached(monkeypatch):
         for number in range(POWER_CUTS):
             crash.feed(20)
-            assert crash.kill_at(step, 1 + number % 2)
+            assert crash.engine.kill_at(step, 1 + number % 2)
             if number % 3:
                 crash.medium.cut(chance)
         crash.check()

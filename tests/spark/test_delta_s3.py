@@ -18,7 +18,7 @@ from mrecordlog_async.spark.delta.table import NewBatch, Table
 from mrecordlog_async.spark.delta.upkeep import Replaced, files_of, open_table, optimize, vacuum
 from mrecordlog_async.spark.identity import RefusedError
 from tests.serving import free_port
-from tests.spark.delta_engine import COLUMNS, STEPS, DeltaEngine, Killed
+from tests.spark.delta_engine import COLUMNS, STEPS, DeltaEngine
 from tests.spark.services import ThreadedService, numbered
 
 AT_COMMIT = STEPS[STEPS.index("commit") : STEPS.index("commits") + 1]
@@ -62,22 +62,12 @@ def test_a_kill_around_the_commit_changes_nothing(
     place = Place("s3://lake/a b/events", store)
     engine = DeltaEngine(f"a={service.url}", tmp_path, table=place, partition_by=("queue",))
 
-    def die_at(step: str) -> None:
-        def stepped(name: str) -> None:
-            if name == step:
-                raise Killed
-
-        engine.step = stepped
-        with pytest.raises(Killed):
-            engine.drain()
-        engine.step = lambda name: None
-
     for number, step in enumerate(AT_COMMIT):
         if number == 1:
             engine.drain()  # the queues are enrolled: the batches from now on have rows
         for queue in ("007", "7"):
             service.append(queue, numbered(queue, 10 * number, 10 * (number + 1)))
-        die_at(step)
+        assert engine.kill_at(step)
     engine.drain()
     stop = 10 * len(AT_COMMIT)
     expected = sorted((queue, at, each) for queue in ("007", "7") for at, each in enumerate(numbered(queue, 0, stop)))

@@ -21,7 +21,7 @@ from mrecordlog_async.spark.delta.resume import resume
 from mrecordlog_async.spark.delta.start import prepare
 from mrecordlog_async.spark.identity import RefusedError, query_of
 from mrecordlog_async.spark.local_lake import LocalLake
-from tests.spark.delta_engine import COLUMNS, DeltaEngine, Killed
+from tests.spark.delta_engine import COLUMNS, DeltaEngine
 from tests.spark.services import ThreadedService, numbered
 
 
@@ -79,7 +79,7 @@ def test_a_table_restored_in_place_is_refused(engine: DeltaEngine, service: Thre
 
 def test_a_batch_that_was_restored_away_does_not_count_as_stored(engine: DeltaEngine, service: ThreadedService) -> None:
     """The last batch is in the table, its commit file is missing, and a restore takes its rows back."""
-    stops_before("commits", engine)
+    assert engine.kill_at("commits")
     table = DeltaTable(engine.place.uri)
     table.restore(table.version() - 1)
     refused(engine, service, "was restored to a version without batch")
@@ -93,17 +93,6 @@ def test_a_table_restored_to_before_the_first_batch_is_refused(engine: DeltaEngi
     table.restore(0 if by == "version" else datetime.fromtimestamp(created / 1_000, UTC))
     with pytest.raises(RefusedError, match="was restored to a version without batch"):
         engine.drain()
-
-
-def stops_before(step: str, engine: DeltaEngine) -> None:
-    def stepped(name: str) -> None:
-        if name == step:
-            raise Killed
-
-    engine.step = stepped
-    with pytest.raises(Killed):
-        engine.drain()
-    engine.step = lambda name: None
 
 
 def restored(engine: DeltaEngine) -> None:
