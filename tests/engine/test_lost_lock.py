@@ -1,4 +1,4 @@
-"""Somebody removes LOCK, and a second process opens the log: the first one writes nothing over it."""
+"""LOCK is removed and another process opens the log: the first one does not write over what that stores."""
 
 from __future__ import annotations
 

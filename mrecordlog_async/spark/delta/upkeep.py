@@ -93,7 +93,8 @@ def optimize(place: Place, bytes_per_file: int = BYTES_PER_FILE) -> Replaced:
     """Rewrite small files of each partition into files of about *bytes_per_file*, and write a table checkpoint.
 
     Raises:
-        TableError: there is no table, its files hold more than its rows, or other writers were faster three times.
+        TableError: there is no table, it has deletion vectors or mapped columns, or other writers were faster three
+            times.
         SyncFailedError, WriteFailedError: the disk failed.
     """
     table, done = open_plain(place), Replaced()
@@ -149,8 +150,8 @@ def drop_older(place: Place, seconds: float) -> Replaced:
     """Remove the files whose rows were all stored more than *seconds* ago. Their space is given back by `vacuum`.
 
     Raises:
-        TableError: there is no table, it states no times, its files hold more than its rows, or other writers were
-            faster three times.
+        TableError: there is no table, it states no times, it has deletion vectors or mapped columns, or other writers
+            were faster three times.
     """
     table = open_plain(place)
     if "timestamp" not in (each.name for each in table.schema().fields):
