@@ -22,6 +22,7 @@ from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import LogState, RecoveryProgress
 from mrecordlog_async.protocol.problems import ProblemError, retry, too_many
+from mrecordlog_async.service.earlier_lists import EarlierLists
 from mrecordlog_async.service.formats import small_head
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.queue_names import Names
@@ -75,6 +76,7 @@ class Service:
         self.splitter = Splitter(self.options.body_records)
         self.sending = Sending(self.options)
         self.names = Names()
+        self.earlier_lists = EarlierLists()
         self._trimmer = MemoryTrimmer()
         self.heavy = asyncio.Semaphore(HEAVY)
         self.fraction = 0.0

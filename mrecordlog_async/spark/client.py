@@ -31,6 +31,7 @@ from mrecordlog_async.spark.responses import (
     QueuePlan,
     ServiceListing,
     Truncated,
+    changed,
     decode_history,
     decode_page,
     decode_plans,
@@ -97,7 +98,7 @@ class ServiceClient:
             patience_seconds=patience_seconds,
             reached=reached,
         )
-        self._listing: tuple[str, ServiceListing] = ("", ServiceListing([]))
+        self._listing: tuple[str, ServiceListing] = ("", ServiceListing({}))
 
     @property
     def url(self) -> str:
@@ -108,13 +109,17 @@ class ServiceClient:
 
     def queues(self) -> list[QueueSummary]:
         """List all queues."""
-        return self.listing().queues
+        return list(self.listing().queues.values())
 
     def listing(self) -> ServiceListing:
-        """List all queues, with their log and its opening. An unchanged listing is not sent again."""
+        """List all queues, with their log and its opening. Only what changed since the last listing is sent."""
         etag, known = self._listing
         first = self._page(None, etag)
         while first is not None:
+            if first.since is not None:
+                known = changed(known, first)
+                self._listing = (first.etag, known)
+                break
             pages = [first]
             while pages[-1].after is not None and pages[-1].listing.opening == first.listing.opening:
                 pages.append(self._page(pages[-1].after) or pages[-1])
@@ -132,8 +137,10 @@ class ServiceClient:
         self._connection.request("GET", "/v1/queues?limit=1", understand, timeout_seconds=timeout)
 
     def _page(self, after: str | None, etag: str = "") -> ListingPage | None:
-        """Return the queues after *after*; None if they have not changed since *etag*."""
-        path = f"/v1/queues?limit={PAGE_QUEUES}" + ("" if after is None else f"&after={quote(after, safe='')}")
+        """Return the queues after *after*, or what changed since *etag*; None if nothing has."""
+        since = quote(etag.removeprefix("W/").strip('"'), safe="")
+        path = f"/v1/queues?limit={PAGE_QUEUES}&"
+        path += f"changed_since={since}" if after is None else f"after={quote(after, safe='')}"
 
         def understand(response: http.client.HTTPResponse) -> ListingPage | None:
             body = response.read()

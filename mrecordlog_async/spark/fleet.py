@@ -243,7 +243,7 @@ class Fleet:
             return error
         known = self._listed.get(name)
         if known is None or known[0] is not listing:  # an unchanged listing is the same object
-            queues = select(listing.queues, self.options.subscription)
+            queues = select(listing.queues.values(), self.options.subscription)
             listed = Listed(queues, listing.log, listing.opening, listing.opened or {}, listing.at)
             known = self._listed[name] = listing, listed
         return known[1]

@@ -150,7 +150,7 @@ class Release:
             if not released or server not in self._fleet.names:
                 continue
             try:
-                listing = {summary.queue: summary for summary in self._fleet.client(server).listing().queues}
+                listing = self._fleet.client(server).listing().queues
             except (OSError, ServerDownError, ServiceRefusedError):
                 continue  # the query reports it
             refuse_older_log(self.ledger, server, listing)

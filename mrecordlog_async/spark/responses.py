@@ -22,14 +22,14 @@ class ServiceListing:
     """What a service has.
 
     Attributes:
-        queues: all queues, sorted by name.
+        queues: all queues by name, sorted.
         log: identifies the log; "" if the service does not state it.
         opening: identifies the log's current opening.
         opened: queue id → the next position when the log was opened.
         at: the log's state, no older than *queues*; None if nothing was ever stored in it.
     """
 
-    queues: list[QueueSummary]
+    queues: Mapping[str, QueueSummary]
     log: str = ""
     opening: str = ""
     opened: Mapping[int, int] | None = None
@@ -53,11 +53,17 @@ class LogHistory(NamedTuple):
 
 
 class ListingPage(NamedTuple):
-    """One page of a listing. after: the next page starts after this name; None for the last page."""
+    """One page of a listing.
+
+    after: the next page starts after this name; None for the last page. since: the ETag of the listing that this one
+    changes; None if it has all queues. deleted: the queues of that listing that were deleted since.
+    """
 
     listing: ServiceListing
     after: str | None
     etag: str
+    since: str | None = None
+    deleted: Sequence[str] = ()
 
 
 class QueuePlan(NamedTuple):
@@ -106,9 +112,9 @@ def decode_page(body: bytes, etag: str) -> ListingPage:
     found = json.loads(body)
     listed = found["queues"]
     opened = {queue["id"]: queue.get("opened_next", 0) for queue in listed}
-    queues = list(map(decode_summary, listed))
+    queues = {summary.queue: summary for summary in map(decode_summary, listed)}
     listing = ServiceListing(queues, found.get("log", ""), found.get("opening", ""), opened, _decode_at(found))
-    return ListingPage(listing, found.get("next"), etag)
+    return ListingPage(listing, found.get("next"), etag, found.get("changed_since"), found.get("deleted", ()))
 
 
 def join_pages(pages: Sequence[ListingPage]) -> ServiceListing:
@@ -117,8 +123,20 @@ def join_pages(pages: Sequence[ListingPage]) -> ServiceListing:
     if len(pages) == 1:
         return first
     opened = {queue_id: at for page in pages for queue_id, at in (page.listing.opened or {}).items()}
-    queues = [each for page in pages for each in page.listing.queues]
+    queues = {queue: summary for page in pages for queue, summary in page.listing.queues.items()}
     return ServiceListing(queues, first.log, first.opening, opened, pages[-1].listing.at)
+
+
+def changed(known: ServiceListing, page: ListingPage) -> ServiceListing:
+    """Return *known* with the changes on *page*."""
+    now = page.listing
+    queues = {**known.queues, **now.queues}
+    for queue in page.deleted:
+        queues.pop(queue, None)
+    if not now.queues.keys() <= known.queues.keys():
+        queues = dict(sorted(queues.items()))
+    opened = {**(known.opened or {}), **(now.opened or {})}
+    return ServiceListing(queues, now.log, now.opening, opened, now.at)
 
 
 def _decode_at(found: Mapping[str, Any]) -> At | None:

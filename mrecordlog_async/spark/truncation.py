@@ -55,7 +55,7 @@ class Truncation:
             ServerDownError, ServiceRefusedError: the service did not truncate.
         """
         listed = self._client.listing()
-        queues = {summary.queue: summary for summary in listed.queues}
+        queues = listed.queues
         refuse_older_log(self._ledger, self._server, queues)
         log = Listed(queues, listed.log, listed.opening, listed.opened or {}, listed.at)
         due = self._still_due()

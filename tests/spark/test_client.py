@@ -8,6 +8,7 @@ from mrecordlog_async.spark.client import PlanStart
 from mrecordlog_async.spark.connection import ServiceRefusedError
 from mrecordlog_async.spark.fetch import requests_for
 from mrecordlog_async.spark.partitions import Partition, Range
+from mrecordlog_async.spark.responses import ListingPage
 from tests.spark.canned import client_of
 from tests.spark.services import ThreadedService, numbered
 
@@ -34,7 +35,7 @@ def test_a_long_listing_comes_in_pages(service: ThreadedService, monkeypatch: py
         service.append(name, [b"x"])
     with client_of(service.url) as client:
         listing = client.listing()
-        assert [each.queue for each in listing.queues] == sorted(names)
+        assert list(listing.queues) == sorted(names)
         assert len(listing.opened or {}) == 10
         assert client.listing() is listing
         page, reopened = client._page, list[str]()
@@ -78,3 +79,41 @@ def test_many_queues_are_named_in_many_requests(service: ThreadedService) -> Non
         assert len(client.plan([PlanStart(queue, 1, 0) for queue in wanted])) == 2_500
     ranges = [Range(f"q{index}", index, 0, 1, 1, 1) for index in range(2_500)]
     assert [len(part) for part in requests_for(ranges)] == [1_000, 1_000, 500]
+
+
+def test_a_listing_is_kept_up_to_date_with_what_changed(service: ThreadedService) -> None:
+    """A client that lists again receives only the changes; its listing is that of a client that has just begun."""
+    for name in ("b", "d", "e"):
+        service.append(name, [b"x"])
+    with client_of(service.url) as client:
+        client.listing()
+        page, pages = client._page, list[ListingPage | None]()
+
+        def noted(after: str | None, etag: str = "") -> ListingPage | None:
+            pages.append(page(after, etag))
+            return pages[-1]
+
+        client._page = noted  # type: ignore[method-assign]
+        service.append("b", [b"y"])
+        service.delete("d")
+        service.append("c", [b"new"])
+        service.delete("e")
+        service.append("e", [b"recreated", b"z"])
+        listing = client.listing()
+        (sent,) = pages
+        assert sent is not None and list(sent.listing.queues) == ["b", "c", "e"] and list(sent.deleted) == ["d"]
+        assert list(listing.queues) == ["b", "c", "e"]
+        with client_of(service.url) as fresh:
+            whole = fresh.listing()
+        assert (listing.queues, listing.log, listing.opening, listing.at) == (
+            whole.queues,
+            whole.log,
+            whole.opening,
+            whole.at,
+        )
+        assert (whole.opened or {}).items() <= (listing.opened or {}).items()
+        service.stop()
+        service.start()
+        again = client.listing()
+        assert pages[-1] is not None and pages[-1].since is None
+        assert again.opening != listing.opening and set((again.opened or {}).values()) == {1, 2}

@@ -39,27 +39,37 @@ LIST_PARAMETERS = (
         "order",
         "bytes, records, segment or age: the queues that hold most, or the oldest records, come first; needs limit",
     ),
+    (
+        "changed_since",
+        "ETag of an earlier list, without quotes: list only the queues that have changed since, and name those that "
+        "were deleted; if the service does not know that list any more, `changed_since` of the response is null, and "
+        "all queues are listed. The first list is requested with an empty value",
+    ),
 )
 QUEUES_AT_ONCE = 250
 
 
 async def list_queues(service: Service, request: web.Request) -> web.StreamResponse:
-    """List all queues, or a page of them; responds 304 if `If-None-Match` has the ETag of the current list."""
-    check_query(request, ("prefix", "limit", "after", "order"))
-    log = service.log
+    """List all queues, a page of them, or what changed; 304 if `If-None-Match` has the ETag of the current list."""
+    check_query(request, ("prefix", "limit", "after", "order", "changed_since"))
+    log, since = service.log, request.query.get("changed_since")
+    if since is not None and not request.query.keys().isdisjoint(("prefix", "after", "order")):
+        raise bad_request("changed_since goes with limit only", "parameter")
     version = log.version  # before the names: what changes while they are found is in the next version
     names, next_name = await page_of_names(service, request)
     # An order by size is found again only now and then, so it may change when nothing else does.
     order = f"-{_digest(encode_json(names))}" if request.query.get("order", "name") != "name" else ""
-    etag = f'"{service.opening}-{version}{order}"'
+    tag = f"{service.opening}-{version}{order}"
+    etag = f'"{tag}"'
     if _has(request, etag):
         return web.Response(status=304, headers={"ETag": etag})
-    tail = encode_json(next_name)
-    head = b'{"log":%s,"opening":%s,"next":%s,"queues":[' % (
-        encode_json(log.public_id),
-        encode_json(service.opening),
-        tail,
-    )
+    stated: dict[str, object] = {"log": log.public_id, "opening": service.opening, "next": next_name}
+    if since is not None and next_name is None:
+        changes = service.earlier_lists.changes(log, names, tag, version, since)
+        if changes is not None:
+            names = changes.names
+            stated |= {"changed_since": since, "deleted": changes.deleted}
+    head = encode_json(stated)[:-1] + b',"queues":['
     if len(names) <= QUEUES_AT_ONCE:
         body = b"".join([head, *_encode_queues(service, names), *_encode_at(log)])
         return web.Response(body=body, content_type=JSON, headers={"ETag": etag})
