@@ -89,7 +89,7 @@ class QueuesResponse(Response, frozen=True):
         opening: Identifies this opening of the log; it is new whenever the log is opened.
         next: If a page was requested and more queues follow, the `after` of the next page; otherwise null.
         at: State of the log when the response ended; positions may be earlier. Null if nothing was ever stored.
-        changed_since: The request's, if only the queues that have changed since then are listed; otherwise null.
+        changed_since: The request's, if only the queues that have changed since then are listed; otherwise absent.
         deleted: With `changed_since`, the queues of that list that were deleted since.
     """
 

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from mrecordlog_async.memory.reads import QueueReader
 
-LISTS_KEPT = 8
-"""So many lists are kept. A client that lists less often than several others receives whole lists."""
+LISTS_KEPT = 64
+FINGERPRINTS_KEPT = 200_000
+"""Lists and fingerprints in them that are kept at most, 12 MB. Then the one that was used longest ago goes."""
 
 QUEUES_MAX = 10_000
 """Longer lists are sent as a whole. To take the fingerprints of so many queues holds up the event loop for 5 ms."""
@@ -30,11 +31,21 @@ class Changes(NamedTuple):
     deleted: list[str]
 
 
+class _List(NamedTuple):
+    """A list that was sent. before: the tag of the list whose client received it. fingerprints: by queue."""
+
+    before: str
+    fingerprints: dict[str, int]
+
+
 class EarlierLists:
-    """The lists that the clients of one log have last received."""
+    """The lists that the clients of one log have last received, and those before: a response may be lost."""
 
     def __init__(self) -> None:
-        self._lists: dict[str, dict[str, int]] = {}  # tag → queue → its fingerprint; the last one used is the last
+        self._lists: dict[str, _List] = {}  # by tag; the one used last is the last
+
+    def __len__(self) -> int:
+        return len(self._lists)
 
     def changes(self, log: QueueReader, names: Sequence[str], tag: str, version: int, since: str) -> Changes | None:
         """Return what has changed since the list with the tag *since*, and keep what is listed now.
@@ -53,12 +64,18 @@ class EarlierLists:
             return None
         now, earlier = log.fingerprints(names), self._lists.pop(since, None)
         if earlier is not None:
-            self._lists[since] = earlier  # its client requests it again if the response is lost
+            self._lists.pop(earlier.before, None)  # its client has received the next one
+            self._lists[since] = earlier
         if log.version == version:  # otherwise these fingerprints are newer than the list that a client knows as *tag*
-            self._lists[tag] = now
-        while len(self._lists) > LISTS_KEPT:
-            del self._lists[next(iter(self._lists))]
+            self._lists[tag] = _List(since, now)
+        self._forget()
         if earlier is None:
             return None
-        changed = [name for name, mark in now.items() if earlier.get(name) != mark]
-        return Changes(changed, [name for name in earlier if name not in now])
+        changed = [name for name, mark in now.items() if earlier.fingerprints.get(name) != mark]
+        return Changes(changed, [name for name in earlier.fingerprints if name not in now])
+
+    def _forget(self) -> None:
+        kept = sum(len(each.fingerprints) for each in self._lists.values())
+        while len(self._lists) > LISTS_KEPT or kept > FINGERPRINTS_KEPT:
+            oldest = next(iter(self._lists))
+            kept -= len(self._lists.pop(oldest).fingerprints)

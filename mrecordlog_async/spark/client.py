@@ -20,7 +20,7 @@ from urllib.parse import quote
 from mrecordlog_async.model import QueueSummary, Run
 from mrecordlog_async.protocol.wire import CONTENT_TYPE, QueueRuns, WireError, encode
 from mrecordlog_async.protocol.wire_decoder import Block
-from mrecordlog_async.spark.connection import QUEUES_AT_ONCE, Connection
+from mrecordlog_async.spark.connection import QUEUES_AT_ONCE, Connection, ServerDownError
 from mrecordlog_async.spark.fetch import Rest, decode_blocks, requests_for, verified
 from mrecordlog_async.spark.option_values import Server
 from mrecordlog_async.spark.partitions import Partition, Range
@@ -49,6 +49,9 @@ LISTING_TIMEOUT_SECONDS = 10.0
 PAGE_QUEUES = 10_000
 """How many queues one page of a listing holds; services limit it."""
 
+REOPENED_MAX = 5
+"""How often a listing begins again because the log was opened again between two of its pages."""
+
 _JSON = {"Content-Type": "application/json"}
 
 _LOG_ID = "X-Log-Id"
@@ -62,6 +65,14 @@ class PlanStart(NamedTuple):
     id: int
     start: int | None
     stop: int | None = None
+
+
+class _Known(NamedTuple):
+    """The last listing, and its ETag. since: the ETag again, if what has changed since then completes the listing."""
+
+    etag: str
+    since: str
+    listing: ServiceListing
 
 
 class ServiceClient:
@@ -98,7 +109,7 @@ class ServiceClient:
             patience_seconds=patience_seconds,
             reached=reached,
         )
-        self._listing: tuple[str, ServiceListing] = ("", ServiceListing({}))
+        self._known = _Known("", "", ServiceListing({}))
 
     @property
     def url(self) -> str:
@@ -113,22 +124,30 @@ class ServiceClient:
 
     def listing(self) -> ServiceListing:
         """List all queues, with their log and its opening. Only what changed since the last listing is sent."""
-        etag, known = self._listing
-        first = self._page(None, etag)
-        while first is not None:
-            if first.since is not None:
-                known = changed(known, first)
-                self._listing = (first.etag, known)
-                break
+        known = self._known
+        first = self._page(None, known.etag, known.since)
+        if first is not None and first.since is not None:
+            self._known = _Known(first.etag, first.etag, changed(known.listing, first))
+        elif first is not None:
+            self._known = self._whole(first)
+        return self._known.listing
+
+    def _whole(self, first: ListingPage | None) -> _Known:
+        """Return the listing that begins with *first*; list again if the log is opened again between two pages."""
+        for _ in range(REOPENED_MAX):
+            assert first is not None, "only a request with an ETag has no response"
             pages = [first]
             while pages[-1].after is not None and pages[-1].listing.opening == first.listing.opening:
                 pages.append(self._page(pages[-1].after) or pages[-1])
             if pages[-1].listing.opening == first.listing.opening:
-                known = join_pages(pages)
-                self._listing = (first.etag, known)
-                break
-            first = self._page(None)  # opened again between two pages
-        return known
+                # Later pages are newer than the first one's ETag: they may have queues that were created since.
+                return _Known(first.etag, first.etag if len(pages) == 1 else "", join_pages(pages))
+            first = self._page(None)
+        reason = (
+            f"{REOPENED_MAX} times another opening of a log responded before all its queues were listed: if the "
+            "address is a load balancer, name that of each service"
+        )
+        raise ServerDownError(self._connection.server.name, self.url, reason)
 
     def probe(self) -> None:
         """Return if the service responds to a small listing."""
@@ -136,11 +155,11 @@ class ServiceClient:
         understand = lambda response: decode_page(response.read(), "")  # noqa: E731  # it must be a whole listing
         self._connection.request("GET", "/v1/queues?limit=1", understand, timeout_seconds=timeout)
 
-    def _page(self, after: str | None, etag: str = "") -> ListingPage | None:
-        """Return the queues after *after*, or what changed since *etag*; None if nothing has."""
-        since = quote(etag.removeprefix("W/").strip('"'), safe="")
-        path = f"/v1/queues?limit={PAGE_QUEUES}&"
-        path += f"changed_since={since}" if after is None else f"after={quote(after, safe='')}"
+    def _page(self, after: str | None, etag: str = "", since: str = "") -> ListingPage | None:
+        """Return the queues after *after*, or what has changed since the ETag *since*; None if *etag* still holds."""
+        tag = since.removeprefix("W/").strip('"')
+        wanted = f"changed_since={quote(tag, safe='')}" if after is None else f"after={quote(after, safe='')}"
+        path = f"/v1/queues?limit={PAGE_QUEUES}&{wanted}"
 
         def understand(response: http.client.HTTPResponse) -> ListingPage | None:
             body = response.read()

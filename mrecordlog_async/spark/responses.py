@@ -130,12 +130,17 @@ def join_pages(pages: Sequence[ListingPage]) -> ServiceListing:
 def changed(known: ServiceListing, page: ListingPage) -> ServiceListing:
     """Return *known* with the changes on *page*."""
     now = page.listing
-    queues = {**known.queues, **now.queues}
+    queues, opened = dict(known.queues), dict(known.opened or {})
+    for queue in (*page.deleted, *now.queues):
+        before = queues.get(queue)
+        if before is not None:
+            opened.pop(before.id, None)
     for queue in page.deleted:
         queues.pop(queue, None)
+    queues |= now.queues
+    opened |= now.opened or {}
     if not now.queues.keys() <= known.queues.keys():
         queues = dict(sorted(queues.items()))
-    opened = {**(known.opened or {}), **(now.opened or {})}
     return ServiceListing(queues, now.log, now.opening, opened, now.at)
 
 

@@ -113,7 +113,8 @@ async def test_a_list_that_is_not_known_any_more_is_sent_as_a_whole(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The service keeps the last few, and none of more queues than it takes fingerprints of in one go."""
-    lister, others = Lister(served), [Lister(served) for _ in range(earlier_lists.LISTS_KEPT)]
+    monkeypatch.setattr(earlier_lists, "FINGERPRINTS_KEPT", 4)
+    lister, others = Lister(served), [Lister(served) for _ in range(4)]
     await lister.list()
     for other in others:
         await served.log.append_record("q", None, b"x")
@@ -124,6 +125,19 @@ async def test_a_list_that_is_not_known_any_more_is_sent_as_a_whole(
     await lister.list()
     monkeypatch.setattr(earlier_lists, "QUEUES_MAX", 0)
     assert "changed_since" not in await lister.list()
+
+
+@pytest.mark.parametrize("clients", [1, 8, 30])
+async def test_clients_that_list_in_turn_keep_two_lists_each(served: Served, clients: int) -> None:
+    """Each receives only what changed, however many there are; a list is forgotten once the next one was received."""
+    listers = [Lister(served) for _ in range(clients)]
+    for lister in listers:
+        await lister.list()
+    for _ in range(4):
+        for lister in listers:
+            await served.log.append_record("q", None, b"x")
+            assert "changed_since" in await lister.list()
+    assert len(served.service.earlier_lists) <= 2 * clients
 
 
 async def test_what_changes_while_a_list_is_made_is_in_the_next_one(

@@ -42,8 +42,8 @@ LIST_PARAMETERS = (
     (
         "changed_since",
         "ETag of an earlier list, without quotes: list only the queues that have changed since, and name those that "
-        "were deleted; if the service does not know that list any more, `changed_since` of the response is null, and "
-        "all queues are listed. The first list is requested with an empty value",
+        "were deleted. If the service does not know that list any more, or has more queues than a page, the response "
+        "has no `changed_since`, and all queues or the first page. The first list is requested with an empty value",
     ),
 )
 QUEUES_AT_ONCE = 250
