@@ -6,11 +6,13 @@ import json
 import os
 import shutil
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import pytest
 from deltalake import TableFeatures
+from deltalake.transaction import RemoveAction
 
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.spark.delta import table as table_module
@@ -51,6 +53,52 @@ def test_small_files_are_rewritten_and_rows_stay(drained: DeltaEngine, service: 
     older = open_table(drained.place)
     older.load_as_version(before)
     assert older.to_pyarrow_table().num_rows == 120
+
+
+def test_files_that_delta_rs_cannot_remove_are_left_alone(
+    drained: DeltaEngine, service: ThreadedService, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Delta-Spark spells the paths of files differently: to rewrite such files would double their rows."""
+    moved = entries_as_delta_spark(drained, "queue=ä é")
+    before = drained.rows()
+    assert optimize(drained.place) == Replaced(8, 2)
+    assert drained.rows() == before == rows(40) and "so they stay as they are (4)" in caplog.text
+    with pytest.raises(TableError, match=r"'queue=ä é/.*nothing was dropped\. Delete the old rows with the engine"):
+        drop_older(drained.place, 0)
+    assert drained.rows() == before and len(files_of(open_table(drained.place))) == 6
+    assert {each.path for each in files_of(open_table(drained.place))} >= moved
+
+
+def entries_as_delta_spark(engine: DeltaEngine, directory: str) -> set[str]:
+    """Move the files of one partition to *directory*, and rewrite the entries that add them; return their paths."""
+    (engine.table_path / directory).mkdir()
+    moved = set()
+    for entry in (engine.table_path / "_delta_log").glob("*.json"):
+        actions = [json.loads(line) for line in entry.read_text().splitlines()]
+        for each in (action["add"] for action in actions if "add" in action):
+            if each["partitionValues"]["queue"] == QUEUES[-1]:
+                name = f"{directory}/{each['path']}"
+                (engine.table_path / each["path"]).rename(engine.table_path / name)
+                each["path"] = name
+                moved.add(name)
+        entry.write_text("".join(json.dumps(each, ensure_ascii=False) + "\n" for each in actions))
+    return moved
+
+
+def test_the_paths_that_delta_rs_can_remove_are_known(drained: DeltaEngine) -> None:
+    """Its encoding of each character of a path is the one that `Held.is_removable` expects."""
+    names = [f"{chr(code)}.parquet" for code in [*range(1, 128), 0xA0, 0xE4, 0x20AC, 0x1F600] if chr(code) != "/"]
+    table = open_table(drained.place)
+    removed = [RemoveAction(name, True, 1, 1, {"queue": "7"}) for name in names]
+    table.create_write_transaction(removed, "append", table.schema(), ["queue"])
+    entry = drained.table_path / "_delta_log" / entry_name(open_table(drained.place).version())
+    actions = [json.loads(line) for line in entry.read_text().splitlines()]
+    written = [each["remove"]["path"] for each in actions if "remove" in each]
+    (held, *_) = files_of(open_table(drained.place))
+    assert len(written) == len(names)
+    for name, raw in zip(names, written, strict=True):
+        assert replace(held, path=name, raw=raw).is_removable, name
+        assert not replace(held, path=name, raw=f"{raw} ").is_removable
 
 
 def test_a_drain_that_commits_meanwhile_keeps_both(

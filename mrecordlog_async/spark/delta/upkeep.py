@@ -9,13 +9,14 @@ that name lost files, and the drain's records would be in neither place.
 from __future__ import annotations
 
 import json
+import logging
 import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,23 +32,49 @@ from mrecordlog_async.spark.delta.place import LOG, Place
 from mrecordlog_async.spark.delta.table import ATTEMPTS, NO_HOOKS, refuse_unsupported, sum_up
 from mrecordlog_async.spark.local_lake import LocalLake
 
+logger = logging.getLogger("mrecordlog_async.spark")
+
 VACUUM_SECONDS_MIN = 3_600
 """A running drain has files that no entry names yet, for at most half of this (`table.FILE_SECONDS_MAX`)."""
 
 VACUUM_SECONDS = 7 * 24 * 3_600
 
+LITERAL = "!$&'()+,-./:;=@_~"
+"""What delta-rs does not percent-encode in the path of an action, apart from ASCII letters and digits."""
+
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A file of the table's newest version. values: partition column → value. newest: the last `timestamp` in it."""
+    """A file of the table's newest version.
+
+    Attributes:
+        path: its name in the table's directory.
+        raw: its path as the entry that added it spells it.
+        size: in bytes.
+        rows: how many it has.
+        values: partition column → value.
+        statistics: as JSON, in Delta's form.
+        newest: the last `timestamp` in it.
+        added: when, in milliseconds since 1970.
+    """
 
     path: str
+    raw: str
     size: int
     rows: int
     values: dict[str, str | None]
     statistics: str
     newest: datetime | None
     added: int
+
+    @property
+    def is_removable(self) -> bool:
+        """Return whether a `remove` that delta-rs writes has the path of the `add`.
+
+        Otherwise, the table would keep the file: readers compare the two as text. Delta-Spark writes `ä` as it is, and
+        delta-rs as `%C3%A4`.
+        """
+        return quote(self.path, LITERAL) == self.raw
 
 
 def files_of(table: DeltaTable) -> list[Held]:
@@ -68,6 +95,7 @@ def _held(action: dict[str, Any], columns: list[str]) -> Held:
     }
     return Held(
         unquote(action["path"]),
+        action["path"],
         action["size_bytes"],
         action.get("num_records") or 0,
         values,
@@ -92,13 +120,24 @@ class Replaced:
 def optimize(place: Place, bytes_per_file: int = BYTES_PER_FILE) -> Replaced:
     """Rewrite small files of each partition into files of about *bytes_per_file*, and write a table checkpoint.
 
+    Files that cannot be removed from the table stay as they are, with a warning.
+
     Raises:
         TableError: there is no table, it has deletion vectors or mapped columns, or other writers were faster three
             times.
         SyncFailedError, WriteFailedError: the disk failed.
     """
     table, done = open_plain(place), Replaced()
-    for group in _groups(files_of(table), bytes_per_file):
+    files = files_of(table)
+    if kept := [each.raw for each in files if not each.is_removable]:
+        logger.warning(
+            "%s: delta-rs cannot remove files with paths like %r, so they stay as they are (%d); let the engine that "
+            "wrote them optimize the table",
+            place.address,
+            kept[0],
+            len(kept),
+        )
+    for group in _groups([each for each in files if each.is_removable], bytes_per_file):
         written = write_files(place, Layout((), bytes_per_file), _file_schema(table), _rows(place, group))
         added = [each._replace(values=group[0].values) for each in written]
         if not _replace(place, group, added, changes_data=False):
@@ -150,14 +189,20 @@ def drop_older(place: Place, seconds: float) -> Replaced:
     """Remove the files whose rows were all stored more than *seconds* ago. Their space is given back by `vacuum`.
 
     Raises:
-        TableError: there is no table, it states no times, it has deletion vectors or mapped columns, or other writers
-            were faster three times.
+        TableError: there is no table, it states no times, it has deletion vectors or mapped columns, an old file cannot
+            be removed, or other writers were faster three times.
     """
     table = open_plain(place)
     if "timestamp" not in (each.name for each in table.schema().fields):
         raise TableError(f"{place.address} has no column 'timestamp': it is not known how old its rows are")
     before = datetime.fromtimestamp(time.time() - seconds, UTC)
     old = [each for each in files_of(table) if each.newest is not None and each.newest < before]
+    for each in old:
+        if not each.is_removable:
+            raise TableError(
+                f"{each.raw!r} in {place.address} is old enough, but delta-rs cannot remove such a path; nothing was "
+                "dropped. Delete the old rows with the engine that wrote the file"
+            )
     return Replaced(len(old)) if old and _replace(place, old, [], changes_data=True) else Replaced()
 
 
@@ -206,7 +251,7 @@ def _replace(place: Place, removed: list[Held], added: list[NewFile], *, changes
     """Commit that *added* replaces *removed*, durably; return False if one of these is no longer in the table."""
     for _ in range(ATTEMPTS):
         table, now = open_plain(place), round(time.time() * 1_000)
-        if not {each.path for each in removed} <= {each.path for each in files_of(table)}:
+        if not {each.raw for each in removed} <= {each.raw for each in files_of(table)}:
             return False
         actions: list[AddAction | RemoveAction] = [
             AddAction(each.path, each.size, each.values, now, changes_data, each.statistics) for each in added
