@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake.exceptions import DeltaError
 
 from mrecordlog_async.spark.delta.content import ForeignBatchError, TableError
 from mrecordlog_async.spark.delta.entries import entry_name, entry_numbers
@@ -19,6 +20,7 @@ from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.recovery import repair_table
 from mrecordlog_async.spark.delta.resume import resume
 from mrecordlog_async.spark.delta.start import prepare
+from mrecordlog_async.spark.delta.table import explained
 from mrecordlog_async.spark.identity import RefusedError, query_of
 from mrecordlog_async.spark.local_lake import LocalLake
 from tests.spark.delta_engine import COLUMNS, DeltaEngine
@@ -186,6 +188,27 @@ def test_a_damaged_table_is_named(engine: DeltaEngine, service: ThreadedService)
     with pytest.raises(TableError, match=r"cannot be used: .*Its log is damaged: restore the table from a copy"):
         engine.drain()
     assert service.positions("q") == (20, 30)
+
+
+GET = "Error performing GET http://h/lake/t/1.checkpoint.parquet in 43ms"
+
+
+@pytest.mark.parametrize(
+    ("said", "address", "damaged"),
+    [
+        ("Kernel error: Arrow error: Parquet error: Invalid Parquet file. Corrupt footer", "s3://lake/t", True),
+        ("Json error: whilst decoding field 'add'", "s3://lake/t", True),
+        (f"Kernel error: Arrow error: External: Generic S3 error: {GET} - 503 SlowDown", "s3://lake/t", False),
+        (f"Kernel error: Arrow error: External: The operation lacked … {GET} - 403 Forbidden", "s3://lake/t", False),
+        ("Kernel error: Arrow error: External: Generic GCS error: HTTP error: error sending", "gs://lake/t", False),
+        ("Object at location /data/Parquet/1.json: Permission denied", "/data/Parquet", False),
+    ],
+)
+def test_only_what_was_read_is_called_damaged(said: str, address: str, damaged: bool) -> None:
+    """An object store that does not respond says nothing about the table in it."""
+    with pytest.raises(TableError) as raised, explained(Place(address)):
+        raise DeltaError(said)
+    assert ("is damaged: restore" in str(raised.value)) is damaged
 
 
 def test_an_entry_of_another_writer_needs_no_commit_information(engine: DeltaEngine) -> None:

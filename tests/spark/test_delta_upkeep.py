@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from deltalake import TableFeatures
-from deltalake.transaction import RemoveAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.spark.delta import table as table_module
@@ -89,7 +89,7 @@ def test_the_paths_that_delta_rs_can_remove_are_known(drained: DeltaEngine) -> N
     """Its encoding of each character of a path is the one that `Held.is_removable` expects."""
     names = [f"{chr(code)}.parquet" for code in [*range(1, 128), 0xA0, 0xE4, 0x20AC, 0x1F600] if chr(code) != "/"]
     table = open_table(drained.place)
-    removed = [RemoveAction(name, True, 1, 1, {"queue": "7"}) for name in names]
+    removed: list[AddAction | RemoveAction] = [RemoveAction(name, True, 1, 1, {"queue": "7"}) for name in names]
     table.create_write_transaction(removed, "append", table.schema(), ["queue"])
     entry = drained.table_path / "_delta_log" / entry_name(open_table(drained.place).version())
     actions = [json.loads(line) for line in entry.read_text().splitlines()]

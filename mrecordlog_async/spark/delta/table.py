@@ -288,15 +288,21 @@ def explained(place: Place) -> Iterator[None]:
     try:
         yield
     except (DeltaError, OSError) as error:
-        damaged = re.search(r"Json error|Invalid JSON|Parquet|Arrow error", str(error)) is not None
         advice = (
             "Its log is damaged: restore the table from a copy, or use a new table and a new checkpoint"
-            if damaged
+            if _is_damage(str(error).replace(place.address, ""))
             else "Check the address, the rights and the free space"
         )
         raise TableError(
             f"the table at {place.address} cannot be used: {reason_of(error)}. {advice}; nothing was stored"
         ) from error
+
+
+def _is_damage(said: str) -> bool:
+    """Return whether an error of delta-rs is about what it read, and not about reading: that may work later."""
+    if re.search(r"Error performing|Generic \w+ error|HTTP error", said):
+        return False
+    return re.search(r"Json error|Invalid JSON|Parquet|Arrow error", said) is not None
 
 
 def reason_of(error: Exception) -> str:
