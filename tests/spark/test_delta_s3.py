@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ from urllib.request import Request, urlopen
 import pytest
 
 from mrecordlog_async.spark.delta.content import ForeignBatchError, QueueRows
+from mrecordlog_async.spark.delta.entries import entry_name
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.table import NewBatch, Table
 from mrecordlog_async.spark.delta.upkeep import Replaced, files_of, open_table, optimize, vacuum
@@ -110,6 +112,28 @@ def test_a_restored_table_is_refused(store: dict[str, str], service: ThreadedSer
     with pytest.raises(RefusedError, match="was restored to a version without batch"):
         engine.drain()
     table.restore(stored)
+    service.append("q", numbered("q", 20, 30))
+    engine.drain()
+    assert len(engine.rows()) == 30 and not any(service.records().values())
+
+
+def test_a_restore_is_judged_by_the_numbers_of_the_entries(
+    store: dict[str, str], service: ThreadedService, tmp_path: Path
+) -> None:
+    """An entry of another writer without commit information counts as a version, though no history shows it."""
+    place = Place("s3://lake/numbered", store)
+    engine = DeltaEngine(f"a={service.url}", tmp_path, table=place)
+    for first in (0, 10):
+        service.append("q", numbered("q", first, first + 10))
+        engine.drain()
+    stored = open_table(place).version()
+    entry = json.dumps({"txn": {"appId": "of another program", "version": 7}})
+    url = f"{store['AWS_ENDPOINT_URL']}/lake/numbered/_delta_log/{entry_name(stored + 1)}"
+    urlopen(Request(url, entry.encode(), method="PUT")).close()
+    open_table(place).restore(stored - 1)
+    with pytest.raises(RefusedError, match="was restored to a version without batch"):
+        engine.drain()
+    open_table(place).restore(stored)
     service.append("q", numbered("q", 20, 30))
     engine.drain()
     assert len(engine.rows()) == 30 and not any(service.records().values())

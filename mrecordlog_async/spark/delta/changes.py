@@ -12,20 +12,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable
 
 from mrecordlog_async.spark.delta.content import ADVICE, ForeignBatchError, TableError
-from mrecordlog_async.spark.delta.entries import MARK, commit_info, entry_name, entry_numbers
+from mrecordlog_async.spark.delta.entries import MARK, commit_info, entry_name
 from mrecordlog_async.spark.delta.place import LOG, Place
 
 OWNER = "mrecordlog.query"
 """The property of a table that names the query of the drain that writes it."""
-
-HISTORY = (1, 16, 256, None)
-"""How many entries of a table in an object store are read at a time, until the last batch is among them."""
 
 
 def refuse_other_owner(table: DeltaTable, query: str, address: str) -> None:
@@ -67,17 +63,16 @@ def refuse_restored(table: DeltaTable, place: Place, query: str) -> None:
 
 
 def _newest_first(table: DeltaTable, place: Place) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Yield the number and the commit information of the entries of *table*, as far as they are kept."""
-    if place.path is not None:
-        for number in sorted(entry_numbers(place.path), reverse=True):
-            yield number, commit_info(Path(place.path, LOG, entry_name(number)).read_bytes())
-        return
-    due = table.version()
-    for limit in HISTORY:
-        for info in table.history(limit):
-            if info["version"] == due:
-                yield due, info
-                due -= 1
+    """Yield the number and the commit information of the entries of *table*, as far as they are kept.
+
+    They are read by name: `DeltaTable.history` leaves out entries without commit information, and numbers the rest as
+    if these did not exist.
+    """
+    for number in range(table.version(), -1, -1):
+        content = place.read(f"{LOG}/{entry_name(number)}")
+        if content is None:
+            return
+        yield number, commit_info(content)
 
 
 def _restored_to(info: dict[str, Any]) -> int | None:

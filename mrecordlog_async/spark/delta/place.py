@@ -101,6 +101,14 @@ class Place:
         with open(Path(self.path, name), "rb") as file:
             yield file
 
+    def read(self, name: str) -> bytes | None:
+        """Return the bytes of a file of the table, or None if it does not exist."""
+        try:
+            with self.opened(name) as file:
+                return bytes(file.read())
+        except FileNotFoundError:
+            return None
+
     def native(self) -> pyarrow.fs.FileSystem | None:
         """Return the file system for delta-rs to read a local table through; None for the one it makes itself.
 
