@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,8 @@ from mrecordlog_async.cli.main import main
 from mrecordlog_async.spark.delta import table as table_module
 from mrecordlog_async.spark.delta.content import TableError
 from mrecordlog_async.spark.delta.entries import entry_name
+from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.recovery import wrong_with_entry
 from mrecordlog_async.spark.delta.scan import DeltaReader, schema_of
 from mrecordlog_async.spark.delta.upkeep import Replaced, drop_older, files_of, open_table, optimize, vacuum
 from tests.spark.delta_engine import DeltaEngine
@@ -53,6 +56,21 @@ def test_small_files_are_rewritten_and_rows_stay(drained: DeltaEngine, service: 
     older = open_table(drained.place)
     older.load_as_version(before)
     assert older.to_pyarrow_table().num_rows == 120
+
+
+@pytest.mark.parametrize("change", [optimize, partial(drop_older, seconds=-3_600)])
+def test_a_half_written_change_is_set_aside(drained: DeltaEngine, change: Callable[[Place], Replaced]) -> None:
+    """An entry that ends within its actions, at the end of a line, adds files without removing what they replace."""
+    log = drained.table_path / "_delta_log"
+    change(drained.place)
+    entry = max(log.glob("*.json"))
+    for each in (*log.glob("*.checkpoint.parquet"), log / "_last_checkpoint"):
+        each.unlink(missing_ok=True)
+    assert wrong_with_entry(entry.read_bytes()) is None
+    entry.write_bytes(b"".join(entry.read_bytes().splitlines(keepends=True)[:-2]))
+    with drained.started() as run:
+        assert "it lacks a part of its change" in run.said[0]
+    assert drained.rows() == rows(40) and not entry.exists()
 
 
 def test_files_that_delta_rs_cannot_remove_are_left_alone(

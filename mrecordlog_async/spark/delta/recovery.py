@@ -3,8 +3,8 @@
 Nobody relied on any of them yet. The sink returns only when a batch is durable in the table, and what Spark writes is
 synced before anything depends on it. So only the newest file of each kind can be half written, and
 
-1. an entry of the table's log that is empty, does not parse, or lacks its transaction, is set aside: its batch runs
-   again,
+1. an entry of the table's log that is empty, does not parse, or lacks a part of its batch or change, is set aside: the
+   batch runs again, and files are rewritten, or rows dropped, the next time,
 2. a checkpoint of the table that cannot be read, and the pointer to it, are removed while the entries that it sums up
    are there,
 3. an empty offset or commit of Spark is removed: the batch is planned, or confirmed, again.
@@ -63,7 +63,12 @@ def wrong_with_entry(content: bytes) -> str | None:
     if not marks:
         return None  # of another writer: this package's entries begin with it
     mark = marks[0]
-    if not isinstance(mark, dict) or "batch" not in mark:
+    if not isinstance(mark, dict):
+        return None
+    if "actions" in mark:  # of `upkeep`
+        changed = sum("add" in each or "remove" in each for each in actions)
+        return None if changed == mark["actions"] else "it lacks a part of its change"
+    if "batch" not in mark:
         return None
     transactions = {each["txn"]["appId"]: each["txn"]["version"] for each in actions if "txn" in each}
     files = sum("add" in each for each in actions)
