@@ -268,10 +268,11 @@ class ConsumerFencedError(RecordLogError):
         self.current_epoch = current_epoch
 
     def message(self) -> str:
+        current = self.current_epoch
         why = (
             "the log was opened again and may have lost acknowledgements"
-            if self.epoch == self.current_epoch
-            else f"another one attached since with epoch {self.current_epoch}"
+            if self.epoch == current
+            else f"another one attached since, or the log was opened again after a crash: the epoch is {current} now"
         )
         return (
             f"queue {self.queue!r}: the holder of consumer {self.consumer!r} with epoch {self.epoch} is fenced off, "

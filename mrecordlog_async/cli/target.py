@@ -155,6 +155,7 @@ async def open_target(arguments: argparse.Namespace, *, create: bool = False) ->
             yield client
     else:
         async with MultiRecordLog.open(arguments.log, create=create, retention=False) as log:
+            log.keep_unclosed()
             yield log
 
 
@@ -168,6 +169,7 @@ async def open_placed_target(arguments: argparse.Namespace, *, create: bool = Fa
     with Progress("reading") as progress:
         log = await open_placed_log(arguments.log, create=create, on_progress=progress)
     async with log:
+        log.keep_unclosed()
         yield log
 
 

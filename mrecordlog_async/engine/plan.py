@@ -30,6 +30,7 @@ from mrecordlog_async.engine.setting_commands import (
     ConfigureQueue,
     CreateConsumer,
     DeleteConsumer,
+    FenceHolders,
     MoveConsumer,
     SealQueue,
 )
@@ -66,6 +67,7 @@ _DECIDE: dict[type[Command], Callable[[_Planner, Any], None]] = {
     CreateConsumer: _Planner._create_consumer,
     DeleteConsumer: _Planner._delete_consumer,
     AttachConsumer: _Planner._attach,
+    FenceHolders: _Planner._fence_holders,
     MoveConsumer: _Planner._move_consumer,
     ChangeRule: _Planner._change_rule,
     ConfigureQueue: _Planner._configure,

@@ -15,6 +15,7 @@ from mrecordlog_async.engine.setting_commands import (
     ChangeRule,
     CreateConsumer,
     DeleteConsumer,
+    FenceHolders,
     MoveConsumer,
 )
 from mrecordlog_async.errors import (
@@ -80,6 +81,22 @@ class ConsumerPlanner(QueuePlanner):
             epoch = self._add_consumer(view, call.consumer, position, call.owner)
             self.plan.needs_space = self.plan.must_sync = True
             self.plan.outcomes.append(Outcome(call, Attached(view.id, epoch, position)))
+
+    def _fence_holders(self, call: FenceHolders) -> None:
+        """Plan a new epoch for each consumer whose holder must attach again: the same one, since nobody holds it."""
+        held = [
+            (view, name)
+            for queue in self._queues
+            if queue.consumers and (view := self._find(queue.name)) is not None
+            for name, state in view.consumers.items()
+            if state.epoch < self._epochs_from
+        ]
+        if held:
+            epoch = self._draw_id()
+            for view, name in held:
+                self._move(view, name, view.consumers[name]._replace(epoch=epoch))
+            self.plan.attaches = self.plan.must_sync = True
+        self.plan.outcomes.append(Outcome(call))
 
     def _delete_consumer(self, call: DeleteConsumer) -> None:
         view = self._find(call.queue)

@@ -31,6 +31,7 @@ from mrecordlog_async.engine.open import OpenedLog
 from mrecordlog_async.engine.open_async import release
 from mrecordlog_async.engine.refusals import Refusals
 from mrecordlog_async.engine.retention import Retention
+from mrecordlog_async.engine.setting_commands import FenceHolders
 from mrecordlog_async.engine.subscribers import Changes
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.watch import Watch
@@ -103,6 +104,12 @@ class RunningLog:
         )
         self._writer_task = self._loop.create_task(self._writer.run(), name="mrecordlog writer")
         self._writer_task.add_done_callback(self._on_writer_done)
+        self._states_end = True
+        self._fence: asyncio.Future[object] | None = None
+        if self._epochs_from and opened.queues.consumer_count:
+            self._fence = self._loop.create_future()
+            self._fence.add_done_callback(_is_done)  # it retrieves the error
+            self._admission.add_control(FenceHolders(self._fence))
         self._observation = Observation(opened, self._counters, thread.progress, self._writer)
         self._disk_watch = Watch(thread.progress, refusals, self._counters, self.directory, self._count_waiting())
         thread.on_job = self._disk_watch.arm
@@ -145,6 +152,14 @@ class RunningLog:
         return self._admission.refuse_for_memory()
 
     # The end.
+
+    def keep_unclosed(self) -> None:
+        """Leave a log that was not closed when it was opened unclosed, for tools that open the log of a service.
+
+        Under a weak policy the service's next open must fence off the holders of consumers, as after any crash; which
+        policy it has, only the service knows.
+        """
+        self._states_end = self._opened.was_closed
 
     async def close(self) -> None:
         """End tails, store what is pending, sync, and release the directory. A repeated call waits for the same close.
@@ -199,7 +214,8 @@ class RunningLog:
         self._admission.refusals.count_commands(error, refused)
         for command in refused:
             command.refuse(error)
-        give_back = partial(self._give_back, self._writer.failure is None)
+        fenced = self._fence is None or _is_done(self._fence)
+        give_back = partial(self._give_back, self._writer.failure is None and fenced and self._states_end)
         ending = release(self._opened.directory.path, self._thread, give_back)
         try:
             await asyncio.wrap_future(ending)  # a single job on the thread: cancelling the wait still releases the lock
@@ -207,10 +223,13 @@ class RunningLog:
         finally:
             self._forget()
 
-    def _give_back(self, healthy: bool) -> None:
-        """Record where a healthy log ends, then release its files and its lock. Runs on the log's thread."""
+    def _give_back(self, states_end: bool) -> None:
+        """Record where the log ends, if that may be stated; release its files and its lock. Runs on the log's thread.
+
+        It may not be stated of a failed log, nor while holders from before a crash are not fenced off durably.
+        """
         try:
-            if healthy:
+            if states_end:
                 self._opened.journal.write_closed()
         finally:
             self._opened.close()
@@ -295,6 +314,11 @@ class RunningLog:
 
 
 _open_logs: weakref.WeakSet[RunningLog] = weakref.WeakSet()
+
+
+def _is_done(future: asyncio.Future[object]) -> bool:
+    """Return whether *future* has a result."""
+    return future.done() and not future.cancelled() and future.exception() is None
 
 
 def _give_back_unclosed(opened: OpenedLog, thread: LogThread) -> None:

@@ -81,6 +81,13 @@ class AttachConsumer(Command):
         self.take_over = take_over
 
 
+class FenceHolders(Command):
+    """End all holders from before the log was opened, durably: their consumers get an epoch that nobody holds."""
+
+    __slots__ = ()
+    frees_space = True
+
+
 class MoveConsumer(Command):
     """Acknowledge what is before *position*, or with *seeks* go there, also back.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import sys
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -10,6 +11,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
+from unittest.mock import patch
 
 import pytest
 
@@ -32,6 +34,9 @@ from mrecordlog_async import (
     ReadOnlyLog,
     RecordLogError,
 )
+from mrecordlog_async.cli.main import main
+from mrecordlog_async.engine.journal import Journal
+from mrecordlog_async.engine.setting_commands import Attached
 
 OWNER, OTHER = uuid.uuid4(), uuid.uuid4()
 
@@ -342,6 +347,58 @@ async def test_holders_attach_again_after_a_crash_under_a_weak_policy(directory:
                 log.check_holder("q", "c", queue_id=held.queue_id, epoch=held.epoch)
         again = await log.attach_consumer("q", "c")
         assert await log.acknowledge("q", "c", 1, queue_id=again.queue_id, epoch=again.epoch) == 2
+
+
+async def crashed_with_a_holder(directory: Path) -> Attached:
+    """Make a log under a weak policy whose process died with a holder."""
+    async with MultiRecordLog.open(directory, persist_policy=PersistPolicy.never()) as log:
+        await log.append_records("q", None, [b"x", b"y"], create=True)
+        held = await log.attach_consumer("q", "c", create=True)
+        await log.attach_consumer("q", "d", create=True)
+    (directory / "CLOSED").unlink()
+    return held
+
+
+async def test_a_holder_from_before_a_crash_stays_fenced_off_through_later_restarts(directory: Path) -> None:
+    """However often the log is closed before it calls; one that attached after the crash goes on."""
+    policy, held = PersistPolicy.never(), await crashed_with_a_holder(directory)
+    async with MultiRecordLog.open(directory, persist_policy=policy) as log:
+        again = await log.attach_consumer("q", "d")
+    assert (directory / "CLOSED").exists()
+    for _ in range(2):
+        async with MultiRecordLog.open(directory, persist_policy=policy) as log:
+            with pytest.raises(ConsumerFencedError, match="opened again after a crash"):
+                await log.acknowledge("q", "c", 0, queue_id=held.queue_id, epoch=held.epoch)
+            assert await log.acknowledge("q", "d", 0, queue_id=again.queue_id, epoch=again.epoch) == 1
+
+
+async def test_a_tool_on_the_directory_does_not_let_a_holder_from_before_a_crash_return(directory: Path) -> None:
+    """It opens under `always`, whatever the service's policy is, and leaves the log as unclosed as it was."""
+    held = await crashed_with_a_holder(directory)
+    assert await asyncio.to_thread(main, ["configure", str(directory), "other", "--create"]) == 0
+    assert await asyncio.to_thread(main, ["truncate", str(directory), "q", "0", "--past-consumers"]) == 0
+    assert not (directory / "CLOSED").exists()
+    async with MultiRecordLog.open(directory, persist_policy=PersistPolicy.never()) as log:
+        assert log.queue_exists("other") and log.first_position("q") == 1
+        with pytest.raises(ConsumerFencedError):
+            await log.acknowledge("q", "c", 1, queue_id=held.queue_id, epoch=held.epoch)
+    assert await asyncio.to_thread(main, ["configure", str(directory), "third", "--create"]) == 0
+    assert (directory / "CLOSED").exists()
+
+
+async def test_a_log_that_cannot_fence_holders_off_durably_is_not_closed(directory: Path) -> None:
+    """Its disk is full: the holder is refused now, and again after the next open."""
+    policy, held = PersistPolicy.never(), await crashed_with_a_holder(directory)
+    full = patch.object(Journal, "commit", side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    with full:
+        async with MultiRecordLog.open(directory, persist_policy=policy) as log:
+            with pytest.raises(ConsumerFencedError):
+                await log.acknowledge("q", "c", 0, queue_id=held.queue_id, epoch=held.epoch)
+    assert not (directory / "CLOSED").exists()
+    async with MultiRecordLog.open(directory, persist_policy=policy) as log:
+        with pytest.raises(ConsumerFencedError):
+            await log.acknowledge("q", "c", 0, queue_id=held.queue_id, epoch=held.epoch)
+    assert (directory / "CLOSED").exists()
 
 
 async def test_consumers_have_a_limit(directory: Path) -> None:

@@ -114,6 +114,25 @@ async def holders(run: Run) -> None:
     await run.sync()
 
 
+async def zombie(run: Run) -> None:
+    """A holder from before a crash that calls only after later restarts, next to one that attached meanwhile."""
+    await run.open()
+    await run.do("create", "a", options=(KEEP, 0, 0))
+    await run.attach("a", "c")
+    await run.attach("a", "d")
+    await run.append("a", 100, 100, 100)
+    await run.kill()
+    await run.open()
+    await run.append("a", 60)
+    await run.attach("a", "d")
+    await run.close()
+    await run.open()
+    await run.acknowledge("a", "c", 1)
+    await run.acknowledge("a", "d", 0)
+    await run.acknowledge("a", "c", 2)
+    await run.sync()
+
+
 async def reserve_of_consumers(run: Run) -> None:
     """A disk that appends have filled: what truncates succeeds, attaching does for a while, the rest is refused."""
     await run.open()
@@ -152,6 +171,8 @@ CONSUMER_CASES = {
     "options, small": Case(options, small=True, stepping=True),
     "holders": Case(holders, may_refuse=True),
     "never, holders": Case(holders, NEVER, may_refuse=True),
+    "zombie": Case(zombie, may_refuse=True),
+    "never, zombie": Case(zombie, NEVER, may_refuse=True),
     "reserve of consumers": Case(reserve_of_consumers, capacity_bytes=300_000, may_refuse=True),
     "consumers below a limit": Case(
         reserve_of_consumers, limits=Limits(disk_bytes=420_000), early_roll_bytes=4_096, may_refuse=True

@@ -346,6 +346,7 @@ class Run:
         state = state_of(self.log._queues)
         Verdict(self.model).check(state, self.model.bounds(), "reopened")
         self.lives.append(Life(Model.under(self.policy, state, was_closed)))
+        self._note_fence(self.log)
         self.note("opened")
 
     async def open_without_records(self) -> None:
@@ -362,7 +363,25 @@ class Run:
         state = self._look(self.directory)
         Verdict(self.model).check(state, self.model.bounds(), "reopened without records")
         self.lives.append(Life(Model.under(self.policy, state, was_closed)))
+        self._note_fence(self.log)
         self.note("opened")
+
+    def _note_fence(self, log: MultiRecordLog) -> None:
+        """Note the first call, which the log makes itself: it ends the holders from before a crash."""
+        if log._fence is None:
+            return
+        call = self.model.add(Call(0, "fence", ""))
+
+        def ended(fence: asyncio.Future[object]) -> None:
+            if call.outcome != "open":
+                return
+            error = fence.exception()
+            if error is None:
+                call.answer(None)
+            else:
+                call.fail(error)
+
+        log._fence.add_done_callback(ended)
 
     async def close(self) -> None:
         """Close the log and check that no handle stays open. Only a failed log may report calls as in doubt."""

@@ -17,9 +17,9 @@ from mrecordlog_async.engine import open as opening
 from mrecordlog_async.engine import spare
 from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.engine.plan_consumers import ConsumerPlanner
-from mrecordlog_async.engine.planner import PlannerBase
+from mrecordlog_async.engine.planner import Outcome, PlannerBase
 from mrecordlog_async.engine.queue_view import QueueView
-from mrecordlog_async.engine.setting_commands import AttachConsumer, MoveConsumer
+from mrecordlog_async.engine.setting_commands import AttachConsumer, FenceHolders, MoveConsumer
 from mrecordlog_async.engine.straight import Straight
 from mrecordlog_async.engine.upkeep import Upkeep
 from mrecordlog_async.engine.writer import Writer
@@ -474,6 +474,13 @@ def holders_survive_a_power_cut() -> AbstractContextManager[Any]:
     return patch.object(PlannerBase, "__init__", init)
 
 
+def holders_survive_the_restart_after_next() -> AbstractContextManager[Any]:
+    def fence(self: ConsumerPlanner, call: FenceHolders) -> None:
+        self.plan.outcomes.append(Outcome(call))
+
+    return patch.dict("mrecordlog_async.engine.plan._DECIDE", {FenceHolders: fence})
+
+
 def fenced_holders_move() -> AbstractContextManager[Any]:
     original = ConsumerPlanner._refused_move
 
@@ -526,6 +533,7 @@ BUGS = {
         SeededBug(epoch_used_twice, crash("holders", every=3)),
         SeededBug(attached_before_it_is_durable, crash("never, holders")),
         SeededBug(holders_survive_a_power_cut, crash("never, holders", every=9)),
+        SeededBug(holders_survive_the_restart_after_next, crash("never, zombie", every=9)),
         SeededBug(fenced_holders_move, crash("consumers", every=40)),
         SeededBug(attaching_uses_the_whole_reserve, room_for_truncates),
     )

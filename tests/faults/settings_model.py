@@ -35,7 +35,7 @@ REFUSALS = (
 )
 """Errors that follow from what the queues hold."""
 
-DURABLE = ("attach", "consume", "release", "configure", "seal", "rule", "move")
+DURABLE = ("attach", "consume", "release", "configure", "seal", "rule", "move", "fence")
 """Calls that are durable under every policy."""
 
 MAY_CHANGE_NOTHING = ("acknowledge", "seek", "configure")
@@ -53,6 +53,9 @@ def is_refusal(error: BaseException) -> bool:
 
 def apply_setting(fold: Fold, call: Call) -> object:
     """Do a call that is not about records; return the expected result, or the class of the error."""
+    if call.kind == "fence":
+        fence(fold)
+        return None
     if call.kind == "rule":
         if call.consumer in fold.rules:
             return ConsumerExistsError
@@ -69,6 +72,20 @@ def apply_setting(fold: Fold, call: Call) -> object:
         queue.options = (queue.options[0] | SEALED, *queue.options[1:])
         return queue.next
     return _consumer(fold, queue, call)
+
+
+def fence(fold: Fold) -> None:
+    """Give every consumer with a holder from before the open one new epoch."""
+    ended = [
+        (queue, name)
+        for queue in fold.queues.values()
+        for name, (_, epoch) in queue.consumers.items()
+        if epoch < fold.epochs_from
+    ]
+    if ended:
+        epoch = fold.draw()
+        for queue, name in ended:
+            queue.consumers[name] = (queue.consumers[name][0], epoch)
 
 
 def _configure(queue: Queue, call: Call) -> object:

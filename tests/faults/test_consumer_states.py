@@ -25,6 +25,8 @@ EVERY = {
     "options, small": 41,
     "holders": 3,
     "never, holders": 2,
+    "zombie": 7,
+    "never, zombie": 2,
     "reserve of consumers": 61,
     "consumers below a limit": 61,
 }

@@ -76,6 +76,7 @@ async def _load_directory(directory: str, segment_bytes: int, lines: Iterable[st
         segment_bytes=segment_bytes,
         retention=False,
     ) as log:
+        log.keep_unclosed()
         loaded = await load(log, lines)
         await log.sync()
     return loaded
