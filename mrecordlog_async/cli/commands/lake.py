@@ -86,7 +86,7 @@ def _explained(place: Place) -> Iterator[None]:
     from deltalake.exceptions import DeltaError
 
     from mrecordlog_async.spark.delta.content import TableError
-    from mrecordlog_async.spark.delta.table import reason_of
+    from mrecordlog_async.spark.delta.reasons import reason_of
 
     try:
         yield

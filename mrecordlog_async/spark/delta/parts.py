@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from mrecordlog_async.spark.delta.content import QueueRows, merged, rows_of
 from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.reasons import reason_of
 from mrecordlog_async.spark.lake import WriteFailedError
 
 BYTES_PER_FILE = 128 << 20
@@ -121,8 +122,9 @@ def _explained(place: Place) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        reason = error.strerror or reason_of(error)
         raise WriteFailedError(
-            f"a file of the table {place.address} could not be written ({error.strerror or error}); its batch was not "
+            f"a file of the table {place.address} could not be written ({reason}); its batch was not "
             "stored. Free space, or repair the disk or the rights, and start again: the batch runs again"
         ) from error
 

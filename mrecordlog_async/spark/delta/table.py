@@ -26,7 +26,8 @@ from mrecordlog_async.spark.delta.content import QueueRows, TableError, Verdict,
 from mrecordlog_async.spark.delta.entries import MARK, entry_name, entry_numbers, mark_of
 from mrecordlog_async.spark.delta.parts import NewFile, stated
 from mrecordlog_async.spark.delta.place import LOG, Place
-from mrecordlog_async.spark.lake import SyncFailedError
+from mrecordlog_async.spark.delta.reasons import reason_of
+from mrecordlog_async.spark.lake import SyncFailedError, WriteFailedError
 from mrecordlog_async.spark.local_lake import LocalLake, make_directories
 
 logger = logging.getLogger("mrecordlog_async.spark")
@@ -124,7 +125,16 @@ class Table:
         """
         self._step("sync of the checkpoint")
         prepare()
-        for _ in range(ATTEMPTS):
+        try:
+            return self._store(batch, schema, partition_by)
+        except (DeltaError, OSError) as error:
+            raise TableError(
+                f"batch {batch.number} could not be committed to {self.place.address}: {reason_of(error)}. Check the "
+                "rights and the free space of the disk or the object store, and start again: the batch is stored once"
+            ) from error
+
+    def _store(self, batch: NewBatch, schema: Schema, partition_by: Iterable[str]) -> Verdict:
+        for attempt in range(ATTEMPTS + 1):
             table = self.loaded
             stands = table.transaction_version(batch.query)
             stored = table.transaction_version(batch.query + CONTENT)
@@ -132,6 +142,8 @@ class Table:
             if table.version() != self._own_version:
                 self._refuse_changes(table, batch)
             if verdict is Verdict.STORE:
+                if attempt == ATTEMPTS:
+                    break  # the last commit failed, and its response was not lost
                 refuse_changed(table, schema, partition_by, self.place.address)
                 self._refuse_missing(batch)
                 self._step("commit")
@@ -140,7 +152,7 @@ class Table:
                 self._step("sync of the entry")
             self._make_durable(batch)
             self._step("end of the commit")
-            self.sum_up()
+            self._look_again(batch)
             return verdict
         raise TableError(
             f"other writers changed {self.place.address} {ATTEMPTS} times while batch {batch.number} was committed; "
@@ -176,11 +188,6 @@ class Table:
         except CommitFailedError as error:
             refuse_unsupported(error, self.place.address)
             return False
-        except (DeltaError, OSError) as error:
-            raise TableError(
-                f"batch {batch.number} could not be committed to {self.place.address}: {reason_of(error)}. Check the "
-                "rights and the free space of the disk or the object store, and start again: the batch is stored once"
-            ) from error
         self._own_version = before + 1  # it is tried once, and fails if another writer has that version
         return True
 
@@ -201,19 +208,32 @@ class Table:
                     "its files; it was not stored. Set --max-records-per-trigger lower and start again"
                 )
 
-    def sum_up(self) -> None:
-        """Write a checkpoint of the table, and then delete the entries that it makes superfluous, once it is due.
+    def _look_again(self, batch: NewBatch) -> None:
+        """Raise TableError if *batch* is no longer the last one of its query; write a checkpoint of the table if due.
 
-        Without it, every reader would read all entries since the table was created. A failure is only logged: the
-        table is complete without it.
+        Without checkpoints, every reader would read all entries since the table was created. A failure to read or to
+        write is only logged: the table is complete.
         """
-        table = self.loaded
-        if table.version() == 0 or table.version() % CHECKPOINT_INTERVAL:
-            return
         try:
-            sum_up(table, self.place)
-        except (DeltaError, OSError, SyncFailedError) as error:
-            logger.warning("no checkpoint of %s was written: %s", self.place.address, error)
+            table = self.loaded
+            self._refuse_replaced(table, batch)
+            if table.version() % CHECKPOINT_INTERVAL == 0:
+                sum_up(table, self.place)
+        except (DeltaError, OSError, SyncFailedError, WriteFailedError) as error:
+            logger.warning(
+                "%s was not read after batch %d was stored, or no checkpoint of it was written: %s",
+                self.place.address,
+                batch.number,
+                reason_of(error),
+            )
+
+    def _refuse_replaced(self, table: DeltaTable, batch: NewBatch) -> None:
+        if table.transaction_version(batch.query) != batch.number:
+            raise TableError(
+                f"another writer replaced the entry of batch {batch.number} in {self.place.address}: its store ignores "
+                "If-None-Match. Nothing of the batch was truncated. Let no other writer change the table, or "
+                "use another store, and start again: the batch runs again"
+            )
 
     def _make_durable(self, batch: NewBatch) -> None:
         """Make the entries of the table's log durable, from this batch's back to the one before it."""
@@ -303,12 +323,6 @@ def _is_damage(said: str) -> bool:
     if re.search(r"Error performing|Generic \w+ error|HTTP error", said):
         return False
     return re.search(r"Json error|Invalid JSON|Parquet|Arrow error", said) is not None
-
-
-def reason_of(error: Exception) -> str:
-    """Return what an error of delta-rs says: its first line and its last cause, without colours and call stack."""
-    lines = [part.strip().partition("\n")[0] for part in re.sub(r"\x1b\[\d*m", "", str(error)).split("↳")]
-    return ": ".join(dict.fromkeys((lines[0], lines[-1]))).rstrip(".")
 
 
 def refuse_changed(table: DeltaTable, schema: Schema, partition_by: Iterable[str], address: str) -> None:
