@@ -10,9 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from deltalake import TableFeatures
+from deltalake import DeltaTable, TableFeatures
+from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, RemoveAction
 
 from mrecordlog_async.cli.main import main
@@ -58,7 +60,47 @@ def test_small_files_are_rewritten_and_rows_stay(drained: DeltaEngine, service: 
     assert older.to_pyarrow_table().num_rows == 120
 
 
-@pytest.mark.parametrize("change", [optimize, partial(drop_older, seconds=-3_600)])
+CHANGES = (optimize, partial(drop_older, seconds=-3_600))
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_lost_response_does_not_deny_a_change(
+    drained: DeltaEngine, monkeypatch: pytest.MonkeyPatch, change: Callable[[Place], Replaced]
+) -> None:
+    """delta-rs sends an entry again, and takes its own for that of a faster writer: the numbers say what was done."""
+    commit = DeltaTable.create_write_transaction
+
+    def unheard(table: DeltaTable, *arguments: Any, **named: Any) -> None:
+        commit(table, *arguments, **named)
+        raise CommitFailedError("Transaction failed: version already exists")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "create_write_transaction", unheard)
+        done = change(drained.place)
+    assert done.removed == 12 and done.added == len(files_of(open_table(drained.place)))
+    assert change(drained.place) == Replaced()
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_that_another_writer_made_is_not_ours(
+    drained: DeltaEngine, monkeypatch: pytest.MonkeyPatch, change: Callable[[Place], Replaced]
+) -> None:
+    """Its files are no longer in the table: nothing was replaced."""
+    commit = DeltaTable.create_write_transaction
+
+    def second(table: DeltaTable, *arguments: Any, **named: Any) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(DeltaTable, "create_write_transaction", commit)
+            optimize(drained.place)
+        commit(table, *arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "create_write_transaction", second)
+        assert change(drained.place) == Replaced()
+    assert drained.rows() == rows(40) and len(files_of(open_table(drained.place))) == 3
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_half_written_change_is_set_aside(drained: DeltaEngine, change: Callable[[Place], Replaced]) -> None:
     """An entry that ends within its actions, at the end of a line, adds files without removing what they replace."""
     log = drained.table_path / "_delta_log"

@@ -12,6 +12,7 @@ import json
 import logging
 import math
 import time
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -26,7 +27,7 @@ from deltalake.transaction import AddAction, CommitProperties, RemoveAction
 
 from mrecordlog_async.spark.delta.changes import refuse_deletion_vectors, refuse_mapped_columns
 from mrecordlog_async.spark.delta.content import TableError
-from mrecordlog_async.spark.delta.entries import MARK, entry_name, entry_numbers
+from mrecordlog_async.spark.delta.entries import MARK, entry_name, entry_numbers, mark_of
 from mrecordlog_async.spark.delta.parts import BYTES_PER_FILE, Layout, NewFile, write_files
 from mrecordlog_async.spark.delta.place import LOG, Place
 from mrecordlog_async.spark.delta.table import ATTEMPTS, NO_HOOKS, refuse_unsupported, sum_up
@@ -249,16 +250,22 @@ def open_plain(place: Place) -> DeltaTable:
 
 def _replace(place: Place, removed: list[Held], added: list[NewFile], *, changes_data: bool) -> bool:
     """Commit that *added* replaces *removed*, durably; return False if one of these is no longer in the table."""
-    for _ in range(ATTEMPTS):
+    change, first = str(uuid.uuid4()), 0
+    for attempt in range(ATTEMPTS + 1):
         table, now = open_plain(place), round(time.time() * 1_000)
+        if attempt == 0:
+            first = table.version()
         if not {each.raw for each in removed} <= {each.raw for each in files_of(table)}:
-            return False
+            return _is_committed(place, change, first, table.version())
+        if attempt == ATTEMPTS:
+            break
         actions: list[AddAction | RemoveAction] = [
             AddAction(each.path, each.size, each.values, now, changes_data, each.statistics) for each in added
         ]
         actions += [RemoveAction(each.path, changes_data, now, each.size, each.values) for each in removed]
-        facts = {MARK: {"upkeep": "rows removed" if changes_data else "files rewritten", "actions": len(actions)}}
-        properties = CommitProperties(facts, max_commit_retries=0)
+        what = "rows removed" if changes_data else "files rewritten"
+        facts = {"upkeep": what, "actions": len(actions), "change": change}
+        properties = CommitProperties({MARK: facts}, max_commit_retries=0)
         try:
             table.create_write_transaction(
                 actions,
@@ -274,6 +281,15 @@ def _replace(place: Place, removed: list[Held], added: list[NewFile], *, changes
         _sync_entries(place)
         return True
     raise TableError(f"other writers changed {place.address} {ATTEMPTS} times; nothing was changed. Run it again")
+
+
+def _is_committed(place: Place, change: str, first: int, last: int) -> bool:
+    """Return whether one of the entries after *first* up to *last* is that of *change*.
+
+    If the response of an object store is lost, delta-rs sends the entry again, and takes its own for another writer's.
+    """
+    entries = (place.read(f"{LOG}/{entry_name(number)}") for number in range(last, first, -1))
+    return any(mark_of(each or b"").get("change") == change for each in entries)
 
 
 def _sync_entries(place: Place) -> None:
