@@ -147,7 +147,9 @@ class DeltaWriter(DataSourceStreamArrowWriter):
             [file for each in stored for file in each.files],
         )
         place = self._options.place
-        table = _tables.setdefault((place.uri, batch.query), self._table(place))
+        table = _tables.get((place.uri, batch.query))
+        if table is None or table.place != place:  # a process outlives a query, whose token may have expired since
+            table = _tables[place.uri, batch.query] = self._table(place)
         try:
             table.store(batch, self._columns(), self._options.layout.partition_by, self._sync_checkpoint)
         except BaseException:
