@@ -55,10 +55,10 @@ def run_delta(
     refuse_unsafe(job, local=place.path is not None, master=session.sparkContext.master or "")
     checkpoint = files.open(job.checkpoint)
     try:
-        if place.path is not None and f"{checkpoint.path}/".startswith(f"{place.path}/"):
+        if place.holds(checkpoint.path):
             raise RefusedError(
-                f"the checkpoint {checkpoint.path} is inside the table {place.path}, where a vacuum would delete its "
-                "files: choose a directory next to the table"
+                f"the checkpoint {checkpoint.path} is inside the table {place.address}, where a vacuum would delete "
+                "its files: choose a directory next to the table"
             )
         with files.locked([checkpoint]):
             return _run(session, job, place, checkpoint, report, stopped)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta, tzinfo
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -130,7 +130,7 @@ def read_path(found: Mapping[str, str]) -> str | None:
     path = found.get("path")
     if path is None or not re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:", path):
         return path
-    scheme, place, plain = urlsplit(path)[:3]
+    scheme, place, plain = urlsplit(re.sub("[?#]", lambda each: quote(each[0]), path))[:3]  # they may be part of it
     if scheme != "file" or place not in ("", "localhost"):
         raise OptionError(f"path: {path!r} is not a directory on this machine; give a local path or a file:// URL")
     return unquote(plain)

@@ -70,7 +70,15 @@ def test_a_table_is_given_its_options_between_properties() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "path"), [("/a b", "/a b"), ("file:///a%20b", "/a b"), ("file:/a", "/a"), ("x/y", "x/y"), ("a:b", "a:b")]
+    ("given", "path"),
+    [
+        ("/a b", "/a b"),
+        ("file:///a%20b", "/a b"),
+        ("file:/a", "/a"),
+        ("file:///a#b?c", "/a#b?c"),
+        ("x/y", "x/y"),
+        ("a:b", "a:b"),
+    ],
 )
 def test_a_directory_may_be_an_address(given: str, path: str) -> None:
     """A file:// URL names a directory, as Spark and other tools write it."""

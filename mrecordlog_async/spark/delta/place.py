@@ -7,6 +7,7 @@ synced. delta-rs never syncs, and Spark does not either.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,9 +26,14 @@ LOG = "_delta_log"
 def local_path(address: str) -> str | None:
     """Return the path of a table on this machine; None for an object store."""
     parts = urlsplit(address)
-    if parts.scheme == "file":
-        return unquote(parts.path)
+    if parts.scheme == "file":  # its path may have a # or ?, which would end it in other addresses
+        return unquote(re.sub(r"^file:(//[^/]*)?", "", address, flags=re.IGNORECASE))
     return None if len(parts.scheme) > 1 and "://" in address else os.path.abspath(address)
+
+
+def _of_store(address: str) -> str:
+    """Return an address in an object store as delta-rs spells it: Hadoop has other names for S3."""
+    return re.sub(r"^s3[an]://", "s3://", address).rstrip("/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +52,13 @@ class Place:
     def uri(self) -> str:
         """What delta-rs opens."""
         return self.path or self.address
+
+    def holds(self, address: str) -> bool:
+        """Return whether *address* is that of the table, or of something below it, also through a link."""
+        path, given = self.path, local_path(address)
+        if path is not None and given is not None:
+            return Path(os.path.realpath(given)).is_relative_to(os.path.realpath(path))
+        return path is given and f"{_of_store(address)}/".startswith(f"{_of_store(self.address)}/")
 
     @contextmanager
     def new_file(self, name: str) -> Iterator[Any]:
