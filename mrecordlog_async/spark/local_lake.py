@@ -58,21 +58,20 @@ class LocalLake:
             return None
 
     def write(self, name: str, content: bytes) -> None:
-        """Replace a file atomically and durably."""
+        """Replace a file atomically and durably. Raises WriteFailedError, SyncFailedError."""
         target = Path(self.path, name)
-        self._beside(target, content).replace(target)
+        with self._beside(target, content) as temporary:
+            temporary.replace(target)
         sync_directory(target.parent)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Create a file durably; return False, and change nothing, if it exists."""
+        """Create a file durably; return False, and change nothing, if it exists. Errors are those of `write`."""
         target = Path(self.path, name)
-        temporary = self._beside(target, content)
-        try:
-            os.link(temporary, target)  # unlike rename, fails if it exists; unlike O_EXCL, is never half written
-        except FileExistsError:
-            return False
-        finally:
-            temporary.unlink()
+        with self._beside(target, content) as temporary:
+            try:
+                os.link(temporary, target)  # unlike rename, fails if it exists; unlike O_EXCL, is never half written
+            except FileExistsError:
+                return False
         sync_directory(target.parent)
         return True
 
@@ -151,24 +150,30 @@ class LocalLake:
                 f"{self.path} cannot be used ({error.strerror}): {advice}; nothing was stored or truncated"
             ) from error
 
-    def _beside(self, target: Path, content: bytes) -> Path:
-        """Write *content* durably to a temporary file next to *target*, and create the directory if it is missing."""
-        if not target.parent.exists():
-            target.parent.mkdir(exist_ok=True)  # another start may create it at this moment
-            sync_directory(target.parent.parent)
+    @contextmanager
+    def _beside(self, target: Path, content: bytes) -> Iterator[Path]:
+        """Write *content* durably to a temporary file next to *target*, which is removed if it is left there.
+
+        A missing directory is created. Raises WriteFailedError, also for an error of the system in the caller's block.
+        """
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
         try:
+            if not target.parent.exists():
+                target.parent.mkdir(exist_ok=True)  # another start may create it at this moment
+                sync_directory(target.parent.parent)
             with open(temporary, "xb") as file:
                 file.write(content)
                 file.flush()
                 full_sync(file.fileno())
+            yield temporary
         except OSError as error:
-            temporary.unlink(missing_ok=True)
             raise WriteFailedError(
                 f"{target} could not be written ({error.strerror}); nothing more is truncated. Free space or repair "
                 "the disk, and start again"
             ) from error
-        return temporary
+        finally:
+            with suppress(OSError):  # the error that counts is raised, or the file is written
+                temporary.unlink(missing_ok=True)
 
 
 def syncfs(handle: int) -> None:

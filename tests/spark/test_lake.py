@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 from pathlib import Path
@@ -108,6 +109,26 @@ def test_a_lock_that_cannot_be_written_is_not_kept(tmp_path: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     lake.lock()
+    lake.close()
+
+
+@pytest.mark.parametrize(("step", "call", "name"), [("replace", "write", "d/1"), ("link", "create", "d/2")])
+def test_a_disk_that_fails_at_a_file_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, call: str, name: str
+) -> None:
+    """If the last step of a write fails, the content stays as it was, and no temporary file is left."""
+    lake = LocalLake(str(tmp_path))
+    lake.write("d/1", b"before")
+
+    def failing(*arguments: object, **named: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    with monkeypatch.context() as patch, pytest.raises(WriteFailedError, match=rf"{name} could not .*\(Read-only"):
+        patch.setattr(os, step, failing)
+        getattr(lake, call)(name, b"after")
+    assert lake.names("d") == ["1"] and lake.read("d/1") == b"before"
+    assert lake.create("d/2", b"after") and not lake.create("d/2", b"again")
+    assert sorted(lake.names("d")) == ["1", "2"]
     lake.close()
 
 
