@@ -270,6 +270,9 @@ def test_rows_are_dropped_by_age_in_whole_files(
     now = time.time()
     with monkeypatch.context() as later:
         later.setattr(time, "time", lambda: now + 7_200)
+        assert main(["lake", "vacuum", str(engine.table_path), "--drop-older-than", "1h", "--dry-run"]) == 0
+        said = "1 file of old rows would be dropped, 0 files would be deleted\n"
+        assert capsys.readouterr().out == said and len(engine.rows()) == 10
         assert main(["lake", "vacuum", str(engine.table_path), "--drop-older-than", "1h", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"dropped": 1, "files": []}
     assert engine.rows() == []

@@ -63,7 +63,7 @@ def add_parser(command_line: CommandLine) -> Parser:
         metavar="TIME",
         help="vacuum: drop rows that were stored longer ago than this, such as 90d",
     )
-    parser.add_argument("--dry-run", action="store_true", help="vacuum: print what would be deleted")
+    parser.add_argument("--dry-run", action="store_true", help="vacuum: print what would be dropped and deleted")
     parser.add_argument("--checkpoint", metavar="DIR", help="resume: the new checkpoint")
     parser.add_argument("--json", action="store_true", help="print one JSON object (--bad: one per row)")
     return parser
@@ -126,13 +126,13 @@ def _optimize(place: Place, arguments: argparse.Namespace) -> None:
 def _vacuum(place: Place, arguments: argparse.Namespace) -> None:
     from mrecordlog_async.spark.delta.upkeep import drop_older, vacuum
 
-    dropped = 0
-    if arguments.drop_older_than is not None and not arguments.dry_run:
-        dropped = drop_older(place, arguments.drop_older_than).removed
-    names = vacuum(place, arguments.older_than, apply=not arguments.dry_run)
-    verb = "would be deleted" if arguments.dry_run else "deleted"
-    said = f"{plural(dropped, 'file')} of old rows dropped, " if arguments.drop_older_than is not None else ""
-    _say(arguments, {"dropped": dropped, "files": names}, f"{said}{plural(len(names), 'file')} {verb}")
+    apply, would = not arguments.dry_run, "would be " if arguments.dry_run else ""
+    dropped, said = 0, ""
+    if arguments.drop_older_than is not None:
+        dropped = drop_older(place, arguments.drop_older_than, apply=apply).removed
+        said = f"{plural(dropped, 'file')} of old rows {would}dropped, "
+    names = vacuum(place, arguments.older_than, apply=apply)
+    _say(arguments, {"dropped": dropped, "files": names}, f"{said}{plural(len(names), 'file')} {would}deleted")
 
 
 def _resume(place: Place, arguments: argparse.Namespace) -> None:

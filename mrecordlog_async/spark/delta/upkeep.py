@@ -186,8 +186,10 @@ def _completed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=schema.names).cast(schema)
 
 
-def drop_older(place: Place, seconds: float) -> Replaced:
+def drop_older(place: Place, seconds: float, *, apply: bool = True) -> Replaced:
     """Remove the files whose rows were all stored more than *seconds* ago. Their space is given back by `vacuum`.
+
+    Without *apply*, only count them.
 
     Raises:
         TableError: there is no table, it states no times, it has deletion vectors or mapped columns, an old file cannot
@@ -204,7 +206,9 @@ def drop_older(place: Place, seconds: float) -> Replaced:
                 f"{each.raw!r} in {place.address} is old enough, but delta-rs cannot remove such a path; nothing was "
                 "dropped. Delete the old rows with the engine that wrote the file"
             )
-    return Replaced(len(old)) if old and _replace(place, old, [], changes_data=True) else Replaced()
+    if apply and old and not _replace(place, old, [], changes_data=True):
+        return Replaced()  # a file was removed meanwhile
+    return Replaced(len(old))
 
 
 def vacuum(place: Place, seconds: float = VACUUM_SECONDS, *, apply: bool = True) -> list[str]:
