@@ -54,13 +54,21 @@ def parsed_schema(ddl: str) -> StructType:
     foreign = _FOREIGN_TYPE.search(schema.json())
     if foreign is not None:
         raise RefusedError(f"--schema: a Delta table has no type {foreign[1]!r}: use string, and cast it when you read")
-    names = [each.name.lower() for each in schema]
-    taken = [name for name in names if name in TAKEN or name.startswith("__")] or [
-        name for name in names if names.count(name) > 1
-    ]
-    if taken:
-        raise RefusedError(f"--schema: the column {taken[0]!r} exists already; choose another name for it")
+    _refuse_names([each.name.lower() for each in schema])
     return schema
+
+
+def _refuse_names(names: list[str]) -> None:
+    """Raise RefusedError for columns that the table has anyway, or that are named twice."""
+    taken = next((name for name in names if name in TAKEN or name.startswith("__")), None)
+    if taken is not None:
+        raise RefusedError(
+            f"--schema: the name {taken!r} is reserved for the table itself; leave it out: a JSON field of this name "
+            "stays in the payload (in _rest with --no-payload)"
+        )
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise RefusedError(f"--schema: the column {twice!r} is named twice (case is ignored): name it once")
 
 
 def with_day(rows: DataFrame) -> DataFrame:

@@ -183,7 +183,8 @@ def test_payloads_become_columns_and_nothing_is_lost(
     with pytest.raises(RefusedError, match=r"'amount' is .* types cannot change"):
         run_drain(spark, replace(keeping, schema=SCHEMA.replace("bigint", "double")))
     for ddl, said in (
-        ("queue string", "exists already"),
+        ("Queue string", "'queue' is reserved .* a JSON field of this name stays in the payload"),
+        ("a int, A int", "'a' is named twice"),
         ("`a b` int", "named 'a b'"),
         ("no ddl at all", "not Spark's DDL"),
         ("i interval day to second", "has no type 'interval day to second'"),
