@@ -297,6 +297,20 @@ def test_deleted_rows_do_not_come_back(drained: DeltaEngine, service: ThreadedSe
     assert not any(service.records().values())
 
 
+def test_a_batch_that_took_too_long_is_not_stored(
+    drained: DeltaEngine, service: ThreadedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A vacuum may have removed its files. It runs again with the same records, so only its tasks can be faster."""
+    service.append("7", numbered("7", 40, 50))
+    with monkeypatch.context() as slow:
+        slow.setattr(table_module, "FILE_SECONDS_MAX", -1)
+        with pytest.raises(TableError, match=r"Start again with a higher --min-partitions, or give Spark more cores"):
+            drained.drain()
+    assert service.positions("7") == (40, 50)
+    drained.drain()
+    assert len(drained.rows()) == 130
+
+
 def test_a_feature_that_delta_rs_does_not_write_is_named(drained: DeltaEngine, service: ThreadedService) -> None:
     """It is not taken for a faster writer, which would go away."""
     service.append("7", numbered("7", 40, 50))

@@ -205,7 +205,9 @@ class Table:
             if time.time() - changed > FILE_SECONDS_MAX:
                 raise TableError(
                     f"batch {batch.number} took longer than {FILE_SECONDS_MAX // 60} minutes, and a vacuum may remove "
-                    "its files; it was not stored. Set --max-records-per-trigger lower and start again"
+                    "its files; it was not stored. Start again with a higher --min-partitions, or give Spark more "
+                    "cores: the batch runs again with the same records. For later batches, set "
+                    "--max-records-per-trigger lower"
                 )
 
     def _look_again(self, batch: NewBatch) -> None:
