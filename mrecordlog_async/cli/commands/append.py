@@ -1,8 +1,8 @@
 """Append standard input to a queue, as one record or one record per line.
 
 With --lines, lines are sent as they arrive, so the command can read a pipe that never ends. At the end it prints the
-number of lines stored; all of these are durable. A service stores each line exactly once, even if it restarts
-meanwhile.
+number of lines stored. In a directory all of these are durable, in a service as its `serve --persist` says. A service
+stores each line exactly once, even if it restarts meanwhile.
 
   echo '{"order": 7}' | mrecordlog append ./wal orders --create
   tail -f access.log | mrecordlog append http://127.0.0.1:8080 access --lines

@@ -5,7 +5,8 @@ lines, so loading the same lines again stores nothing twice; a record without a 
 Options, consumers, seals and rules are set when all records are stored. A consumer of a queue that already existed
 stays where it is if the queue has it. Times of records begin again with the load.
 
-Everything is durable when the command ends. At an invalid line it stops and prints the line's number.
+When the command ends, a directory is durable; what a service stored is as durable as its `serve --persist` says. At an
+invalid line the command stops and prints the line's number.
 
   mrecordlog dump ./wal | mrecordlog load ./copy
   mrecordlog load http://127.0.0.1:8080 wal.ndjson
