@@ -73,7 +73,8 @@ def placed(known: Checkpoint, found: Mapping[str, Listed]) -> Checkpoint:
     """Return *known* with the ids of logs that it knew by the names of servers only.
 
     A queue belongs to the log that has its id, whatever name that log's server has now; what is left belongs to the log
-    of the server with that name.
+    of the server with that name. Where several entries are of one queue of a log, the one with the queue's id counts,
+    and of those the highest.
     """
     keys = [key for key in known.positions if name_in(key) is not None]
     logs = {name: key_of(name, listed) for name, listed in found.items()}
@@ -84,12 +85,25 @@ def placed(known: Checkpoint, found: Mapping[str, Listed]) -> Checkpoint:
     for key in keys:
         server = known.servers[key]
         for queue, at in known.positions[key].items():
-            log = owners.get((queue, at[0])) or logs.get(server, key)
-            moved.positions.setdefault(log, {}).setdefault(queue, at)
+            owner = owners.get((queue, at[0]))
+            log = owner or logs.get(server, key)
             moved.servers.setdefault(log, server)
+            positions, marks = moved.positions.setdefault(log, {}), moved.marks.setdefault(log, {})
+            if not _counts(at, positions.get(queue), owned=owner is not None):
+                continue
+            positions[queue] = at
+            marks.pop(queue, None)
             if (mark := known.marks.get(key, {}).get(queue)) is not None:
-                moved.marks.setdefault(log, {}).setdefault(queue, mark)
+                marks[queue] = mark
+    moved.marks = {log: marks for log, marks in moved.marks.items() if marks}
     return moved
+
+
+def _counts(at: list[int], present: list[int] | None, *, owned: bool) -> bool:
+    """Return whether *at* replaces *present*, the position of a queue. owned: the log has the queue id of *at*."""
+    if present is None or present[0] != at[0]:
+        return present is None or owned
+    return at[1] > present[1]
 
 
 def key_of(name: str, listed: Listed) -> str:

@@ -141,7 +141,7 @@ class DeltaRun:
         self._engine, self._reader, self._query = engine, reader, query
         self._table = Table(engine.place, step=engine.step)
         self._planned, self._committed = newest(checkpoint, OFFSETS), newest(checkpoint, COMMITS)
-        client, step = reader._fleet.client("a"), engine.step
+        client, step = reader._fleet.client(engine.source_options().servers[0].name), engine.step
         send = client.send
 
         def stepped(method: str, path: str, request: Any, decode: Any, log: str = "") -> Any:

@@ -88,6 +88,24 @@ def test_a_log_that_was_known_by_a_name_gets_its_id() -> None:
     assert Checkpoint.decode(moved.encode()) == moved
 
 
+@pytest.mark.parametrize("positions", [[("a", [1, 5]), ("b", [1, 9])], [("a", [1, 9]), ("b", [1, 5])]])
+def test_of_one_queue_under_two_names_the_highest_position_counts(positions: list[tuple[str, list[int]]]) -> None:
+    """The lower one is from before the server was renamed: reading would begin at records that are truncated."""
+    keys = {f"server:{name}": name for name, _ in positions}
+    known = Checkpoint({f"server:{name}": {"q": at} for name, at in positions}, keys)
+    assert placed(known, {"b": Listed({"q": summary("q", 9, 9, 1)}, X)}).positions == {X: {"q": [1, 9]}}
+
+
+@pytest.mark.parametrize("names", ["ab", "ba"])
+def test_the_position_of_a_queue_that_a_log_has_counts_before_one_of_its_name(names: str) -> None:
+    """A name may have been that of another log; the id of a queue belongs to one log."""
+    known = Checkpoint(
+        {f"server:{name}": {"q": [1, 5] if name == "a" else [2, 7]} for name in names},
+        {f"server:{name}": name for name in names},
+    )
+    assert placed(known, {"a": Listed({"q": summary("q", 0, 9, 2)}, X)}).positions == {X: {"q": [2, 7]}}
+
+
 @pytest.mark.parametrize(
     ("now", "openings", "evidence"),
     [

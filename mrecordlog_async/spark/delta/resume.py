@@ -7,6 +7,9 @@ in order. The steps, of which each can be repeated:
 2. batch 0 of the new query in the table, without rows
 3. `commits/0`
 4. the table's owner: the new query. Until then the table belongs to the lost one, and a drain is refused
+
+A table knows a log by the name that its server had. Ids of queues are drawn at random for each log, so rows of one id
+under two names are of one queue, whose server was renamed.
 """
 
 from __future__ import annotations
@@ -58,16 +61,15 @@ def resume(place: Place, checkpoint: Lake) -> dict[str, dict[str, int]]:
 
 def positions(place: Place) -> Checkpoint:
     """Return where each queue continues after what the table at *place* holds."""
-    found: dict[tuple[str, str], list[int]] = {}
+    found: dict[tuple[str, int], tuple[int, str]] = {}
     for row in _ends(place):
-        key = (row["server"], row["queue"])
-        # A queue that was recreated has rows of several incarnations; ids of a log only grow.
-        if key not in found or found[key][0] < row["queue_id"]:
-            found[key] = [row["queue_id"], row["position_max"] + 1]
+        key, end = (row["queue"], row["queue_id"]), (row["position_max"] + 1, row["server"])
+        found[key] = max(found.get(key, end), end)
     checkpoint = Checkpoint()
-    for (server, queue), position in found.items():
+    # A queue that was recreated has rows of several incarnations. Ids of a log only grow: the last one counts.
+    for (queue, queue_id), (position, server) in sorted(found.items()):
         # Which log it is shows when the server is listed: a table knows it by its name only.
-        checkpoint.positions.setdefault(named(server), {})[queue] = position
+        checkpoint.positions.setdefault(named(server), {})[queue] = [queue_id, position]
         checkpoint.servers[named(server)] = server
     return checkpoint
 
