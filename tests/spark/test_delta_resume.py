@@ -3,14 +3,31 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from mrecordlog_async.cli.main import main
+from mrecordlog_async.spark.checkpoint import Checkpoint
 from mrecordlog_async.spark.delta import resume as resume_module
+from mrecordlog_async.spark.delta.content import ForeignBatchError
+from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.local_lake import LocalLake
 from tests.spark.conftest import NewService
-from tests.spark.delta_engine import DeltaEngine
+from tests.spark.delta_engine import DeltaEngine, Killed
 from tests.spark.services import ThreadedService, numbered
+
+positions, write = resume_module.positions, LocalLake.write
+
+
+@pytest.fixture
+def engine(service: ThreadedService, tmp_path: Path) -> DeltaEngine:
+    """Drain ten records."""
+    engine = DeltaEngine(f"a={service.url}", tmp_path)
+    service.append("q", numbered("q", 0, 10))
+    engine.drain()
+    return engine
 
 
 def rows(stop: int) -> list[tuple[str, int, bytes]]:
@@ -56,3 +73,84 @@ def test_queues_of_one_name_on_two_servers_stay_apart(new_service: NewService, t
         service.append("q", numbered("q", stop, 15))
     engine.drain()
     assert engine.rows() == sorted(rows(15) * 2)
+
+
+def test_a_drain_that_still_runs_stores_nothing_more(
+    engine: DeltaEngine, service: ThreadedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its batch is refused as soon as the table is read for the new checkpoint, which would not count the batch."""
+    with engine.started() as run:
+
+        def meanwhile(place: Place) -> Checkpoint:
+            found = positions(place)
+            service.append("q", numbered("q", 10, 20))
+            with pytest.raises(ForeignBatchError, match="belongs to another checkpoint now"):
+                run.batch()
+            return found
+
+        monkeypatch.setattr(resume_module, "positions", meanwhile)
+        assert resumed(engine, tmp_path / "new") == {"a": {"q": 10}}
+    engine.checkpoint_path = tmp_path / "new"
+    engine.drain()
+    assert engine.rows() == rows(20)
+
+
+@pytest.mark.parametrize("step", ["offsets/0", "commits/0", "owner"])
+def test_a_resume_that_was_killed_runs_again(
+    engine: DeltaEngine,
+    service: ThreadedService,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    step: str,
+) -> None:
+    """Until then every drain is refused, and says what to run; afterwards each row is stored once."""
+
+    def killed(place: Place, query: str) -> NoReturn:
+        raise Killed
+
+    def killed_at_step(lake: LocalLake, name: str, content: bytes) -> None:
+        if name == step:
+            raise Killed
+        write(lake, name, content)
+
+    new = tmp_path / "new"
+    with monkeypatch.context() as dying:
+        dying.setattr(LocalLake, "write", killed_at_step)
+        if step == "owner":
+            dying.setattr(resume_module, "_finish", killed)
+        with pytest.raises(Killed):
+            resumed(engine, new)
+    service.append("q", numbered("q", 10, 20))
+    for checkpoint in (engine.checkpoint_path, new):
+        engine.checkpoint_path = checkpoint
+        with pytest.raises(RefusedError, match=r"`mrecordlog lake resume` of the table .* has not finished: run it"):
+            engine.drain()
+    assert main(["lake", "show", str(engine.table_path)]) == 0
+    assert "`mrecordlog lake resume` of it has not finished" in capsys.readouterr().out
+    assert resumed(engine, new) == {"a": {"q": 10}}
+    engine.drain()
+    assert engine.rows() == rows(20)
+
+
+def test_of_two_resumes_the_later_one_has_the_table(
+    engine: DeltaEngine, service: ThreadedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one says so: its checkpoint would store again what the drain of the later one stores."""
+    one, two = tmp_path / "one", tmp_path / "two"
+
+    def meanwhile(place: Place) -> Checkpoint:
+        monkeypatch.setattr(resume_module, "positions", positions)
+        resumed(engine, two)
+        return positions(place)
+
+    monkeypatch.setattr(resume_module, "positions", meanwhile)
+    with pytest.raises(RefusedError, match="another `mrecordlog lake resume` took the table"):
+        resumed(engine, one)
+    service.append("q", numbered("q", 10, 20))
+    engine.checkpoint_path = one
+    with pytest.raises(RefusedError, match="written with another checkpoint"):
+        engine.drain()
+    engine.checkpoint_path = two
+    engine.drain()
+    assert engine.rows() == rows(20)

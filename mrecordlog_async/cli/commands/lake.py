@@ -28,6 +28,7 @@ from mrecordlog_async.spark.arguments import pair_of, seconds_of, size_of
 
 if TYPE_CHECKING:
     from mrecordlog_async.spark.delta.place import Place
+    from mrecordlog_async.spark.delta.show import Shown
 
 ACTIONS = ("show", "optimize", "vacuum", "resume")
 FILE_BYTES = 128 << 20
@@ -110,10 +111,21 @@ def _show(place: Place, arguments: argparse.Namespace) -> None:
     print(f"version {found.version}: {plural(found.rows, 'row')} in {plural(found.files, 'file')}, {size(found.bytes)}")
     if found.partition_by:
         print(f"{plural(found.partitions, 'partition')} by {', '.join(found.partition_by)}")
-    upto = f"up to batch {found.batch}" if found.batch is not None else "which has stored no batch yet"
-    print(f"drained by query {found.query}, {upto}" if found.query else "not written by a drain")
+    print(_drained(found))
     for name, kind in found.columns.items():
         print(f"  {name:<20}{kind}")
+
+
+def _drained(found: Shown) -> str:
+    """Return who writes the table."""
+    from mrecordlog_async.spark.delta.changes import RESUMING
+
+    if not found.query:
+        return "not written by a drain"
+    if found.query.startswith(RESUMING):
+        return "not drained now: a `mrecordlog lake resume` of it has not finished; run it again"
+    upto = f"up to batch {found.batch}" if found.batch is not None else "which has stored no batch yet"
+    return f"drained by query {found.query}, {upto}"
 
 
 def _optimize(place: Place, arguments: argparse.Namespace) -> None:

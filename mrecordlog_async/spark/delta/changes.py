@@ -23,6 +23,9 @@ from mrecordlog_async.spark.delta.place import LOG, Place
 OWNER = "mrecordlog.query"
 """The property of a table that names the query of the drain that writes it."""
 
+RESUMING = "resume:"
+"""Begins the owner of a table while a new checkpoint is made for it; the id of the new query follows."""
+
 
 def refuse_other_owner(table: DeltaTable, query: str, address: str) -> None:
     """Raise ForeignBatchError unless *table* still belongs to *query*."""

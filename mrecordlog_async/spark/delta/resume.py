@@ -1,12 +1,14 @@
 """A new checkpoint for a table whose checkpoint is lost: reading continues after what the table holds.
 
 A queue's next position follows the highest position that the table has of it, because batches hold each queue's records
-in order. The steps, of which each can be repeated:
+in order. The steps, which all run again after a kill:
 
-1. a new query id in `metadata`, and the positions as batch 0 in `offsets/0`
-2. batch 0 of the new query in the table, without rows
-3. `commits/0`
-4. the table's owner: the new query. Until then the table belongs to the lost one, and a drain is refused
+1. a new query id in `metadata`
+2. the table's owner: this resume. From here on no drain can store a batch, also not the old one, if it still runs
+3. the positions, as batch 0 in `offsets/0`
+4. batch 0 of the new query in the table, without rows
+5. `commits/0`
+6. the table's owner: the new query
 
 A table knows a log by the name that its server had. Ids of queues are drawn at random for each log, so rows of one id
 under two names are of one queue, whose server was renamed.
@@ -18,10 +20,11 @@ import json
 from typing import Any
 
 import pyarrow as pa
+from deltalake import DeltaTable
 
 from mrecordlog_async.spark.batches import COMMITS, OFFSETS, newest
 from mrecordlog_async.spark.checkpoint import Checkpoint, named
-from mrecordlog_async.spark.delta.changes import OWNER
+from mrecordlog_async.spark.delta.changes import OWNER, RESUMING
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.table import NO_HOOKS, NewBatch, Table, columns_of
 from mrecordlog_async.spark.delta.upkeep import open_table
@@ -40,22 +43,25 @@ def resume(place: Place, checkpoint: Lake) -> dict[str, dict[str, int]]:
 
     Raises:
         TableError: there is no table.
-        RefusedError: the checkpoint has batches already, or the table is not one of a drain.
+        RefusedError: the checkpoint has batches already, the table is not one of a drain, or another resume took it.
         SyncFailedError, WriteFailedError: the disk failed.
     """
     table = open_table(place)
-    if table.metadata().configuration.get(OWNER) is None or "queue_id" not in columns_of(table.schema()):
+    owner = table.metadata().configuration.get(OWNER)
+    if owner is None or "queue_id" not in columns_of(table.schema()):
         raise RefusedError(f"the table at {place.address} was not created by a drain")
-    if newest(checkpoint, COMMITS) >= 0:
-        raise RefusedError(f"{checkpoint.path} has batches already: name a new directory")
-    found = positions(place)
     query = query_of(checkpoint)
+    if newest(checkpoint, COMMITS) >= 0 and owner != RESUMING + query:
+        raise RefusedError(f"{checkpoint.path} has batches already: name a new directory")
+    _rows(place)  # a table that cannot be read is refused before it is changed
+    _own(place, table, RESUMING + query)
+    found = positions(place)
     content = "\n".join(("v1", json.dumps(SPARK_OFFSET), json.dumps(found.encode())))
     checkpoint.write(f"{OFFSETS}/0", content.encode())
     checkpoint.sync()
     Table(place).store(NewBatch(query, 0, [], []), table.schema(), table.metadata().partition_columns)
     checkpoint.write(f"{COMMITS}/0", b'v1\n{"nextBatchWatermarkMs":0}')
-    _take(place, query)
+    _finish(place, query)
     return found.next_positions()
 
 
@@ -78,8 +84,7 @@ def _ends(place: Place) -> list[dict[str, Any]]:
     """Return the highest position of each incarnation of each queue, reading three columns of the table."""
     keys = ["server", "queue", "queue_id"]
     ends = []
-    table = open_table(place).to_pyarrow_dataset(filesystem=place.native())
-    for batch in table.to_batches(columns=[*keys, "position"]):
+    for batch in _rows(place).to_batches(columns=[*keys, "position"]):
         rows = pa.Table.from_batches([batch])
         ends.append(rows.group_by(keys, use_threads=False).aggregate([("position", "max")]))
     if not ends:
@@ -89,8 +94,19 @@ def _ends(place: Place) -> list[dict[str, Any]]:
     return list(rows)
 
 
-def _take(place: Place, query: str) -> None:
-    open_table(place).alter.set_table_properties(
-        {OWNER: query}, raise_if_not_exists=False, post_commithook_properties=NO_HOOKS
-    )
+def _rows(place: Place) -> Any:
+    return open_table(place).to_pyarrow_dataset(filesystem=place.native())
+
+
+def _finish(place: Place, query: str) -> None:
+    """Give the table to *query*, unless another resume took it meanwhile."""
+    table = open_table(place)
+    if table.metadata().configuration.get(OWNER) != RESUMING + query:
+        raise RefusedError(f"another `mrecordlog lake resume` took the table at {place.address}: use its checkpoint")
+    _own(place, table, query)
+
+
+def _own(place: Place, table: DeltaTable, owner: str) -> None:
+    """Set the owner of *table*, durably. Raises DeltaError if another owner was set since it was loaded."""
+    table.alter.set_table_properties({OWNER: owner}, raise_if_not_exists=False, post_commithook_properties=NO_HOOKS)
     place.sync()

@@ -5,6 +5,7 @@
 | no table, a new checkpoint | the table is created |
 | no table, a checkpoint with batches | refused |
 | a table that another query writes, or no drain at all | refused |
+| a table whose new checkpoint is not finished (`resume`) | refused |
 | a column that the drain does not have in the table yet | added, null in the rows before |
 | a column of another type, or another partitioning | refused |
 | the table's last batch is the checkpoint's, or the one that runs next | accepted |
@@ -19,7 +20,7 @@ from collections.abc import Callable, Sequence
 from deltalake import DeltaTable, Field, Schema
 
 from mrecordlog_async.spark.batches import COMMITS, OFFSETS, newest
-from mrecordlog_async.spark.delta.changes import OWNER, refuse_mapped_columns, refuse_restored
+from mrecordlog_async.spark.delta.changes import OWNER, RESUMING, refuse_mapped_columns, refuse_restored
 from mrecordlog_async.spark.delta.content import ForeignBatchError, refuse_apart
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.recovery import repair_checkpoint, repair_table
@@ -104,6 +105,11 @@ def _refuse_foreign(table: DeltaTable, place: Place, checkpoint: Lake, query: st
         raise RefusedError(
             f"the table at {place.address} was not created by a drain: choose another path, or drain into a new table "
             "and merge that"
+        )
+    if owner.startswith(RESUMING):
+        raise RefusedError(
+            f"a `mrecordlog lake resume` of the table at {place.address} has not finished: run it again, and start the "
+            "drain with the checkpoint that it makes"
         )
     if owner != query:
         raise RefusedError(
