@@ -154,3 +154,16 @@ def test_of_two_resumes_the_later_one_has_the_table(
     engine.checkpoint_path = two
     engine.drain()
     assert engine.rows() == rows(20)
+
+
+def test_the_checkpoint_may_be_a_file_url(
+    engine: DeltaEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is the directory that a drain makes of this URL; an address that is not on this machine is refused."""
+    monkeypatch.chdir(tmp_path)
+    before, new = {path.name for path in tmp_path.iterdir()}, tmp_path / "new"
+    command = ["lake", "resume", str(engine.table_path), "--checkpoint"]
+    assert main([*command, "s3://bucket/checkpoint"]) == 2
+    assert "on a disk of this machine, not at s3://bucket/checkpoint" in capsys.readouterr().err
+    assert main([*command, new.as_uri()]) == 0
+    assert (new / "commits" / "0").exists() and {path.name for path in tmp_path.iterdir()} == before | {"new"}

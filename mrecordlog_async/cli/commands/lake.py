@@ -148,13 +148,17 @@ def _vacuum(place: Place, arguments: argparse.Namespace) -> None:
 
 
 def _resume(place: Place, arguments: argparse.Namespace) -> None:
+    from mrecordlog_async.spark.delta.place import local_path
     from mrecordlog_async.spark.delta.resume import resume
     from mrecordlog_async.spark.identity import RefusedError
     from mrecordlog_async.spark.local_lake import LocalLake
 
     if arguments.checkpoint is None:
         raise UsageError("resume makes a new checkpoint: name its directory with --checkpoint")
-    checkpoint = LocalLake(arguments.checkpoint)
+    path = local_path(arguments.checkpoint)
+    if path is None:
+        raise UsageError(f"resume makes the checkpoint on a disk of this machine, not at {arguments.checkpoint}")
+    checkpoint = LocalLake(path)
     try:
         checkpoint.lock()
         found = resume(place, checkpoint)
