@@ -39,7 +39,7 @@ class QueueStatus(StrEnum):
     AHEAD = "ahead"
     """The queue has not assigned the position yet: the log is older, or the position belongs to another queue."""
     BEHIND = "consumer_behind"
-    """A consumer has not acknowledged the records, so they were not truncated."""
+    """A consumer has not acknowledged all of the records, so not all of them were truncated."""
 
 
 # Positions of a time.
@@ -267,10 +267,13 @@ class TruncateManyRequest(Request, frozen=True):
     Attributes:
         queues: The truncates.
         opening: The opening from the list of queues; 409 "reopened" for all if the log was opened again since.
+        up_to_consumers: Drop the records that all consumers have acknowledged of a queue whose consumer is behind.
+            Otherwise nothing is dropped of such a queue. Its status is "consumer_behind" either way.
     """
 
     queues: list[TruncateOne]
     opening: str | None = None
+    up_to_consumers: bool = False
 
 
 class QueueTruncated(Response, frozen=True, gc=False):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mrecordlog_async import ConsumerBehindError, MultiRecordLog
 from mrecordlog_async.memory.cutting import take_head
 from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.model import Run, text_of_tick
@@ -173,6 +174,60 @@ async def test_truncate_many_does_each_or_says_why_not(served: Served) -> None:
     assert "consumer 'billing'" in responses[0]["detail"]
     assert sum(one["dropped"] for one in responses) == 1
     assert (served.log.first_position("q"), served.log.first_position("r")) == (1, 0)
+
+
+async def test_truncate_many_up_to_consumers_drops_what_all_have_acknowledged(served: Served) -> None:
+    """Of a queue whose consumer is behind, the rest is kept, and the status says so; an old incarnation keeps all."""
+    await served.log.append_records("q", None, [b"a", b"b", b"c", b"d", b"e"])
+    for consumer, position in (("fast", 3), ("slow", 1)):
+        await served.log.create_consumer("q", consumer)
+        async with served.log.consumer("q", consumer) as held:
+            await held.acknowledge(position)
+    await served.log.create_queue("untouched")
+    await served.log.append_records("untouched", None, [b"a", b"b"])
+    await served.log.create_consumer("untouched", "slow")
+    whole = {"queue": "q", "position": 4}
+    recreated = {**whole, "id": served.log.queue_summary("q").id + 1}
+
+    async def truncate(*asked: dict[str, Any]) -> Any:
+        body = {"queues": asked, "up_to_consumers": True}
+        return (await served.call("POST", "/v1/truncate", body)).json()["queues"]
+
+    found = await truncate(recreated, whole, {"queue": "untouched", "position": 1})
+    found += await truncate(whole) + await truncate({"queue": "q", "position": 1})
+    assert [(one["status"], one["dropped"], one["first_position"]) for one in found] == [
+        ("recreated", 0, 0),
+        ("consumer_behind", 2, 2),
+        ("consumer_behind", 0, 0),
+        ("consumer_behind", 0, 2),
+        ("ok", 0, 2),
+    ]
+    assert "consumer 'slow' stands at 2" in found[1]["detail"]
+    assert served.log.first_position("q") == 2
+
+
+async def test_a_truncate_up_to_consumers_never_passes_one_that_is_new(served: Served) -> None:
+    """A consumer that is created while the truncate looks for the slowest one keeps its records."""
+    await served.log.append_records("q", None, [b"a", b"b", b"c"])
+    await served.log.create_consumer("q", "billing")
+    async with served.log.consumer("q", "billing") as held:
+        await held.acknowledge(1)
+    truncate, calls = MultiRecordLog.truncate, list[int]()
+
+    async def overtaken(log: MultiRecordLog, queue: str, position: int, **named: Any) -> int:
+        calls.append(position)
+        try:
+            return await truncate(log, queue, position, **named)
+        except ConsumerBehindError:
+            await log.create_consumer("q", "new", exist_ok=True)
+            raise
+
+    with patch.object(MultiRecordLog, "truncate", overtaken):
+        body = {"queues": [{"queue": "q", "position": 2}], "up_to_consumers": True}
+        (one,) = (await served.call("POST", "/v1/truncate", body)).json()["queues"]
+    assert calls == [2, 1]
+    assert (one["status"], one["dropped"], one["first_position"]) == ("consumer_behind", 0, 0)
+    assert served.log.first_position("q") == 0
 
 
 @pytest.mark.parametrize("path", ["/v1/plan", "/v1/fetch", "/v1/truncate", "/v1/positions"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
@@ -137,18 +137,21 @@ def _drained(parts: list[HeldRuns]) -> Iterator[wire.QueueRuns]:
 
 
 async def truncate_many(service: Service, request: web.Request) -> web.StreamResponse:
-    """Truncate many queues; each truncate is carried out, and durable, or refused independently."""
+    """Truncate many queues; each truncate is carried out, and durable, or refused independently.
+
+    With up_to_consumers, a queue whose consumer is behind is truncated up to where that consumer stands.
+    """
     async with bulk_request(service, request, _truncate_decoder) as (log, requested):
         service.check_opening(requested.opening)
         results: list[QueueTruncated] = []
         for at in range(0, len(requested.queues), TRUNCATES_AT_ONCE):
             some = requested.queues[at : at + TRUNCATES_AT_ONCE]
-            results += await asyncio.gather(*(_truncate(log, one) for one in some))
+            results += await asyncio.gather(*(_truncate(log, one, requested.up_to_consumers) for one in some))
         parts = [b'{"queues":[', *await encode_list(results), b"]}"]
     return await send_json(service, request, parts)
 
 
-async def _truncate(log: MultiRecordLog, requested: TruncateOne) -> QueueTruncated:
+async def _truncate(log: MultiRecordLog, requested: TruncateOne, up_to_consumers: bool) -> QueueTruncated:
     summary = summary_of(log, requested.queue)
     status = status_of(summary, requested.id)
     if summary is None:
@@ -163,8 +166,16 @@ async def _truncate(log: MultiRecordLog, requested: TruncateOne) -> QueueTruncat
     except QueueNotFoundError:  # deleted meanwhile
         return QueueTruncated(requested.queue, QueueStatus.MISSING)
     except ConsumerBehindError as error:
-        return QueueTruncated(requested.queue, QueueStatus.BEHIND, 0, first, next_position, str(error))
-    return QueueTruncated(requested.queue, status, dropped, max(first, requested.position + 1), next_position)
+        behind = error
+    else:
+        return QueueTruncated(requested.queue, status, dropped, max(first, requested.position + 1), next_position)
+    dropped = 0
+    if up_to_consumers and behind.consumer_position > first:
+        # The log checks the consumers again: if one moved back or was created since, nothing is dropped.
+        with suppress(QueueNotFoundError, ConsumerBehindError):
+            dropped = await log.truncate(requested.queue, behind.consumer_position - 1, queue_id=summary.id)
+            first = behind.consumer_position
+    return QueueTruncated(requested.queue, QueueStatus.BEHIND, dropped, first, next_position, str(behind))
 
 
 TRUNCATES_AT_ONCE = 1_000
