@@ -35,6 +35,7 @@ The jobs around it:
     load            from Parquet into a log                    job_command     what both commands share
     arguments       their command lines                        consumer/       a stream acknowledges, or truncates
     drain_metrics   metrics of a drain for Prometheus          lag             how far it is behind
+    kept            which queues keep records for a consumer
 
 The processes:
 

@@ -296,7 +296,7 @@ class ServiceClient:
     def truncate(
         self, queues: Mapping[str, Sequence[int]], *, opening: str | None = None, log: str = ""
     ) -> list[Truncated]:
-        """Truncate many queues.
+        """Truncate many queues, each as far as its consumers allow.
 
         Args:
             queues: queue → [id, position]; each queue is truncated up to and including its position.
@@ -309,7 +309,7 @@ class ServiceClient:
         named = [{"queue": queue, "id": at[0], "position": at[1]} for queue, at in queues.items()]
         found: list[Truncated] = []
         for part in chunks(named, QUEUES_AT_ONCE):
-            request: dict[str, Any] = {"queues": part} | ({"opening": opening} if opening else {})
+            request = {"queues": part, "up_to_consumers": True, **_present({"opening": opening or None})}
             found += self.send("POST", "/v1/truncate", request, decode_truncated, log)
         return found
 

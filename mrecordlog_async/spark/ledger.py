@@ -69,10 +69,15 @@ class Ledger:
             queues[queue] = [queue_id, start, stop, rows]
 
     def settle(self, server: str, due: Mapping[str, list[int]], truncated: Iterable[str]) -> bool:
-        """Reduce what *server* may drop to *due* without the queues in *truncated*; return False if nothing changed."""
+        """Reduce what *server* may drop to *due* without the queues in *truncated*; return False if nothing changed.
+
+        A queue of *due* that begins at a later position than before was truncated up to there.
+        """
         done, before = set(truncated), self.due[server]
-        self.released.setdefault(server, {}).update({queue: [due[queue][0], due[queue][2]] for queue in done})
         kept = {queue: at for queue, at in due.items() if queue not in done}
+        released = self.released.setdefault(server, {})
+        released.update({queue: [due[queue][0], due[queue][2]] for queue in done})
+        released.update({queue: [at[0], at[1]] for queue, at in kept.items() if at[1] > before[queue][1]})
         if kept:
             self.due[server] = kept
         else:

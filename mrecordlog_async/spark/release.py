@@ -21,11 +21,14 @@ from mrecordlog_async.spark.checkpoint import Offset
 from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.identity import RefusedError
+from mrecordlog_async.spark.kept import KeptRecords
 from mrecordlog_async.spark.lake import UnreadableError
 from mrecordlog_async.spark.ledger import LEDGER, Ledger
 from mrecordlog_async.spark.truncation import ProofError, Truncation, refuse_older_log
 
 logger = logging.getLogger("mrecordlog_async.spark")
+
+SHARING = "To share the queue, drain into a Delta table, as a consumer as well (--format delta --consumer NAME)"
 
 DOWN_SECONDS = 30.0
 """How long a server that could not be reached gets no request; a start and an end try it anyway."""
@@ -38,6 +41,7 @@ class Release:
         self._batches = batches
         self._fleet = fleet
         self._truncate = truncate
+        self._kept = KeptRecords(SHARING)
         self._down_until: dict[str, float] = {}
         self._again: Offset = {}
         self._accepted_at = -1
@@ -220,7 +224,7 @@ class Release:
 
     def _release_server(self, server: str) -> bool:
         """Truncate the log of *server* up to what is due; return False if the ledger did not change."""
-        return Truncation(self._batches, self.ledger, server, self._fleet.client(server)).run()
+        return Truncation(self._batches, self.ledger, server, self._fleet.client(server), self._kept).run()
 
     def _sync(self) -> None:
         self._batches.output.sync()

@@ -98,13 +98,15 @@ class FoundPosition(NamedTuple):
 class Truncated(NamedTuple):
     """The outcome of truncating one queue. status: ok, missing, recreated, ahead or consumer_behind.
 
-    dropped: how many records. detail: which consumer is behind.
+    dropped: how many records. detail: which consumer is behind; then only what all consumers have acknowledged was
+    dropped. first_position: the lowest position that is not truncated.
     """
 
     queue: str
     status: str
     dropped: int
     detail: str = ""
+    first_position: int = 0
 
 
 def decode_page(body: bytes, etag: str) -> ListingPage:
@@ -202,5 +204,8 @@ def decode_positions(found: Mapping[str, Any]) -> list[FoundPosition]:
 def decode_truncated(found: Mapping[str, Any]) -> list[Truncated]:
     """Decode the outcome of truncating many queues."""
     return [
-        Truncated(each["queue"], each["status"], each["dropped"], each.get("detail") or "") for each in found["queues"]
+        Truncated(
+            each["queue"], each["status"], each["dropped"], each.get("detail") or "", each.get("first_position", 0)
+        )
+        for each in found["queues"]
     ]

@@ -5,12 +5,13 @@ A queue is truncated up to the end of its proven batches, if
 1. it is still the log that was read, with its incarnation of the queue, and did not go back since (see `history`),
 2. it holds as many records before that position as the output has rows of them.
 
-Queues that another client truncated or deleted in the meantime are left for a later call.
+Of a queue whose consumer is behind, only what all consumers have acknowledged is truncated. The rest stays due, with as
+many rows as the log then holds records. Queues that another client truncated or deleted in the meantime are left for a
+later call.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 
 from mrecordlog_async.errors import RecordLogError
@@ -19,11 +20,10 @@ from mrecordlog_async.spark.batches import OFFSETS, Batches, newest
 from mrecordlog_async.spark.checkpoint import Checkpoint, Mark
 from mrecordlog_async.spark.client import PlanStart, ServiceClient
 from mrecordlog_async.spark.history import lost_state, needs_openings
+from mrecordlog_async.spark.kept import KeptRecords
 from mrecordlog_async.spark.ledger import Ledger
 from mrecordlog_async.spark.proof import Listed, went_back
 from mrecordlog_async.spark.responses import QueuePlan
-
-logger = logging.getLogger("mrecordlog_async.spark")
 
 Due = Mapping[str, list[int]]
 """One server's part of `Ledger.due`: queue → [id, start, stop, rows]."""
@@ -38,13 +38,14 @@ class LogWentBackError(RecordLogError):
 
 
 class Truncation:
-    """Truncates the log of *server* up to what *ledger* says is due."""
+    """Truncates the log of *server* up to what *ledger* says is due; reports to *kept* what consumers keep."""
 
-    def __init__(self, batches: Batches, ledger: Ledger, server: str, client: ServiceClient) -> None:
+    def __init__(self, batches: Batches, ledger: Ledger, server: str, client: ServiceClient, kept: KeptRecords) -> None:
         self._batches = batches
         self._ledger = ledger
         self._server = server
         self._client = client
+        self._kept = kept
 
     def run(self) -> bool:
         """Truncate what is due; return False if the ledger did not change.
@@ -63,9 +64,9 @@ class Truncation:
         there = {queue: at for queue, at in due.items() if queue in queues and queues[queue].id == at[0]}
         done = {queue for queue, at in there.items() if queues[queue].first_position >= at[2]}
         asked = self._counted({queue: at for queue, at in there.items() if queue not in done}, log)
-        done |= self._truncate(asked, log)
+        truncated, cut = self._truncate(asked, log)
         # A queue that is not listed stays due until it leaves the checkpoint: the address may be another log's for now.
-        return self._ledger.settle(self._server, due, done)
+        return self._ledger.settle(self._server, {**due, **self._rest(due, cut, log)}, done | truncated)
 
     def _still_due(self) -> Due:
         """Return what is due of queues that the checkpoint still has, and does not reread from an earlier position."""
@@ -75,15 +76,35 @@ class Truncation:
             due = {queue: at for queue, at in due.items() if queue in known and _reaches(known[queue], at)}
         return due
 
-    def _truncate(self, asked: Mapping[str, list[int]], log: Listed) -> set[str]:
-        """Truncate queue → [id, last position]; return the queues where it succeeded."""
-        done = set()
-        for truncated in self._client.truncate(asked, opening=log.opening, log=log.log) if asked else ():
-            if truncated.status == "ok":
-                done.add(truncated.queue)
-            else:
-                logger.warning("queue %r of %r was not truncated: %s", truncated.queue, self._server, truncated.status)
-        return done
+    def _truncate(self, asked: Mapping[str, list[int]], log: Listed) -> tuple[set[str], dict[str, int]]:
+        """Truncate queue → [id, last position].
+
+        Returns:
+            The queues where it succeeded; and queue → first position of those that were truncated up to a consumer.
+        """
+        done, cut = set[str](), dict[str, int]()
+        for outcome in self._client.truncate(asked, opening=log.opening, log=log.log) if asked else ():
+            if outcome.status == "ok":
+                done.add(outcome.queue)
+                continue
+            self._kept.report(self._server, outcome)
+            if outcome.status == "consumer_behind":
+                cut[outcome.queue] = outcome.first_position
+        return done, cut
+
+    def _rest(self, due: Due, cut: Mapping[str, int], log: Listed) -> dict[str, list[int]]:
+        """Return what is still due of the queues in *cut*, which now begin at these positions.
+
+        Before the truncate the output had a row for each record of the log, so the log's records are the rows that are
+        left. If rows of truncated records stayed in the count, they would hide as many records that the output lacks.
+        """
+        moved = {queue: due[queue] for queue, first_position in cut.items() if first_position > due[queue][1]}
+        plans = self._plans(moved, log) if moved else []
+        return {
+            plan.queue: [plan.id, plan.start, plan.stop, plan.records]
+            for plan in plans
+            if plan.status == "ok" and plan.stop == due[plan.queue][2]
+        }
 
     # The log compared with the output.
 

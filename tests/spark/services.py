@@ -80,6 +80,16 @@ class ThreadedService:
 
         self.call(append())
 
+    def acknowledge(self, queue: str, consumer: str, position: int) -> None:
+        """Acknowledge up to and including *position* as another program's consumer, which is created if missing."""
+
+        async def acknowledge() -> None:
+            await self.log.create_consumer(queue, consumer, exist_ok=True)
+            async with self.log.consumer(queue, consumer) as held:
+                await held.acknowledge(position)
+
+        self.call(acknowledge())
+
     def truncate(self, queue: str, position: int) -> None:
         self.call(self.log.truncate(queue, position))
 

@@ -41,6 +41,29 @@ def test_nothing_is_left_in_the_log_after_a_drain(service: ThreadedService) -> N
     assert query.batches == 4  # enrolled, 80, 80, 40
 
 
+def test_a_consumer_that_is_always_a_little_behind_keeps_only_what_it_needs(
+    service: ThreadedService, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each trigger truncates what all consumers have acknowledged; it is logged once which one is behind."""
+    service.append("q", numbered("q", 0, 10))
+    service.acknowledge("q", "fast", 9)
+    query = Query(service.url, truncate="true")
+    assert query.step() and query.step()  # enrolled, read
+    for end in range(10, 60, 10):
+        service.acknowledge("q", "billing", end - 2)
+        service.append("q", numbered("q", end, end + 10))
+        service.acknowledge("q", "fast", end + 9)
+        assert query.step()
+        assert service.positions("q") == (end - 1, end + 10)
+    service.acknowledge("q", "billing", 59)
+    query.step()
+    assert service.positions("q") == (60, 60)
+    assert query.rows == rows_of("default", "q", 0, 60)
+    (line,) = [one.getMessage() for one in caplog.records if one.name == "mrecordlog_async.spark"]
+    assert line.startswith("server 'default' keeps records of queue 'q': consumer 'billing' stands at 9 ")
+    assert line.endswith("set consumer=NAME (--consumer NAME)")
+
+
 def test_nothing_is_truncated_without_the_option(service: ThreadedService) -> None:
     """Without the option truncate, reading deletes nothing."""
     service.append("q", numbered("q", 0, 10))

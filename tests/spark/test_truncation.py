@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
 
 from mrecordlog_async.spark import release
 from mrecordlog_async.spark.connection import ServerDownError
-from mrecordlog_async.spark.ledger import LEDGER
+from mrecordlog_async.spark.ledger import LEDGER, Ledger
 from mrecordlog_async.spark.truncation import LogWentBackError, ProofError
 from tests.spark.conftest import NewService
 from tests.spark.engine import Engine, Run, expected, go_back_after_a_batch
@@ -92,6 +94,106 @@ def test_truncates_by_other_clients_are_accepted(engine: Engine, service: Thread
         service.truncate("q", 120)
         run.release.advance()
     assert service.records() == {"q": []} and engine.rows() == expected(150)
+
+
+def ledger_of(engine: Engine) -> Any:
+    return json.loads((engine.checkpoint_path / LEDGER).read_text())
+
+
+def test_what_a_consumer_has_not_acknowledged_stays_due(
+    engine: Engine, service: ThreadedService, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What all consumers have acknowledged is truncated at each call; it is logged once which one is behind."""
+    queue_id = service.summary()["q"].id
+    service.acknowledge("q", "billing", 119)
+    with engine.started() as run:
+        assert run.batch() and run.release.advance() == 50
+        assert service.positions("q") == (120, 150)
+        assert ledger_of(engine)["due"] == {"a": {"q": [queue_id, 120, 150, 30]}}
+        assert ledger_of(engine)["released"] == {"a": {"q": [queue_id, 120]}}
+        assert run.release.advance() == 0
+        service.append("q", numbered("q", 150, 160))
+        service.acknowledge("q", "billing", 139)
+        assert run.batch() and run.release.advance() == 10
+        assert service.positions("q") == (140, 160)
+        assert ledger_of(engine)["due"] == {"a": {"q": [queue_id, 140, 160, 20]}}
+    (line,) = [one.getMessage() for one in caplog.records if one.name == "mrecordlog_async.spark"]
+    assert line.startswith("server 'a' keeps records of queue 'q': consumer 'billing' stands at 120 ")
+    assert "--format delta --consumer NAME" in line
+    service.acknowledge("q", "billing", 159)
+    with engine.started():
+        assert service.positions("q") == (160, 160)
+    assert ledger_of(engine)["due"] == {} and engine.rows() == expected(160)
+
+
+def test_rows_of_truncated_records_do_not_hide_rows_that_are_missing(
+    engine: Engine, service: ThreadedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a truncate up to a consumer, the records that are left are counted as exactly as before."""
+    service.acknowledge("q", "billing", 119)
+    with engine.started() as run:
+        assert run.batch()
+        run.release.advance()
+        service.append("q", numbered("q", 150, 160))
+        whole = Run._rows
+        monkeypatch.setattr(Run, "_rows", lambda self, number: whole(self, number).slice(0, 9))
+        assert run.batch()
+        service.acknowledge("q", "billing", 159)
+        with pytest.raises(ProofError, match=r"holds 40 records .* 39 rows from position 120"):
+            run.release.advance()
+    assert service.positions("q") == (120, 160)
+
+
+def test_records_with_gaps_are_counted_after_a_truncate_up_to_a_consumer(
+    service: ThreadedService, tmp_path: Path
+) -> None:
+    """Positions may have gaps: the log says how many records are left."""
+    service.append("q", numbered("q", 0, 5), 10)
+    service.append("q", numbered("q", 0, 5), 1_000)
+    service.acknowledge("q", "billing", 11)
+    engine = Engine(f"a={service.url}", tmp_path)
+    assert engine.drain() == 10
+    assert ledger_of(engine)["due"]["a"]["q"][1:] == [12, 1_005, 8]
+    service.acknowledge("q", "billing", 1_001)
+    with engine.started():
+        assert service.positions("q") == (1_002, 1_005)
+    assert ledger_of(engine)["due"]["a"]["q"][1:] == [1_002, 1_005, 3]
+
+
+def test_a_stop_after_a_truncate_up_to_a_consumer_changes_nothing(
+    engine: Engine, service: ThreadedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the ledger was not written after it, the next start continues with what the log has."""
+    service.acknowledge("q", "billing", 119)
+    with engine.started() as run, monkeypatch.context() as killed:
+        assert run.batch()
+        killed.setattr(Ledger, "settle", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run.release.advance()
+        assert service.positions("q") == (120, 150)
+        assert ledger_of(engine)["due"]["a"]["q"][1:] == [100, 150, 50]
+    with engine.started():
+        assert ledger_of(engine)["due"]["a"]["q"][1:] == [120, 150, 30]
+    service.acknowledge("q", "billing", 149)
+    with engine.started():
+        assert service.positions("q") == (150, 150)
+    assert engine.rows() == expected(150)
+
+
+def test_a_log_that_has_again_what_was_truncated_up_to_a_consumer_went_back(
+    engine: Engine, service: ThreadedService, tmp_path: Path
+) -> None:
+    """An older copy of the log is refused, though the queue was never truncated to the end of a batch."""
+    service.keep_copy(tmp_path / "copy")
+    service.acknowledge("q", "billing", 119)
+    with engine.started() as run:
+        assert run.batch()
+        run.release.advance()
+    service.go_back(tmp_path / "copy")
+    went_back = pytest.raises(LogWentBackError, match="truncated up to position 120, and begins at 100 again")
+    with went_back, engine.started():
+        pass
+    assert service.positions("q") == (100, 150)
 
 
 def test_a_log_that_has_again_what_was_truncated_went_back(

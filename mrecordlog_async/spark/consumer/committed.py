@@ -14,16 +14,18 @@ from mrecordlog_async.spark.checkpoint import Offset
 from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.consumer.holder import Holder
 from mrecordlog_async.spark.fleet import Fleet
+from mrecordlog_async.spark.kept import KeptRecords
 from mrecordlog_async.spark.local_lake import syncfs
 from mrecordlog_async.spark.offsets import Checked, truncations
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.proof import Listed
-from mrecordlog_async.spark.responses import Truncated
 
 logger = logging.getLogger("mrecordlog_async.spark")
 
 LISTED_MAX = 5
 """How often one trigger lists again because it attached to new queues."""
+
+SHARING = "To share the queue, make this stream a consumer as well: set consumer=NAME (--consumer NAME)"
 
 
 class Committed:
@@ -32,8 +34,7 @@ class Committed:
     def __init__(self, options: Options, fleet: Fleet) -> None:
         self._options = options
         self._fleet = fleet
-        self._expects_kept = False
-        self._kept = set[tuple[str, str]]()  # (server, queue): not truncated, because a consumer is behind
+        self._kept = KeptRecords(SHARING)
         self._holder = Holder(options.consumer, options, fleet) if options.consumer is not None else None
         if self._holder is not None:
             fleet.before_listing = self._holder.add_rule
@@ -48,7 +49,7 @@ class Committed:
 
     def expect_kept(self) -> None:
         """Log no warning about queues that keep what is released here: the query has logged it."""
-        self._expects_kept = True
+        self._kept.expect()
         if self._holder is not None:
             self._holder.expect_kept()
 
@@ -114,20 +115,7 @@ class Committed:
             return
         for answer in self._fleet.client(log).truncate(queues, opening=listed.opening, log=listed.log):
             if answer.status != "ok":
-                self._report_kept(listed.server or log, answer)
-
-    def _report_kept(self, server: str, answer: Truncated) -> None:
-        """Log that a queue was not truncated; for a consumer that is behind only once, as that may last."""
-        if answer.status != "consumer_behind":
-            logger.warning("queue %r of %r was not truncated: %s", answer.queue, server, answer.status)
-        elif not self._expects_kept and (server, answer.queue) not in self._kept:
-            self._kept.add((server, answer.queue))
-            logger.warning(
-                "server %r did not truncate %s. To share the queue, make this stream a consumer as well: set "
-                "consumer=NAME (--consumer NAME)",
-                server,
-                answer.detail,
-            )
+                self._kept.report(listed.server or log, answer)
 
 
 def sync_file_systems(directories: tuple[str, ...]) -> None:
