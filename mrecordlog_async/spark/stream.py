@@ -159,7 +159,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun = _begun(checked.intact, before.positions)
         plans = advance(self._fleet, begun, surveys, self._target, self._limits(limit), self._read_before)
         self._plans = {(log, plan.queue): plan for log, plan in plans}
-        if self._waits_for_more(sum(plan.records for _, plan in plans)):
+        if self._waits_for_more(plans, surveys):
             plans = []
         self._read_before.note(plans, surveys)
         ends: Offset = {}
@@ -219,10 +219,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             again = self._held.take_out(standing)
         return now, standing.logs, again
 
-    def _waits_for_more(self, records: int) -> bool:
-        """Return whether the next batch waits for more records; a run that ends does not wait."""
+    def _waits_for_more(self, plans: list[tuple[str, QueuePlan]], surveys: Mapping[str, Listed]) -> bool:
+        """Return whether the next batch waits for more records; a run that ends, or a batch that is full, does not."""
         options = self._options
-        if not records or records >= options.records_min or self._target is not None:
+        records = sum(plan.records for _, plan in plans)
+        if not 0 < records < options.records_min or self._target is not None or _is_full(plans, surveys):
             self._waiting_since = None
             return False
         now = _clock()
@@ -376,6 +377,11 @@ def _begun(intact: Offset, start: Offset) -> Offset:
         for log, queues in intact.items()
         if log in start
     }
+
+
+def _is_full(plans: list[tuple[str, QueuePlan]], surveys: Mapping[str, Listed]) -> bool:
+    """Return whether the limits of a batch left out records that were listed."""
+    return any(plan.stop < surveys[log].queues[plan.queue].next_position for log, plan in plans)
 
 
 def _by_log(starting: Bound, surveys: Mapping[str, Listed]) -> Bound:

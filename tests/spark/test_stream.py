@@ -338,6 +338,30 @@ def test_a_small_batch_waits_for_more_records(service: ThreadedService, monkeypa
     assert len(query.rows) == 13
 
 
+def test_a_full_batch_waits_for_no_more_records(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the limit in bytes is reached before the least number of records, the batch is read at once, and the next."""
+    monkeypatch.setattr(stream, "_clock", lambda: 0.0)
+    service.append("q", [b"x" * 10_000] * 60)
+    query = Query(service.url, minRecordsPerTrigger="10", maxTriggerDelay="60", maxBytesPerTrigger="50000")
+    query.step()
+    for rows in (5, 10, 15):
+        assert query.step() and len(query.rows) == rows
+
+
+def test_a_batch_that_several_logs_share_waits_for_no_more_records(
+    new_service: NewService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shares of the limit are rounded down: a batch is full although it has fewer records than the least number."""
+    monkeypatch.setattr(stream, "_clock", lambda: 0.0)
+    services = [new_service() for _ in range(3)]
+    for each in services:
+        each.append("q", numbered("q", 0, 40))
+    servers = ",".join(f"{name}={each.url}" for name, each in zip("abc", services, strict=True))
+    query = Query(servers, minRecordsPerTrigger="100", maxRecordsPerTrigger="100", maxTriggerDelay="60")
+    query.step()
+    assert query.step() and len(query.rows) == 99
+
+
 def test_a_stream_that_waits_compares_nothing(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the logs do not change, a trigger costs a request and no look at each queue; then it continues."""
     service.append("q", numbered("q", 0, 5))
