@@ -132,7 +132,7 @@ def _run_proven(
             with ending(query, stopped):
                 follow(query, progress, report, stopped, release.advance)
             release.finish()
-        left, down = remaining(options, fleet)
+        left, down = remaining(job, options, fleet, progress)
         held = held_back(fleet, batches)
     finally:
         fleet.close()
@@ -148,7 +148,7 @@ def _run_unproven(session: SparkSession, job: DrainJob, report: Report, stopped:
         query = start_query(session, job, job.source_options())
         with ending(query, stopped):
             follow(query, progress, report, stopped)
-        left, down = remaining(options, fleet)
+        left, down = remaining(job, options, fleet, progress)
     finally:
         fleet.close()
     return Summary(progress.batches, progress.records, time.monotonic() - begun, left, down)

@@ -116,12 +116,12 @@ def _run(
         rows = _columns(job, source_rows(session, given))
         writer = rows.writeStream.format(FORMAT).options(**sink.encode())
         with metrics_served(job.metrics, progress, batches, options, report), remembering(checkpoint):
-            query = started(job, writer)
+            query = started(session, job, writer)
             with ending(query, stopped):
                 follow(query, progress, report, stopped)
         if job.truncate:
             _release_rest(given, batches, report)
-        left, down = remaining(options, fleet)
+        left, down = remaining(job, options, fleet, progress)
         held = held_back(fleet, batches)
     finally:
         fleet.close()

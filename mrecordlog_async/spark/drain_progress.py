@@ -104,7 +104,7 @@ class Summary:
         records: rows that were stored.
         seconds: duration of the run.
         left: records still in the subscribed queues, by server.
-        down: servers that could not be reached, with the reason.
+        down: servers that were not drained because they were down, with the reason.
         verified: the rows are known to be durable in the output: each batch is a transaction of its table, or was
             counted in its files and compared with the log.
         held: servers whose log is held back, with the reason.
@@ -125,7 +125,7 @@ class Summary:
         text = f"drained {self.records:,} records in {self.seconds:.1f} s ({rate:,.0f} records/s)"
         text += ", durable in the output" if self.verified else ""
         text += f"; left in the log: {left}" if self.left else ""
-        text += "".join(f"; NOT drained: server {server!r} is down" for server in self.down)
+        text += "".join(f"; NOT drained: server {server!r} was down" for server in self.down)
         return text + "".join(f"; NOT drained: server {server!r}: {why}" for server, why in self.held.items())
 
 

@@ -23,6 +23,9 @@ POLL_SECONDS = 1
 STOP_SECONDS = 30.0
 """How long a stop waits for the running batch; an interrupted batch runs again at the next start."""
 
+IDLE_REPORTS = "spark.sql.streaming.noDataProgressEventInterval"
+"""Spark's setting: how long it reports nothing while there are no records. A query reads it when it starts."""
+
 QUEUE_NAME_BYTES = 80
 """Longer queue names are shortened in directory names, which have at most 255 bytes with their escapes."""
 
@@ -44,18 +47,30 @@ def start_query(session: SparkSession, job: DrainJob, options: Mapping[str, str]
     writer = rows.writeStream.format(job.format).option("path", job.output)
     if job.partition_by:
         writer = writer.partitionBy(*(COPIES[column] for column in job.partition_by))
-    return started(job, writer)
+    return started(session, job, writer)
 
 
-def started(job: DrainJob, writer: DataStreamWriter) -> StreamingQuery:
+def started(session: SparkSession, job: DrainJob, writer: DataStreamWriter) -> StreamingQuery:
     """Start *writer* with the job's checkpoint and trigger. Raises RefusedError, JobFailedError."""
     writer = writer.option("checkpointLocation", job.checkpoint).outputMode("append")
-    if job.every_seconds is None:
-        writer = writer.trigger(availableNow=True)
-    else:
+    if job.every_seconds is not None:
         writer = writer.trigger(processingTime=f"{round(job.every_seconds * 1_000)} milliseconds")
-    with _explained(job):
-        return writer.start()
+        with _explained(job):
+            return writer.start()
+    with _explained(job), _idle_reports(session):
+        return writer.trigger(availableNow=True).start()
+
+
+@contextmanager
+def _idle_reports(session: SparkSession) -> Iterator[None]:
+    """Have the query that is started report each trigger without records: the last one says which servers are down."""
+    before = session.conf.get(IDLE_REPORTS)
+    assert before is not None, "Spark has a default"
+    session.conf.set(IDLE_REPORTS, "0")
+    try:
+        yield
+    finally:
+        session.conf.set(IDLE_REPORTS, before)
 
 
 def _with_parallelism(session: SparkSession, options: Mapping[str, str]) -> Mapping[str, str]:
@@ -102,18 +117,26 @@ def follow(
     last = -1
     while not query.awaitTermination(POLL_SECONDS):
         advance()
-        latest = _latest(query)
-        if latest is not None:
-            progress.note(latest.said)
-            for line in progress.outages():
-                report(line)
-            if latest.batch != last:
-                last = latest.batch
-                _report_batches(query, progress, report)
+        latest = _noted(query, progress, report)
+        if latest is not None and latest != last:
+            last = latest
+            _report_batches(query, progress, report)
         if stopped():
             _wait_for_batch(query)
             return
     _report_batches(query, progress, report)
+    _noted(query, progress, report)  # after the batches, whose reports are older
+
+
+def _noted(query: StreamingQuery, progress: Progress, report: Report) -> int | None:
+    """Take over what the data source said last, and report outages; return the batch of that report, if any."""
+    latest = _latest(query)
+    if latest is None:
+        return None
+    progress.note(latest.said)
+    for line in progress.outages():
+        report(line)
+    return latest.batch
 
 
 class _Latest(NamedTuple):

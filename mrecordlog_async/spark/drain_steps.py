@@ -11,6 +11,7 @@ from mrecordlog_async.spark import history, refusal
 from mrecordlog_async.spark.batches import OFFSETS, Batches, newest
 from mrecordlog_async.spark.checkpoint import Checkpoint, Offset
 from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.drain_progress import Progress
 from mrecordlog_async.spark.fleet import Fleet, ReopenedError
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.job_command import JobFailedError, Report, cause_of
@@ -127,9 +128,12 @@ def newest_position(batches: Batches) -> Offset:
     return batches.end(newest(batches.checkpoint, OFFSETS)) or {}
 
 
-def remaining(options: Options, fleet: Fleet) -> tuple[dict[str, int], dict[str, str]]:
-    """Return how many records each server still holds, and why servers could not be reached."""
-    left, down = dict[str, int](), dict[str, str]()
+def remaining(
+    job: DrainJob, options: Options, fleet: Fleet, progress: Progress
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Return how many records each server still holds, and why servers were not drained."""
+    # A run that ended without a server has not drained it, even if that responds again by now.
+    left, down = dict[str, int](), dict(progress.down) if job.every_seconds is None else {}
     for server in fleet.names:
         try:
             found = fleet.client(server).queues()

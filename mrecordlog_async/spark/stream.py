@@ -181,7 +181,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _aim_at_late(self, surveys: Mapping[str, Listed]) -> None:
         """Let a run that ends read the logs, too, whose servers were down when it began."""
-        if self._target is not None and self._options.fail_at_end:
+        if self._target is not None:
             for log, listed in surveys.items():
                 self._target.setdefault(log, _ends(listed.queues))
 

@@ -5,20 +5,60 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from deltalake import DeltaTable
 
 from mrecordlog_async.cli.main import build_parser
-from mrecordlog_async.spark import drain
+from mrecordlog_async.spark import drain, drain_delta
 from mrecordlog_async.spark.drain import run_drain
+from mrecordlog_async.spark.drain_query import IDLE_REPORTS
 from mrecordlog_async.spark.preflight import DrainJob
 from tests.spark.conftest import NewService
 from tests.spark.services import numbered
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+@pytest.mark.parametrize("kind", ["delta", "parquet"])
+def test_a_server_that_returns_too_late_was_not_drained(
+    spark: SparkSession, new_service: NewService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A run that ended without a server says so, although it responds again when the summary is made.
+
+    What was down is in the report of the last trigger, which has no records.
+    """
+    a, b = new_service(), new_service()
+    a.append("q", numbered("q", 0, 10))
+    b.append("r", numbered("r", 0, 7))
+    b.stop()
+    module, last = (drain_delta, drain)[kind == "parquet"], list[int]()
+    follow, remaining = module.follow, module.remaining
+
+    def followed(query: StreamingQuery, *given: Any) -> None:
+        follow(query, *given)
+        assert query.lastProgress is not None
+        last.append(query.lastProgress.numInputRows)
+
+    def remaining_later(*given: Any) -> tuple[dict[str, int], dict[str, str]]:
+        b.start()
+        found: tuple[dict[str, int], dict[str, str]] = remaining(*given)
+        return found
+
+    monkeypatch.setattr(module, "follow", followed)
+    monkeypatch.setattr(module, "remaining", remaining_later)
+    before = spark.conf.get(IDLE_REPORTS)
+    given = {"failOnServerDown": "false"}
+    job = DrainJob(f"a={a.url},b={b.url}", str(tmp_path / "t"), str(tmp_path / "c"), format=kind, options=given)
+    lines: list[str] = []
+    summary = run_drain(spark, job, lines.append)
+    assert (summary.records, summary.left, list(summary.down)) == (10, {"a": 0, "b": 7}, ["b"])
+    assert summary.line().endswith("left in the log: a 0, b 7; NOT drained: server 'b' was down")
+    assert any(line.startswith("server 'b' is down, the others go on: ") for line in lines)
+    assert last == [0] and spark.conf.get(IDLE_REPORTS) == before
 
 
 def test_logs_that_move_go_back_or_are_lost(

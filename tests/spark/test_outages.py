@@ -105,7 +105,8 @@ def two_drained(new_service: NewService, **options: str) -> tuple[ThreadedServic
     first, second = new_service(), new_service()
     for service in (first, second):
         service.append("q", numbered("q", 0, 3))
-    query = Query(f"a={first.url},b={second.url}", failOnServerDown="atEnd", serverWait="60", **options)
+    given = {"failOnServerDown": "atEnd", "serverWait": "60", **options}
+    query = Query(f"a={first.url},b={second.url}", **given)
     query.drain()
     query.restart()
     return first, second, query
@@ -155,17 +156,19 @@ def test_a_run_waits_for_a_server_that_restarts(new_service: NewService, at_once
     assert sorted(query.rows[6:]) == rows_of("a", "q", 3, 8) + rows_of("b", "q", 3, 8)
 
 
-def test_a_server_that_returns_during_a_run_is_read(new_service: NewService, at_once: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("fails", ["atEnd", "false"])
+def test_a_server_that_returns_during_a_run_is_read(
+    new_service: NewService, at_once: pytest.MonkeyPatch, fails: str
+) -> None:
     """A server that was down when a run began belongs to it as soon as it responds."""
-    first, second, query = two_drained(new_service, maxRecordsPerTrigger="2")
+    first, second, query = two_drained(new_service, maxRecordsPerTrigger="2", failOnServerDown=fails)
     for service in (first, second):
         service.append("q", numbered("q", 3, 8))
     second.stop()
     query.restart()
     query.reader.prepareForTriggerAvailableNow()
     second.start()
-    probe = query.reader._fleet._outages._probe
-    at_once.setattr(query.reader._fleet._outages, "_probe", lambda name: finished(probe(name)))
+    wait_for_probes(query, at_once)
     while query.step():
         pass
     assert sorted(query.rows[6:]) == rows_of("a", "q", 3, 8) + rows_of("b", "q", 3, 8)
@@ -180,6 +183,12 @@ def test_a_batch_that_was_begun_waits_for_its_server(new_service: NewService, at
     at_once.setattr(outages, "_sleep", starting(second))
     query.step()
     assert query.rows[6:] == rows_of("b", "q", 3, 5)
+
+
+def wait_for_probes(query: Query, patch: pytest.MonkeyPatch) -> None:
+    """Have each probe of *query* end before the query goes on."""
+    probe = query.reader._fleet._outages._probe
+    patch.setattr(query.reader._fleet._outages, "_probe", lambda name: finished(probe(name)))
 
 
 def finished(probe: Probe) -> Probe:
