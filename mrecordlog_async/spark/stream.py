@@ -62,7 +62,7 @@ from mrecordlog_async.spark.offsets import (
     joined,
     refuse_unknown_queues,
 )
-from mrecordlog_async.spark.option_values import Bound, OptionError
+from mrecordlog_async.spark.option_values import Bound, OptionError, Subscription
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.planning import advance, partitions, prove
 from mrecordlog_async.spark.proof import Listed
@@ -87,7 +87,8 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._committed = Committed(options, self._fleet)
         self._target: Offset | None = None  # of an AvailableNow run: read up to here
         self._latest: dict[str, Any] | None = None
-        self._looked = False  # whether the queues that the options name were looked up
+        # Whether the queues that the options name were looked up on all servers.
+        self._looked = options.subscription.names is None and not isinstance(options.starting, Mapping)
         self._settled: dict[str, Any] | None = None  # the offset up to which the logs were last released
         self._waiting_since: float | None = None  # a batch waits for more records
         self._plans: dict[tuple[str, str], QueuePlan] = {}  # of the batch that begins next
@@ -248,8 +249,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         listings = {log: listed.queues for log, listed in surveys.items()}
         names = {log: listed.server for log, listed in surveys.items()}
         if not self._looked:
-            self._refuse_unknown(known, {names[log]: listing for log, listing in listings.items()})
-            self._looked = True
+            self._looked = self._refuse_unknown(known, {names[log]: listing for log, listing in listings.items()})
         first_positions, lost = enrol(start, self._targeted(listings), starting, names)
         self._fleet.report_losses(lost)
         return self._committed.admitted(first_positions, surveys)
@@ -328,18 +328,25 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 return Limits(options.records_per_trigger, size)
         return Limits(options.records_per_trigger, options.bytes_per_trigger)
 
-    def _refuse_unknown(self, known: Checkpoint, listings: Mapping[str, Listing]) -> None:
-        """Raise OptionError if a run that ends names queues that do not exist; a continuous one logs it and waits."""
-        options = self._options
-        complete = not self._fleet.down and not self._held.sentences
-        names = list(listings) if complete else self._fleet.names
-        named = [options.starting] if isinstance(options.starting, Mapping) else []
+    def _refuse_unknown(self, known: Checkpoint, listings: Mapping[str, Listing]) -> bool:
+        """Return whether all servers have been asked for the queues that the options name.
+
+        Raises:
+            OptionError: startingOffsets, or a run that ends, names queues that do not exist. A continuous run logs
+                that a subscribed one does not exist, and waits for it.
+        """
+        options, start = self._options, known.by_server()
+        if isinstance(options.starting, Mapping):
+            refuse_unknown_queues(start, listings, (), Subscription(), options.starting)
+        if self._fleet.down or self._held.sentences:
+            return False
         try:
-            refuse_unknown_queues(known.by_server(), listings, names, options.subscription, *named)
+            refuse_unknown_queues(start, listings, listings, options.subscription)
         except OptionError as error:
-            if self._target is not None or named:
+            if self._target is not None:
                 raise
             logger.warning("%s; the queue is read once it exists", error)
+        return True
 
     def _targeted(self, listings: Mapping[str, Listing]) -> Mapping[str, Listing]:
         """Return the queues that may be enrolled: in an AvailableNow run those that existed when it started."""

@@ -11,6 +11,7 @@ import pytest
 from mrecordlog_async.spark import outages, servers
 from mrecordlog_async.spark.client import ServiceClient
 from mrecordlog_async.spark.connection import ServerDownError
+from mrecordlog_async.spark.option_values import OptionError
 from mrecordlog_async.spark.probe import Probe
 from mrecordlog_async.spark.servers import Servers
 from tests.spark.canned import misbehaving
@@ -172,6 +173,23 @@ def test_a_server_that_returns_during_a_run_is_read(
     while query.step():
         pass
     assert sorted(query.rows[6:]) == rows_of("a", "q", 3, 8) + rows_of("b", "q", 3, 8)
+
+
+def test_a_misspelt_queue_is_reported_once_all_servers_respond(
+    new_service: NewService, at_once: pytest.MonkeyPatch
+) -> None:
+    """While a server is down, it may be the one that has the queue."""
+    first, second, query = two_drained(new_service, failOnServerDown="false")
+    query.options["subscribe"] = "q,misspelt"
+    first.append("q", numbered("q", 3, 5))
+    second.stop()
+    query.restart()
+    query.reader.prepareForTriggerAvailableNow()
+    second.start()
+    wait_for_probes(query, at_once)
+    assert query.step() and query.rows[6:] == rows_of("a", "q", 3, 5)
+    with pytest.raises(OptionError, match="no server has a queue 'misspelt'"):
+        query.step()
 
 
 def test_a_batch_that_was_begun_waits_for_its_server(new_service: NewService, at_once: pytest.MonkeyPatch) -> None:

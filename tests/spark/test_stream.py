@@ -14,6 +14,7 @@ from mrecordlog_async.spark.client import ServiceClient
 from mrecordlog_async.spark.consumer import committed
 from mrecordlog_async.spark.fetch import ShortResponseError
 from mrecordlog_async.spark.offsets import DataLossError
+from mrecordlog_async.spark.option_values import OptionError
 from mrecordlog_async.spark.responses import ServiceListing
 from tests.spark.conftest import NewService
 from tests.spark.query import Query, rows_of, through_json
@@ -360,6 +361,21 @@ def test_a_batch_that_several_logs_share_waits_for_no_more_records(
     query = Query(servers, minRecordsPerTrigger="100", maxRecordsPerTrigger="100", maxTriggerDelay="60")
     query.step()
     assert query.step() and len(query.rows) == 99
+
+
+def test_a_stream_with_starting_positions_waits_for_a_queue(service: ThreadedService) -> None:
+    """A subscribed queue that does not exist is read once it does; one that startingOffsets names must exist."""
+    service.append("q", numbered("q", 0, 3))
+    positions = '{"default": {"q": 1}}'
+    query = Query(service.url, subscribe="q,later", startingOffsets=positions)
+    while query.step():
+        pass
+    service.append("later", numbered("later", 0, 2))
+    while query.step():
+        pass
+    assert query.rows == rows_of("default", "q", 1, 3) + rows_of("default", "later", 0, 2)
+    with pytest.raises(OptionError, match="startingOffsets, endingOffsets: server 'default' has no queue 'r'"):
+        Query(service.url, startingOffsets=positions.replace("q", "r")).step()
 
 
 def test_a_stream_that_waits_compares_nothing(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
