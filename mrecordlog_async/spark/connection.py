@@ -54,8 +54,9 @@ class ServiceRefusedError(RecordLogError):
         self.problem = facts
         self.code = str(facts.get("code", ""))
 
-    def message(self) -> str:
-        """Return which service refused, and why."""
+    @property
+    def reason(self) -> str:
+        """What the service returned, and what to do about it."""
         detail = self.problem.get("detail") or self.problem.get("title")
         advice = ""
         if self.status == 401:
@@ -63,7 +64,11 @@ class ServiceRefusedError(RecordLogError):
                 f"; set --token-file, or --token-file {self.server}=FILE (the options token and token.{self.server} in "
                 "Spark), to a token of this service"
             )
-        return f"server {self.server!r} returned status {self.status}: {detail}{advice}"
+        return f"returned status {self.status}: {detail}{advice}"
+
+    def message(self) -> str:
+        """Return which service refused, and why."""
+        return f"server {self.server!r} {self.reason}"
 
 
 class ServerDownError(RecordLogError):

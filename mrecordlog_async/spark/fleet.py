@@ -31,7 +31,7 @@ from mrecordlog_async.spark.history import (
 from mrecordlog_async.spark.offsets import DataLossError, select
 from mrecordlog_async.spark.option_values import OptionError, Server
 from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.outages import Outages
+from mrecordlog_async.spark.outages import Failure, Outages
 from mrecordlog_async.spark.probe import Probe
 from mrecordlog_async.spark.proof import Listed
 from mrecordlog_async.spark.responses import ServiceListing
@@ -99,20 +99,24 @@ class Fleet:
 
         Raises:
             ServerDownError: a server is down, unless the options say to skip it.
+            ServiceRefusedError: a server refuses to list its queues, unless the options say to skip it. Also if they
+                do, but no other server has ever responded: then nothing would be left to read.
         """
         found: dict[str, Listed] = {}
+        failed: list[Failure] = []
         self._outages.now = {}
         looked = self.servers.refresh()
-        for refusal in looked.refused:
-            raise refusal
-        for error in looked.down:
-            self.report_down(error)
+        failed += [*looked.refused, *looked.down]
         for name, answer in self._list_all():
-            if isinstance(answer, ServerDownError):
-                self.report_down(answer)
-            else:
+            if isinstance(answer, Listed):
                 self._outages.responded(name)
                 found[name] = answer
+            else:
+                failed.append(answer)
+        for error in failed:
+            if isinstance(error, ServiceRefusedError) and not self._outages.has_reached_any:
+                raise error
+            self.report_down(error)
         return found
 
     def distinct(self) -> dict[str, Listed]:
@@ -224,14 +228,14 @@ class Fleet:
         for loss in losses:
             logger.warning("records are lost: %s", loss)
 
-    def _list_all(self) -> list[tuple[str, Listed | ServerDownError]]:
+    def _list_all(self) -> list[tuple[str, Listed | Failure]]:
         names = self.names
-        if len(names) == 1:
-            return [(names[0], self._list_one(names[0]))]
+        if len(names) <= 1:  # none, if no DNS name was found
+            return [(name, self._list_one(name)) for name in names]
         with ThreadPoolExecutor(min(len(names), LISTED_AT_ONCE)) as threads:
             return list(zip(names, threads.map(self._list_one, names), strict=True))
 
-    def _list_one(self, name: str) -> Listed | ServerDownError:
+    def _list_one(self, name: str) -> Listed | Failure:
         client = self.client(name)
         if self._outages.is_down(name):
             return ServerDownError(name, client.url, "it was down, and has not responded since")
@@ -239,7 +243,7 @@ class Fleet:
             self.before_listing(name)
             listing = client.listing()
             self._note(name, client, listing)
-        except ServerDownError as error:
+        except (ServerDownError, ServiceRefusedError) as error:
             return error
         known = self._listed.get(name)
         if known is None or known[0] is not listing:  # an unchanged listing is the same object
@@ -264,7 +268,7 @@ class Fleet:
             self._balanced[name] = balanced_sentence(seen)
         del seen[:-SEEN_MAX]
 
-    def report_down(self, error: ServerDownError) -> None:
+    def report_down(self, error: Failure) -> None:
         """Raise *error*; if the options say so, skip the server for a while instead."""
         self._outages.report(error)
 

@@ -36,7 +36,10 @@ class Lag:
 
     def measure(self) -> dict[str, Behind]:
         """Return server → what waits there; a server that cannot be reached is missing."""
-        surveys = self.fleet.survey()
+        try:
+            surveys = self.fleet.survey()
+        except ServiceRefusedError:  # no server lists its queues
+            surveys = {}
         positions = placed(self._committed(), surveys).positions
         found = {}
         for server, listed in surveys.items():

@@ -92,7 +92,12 @@ class Discovery:
         used = {_place(server) for server in servers.values()}
         kept = {name: server for name, server in self._found.servers.items() if _place(server) not in used}
         lost = {_place(server) for server in kept.values()}
-        self._found = Found(kept | servers, [error for error in down if error.server not in lost], refused)
+        # What such an address refuses or fails, the service's own listing reports.
+        self._found = Found(
+            kept | servers,
+            [error for error in down if error.server not in lost],
+            [error for error in refused if error.server not in lost],
+        )
 
     def _look_up(self, server: Server, lookup: Lookup, down: list[ServerDownError]) -> list[Server]:
         try:

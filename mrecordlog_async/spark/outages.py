@@ -3,8 +3,11 @@
 | `failOnServerDown` | a server that does not respond |
 |---|---|
 | true | is waited for (`serverWait`), all others with it; then the query fails |
-| atEnd | is skipped; a run that ends waits for it once the others are read, and then fails. An endless one goes on |
+| atEnd | is skipped; a run that ends fails once the others are read and it has been down for `serverWait` |
 | false | is skipped |
+
+A server that refuses to list its queues (a wrong token, or another program at its address) is down, too. With `true` it
+fails the query at once.
 
 One that is skipped gets no request but a probe in the background, after a pause that grows up to `PAUSE_SECONDS_MAX`.
 So a server that hangs delays the others once, by one timeout.
@@ -16,7 +19,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from mrecordlog_async.spark.connection import ServerDownError
+from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.probe import Probe
 
@@ -27,6 +30,9 @@ PAUSE_SECONDS_MAX = 10.0
 """How long a server that was down is not even probed: shortly at first, because most outages are restarts."""
 
 POLL_SECONDS = 0.2
+
+Failure = ServerDownError | ServiceRefusedError
+"""Why a server is down: it does not respond, or it refuses what every query requests."""
 
 
 class Outages:
@@ -43,18 +49,25 @@ class Outages:
         self._until: dict[str, float] = {}  # not probed before
         self._pauses: dict[str, float] = {}
         self._probes: dict[str, Probe] = {}
-        self._errors: dict[str, ServerDownError] = {}
+        self._errors: dict[str, Failure] = {}
 
-    def report(self, error: ServerDownError) -> None:
+    @property
+    def has_reached_any(self) -> bool:
+        """Whether any server has responded."""
+        return bool(self._reached)
+
+    def report(self, error: Failure) -> None:
         """Raise *error*; if the options say so, skip the server for a while instead."""
         if self._fails:
             raise error
         name = error.server
         if name not in self._until:
+            # It responds to every probe if it refuses the listing only: one warning is enough.
+            if name not in self._since or str(error) != str(self._errors[name]):
+                logger.warning("%s; skipping it until it responds, its queues keep their positions", error)
             self._errors[name] = error
             self._since.setdefault(name, _clock())
             self._pause(name)
-            logger.warning("%s; skipping it until it responds, its queues keep their positions", error)
         self.now[name] = self._errors[name].reason
 
     def responded(self, name: str) -> None:
@@ -84,11 +97,13 @@ class Outages:
     def wait(self, *, known: bool = False) -> None:
         """Wait a moment, because servers are down that a run cannot end without.
 
+        Each is waited for until it has been down for `wait_seconds`, so not at all if the others took longer.
+
         Args:
             known: the servers had what is waited for; otherwise one that has never responded is not waited for.
 
         Raises:
-            ServerDownError: one of them has been down for too long.
+            ServerDownError, ServiceRefusedError: one of them has been down for too long.
         """
         now = _clock()
         for name in self.now:

@@ -195,6 +195,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return (
             listed.keys() == found.keys()
             and all(found[server] is listed[server] for server in found)
+            and not self._fleet.down  # it is reported
             and self._options.consumer is None  # its owner may have changed
             and before == start
         )

@@ -68,15 +68,16 @@ LISTING = b'{"queues": []}'
 
 
 @contextmanager
-def misbehaving(how: str) -> Iterator[tuple[str, list[bytes]]]:
+def misbehaving(how: str, port: int = 0) -> Iterator[tuple[str, list[bytes]]]:
     """Serve what a bad proxy or a service that hangs sends; yield the address and the requests received."""
     responses = {
         "hangs": b"",
         "502": b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n",
         "half": b'HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"queues": [',
         "page": b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>",
+        "404": b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
     }
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", port))
     requests: list[bytes] = []
     kept: list[socket.socket] = []
 

@@ -76,6 +76,18 @@ def test_the_lag_is_what_the_checkpoint_has_not_committed(new_service: NewServic
         refused.value.close()
 
 
+def test_a_scrape_reports_a_service_that_refuses(new_service: NewService, tmp_path: Path) -> None:
+    """A wrong token is a server that is not up, alone or next to one that is."""
+    service, other = new_service(), new_service("0123456789abcdef")
+    service.append("q", numbered("q", 0, 3))
+    with metrics_of(DeltaEngine(f"a={service.url},b={other.url}", tmp_path, token="wrong"), Progress()) as url:
+        found = scrape(url)
+        assert (found["lag_records", "a"], found["server_up", "a"], found["server_up", "b"]) == (3, 1, 0)
+    with metrics_of(DeltaEngine(f"b={other.url}", tmp_path, token="wrong"), Progress()) as url:
+        for _ in range(2):
+            assert scrape(url)["server_up", "b"] == 0
+
+
 def test_addresses_are_read() -> None:
     """A port alone listens on this machine only; an address that is taken or malformed is refused."""
     assert parse_address("9100") == parse_address(":9100") == ("127.0.0.1", 9100)

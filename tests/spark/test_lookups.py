@@ -85,10 +85,27 @@ def test_each_service_of_a_name_has_the_token_of_that_name(new_service: NewServi
         query.drain()
 
 
+def test_an_address_that_refuses_is_down(new_service: NewService, addresses: list[str]) -> None:
+    """The other services of the name are read meanwhile."""
+    first = new_service(host="127.0.0.1", name="wal-0")
+    second = new_service("0123456789abcdef", host="127.0.0.2", port=first.port, name="wal-1")
+    for service in (first, second):
+        service.append("q", numbered("q", 0, 3))
+    addresses[:] = ["127.0.0.1", "127.0.0.2"]
+    query = Query(f"wal=dns+http://localhost:{first.port}", failOnServerDown="false")
+    query.drain()
+    assert query.rows == rows_of("wal-0", "q", 0, 3)
+    ((place, why),) = (query.reader.reportLatestOffset() or {})["down"].items()
+    assert "127.0.0.2" in place and why.startswith("returned status 401: ")
+
+
 def test_a_name_that_is_not_found_is_a_server_that_is_down() -> None:
-    """Without any address nothing can be read, and the error has the name."""
+    """Without any address nothing can be read, and the error has the name; if such servers are skipped, it waits."""
     with pytest.raises(ServerDownError, match=r"server 'wal' at dns\+http://wal.invalid:1 .*the name was not found"):
         Query("wal=dns+http://wal.invalid:1").step()
+    query = Query("wal=dns+http://wal.invalid:1", failOnServerDown="atEnd")
+    assert not query.step()
+    assert list((query.reader.reportLatestOffset() or {})["down"]) == ["wal"]
 
 
 def test_logs_with_one_name_stay_apart(addresses: list[str]) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from mrecordlog_async.spark import outages, servers
 from mrecordlog_async.spark.client import ServiceClient
-from mrecordlog_async.spark.connection import ServerDownError
+from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.option_values import OptionError
 from mrecordlog_async.spark.probe import Probe
 from mrecordlog_async.spark.servers import Servers
@@ -49,7 +49,7 @@ def test_a_server_that_is_down_fails_the_query_or_waits(new_service: NewService)
     assert query.rows[8:] == rows_of("b", "q", 3, 4)
 
 
-@pytest.mark.parametrize("broken", ["hangs", "502", "half", "page"])
+@pytest.mark.parametrize("broken", ["hangs", "502", "half", "page", "404"])
 def test_a_server_that_responds_badly_is_skipped_for_a_while(
     new_service: NewService, broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,6 +189,56 @@ def test_a_misspelt_queue_is_reported_once_all_servers_respond(
     wait_for_probes(query, at_once)
     assert query.step() and query.rows[6:] == rows_of("a", "q", 3, 5)
     with pytest.raises(OptionError, match="no server has a queue 'misspelt'"):
+        query.step()
+
+
+def test_a_server_that_refuses_is_down(
+    new_service: NewService, at_once: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another program at its address keeps no other server from being read, and is warned of once."""
+    first, second, query = two_drained(new_service)
+    query.step()
+    second.stop()
+    with misbehaving("404", second.port):
+        wait_for_probes(query, at_once)
+        for turn in range(4):
+            first.append("q", numbered("q", 3 + turn, 4 + turn))
+            assert query.step()
+        assert query.rows[6:] == rows_of("a", "q", 3, 7)
+        said = query.reader.reportLatestOffset() or {}
+        assert said["down"] == {"b": "returned status 404: Not Found"}
+        assert len([each for each in caplog.messages if "'b' returned status 404" in each]) == 1
+        with pytest.raises(ServiceRefusedError, match="server 'b' returned status 404"):
+            query.drain()
+    second.start()
+    second.append("q", numbered("q", 3, 4))
+    query.drain()
+    assert query.rows[10:] == rows_of("b", "q", 3, 4)
+
+
+@pytest.mark.parametrize(("fails", "rows"), [("true", 0), ("atEnd", 3), ("false", 3)])
+def test_a_wrong_token_is_treated_as_the_options_say(new_service: NewService, fails: str, rows: int) -> None:
+    """It fails the query at once, or at the end of a run, or leaves out its server; then the token is corrected."""
+    first, second = new_service(), new_service("0123456789abcdef")
+    for service in (first, second):
+        service.append("q", numbered("q", 0, 3))
+    query = Query(f"a={first.url},b={second.url}", **{"failOnServerDown": fails, "token.b": "wrong"})
+    if fails == "false":
+        query.drain()
+    else:
+        with pytest.raises(ServiceRefusedError, match=r"server 'b' returned status 401: .*--token-file b=FILE"):
+            query.drain()
+    assert query.rows == rows_of("a", "q", 0, rows)
+    query.options["token.b"] = "0123456789abcdef"
+    query.drain()
+    assert sorted(query.rows) == rows_of("a", "q", 0, 3) + rows_of("b", "q", 0, 3)
+
+
+@pytest.mark.parametrize("fails", ["true", "atEnd", "false"])
+def test_a_wrong_token_of_the_only_server_is_refused(new_service: NewService, fails: str) -> None:
+    """There is nothing else to read, so a stream that went on would only hide the mistake."""
+    query = Query(new_service("0123456789abcdef").url, failOnServerDown=fails, token="wrong")
+    with pytest.raises(ServiceRefusedError, match=r"returned status 401: .*set --token-file"):
         query.step()
 
 
