@@ -18,6 +18,7 @@ from mrecordlog_async.spark.checkpoint import At, Checkpoint, named
 from mrecordlog_async.spark.client import ServiceClient
 from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.history import (
+    FORGET_DIGITS,
     Opening,
     Standing,
     alternates,
@@ -214,8 +215,9 @@ class Fleet:
             name = names[log] if names[log] in found and found[names[log]].log == log else at.get(log)
             if name is None and log not in map(named, found):
                 raise LogMissingError(
-                    f"server {names[log]!r}: a batch that was begun reads the log {log}, and no server has it: serve "
-                    "it under one of the names"
+                    f"server {names[log]!r}: a batch that was begun reads the log {log}, and no server has it. Serve "
+                    "it under one of the names; if it is lost, forget it (--forget, option forget: "
+                    f"{log[:FORGET_DIGITS]})"
                 )
             self._places[log] = name or names[log]
 

@@ -215,6 +215,27 @@ def test_a_run_that_ends_fails_once_it_has_read_the_rest(new_service: NewService
     query.drain()
 
 
+def test_a_batch_that_was_begun_needs_its_logs_until_they_are_forgotten(new_service: NewService) -> None:
+    """Without one of its logs it fails, and says how to go on: with the rest of the batch, then with the new log."""
+    first, second = new_service(), new_service()
+    for service in (first, second):
+        service.append("q", numbered("q", 0, 3))
+    query = Query(f"a={first.url},b={second.url}")
+    query.step()
+    query.step(die_before_commit=True)
+    (lost,) = (log for log, name in Checkpoint.decode(query.committed).servers.items() if name == "b")
+    second.replace_by_nothing()
+    with pytest.raises(LogMissingError, match=rf"server 'b': .*--forget, option forget: {lost[:8]}\)"):
+        query.step()
+    query.options["forget"] = lost[:8]
+    query.restart()
+    query.step()
+    assert query.rows == rows_of("a", "q", 0, 3)
+    second.append("q", numbered("q", 0, 2))
+    query.drain()
+    assert query.rows[3:] == rows_of("b", "q", 0, 2)
+
+
 def test_servers_that_changed_places_are_read_on(new_service: NewService) -> None:
     """Also a batch that was planned before: its rows keep the names under which it was planned."""
     a, b = new_service(), new_service()
