@@ -150,7 +150,7 @@ def _add_batches(parser: argparse.ArgumentParser) -> None:
         "--min-partitions",
         type=count_of,
         metavar="COUNT",
-        help="tasks per batch (default: one per core of Spark)",
+        help="tasks per batch at least (default: one per log for a small batch, one per core of Spark for a large one)",
     )
 
 

@@ -75,13 +75,15 @@ def partition_size(
 
     Args:
         ranges: everything that is read.
-        partitions_min: how many partitions the user wants, about; None for one per core.
+        partitions_min: how many partitions the user wants at least, about; None for as few as above.
         records_max: limit per partition; None for no limit.
         cores: how many tasks run at once.
     """
     costs = [_cost(each) for each in ranges]
     total = sum(costs)
-    wanted = -(-total // partitions_min) if partitions_min else max(-(-total // cores), SMALL_PARTITION_COST)
+    wanted = max(-(-total // cores), SMALL_PARTITION_COST)
+    if partitions_min is not None:
+        wanted = min(wanted, -(-total // partitions_min))
     return PartitionSize(max(1, wanted), records_max or POSITION_MAX)
 
 

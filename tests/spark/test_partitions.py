@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -67,6 +68,13 @@ def test_large_batches_use_every_core() -> None:
     whole = [Range("q", 1, 0, 1_000_000, 1_000_000, 200_000_000)]
     partitions = pack("s", whole, partition_size(whole, None, None, 4))
     assert [partition.records for partition in partitions] == [250_000] * 4
+
+
+@pytest.mark.parametrize(("least", "tasks"), [(1, 16), (4, 16), (16, 16), (32, 32)])
+def test_the_least_number_of_tasks_is_no_limit(least: int, tasks: int) -> None:
+    """A large batch has a task for each core, however few are the least; more than cores are obeyed."""
+    whole = [Range("q", 1, 0, 1_000_000, 1_000_000, 200_000_000)]
+    assert len(pack("s", whole, partition_size(whole, least, None, 16))) == tasks
 
 
 def test_pieces_that_follow_each_other_are_one_range() -> None:

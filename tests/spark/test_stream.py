@@ -120,7 +120,7 @@ def test_two_servers_with_the_same_queue_name_are_kept_apart(new_service: NewSer
 def test_a_restart_of_the_service_ends_no_stream(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
     """The driver, and a task in the middle of its partition, wait for a service that restarts."""
     service.append("q", [bytes(1_000)] * 20_000)
-    query = Query(service.url, serverWait="60", minPartitions="1")
+    query = Query(service.url, serverWait="60", parallelism="1")
     query.step()
     service.stop()
     monkeypatch.setattr("mrecordlog_async.spark.connection._sleep", lambda seconds: service.start())
