@@ -1,4 +1,8 @@
-"""Sizes and times as people write them: `512MiB`, `1.5GB`, `500ms`, `2min`. Every place that takes one uses these."""
+"""Sizes and times as people write them: `512MiB`, `1.5GB`, `500ms`, `2min`.
+
+Every place that takes one uses these, except sizes for Spark and its jobs: there `128m` and `128MB` are 128 MiB, as in
+all of Spark's settings (`spark.option_values.read_size`, `spark.arguments.size_of`).
+"""
 
 from __future__ import annotations
 

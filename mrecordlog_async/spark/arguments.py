@@ -238,7 +238,10 @@ def pair_of(text: str) -> tuple[str, str]:
 
 
 def size_of(text: str) -> int:
-    """Read a size in bytes such as 1000000, 64k, 256m or 1g. Raises ArgumentTypeError for anything else."""
+    """Read a size in bytes such as 1000000, 64k, 256m or 1g, as Spark does: each unit is a power of 1024.
+
+    Raises ArgumentTypeError for anything else.
+    """
     number, unit = text.lower().removesuffix("b").removesuffix("i"), 1
     if number[-1:] in ("k", "m", "g"):
         number, unit = number[:-1], 1 << {"k": 10, "m": 20, "g": 30}[number[-1]]

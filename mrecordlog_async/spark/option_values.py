@@ -283,7 +283,7 @@ def read_count(found: Mapping[str, str], name: str, *, least: int = 1, default: 
 
 
 def read_size(found: Mapping[str, str], name: str, default: int) -> int:
-    """Read bytes: 1000000, 256m, 256 MiB, 1g."""
+    """Read bytes as Spark does, with powers of 1024 as units: 1000000, 256m, 256 MiB, 1g."""
     text = found.get(name.lower())
     if text is None:
         return default
