@@ -53,7 +53,7 @@ def test_loading_again_stores_nothing(tmp_path: Path) -> None:
 def test_text_is_readable(tmp_path: Path) -> None:
     """Valid UTF-8 is printed as text; other payloads stay base64."""
     lines = mrecordlog("dump", build(tmp_path / "wal", odd_payloads), "--queue", "späße", "--text").out.splitlines()
-    assert json.loads(lines[0]) == {"queue": "späße", "first_position": 7, "next_position": 21}
+    assert json.loads(lines[0]) == {"queue": "späße", "first_position": 7, "next_position": 21, "remaining": 0}
     assert json.loads(lines[1]) == {"queue": "späße", "position": 7, "text": 'grüße \n\t"quoted"'}
     assert json.loads(lines[2]) == {"queue": "späße", "position": 8, "payload": "/wA="}
 

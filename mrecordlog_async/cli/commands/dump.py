@@ -3,18 +3,20 @@
 Each queue is one line, followed by one line for each of its records. At the end, each rule that gives new queues a
 consumer is one line, unless queues were named:
 
-  {"queue": "orders", "first_position": 0, "next_position": 2}
+  {"queue": "orders", "first_position": 0, "next_position": 2, "remaining": 2}
   {"queue": "orders", "position": 0, "payload": "aGVsbG8="}
   {"queue": "orders", "position": 1, "text": "héllo"}
-  {"queue": "jobs", "first_position": 0, "next_position": 0, "sealed": true,
-   "options": {"max_records": 1000},
+  {"queue": "jobs", "first_position": 0, "next_position": 0, "remaining": 1,
+   "sealed": true, "options": {"max_records": 1000},
    "consumers": [{"consumer": "mailer", "position": 0}]}
-  {"pattern": "*", "consumer": "lake"}
+  {"pattern": "*", "consumer": "lake", "remaining": 0}
 
-The line has options, seal and consumers only if they are set. Times of records are not dumped.
+The line has options, seal and consumers only if they are set. Times of records are not dumped. "remaining" is how many
+queues and rules follow, so that load notices if the end of a dump is missing.
 A payload is base64. With --text it is text if it is valid UTF-8. Both load back to the same bytes. The dump of a
-directory shows the log as it was when the dump began, even while a service uses it; records that the service truncates
-meanwhile may be missing. Through a service, each queue is dumped as it is when the dump reaches it.
+directory shows the log as it was when the dump began, even while a service uses it. Through a service, each queue is
+dumped as it is when the dump reaches it. Records that the service truncates meanwhile may be missing; if they are the
+last ones of a queue, another line of the queue follows, in which it is empty.
 
   mrecordlog dump ./wal > wal.ndjson
   mrecordlog dump ./wal --queue orders --text | jq -r .text
@@ -26,7 +28,7 @@ import argparse
 import base64
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from mrecordlog_async.cli.dumped_settings import settings_facts
@@ -55,26 +57,41 @@ def run(arguments: argparse.Namespace) -> int:
     if is_service(arguments.log):
         return run_async(_dump_service(arguments))
     with open_log(arguments.log) as log:
+        rules = log.consumer_rules() if arguments.queue is None else []
+        remaining = len(arguments.queue or log.list_queues()) + len(rules)
         for name, first_position, next_position, runs in log.contents(arguments.queue):
-            sys.stdout.write(queue_line(name, first_position, next_position, log.settings(name)))
-            for each in runs:
-                sys.stdout.writelines(record_lines(name, each.records(), text=arguments.text))
-        if arguments.queue is None:
-            sys.stdout.writelines(rule_lines(log.consumer_rules()))
+            remaining -= 1
+            settings = log.settings(name)
+            sys.stdout.write(queue_line(name, first_position, next_position, remaining, settings))
+            end = first_position
+            for run in runs:
+                sys.stdout.writelines(record_lines(name, run.records(), text=arguments.text))
+                end = run.next_position
+            if end < next_position:  # its last records were truncated meanwhile, and so was every one before them
+                sys.stdout.write(queue_line(name, next_position, next_position, remaining, settings))
+        sys.stdout.writelines(rule_lines(rules))
     return FINE
 
 
 async def _dump_service(arguments: argparse.Namespace) -> int:
     async with connect(arguments) as client:
-        for queue in arguments.queue or await client.list_queues():
+        rules = await client.consumer_rules() if arguments.queue is None else []
+        queues = arguments.queue or await client.list_queues()
+        remaining = len(queues) + len(rules)
+        for queue in queues:
+            remaining -= 1
             settings = await _settings_of(client, queue)
             summary = await client.queue_summary(queue)
             settings.sealed = summary.sealed
-            sys.stdout.write(queue_line(queue, summary.first_position, summary.next_position, settings))
+            sys.stdout.write(queue_line(queue, summary.first_position, summary.next_position, remaining, settings))
+            end = summary.first_position
             async for run in client.runs(queue, summary.first_position, summary.next_position):
                 sys.stdout.writelines(record_lines(queue, run.records(), text=arguments.text))
-        if arguments.queue is None:
-            sys.stdout.writelines(rule_lines(await client.consumer_rules()))
+                end = run.next_position
+            if end < summary.next_position:  # as in a directory
+                next_position = summary.next_position
+                sys.stdout.write(queue_line(queue, next_position, next_position, remaining, settings))
+        sys.stdout.writelines(rule_lines(rules))
     return FINE
 
 
@@ -88,16 +105,16 @@ async def _settings_of(client: RecordLogClient, queue: str) -> QueueSettings:
     )
 
 
-def queue_line(queue: str, first_position: int, next_position: int, settings: QueueSettings) -> str:
-    """Return the line of a queue: its name and positions, and what is set for it."""
-    positions = {"first_position": first_position, "next_position": next_position}
-    return json.dumps({"queue": queue, **positions, **settings_facts(settings)}, ensure_ascii=False) + "\n"
+def queue_line(queue: str, first_position: int, next_position: int, remaining: int, settings: QueueSettings) -> str:
+    """Return the line of a queue: its name and positions, how many queues and rules follow, and what is set for it."""
+    facts = {"queue": queue, "first_position": first_position, "next_position": next_position, "remaining": remaining}
+    return json.dumps({**facts, **settings_facts(settings)}, ensure_ascii=False) + "\n"
 
 
-def rule_lines(rules: Iterable[tuple[str, str]]) -> Iterator[str]:
+def rule_lines(rules: Sequence[tuple[str, str]]) -> Iterator[str]:
     """Yield a line for each rule."""
-    for pattern, consumer in rules:
-        yield json.dumps({"pattern": pattern, "consumer": consumer}, ensure_ascii=False) + "\n"
+    for remaining, (pattern, consumer) in zip(reversed(range(len(rules))), rules, strict=True):
+        yield json.dumps({"pattern": pattern, "consumer": consumer, "remaining": remaining}, ensure_ascii=False) + "\n"
 
 
 def record_lines(queue: str, records: Iterator[Record], *, text: bool) -> Iterator[str]:
