@@ -1,27 +1,27 @@
 """Stores the lines of a dump. Consecutive records of a queue are appended together, at the positions in their lines.
 
-Options, seals, consumers and rules are set once all records are stored: see `maintenance.carry`.
+The same lines, or a longer dump of the same log, complete what an attempt that ended early has stored:
+
+1. A queue without records is advanced to the first position of its line, also if an earlier attempt has created it.
+2. Records that are stored already are compared, and the others appended.
+3. Options, seals, consumers and rules are set once all records are stored: see `maintenance.carry`. Before that, each
+   queue must reach the next position of its line: otherwise the end of the dump is missing.
 """
 
 from __future__ import annotations
 
-import base64
-import binascii
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from mrecordlog_async.cli.dumped_settings import settings_of
-from mrecordlog_async.cli.exit_codes import UsageError
+from mrecordlog_async.cli.dumped_lines import QueueLine, RecordLine, RuleLine, parse_line
+from mrecordlog_async.cli.load_target import begin_at, records_of, summary_of
 from mrecordlog_async.errors import PositionInPastError, RecordLogError, RecordTooLargeError
-from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.maintenance.carry import Carried, carry_all
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
-from mrecordlog_async.memory.settings import is_pattern
 
 if TYPE_CHECKING:
-    from mrecordlog_async.client.client import RecordLogClient
+    from mrecordlog_async.cli.load_target import Target
 
 BATCH_BYTES = 1 << 20
 BATCH_RECORDS = 10_000
@@ -41,11 +41,35 @@ class LineError(RecordLogError):
         return f"{lines}: {error}; everything before line {first} is stored"
 
 
-async def load(target: MultiRecordLog | RecordLogClient, lines: Iterable[str]) -> Loader:
+class OtherRecordError(PositionInPastError):
+    """The position is taken by a record with another payload."""
+
+    def message(self) -> str:
+        """Return which position it is."""
+        return (
+            f"queue {self.queue!r}: position {self.position} is already taken by another record, the next one is "
+            f"{self.next_position}"
+        )
+
+
+class IncompleteDumpError(RecordLogError):
+    """The end of a dump is missing. Its lines are stored."""
+
+    def message(self) -> str:
+        """Return what is missing, and what was not done."""
+        return (
+            f"{self.facts[0]}: the dump is incomplete; its lines are stored, but options, seals, consumers and rules "
+            "are not set; load a complete dump to continue"
+        )
+
+
+async def load(target: Target, lines: Iterable[str]) -> Loader:
     """Store *lines* in *target*.
 
     Raises:
         UsageError: A line is invalid. The records before it are stored; options, seals and consumers are not set.
+        LineError: The log refuses records; the same is true.
+        IncompleteDumpError: The end of the dump is missing; the same is true.
     """
     loader = Loader(target)
     try:
@@ -54,107 +78,160 @@ async def load(target: MultiRecordLog | RecordLogClient, lines: Iterable[str]) -
                 await loader.take(number, line)
     finally:
         await loader.flush()
+    await loader.check_end()
+    await loader.advance_truncated()
     await loader.set_all()
     return loader
+
+
+@dataclass(slots=True)
+class _Queue:
+    """A queue during the load.
+
+    Attributes:
+        created: It did not exist before.
+        records: How many records its lines have had so far.
+        end: The position after the last one of them, or the first one of the queue.
+        first_position: As its line has it.
+        due: The next position that its line has, if the queue is not empty there.
+    """
+
+    created: bool
+    records: int = 0
+    first_position: int = 0
+    end: int = 0
+    due: int = 0
 
 
 @dataclass(slots=True)
 class Loader:
     """Collects lines into appends, and counts queues created, records stored, and repeats of records already stored."""
 
-    target: MultiRecordLog | RecordLogClient
+    target: Target
     queues: int = 0
     records: int = 0
     repeats: int = 0
-    _known: dict[str, bool] = field(default_factory=dict)
+    _known: dict[str, _Queue] = field(default_factory=dict)
     _settings: dict[str, QueueSettings] = field(default_factory=dict)
     _rules: list[tuple[str, str]] = field(default_factory=list)
+    _remaining: int = 0
     _queue: str = ""
     _position: int | None = None
     _payloads: list[bytes] = field(default_factory=list)
+    _numbers: list[int] = field(default_factory=list)
+    """Of the lines that the payloads are from."""
     _bytes: int = 0
-    _first_line: int = 0
-    _last_line: int = 0
 
     async def take(self, number: int, line: str) -> None:
         """Take one line. Raises UsageError with its number if it is invalid."""
-        try:
-            facts = json.loads(line)
-            if "pattern" in facts:
-                self._rules.append(_rule(facts))
-                return
-            queue = facts["queue"]
-            payload = _payload(facts)
-            settings = settings_of(facts) if payload is None else None
-        except (ValueError, KeyError, TypeError, binascii.Error) as error:
-            raise UsageError(f"line {number} is not a valid dump line: {error!r}") from None
-        if payload is None:
-            if settings:
-                self._settings[queue] = settings
-            await self.flush()
-            await self._create(queue, facts.get("first_position", 0))
-        else:
-            await self._add(number, queue, facts.get("position"), payload)
+        match parse_line(number, line):
+            case QueueLine() as queue:
+                if queue.settings:
+                    self._settings[queue.queue] = queue.settings
+                self._remaining = queue.remaining
+                await self.flush()
+                await self._create(queue)
+            case RecordLine() as record:
+                await self._add(number, record)
+            case RuleLine(pattern, consumer, remaining):
+                self._rules.append((pattern, consumer))
+                self._remaining = remaining
 
     async def flush(self) -> None:
         """Store what was collected."""
-        payloads, self._payloads, self._bytes = self._payloads, [], 0
+        payloads, numbers = self._payloads, self._numbers
+        self._payloads, self._numbers, self._bytes = [], [], 0
         if not payloads:
             return
         if self._queue not in self._known:
-            await self._create(self._queue, 0)
-        try:
-            last = await self.target.append_records(self._queue, self._position, payloads)
-        except (PositionInPastError, RecordTooLargeError) as error:
-            raise LineError(self._first_line, self._last_line, error) from error
-        if last is None:
-            self.repeats += len(payloads)
-        else:
-            self.records += len(payloads)
+            await self._create(QueueLine(self._queue))
+        await self._store(self._position, payloads, numbers)
+
+    async def check_end(self) -> None:
+        """Raise IncompleteDumpError if lines are missing at the end. What is stored already does not count as missing.
+
+        Nor does what was truncated while the dump was made: the dump says so in another line of the queue.
+        """
+        for name, queue in self._known.items():
+            if queue.end < queue.due and (await summary_of(self.target, name)).next_position < queue.due:
+                raise IncompleteDumpError(
+                    f"the lines of queue {name!r} end before position {queue.end}, but its next position is {queue.due}"
+                )
+        if self._remaining:
+            raise IncompleteDumpError(
+                f'queues or rules are missing after the last one ("remaining": {self._remaining})'
+            )
+
+    async def advance_truncated(self) -> None:
+        """Advance the queues that were truncated while they were dumped, and remove those of their records that were.
+
+        Not before the end: the same lines could not complete an attempt that was killed after this.
+        """
+        for name, queue in self._known.items():
+            if queue.records and queue.first_position and not queue.due:
+                await begin_at(self.target, name, queue.first_position, queue.records)
 
     async def set_all(self) -> None:
         """Set options, consumers and seals of the queues, and the rules."""
-        carried = (Carried(queue, settings, self._known[queue]) for queue, settings in self._settings.items())
+        carried = (Carried(queue, settings, self._known[queue].created) for queue, settings in self._settings.items())
         await carry_all(self.target, carried, self._rules)
 
-    async def _create(self, queue: str, first_position: int) -> None:
-        """Create the queue if it is missing, and advance a new one to its first position."""
-        created = await self.target.create_queue(queue, exist_ok=True)
-        self._known[queue] = self._known.get(queue, created)
-        if not created:
-            return
-        self.queues += 1
-        if first_position:
-            # A service truncates only assigned positions, so the one before the first is stored and removed again.
-            await self.target.append_record(queue, first_position - 1, b"")
-            # A rule of the target may have given the new queue a consumer, which misses nothing here.
-            await self.target.truncate(queue, first_position - 1, past_consumers=True)
+    async def _create(self, line: QueueLine) -> None:
+        """Create the queue if it is missing, and advance it to its first position if it has no records."""
+        created = await self.target.create_queue(line.queue, exist_ok=True)
+        self.queues += created
+        queue = self._known.setdefault(line.queue, _Queue(created))
+        queue.first_position, queue.end = line.first_position, max(queue.end, line.first_position)
+        queue.due = 0 if line.first_position == line.next_position else line.next_position
+        if line.first_position:
+            await begin_at(self.target, line.queue, line.first_position)
 
-    async def _add(self, number: int, queue: str, position: int | None, payload: bytes) -> None:
+    async def _add(self, number: int, record: RecordLine) -> None:
+        queue, position, payload = record
         follows = queue == self._queue and (
             position is None if self._position is None else position == self._position + len(self._payloads)
         )
         if self._payloads and (not follows or self._bytes >= BATCH_BYTES or len(self._payloads) >= BATCH_RECORDS):
             await self.flush()
         if not self._payloads:
-            self._queue, self._position, self._first_line = queue, position, number
-        self._last_line = number
+            self._queue, self._position = queue, position
+        self._numbers.append(number)
         self._payloads.append(payload)
         self._bytes += len(payload)
 
+    async def _store(self, position: int | None, payloads: list[bytes], numbers: list[int]) -> None:
+        """Append records. If the first ones are stored already, these are compared and the others appended."""
+        try:
+            last = await self.target.append_records(self._queue, position, payloads)
+        except RecordTooLargeError as error:
+            raise LineError(numbers[0], numbers[-1], error) from error
+        except PositionInPastError as error:
+            assert position is not None, "a position that is chosen by the log is never taken"
+            known = error.next_position - position
+            if not 0 < known < len(payloads):
+                raise await self._refusal(error, position, payloads, numbers) from error
+            await self._store(position, payloads[:known], numbers[:known])
+            await self._store(error.next_position, payloads[known:], numbers[known:])
+            return
+        queue = self._known[self._queue]
+        queue.records += len(payloads)
+        if last is None:
+            self.repeats += len(payloads)
+        else:
+            self.records += len(payloads)
+            queue.end = last + 1
+        if position is not None:
+            queue.end = position + len(payloads)
 
-def _rule(facts: dict[str, Any]) -> tuple[str, str]:
-    """Return the pattern and the consumer of a rule's line."""
-    pattern, consumer = facts["pattern"], facts["consumer"]
-    if type(pattern) is not str or type(consumer) is not str or not is_pattern(pattern):
-        raise ValueError(f"a rule needs a pattern with * and a consumer, not {facts!r}")
-    return pattern, consumer
-
-
-def _payload(facts: dict[str, Any]) -> bytes | None:
-    """Return the payload of a record's line, None for a queue's line."""
-    if "text" in facts:
-        return str(facts["text"]).encode()
-    if "payload" in facts:
-        return base64.b64decode(facts["payload"], validate=True)
-    return None
+    async def _refusal(
+        self, error: PositionInPastError, position: int, payloads: list[bytes], numbers: list[int]
+    ) -> LineError:
+        """Return why records were refused whose positions are all taken: the first one that differs."""
+        if not error.outcome_unknown:
+            first = (await summary_of(self.target, self._queue)).first_position
+            held = await records_of(self.target, self._queue, position, position + len(payloads))
+            for at, payload, number in zip(range(position, error.next_position), payloads, numbers, strict=False):
+                if at >= first and held.get(at) != payload:
+                    kind = OtherRecordError if at in held else PositionInPastError
+                    return LineError(number, number, kind(self._queue, at, error.next_position))
+        return LineError(numbers[0], numbers[-1], error)

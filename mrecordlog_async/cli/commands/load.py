@@ -1,12 +1,15 @@
 """Store lines of JSON, as dump prints them, in a log.
 
 A missing directory or queue is created. A directory must not be in use. Records are stored at the positions in the
-lines, so loading the same lines again stores nothing twice; a record without a position is appended at the end.
-Options, consumers, seals and rules are set when all records are stored. A consumer of a queue that already existed
-stays where it is if the queue has it. Times of records begin again with the load.
+lines, so loading the same lines again stores nothing twice; a record without a position is appended at the end. An
+empty queue continues at the position in its line. Options, consumers, seals and rules are set when all records are
+stored. A consumer of a queue that already existed stays where it is if the queue has it. Times of records begin again
+with the load.
 
 When the command ends, a directory is durable; what a service stored is as durable as its `serve --persist` says. At an
-invalid line the command stops and prints the line's number.
+invalid line the command stops and prints the line's number. If the end of a dump is missing, it stores the lines that
+there are, and fails. After that, and after a kill, load the complete lines: records that are stored already are
+compared with them, and the others are appended.
 
   mrecordlog dump ./wal | mrecordlog load ./copy
   mrecordlog load http://127.0.0.1:8080 wal.ndjson
