@@ -52,7 +52,8 @@ class PersistPolicy:
             raise ValueError(f"unknown persist policy {self.kind!r}: always, interval or never")
         if self.kind == "interval" and not self.interval_seconds > 0:
             raise ValueError(f"interval_seconds must be above 0, not {self.interval_seconds}")
-        PersistAction(self.action)
+        # Callers pass "fsync" as well. It equals the member without being it, and the properties below compare by `is`.
+        object.__setattr__(self, "action", PersistAction(self.action))
 
     @classmethod
     def always(cls, *, action: PersistAction = PersistAction.FSYNC) -> PersistPolicy:

@@ -1051,6 +1051,16 @@ async def test_every_policy_stores_and_reopens(directory: Path, policy: PersistP
         assert contents(log) == before
 
 
+def test_an_action_may_be_given_as_text() -> None:
+    """It equals the member of the enumeration, so it must mean the same: what is acknowledged is synced."""
+    fsync: Any = "fsync"
+    flush: Any = "flush"
+    assert PersistPolicy.always(action=fsync).syncs_each_batch
+    assert PersistPolicy.interval(1, action=fsync).sync_interval_seconds == 1
+    assert not PersistPolicy.always(action=flush).syncs_each_batch
+    assert PersistPolicy.interval(1, action=flush).sync_interval_seconds is None
+
+
 async def test_weaker_policies_sync_less(directory: Path) -> None:
     """`never` acknowledges without fsync, and `sync` does it on request."""
     async with MultiRecordLog.open(directory, persist_policy=PersistPolicy.never()) as log:
