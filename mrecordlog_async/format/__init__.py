@@ -175,7 +175,8 @@ Where a log ends
 Every segment but the last must hold whole batches up to the end that its successor's header states. In the last
 segment, whole batches with the expected numbers are read as far as they go, up to an offset o.
 
-If CLOSED exists, the log ends where it says, or it is damaged. Bytes after that mean nothing. Otherwise, after o:
+If CLOSED exists, the log ends where it says, or it is damaged. If the whole batch that is due there follows, CLOSED is
+outdated, and the log counts as damaged. Any other bytes there mean nothing. Without CLOSED, after o:
 
 * if a valid COMMIT of this segment, at any byte after o, names a highest durable batch that is at least the batch due
   at o: that batch was synced, and it is damaged;

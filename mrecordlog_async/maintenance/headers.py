@@ -12,6 +12,7 @@ from mrecordlog_async.format.table import Table
 from mrecordlog_async.maintenance.damage import Damage, DamagedRange
 from mrecordlog_async.maintenance.scan import ExpectedEnd, SegmentScan
 from mrecordlog_async.model import RecoveryProgress
+from mrecordlog_async.recovery.torn_or_damaged import SegmentEnd, batch_follows
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.segment import CLOSED_NAME, segment_name
 
@@ -93,6 +94,11 @@ def read_headers(directory: LogDirectory, segments: Sequence[int]) -> LogHeaders
     if closed is not None and (closed.log_id != log_id or closed.segment < numbers[-1]):
         damage.append(Damage(CLOSED_NAME, 0, 0, "CLOSED belongs to another log, or to an earlier end of this one"))
         closed = None
+    elif closed is not None and closed.segment == numbers[-1] and _is_outdated(directory, closed):
+        was_closed = _read_closed(directory)[0] == closed  # otherwise a writer has opened the log meanwhile
+        if was_closed:
+            damage.append(Damage(CLOSED_NAME, 0, 0, "CLOSED is older than the last segment; remove it"))
+        closed = None
     oldest = max((header.oldest_segment for header in headers.values()), default=numbers[0])
     found = LogHeaders(directory, numbers, log_id, numbers[0], headers, closed, was_closed, damage, sum(sizes.values()))
     found.oldest = max(min(oldest, numbers[-1]), _oldest_committed(found.scan(numbers[-1])))
@@ -129,6 +135,13 @@ def _header_or_none(directory: LogDirectory, handle: int, number: int) -> Segmen
 def _oldest_committed(scan: SegmentScan) -> int:
     """Return the oldest live segment that the COMMITs of the last segment name."""
     return max((item.commit.oldest_segment for item in scan.items() if type(item) is Batch), default=0)
+
+
+def _is_outdated(directory: LogDirectory, closed: Closed) -> bool:
+    """Return whether a whole batch follows the end that *closed* names."""
+    end = SegmentEnd(closed.segment, closed.log_id, closed.end, closed.last_batch + 1, closed.end)
+    with directory.opened(closed.segment) as handle:
+        return batch_follows(directory.files, handle, end, directory.files.size(handle))
 
 
 def _read_closed(directory: LogDirectory) -> tuple[Closed | None, list[Damage]]:

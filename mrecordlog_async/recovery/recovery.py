@@ -14,8 +14,9 @@
    | 2 | one of the two, and no COMMIT as in row 3 | torn tail: an unfinished batch | zero, report, continue at o |
    | 3 | a COMMIT, at any byte, that names the batch due at o as durable | acknowledged data damaged | CorruptionError |
    | 4 | `CLOSED` names another end, or cannot be read | damage, or a removed segment | CorruptionError |
-   | 5 | `CLOSED` names o | the end of the log; what follows is not read | continue at o |
-   | 6 | a read error | the medium, not the content | OSError |
+   | 5 | `CLOSED` names o, and the whole batch due there follows | `CLOSED` is outdated | CorruptionError |
+   | 6 | `CLOSED` names o, and no such batch follows | the end of the log | continue at o |
+   | 7 | a read error | the medium, not the content | OSError |
 
 4. Its COMMITs name the oldest live segment for certain. Only now is a failure of step 2 raised, if its segment is live:
    a dead one, which a crash kept from being removed, must not keep a log from opening.
@@ -223,12 +224,12 @@ class _LogReader:
         """Read whole batches and judge what follows them.
 
         While a writer runs, half of a batch may have been read before it was complete: what looks like damage is read
-        again once from there.
+        again once from there, and `CLOSED` with it, which the writer may have removed or replaced since.
         """
         parser = segment.parser
-        stop = min(size, closed.end) if closed is not None else size
         doubted = -1
         while True:
+            stop = min(size, closed.end) if closed is not None else size
             try:
                 self._chain.replay(segment, self._pieces(segment, stop))
                 end = SegmentEnd.of(parser)
@@ -239,6 +240,7 @@ class _LogReader:
                     raise
                 doubted = parser.end
                 parser.resume()
+                closed = self._files.closed() if closed is not None else None
 
     def _recovered(self, segment: OpenSegment, size: int, tail: Tail, is_closed: bool) -> RecoveredLog:
         header, parser, chain = segment.header, segment.parser, self._chain

@@ -19,9 +19,9 @@ from typing import NamedTuple
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.frame import BLOCK_BYTES
 from mrecordlog_async.format.header import Closed
-from mrecordlog_async.format.parse import COMMIT_FRAME_BYTES, SegmentParser, find_commits
+from mrecordlog_async.format.parse import COMMIT_FRAME_BYTES, MalformedError, SegmentParser, find_commits
 from mrecordlog_async.format.record import Commit
-from mrecordlog_async.storage.filesystem import FileSystem
+from mrecordlog_async.storage.filesystem import FileSystem, read_exact
 from mrecordlog_async.storage.segment import read_pieces, segment_name
 
 _ZEROS = bytes(BLOCK_BYTES)
@@ -117,12 +117,14 @@ def judge_end(files: FileSystem, handle: int, end: SegmentEnd, closed: Closed | 
 
     Raises:
         CorruptionError: Acknowledged data is damaged.
-        OSError: The bytes cannot be read (row 6).
+        OSError: The bytes cannot be read (row 7).
     """
     if closed is not None:
         _check_closed(end, closed)  # row 4
-        return NOTHING  # row 5: no batch follows, so nothing after the end is read
-    evidence = look_after(files, handle, end, size)  # row 6: an OSError is the medium's, nothing is decided
+        if batch_follows(files, handle, end, size):
+            raise _outdated(end)  # row 5
+        return NOTHING  # row 6: what follows is left as it is
+    evidence = look_after(files, handle, end, size)  # row 7: an OSError is the medium's, nothing is decided
     match judge(evidence, end, acknowledged=False):
         case Verdict.CLEAN_END:  # row 1
             return Tail(evidence.not_zero, 0)
@@ -140,6 +142,33 @@ def _check_closed(end: SegmentEnd, closed: Closed) -> None:
             end.offset,
             f"CLOSED says the log ends after batch {closed.last_batch} at offset {closed.end}, but it does not",
         )
+
+
+def batch_follows(files: FileSystem, handle: int, end: SegmentEnd, size: int) -> bool:
+    """Return whether the whole batch that is due at *end* is there: then a `CLOSED` that names this end is outdated.
+
+    One block is read, unless a frame of this segment begins at *end*.
+    """
+    parser = SegmentParser.after_table(end.log_id, end.number, end.due_batch, end.offset)
+    base = end.offset - end.offset % BLOCK_BYTES
+    try:
+        while base < size and not parser.stopped:
+            if any(parser.feed(read_exact(files, handle, BLOCK_BYTES, base), base)):
+                return True
+            base += BLOCK_BYTES
+    except MalformedError:
+        return False
+    return False
+
+
+def _outdated(end: SegmentEnd) -> CorruptionError:
+    """Row 5: return the error, with what to do if the batches after the end are wanted."""
+    return CorruptionError(
+        segment_name(end.number),
+        end.offset,
+        f"CLOSED says the log ends here, but batch {end.due_batch} follows: CLOSED is older than this segment, as "
+        "after copying a log over an older copy; remove CLOSED to keep the batches that follow",
+    )
 
 
 def _damaged(end: SegmentEnd, evidence: Evidence) -> CorruptionError:

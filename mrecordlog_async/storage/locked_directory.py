@@ -107,7 +107,7 @@ class LockedDirectory(LogDirectory):
             self.sync()
 
     def remove_closed(self) -> None:
-        """Remove `CLOSED`, durably: one that outlives the next batch would make it look like damage."""
+        """Remove `CLOSED`, durably, before the next batch: a log that has both does not open."""
         self.files.unlink(self.closed_path)
         self.sync()
 

@@ -15,6 +15,7 @@ from mrecordlog_async.format.runs import APPEND
 from mrecordlog_async.format.table import TABLE
 from mrecordlog_async.maintenance.lenient_replay import SalvagedQueue
 from mrecordlog_async.maintenance.salvage import salvage
+from mrecordlog_async.maintenance.verify import verify
 from tests import damage
 
 SEGMENT_BYTES = 65_536
@@ -252,6 +253,25 @@ def test_the_end_of_a_log_that_was_closed_is_no_torn_tail(directory: Path, broke
     assert found.torn_bytes == 0
     assert len(found.damage) == 2
     assert all(queue.maybe_gone for queue in found.queues)
+
+
+def test_a_note_of_an_end_that_batches_follow_is_damage(directory: Path) -> None:
+    """Opening refuses the log, repair does not: it reads to the end, and the report says what to do."""
+
+    async def more(log: MultiRecordLog) -> None:
+        await log.append_record("a", None, b"more")
+
+    build(directory, two_segments)
+    older = (directory / "CLOSED").read_bytes()
+    build(directory, more)
+    (directory / "CLOSED").write_bytes(older)
+    (queue,) = read(directory).values()
+    assert (sorted(records(queue)), queue.missing) == ([0, 1, 2], [])
+    found = verify(directory)
+    assert not found.ok
+    assert [(each.segment, each.reason) for each in found.damage] == [
+        ("CLOSED", "CLOSED is older than the last segment; remove it")
+    ]
 
 
 @pytest.mark.parametrize("log_id", [None, bytes(16)], ids=["older", "of another log"])

@@ -29,6 +29,8 @@ from mrecordlog_async.format.header import (
 )
 from mrecordlog_async.format.record import Commit, encode_commit
 from mrecordlog_async.format.table import Table, decode_table, encode_table
+from mrecordlog_async.maintenance.salvage import salvage
+from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import Buffer
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from mrecordlog_async.storage.segment import SegmentFile
@@ -221,7 +223,7 @@ async def test_closed_that_cannot_be_read_is_refused(directory: Path, tmp_path: 
 
 
 async def test_bytes_after_the_end_that_closed_names_are_left_alone(directory: Path, tmp_path: Path) -> None:
-    """With CLOSED, nothing after the end that it states is read, judged or zeroed."""
+    """With CLOSED, what follows the end that it states is neither judged nor zeroed, unless it is the next batch."""
     states = await write_log(directory, tmp_path / "unused")
     path = damage.last_segment(directory)
     end = damage.batch_ends(path)[-1]
@@ -231,6 +233,58 @@ async def test_bytes_after_the_end_that_closed_names_are_left_alone(directory: P
     assert log.recovery_report.clean
     assert path.read_bytes()[end + 10 : end + 13] == b"xyz"
     assert (await reopen(directory))[0] == found
+
+
+async def test_a_closed_that_is_older_than_the_batches_after_it_is_refused(directory: Path, tmp_path: Path) -> None:
+    """A copy over an older one may keep its CLOSED: no batch is hidden, and without CLOSED everything is there."""
+    await write_log(directory, tmp_path / "unused")
+    mixed = damage.copy(directory, tmp_path / "mixed")
+    async with MultiRecordLog.open(directory, segment_bytes=1 << 20) as log:
+        await log.append_records("q", None, [b"1", bytes(3 * damage.BLOCK_BYTES), b"3"])
+        shutil.copytree(directory, mixed, dirs_exist_ok=True)
+        expected = contents(log)
+    error = await refuses(mixed, damage.last_segment(mixed).name)
+    assert "CLOSED is older" in error.reason and "remove CLOSED" in error.reason
+    (mixed / "CLOSED").unlink()
+    assert (await reopen(mixed))[0] == expected
+
+
+@pytest.mark.parametrize(("segment", "skipped"), [(7, 0), (0, 1)], ids=["another segment", "another number"])
+async def test_a_batch_that_is_not_the_next_one_does_not_contradict_closed(
+    directory: Path, tmp_path: Path, segment: int, skipped: int
+) -> None:
+    """After the end there may be whole batches from when the file was another segment."""
+    states = await write_log(directory, tmp_path / "unused")
+    path = damage.last_segment(directory)
+    end = damage.batch_ends(path)[-1]
+    closed = decode_closed((directory / "CLOSED").read_bytes())
+    stale: list[bytes | memoryview] = []
+    seed = segment_seed(closed.log_id, segment)
+    commit = Commit(closed.log_id, segment, closed.last_batch + 1 + skipped, closed.last_batch, end, segment, 0)
+    encode_unsplit(encode_commit(commit), end, seed, stale)
+    damage.write_at(path, end, b"".join(stale))
+    found, log = await reopen(directory)
+    assert found == states[-1]
+    assert log.recovery_report.clean
+
+
+async def test_a_log_that_is_closed_again_while_it_is_read_is_read_to_its_new_end(
+    directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To a reader without the lock, batches after the CLOSED that it read first are those of a writer."""
+    await write_log(directory, tmp_path / "unused")
+    older = decode_closed((directory / "CLOSED").read_bytes())
+    async with MultiRecordLog.open(directory, segment_bytes=1 << 20) as log:
+        await log.append_record("q", None, b"more")
+        expected = contents(log)
+    results = [older]
+    closed = LogDirectory.closed
+    monkeypatch.setattr(LogDirectory, "closed", lambda self: results.pop() if results else closed(self))
+    with await asyncio.to_thread(ReadOnlyLog.open, directory) as reader:
+        assert contents(reader) == expected
+    results.append(older)
+    assert not (await asyncio.to_thread(salvage, directory)).damage
+    assert not results
 
 
 async def test_closed_is_gone_while_the_log_is_open(directory: Path, tmp_path: Path) -> None:
