@@ -191,7 +191,7 @@ class SealedRuns:
         for at in range(self._at_or_after(position), len(payloads)):
             if not positions[at]:
                 yield Run(firsts[at], offsets[at], payloads[at])
-            elif (cut := self._run(at).cut(position, POSITION_MAX)) is not None:
+            elif (cut := self._run(at).cut(position, POSITION_MAX + 1)) is not None:
                 yield from (cut,) if isinstance(cut, Run) else cut.runs()
 
     def first_from(self, position: int) -> HeldRun | None:

@@ -12,6 +12,7 @@ import pytest
 import mrecordlog_async.engine.collecting as collecting
 from mrecordlog_async import Batch, LogFailedError, MultiRecordLog, QueueNotFoundError
 from mrecordlog_async.format.record import SEALED, OptionValues
+from mrecordlog_async.memory.retained import SEAL_RECORDS, SEAL_SPREAD
 from mrecordlog_async.model import POSITION_MAX
 from tests.engine.test_failing import Failing
 
@@ -108,6 +109,19 @@ async def test_gaps_are_passed_over_without_spinning(log: MultiRecordLog) -> Non
     assert not waiting.done()
     await log.append_record("q", None, b"last")
     assert positions(await waiting) == [2**50 + 1]
+
+
+@pytest.mark.parametrize("by_consumer", [False, True], ids=["tail", "consumer"])
+async def test_a_batch_holds_the_record_at_the_last_position(log: MultiRecordLog, by_consumer: bool) -> None:
+    """Also once it is in a run with gaps, which it completes here."""
+    records = SEAL_RECORDS - log.queue_summary("q").id % SEAL_SPREAD
+    gaps = [2 * number for number in range(records - 1)]
+    await asyncio.gather(*(log.append_record("q", position, b"x") for position in gaps))
+    await log.append_record("q", POSITION_MAX, b"last")
+    await log.truncate("q", gaps[-2])
+    async with log.consumer("q", "c") as consumer:
+        reader = consumer if by_consumer else log.tail("q")
+        assert positions(await asyncio.wait_for(reader.batch(max_wait=0), 60)) == [gaps[-1], POSITION_MAX]
 
 
 async def test_a_tail_with_much_to_read_lets_others_run(log: MultiRecordLog, monkeypatch: pytest.MonkeyPatch) -> None:

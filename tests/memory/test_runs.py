@@ -80,6 +80,14 @@ def test_sealed_runs_are_what_a_list_says(steps: list[tuple[str, int, int]], sta
         assert (runs.oldest(), runs.newest()) == (model[0], model[-1])
 
 
+def test_a_record_at_the_last_position_is_in_the_runs_from_a_position_on() -> None:
+    """A run with gaps is cut at its beginning only."""
+    runs = SealedRuns()
+    _, offsets, payload = a_run(0, 3)
+    runs.append(GappedRun.of([5, 7, POSITION_MAX], offsets, payload))
+    assert [run.first_position for run in runs.starting_at(6)] == [7, POSITION_MAX]
+
+
 def test_retained_runs_are_nothing_to_the_cycle_collector() -> None:
     """A thousand more runs are not one object more for it to visit."""
     runs = Runs()
