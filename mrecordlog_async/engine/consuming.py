@@ -69,6 +69,8 @@ class ConsumingLog(LiveReader, SettingReader):
             return bool(await self._begin(CreateConsumer(self._new_future(), queue, consumer, position, exist_ok)))
         if isinstance(start, datetime):
             tick_of_time(start)  # raises for one in the future, whether a queue matches or not
+        elif start is not None:
+            check_start(start)
         # The rule comes first: no queue can be created between the two without its consumer.
         created = await self._begin(ChangeRule(self._new_future(), queue, consumer, False, exist_ok))
         for found in self._matching(queue):

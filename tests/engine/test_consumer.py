@@ -255,6 +255,15 @@ async def test_a_consumer_begins_at_a_time(log: MultiRecordLog) -> None:
     assert log.consumer_rules() == [("*", "from later on")]
 
 
+@pytest.mark.parametrize("start", [-1, 2**63, True, "5"])
+async def test_a_start_that_is_no_position_leaves_no_rule(log: MultiRecordLog, start: Any) -> None:
+    """Whether a queue matches the pattern or not."""
+    for pattern in ("q*", "none*"):
+        with pytest.raises((ValueError, TypeError), match="position must be"):
+            await log.create_consumer(pattern, "c", start=start)
+    assert log.consumer_rules() == []
+
+
 async def test_a_rule_gives_every_queue_a_consumer(directory: Path, log: MultiRecordLog) -> None:
     """Those that exist, and new ones in the same moment as they are; also after a restart, until it is removed."""
     await log.create_queue("other")
