@@ -122,6 +122,8 @@ class Consumers(Reads):
     async def delete_consumer(self, queue: str, consumer: str) -> None:
         """Delete *consumer* of *queue*, or with a pattern the rule, and the consumer of every queue that matches.
 
+        If there is no rule for a pattern, but a queue of exactly that name has the consumer, it is deleted there.
+
         Args:
             queue: The queue, or the pattern that was passed to `create_consumer`.
             consumer: The name.

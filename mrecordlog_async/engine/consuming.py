@@ -88,7 +88,8 @@ class ConsumingLog(LiveReader, SettingReader):
         """Delete *consumer* of *queue*, or with a pattern the rule, and the consumer of every queue that matches.
 
         Durable under every policy. A queue that keeps records until they are acknowledged is truncated to the slowest
-        of its other consumers.
+        of its other consumers. If there is no rule for a pattern, but a queue of exactly that name has the consumer, it
+        is deleted there.
 
         Args:
             queue: The queue, or the pattern that was passed to `create_consumer`.
@@ -103,7 +104,13 @@ class ConsumingLog(LiveReader, SettingReader):
         if not is_pattern(queue):
             await self._begin(DeleteConsumer(self._new_future(), queue, consumer))
             return
-        await self._begin(ChangeRule(self._new_future(), queue, consumer, True, False))
+        try:
+            await self._begin(ChangeRule(self._new_future(), queue, consumer, True, False))
+        except ConsumerNotFoundError:
+            if not self._has_consumer(queue, consumer):
+                raise
+            await self._begin(DeleteConsumer(self._new_future(), queue, consumer))
+            return
         for found in self._matching(queue):
             calls = [
                 self._begin(DeleteConsumer(self._new_future(), name, consumer, queue_id)) for name, queue_id in found
@@ -264,10 +271,14 @@ class ConsumingLog(LiveReader, SettingReader):
 
     def _check_consumer_name(self, queue: str, consumer: object) -> None:
         """Raise ConsumerNameError if *consumer* is invalid. The name of one that exists on *queue* passes."""
-        found = self._queues.get(queue)
-        exists = isinstance(consumer, str) and found is not None and consumer in found.consumers
-        if not exists and not any((rule.pattern, rule.name) == (queue, consumer) for rule in self._queues.rules):
+        if self._has_consumer(queue, consumer):
+            return
+        if not any((rule.pattern, rule.name) == (queue, consumer) for rule in self._queues.rules):
             check_new_consumer_name(consumer, self.limits.name_bytes)
+
+    def _has_consumer(self, queue: str, consumer: object) -> bool:
+        found = self._queues.get(queue)
+        return isinstance(consumer, str) and found is not None and consumer in found.consumers
 
     def _start(self, queue: str, start: Start | None) -> int | None:
         """Return the position that *start* means; None stays None."""

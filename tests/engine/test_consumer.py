@@ -264,6 +264,21 @@ async def test_a_start_that_is_no_position_leaves_no_rule(log: MultiRecordLog, s
     assert log.consumer_rules() == []
 
 
+async def test_a_consumer_of_a_queue_with_a_star_in_its_name_can_be_deleted(log: MultiRecordLog) -> None:
+    """Where there is a rule it is deleted first, with the consumer of every queue that matches."""
+    for queue in ("a*b", "axb"):
+        await log.create_queue(queue)
+        async with log.consumer(queue, "c"):
+            pass
+    await log.delete_consumer("a*b", "c")
+    assert [*log.consumers("a*b"), *log.consumers("axb")] == ["c"]
+    with pytest.raises(ConsumerNotFoundError):
+        await log.delete_consumer("a*b", "c")
+    await log.create_consumer("a*b", "c")
+    await log.delete_consumer("a*b", "c")
+    assert [*log.consumers("a*b"), *log.consumers("axb"), *log.consumer_rules()] == []
+
+
 async def test_a_rule_gives_every_queue_a_consumer(directory: Path, log: MultiRecordLog) -> None:
     """Those that exist, and new ones in the same moment as they are; also after a restart, until it is removed."""
     await log.create_queue("other")
