@@ -22,8 +22,9 @@ from dataclasses import replace
 from itertools import islice
 from typing import NamedTuple
 
-from mrecordlog_async.errors import PositionAheadError, PositionTruncatedError, QueueSealedError
+from mrecordlog_async.errors import ConsumerOwnedError, PositionAheadError, PositionTruncatedError, QueueSealedError
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
+from mrecordlog_async.memory.settings import is_pattern
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.record_log import RecordLog
 
@@ -65,11 +66,13 @@ async def carry_settings(log: RecordLog, queue: str, settings: QueueSettings, cr
 async def _carry_consumer(
     log: RecordLog, queue: str, consumer: str, position: int, owner: str | None, created: bool
 ) -> None:
-    attaches = created and owner is not None
+    # A queue whose name contains `*` is a pattern to `create_consumer`, and a queue to attach to.
+    attaches = is_pattern(queue) or (created and owner is not None)
     is_new = not attaches and await log.create_consumer(queue, consumer, start=position, exist_ok=True)
-    if owner is not None and (is_new or created):
-        async with log.consumer(queue, consumer, start=position, owner=owner):
-            pass  # it has its owner now
+    if attaches or (is_new and owner is not None):
+        with suppress(ConsumerOwnedError):  # it exists in an older queue
+            async with log.consumer(queue, consumer, start=position, owner=owner):
+                pass  # it has its owner now
     if created and not is_new:
         # It may be one that a rule made. One that cannot be moved stays behind, and reads records again.
         with suppress(PositionAheadError, PositionTruncatedError):

@@ -66,6 +66,23 @@ def test_lines_without_positions_are_appended(tmp_path: Path) -> None:
         assert list(log.range("orders")) == [(0, b"hello"), (1, b"hello"), (2, b"hello")]
 
 
+def test_a_consumer_of_a_queue_with_a_star_in_its_name_comes_back_alone(tmp_path: Path) -> None:
+    """It makes no rule, so no other queue gets a consumer that nobody asked for; a second load leaves it there."""
+
+    async def fill(log: MultiRecordLog) -> None:
+        for queue in ("a*b", "axb"):
+            await log.create_queue(queue)
+            await log.append_records(queue, None, [b"1", b"2", b"3"])
+        async with log.consumer("a*b", "c") as consumer:
+            await consumer.acknowledge(1)
+
+    source, copy = build(tmp_path / "wal", fill), tmp_path / "copy"
+    lines = mrecordlog("dump", source).out
+    for _ in range(2):
+        assert mrecordlog("load", copy, stdin=lines).code == 0
+        assert settings_seen(copy) == settings_seen(source)
+
+
 def test_a_wrong_line_is_named(tmp_path: Path) -> None:
     """The lines before an invalid one are stored; the command reports where it stopped."""
     lines = '{"queue": "q", "text": "one"}\n{"queue": "q", "payload": "not base64"}\n'
