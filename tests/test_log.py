@@ -6,6 +6,7 @@ import asyncio
 import pickle
 import threading
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 from mrecordlog_async import (
     Limits,
     LogClosedError,
+    LogFailedError,
     LogFullError,
     LogLockedError,
     LogState,
@@ -966,6 +968,41 @@ def test_another_event_loop_is_refused(directory: Path) -> None:
     asyncio.run(use())
     loop.run_until_complete(log.close())
     loop.close()
+
+
+@pytest.mark.parametrize(
+    ("closes", "error", "reason"),
+    [(True, LogClosedError, "the log is closed"), (False, LogFailedError, "the event loop ended")],
+    ids=["closed", "loop ended"],
+)
+def test_a_log_that_has_ended_says_so_on_any_loop(
+    directory: Path, closes: bool, error: type[Exception], reason: str
+) -> None:
+    """Nobody is sent back to a loop that no longer helps."""
+
+    async def end() -> MultiRecordLog:
+        log = await MultiRecordLog.open(directory)
+        if closes:
+            await log.close()
+        return log
+
+    log = asyncio.run(end())
+
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: log.append("q", b"x"),
+        lambda: log.truncate("q", 0),
+        log.sync,
+        log.drain,
+    ]
+
+    async def use() -> None:
+        for call in calls:
+            with pytest.raises(error, match=reason):
+                await call()
+        with pytest.raises(error, match=reason):
+            log.append_soon("q", b"x")
+
+    asyncio.run(use())
 
 
 def test_a_second_loop_of_the_thread_cannot_join_a_waiting_group(directory: Path) -> None:

@@ -290,13 +290,14 @@ class Admission:
             self._sleeper.set_result(None)
 
     def _check_loop(self) -> None:
-        """Raise LogClosedError unless the caller runs on the log's event loop."""
+        """Raise unless the caller runs on the log's event loop: LogClosedError, or why the log takes no more calls."""
         try:
             running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
         except RuntimeError:  # the caller's thread runs no loop
             running = None
         if running is not self._loop:
-            raise LogClosedError(ELSEWHERE)
+            # In a forked child, or once the log is closed, no loop would help.
+            raise self.closed() if self.closed is not None else LogClosedError(ELSEWHERE)
         self._thread_id = get_ident()  # a loop that was stopped may go on in another thread
 
     def _put(self, command: Command) -> None:

@@ -228,6 +228,49 @@ def test_forked_child_that_forgets_the_log_releases_nothing(directory: Path) -> 
     assert "never closed" not in run.stderr
 
 
+CALLING = """
+import asyncio, os, sys
+from mrecordlog_async import LogClosedError, MultiRecordLog
+
+loop = asyncio.new_event_loop()
+log = loop.run_until_complete(MultiRecordLog.open(sys.argv[1]).__aenter__())
+
+async def call():
+    calls = {
+        "append": lambda: log.append("q", b"x"),
+        "append_soon": lambda: log.append_soon("q", b"x"),
+        "truncate": lambda: log.truncate("q", 0),
+        "sync": log.sync,
+        "drain": log.drain,
+    }
+    for name, begin in calls.items():
+        try:
+            await begin()
+        except LogClosedError as error:
+            print(name, error, sep=": ", flush=True)
+
+if os.fork() == 0:
+    asyncio.run(call())
+    os._exit(0)
+os.wait()
+loop.run_until_complete(log.close())
+"""
+
+
+def test_forked_child_is_told_that_the_log_is_not_its_own(directory: Path) -> None:
+    """Every change says so, on the child's own event loop as well."""
+    run = subprocess.run(
+        [sys.executable, "-c", CALLING, str(directory)],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    said = "the log belongs to the process that opened it, not to its forked child"
+    calls = ("append", "append_soon", "truncate", "sync", "drain")
+    assert run.stdout.splitlines() == [f"{call}: {said}" for call in calls], run.stderr
+
+
 class Payload(bytes):
     """A payload that a weak reference can watch."""
 
