@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress, count
 
@@ -238,5 +239,7 @@ def copy_for_waiter(error: Exception) -> Exception:
     if isinstance(error, RecordLogError):
         return error.copy()
     if isinstance(error, OSError):
-        return type(error)(*error.args)
+        fresh = copy.copy(error)  # with its file names, which `args` lacks
+        fresh.__cause__ = error.__cause__
+        return fresh
     return error

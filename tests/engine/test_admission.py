@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 
 from mrecordlog_async.engine.admission import BATCH_BYTES
 from mrecordlog_async.engine.appends import Appends
 from mrecordlog_async.engine.capacity import Capacity
-from mrecordlog_async.engine.commands import SINGLE_OVERHEAD_BYTES, Append, AppendGroup, Command, Sync
+from mrecordlog_async.engine.commands import SINGLE_OVERHEAD_BYTES, Append, AppendGroup, Command, Sync, copy_for_waiter
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.options import Limits
 
@@ -27,6 +28,18 @@ def single(admission: Appends, queue: str, payload: bytes) -> asyncio.Future[obj
 def taken_payloads(commands: list[Command]) -> list[bytes]:
     """Return the payloads of the appends among *commands*."""
     return [p for command in commands if isinstance(command, AppendGroup | Append) for p in command.payloads]
+
+
+def test_each_waiter_gets_all_of_an_error() -> None:
+    """Its own copy, with the paths, the notes and the cause."""
+    error = OSError(errno.EXDEV, "not here", "/from", None, "/to")
+    error.add_note("noted")
+    error.__cause__ = cause = ValueError("why")
+    copied = copy_for_waiter(error)
+    assert copied is not error
+    assert isinstance(copied, OSError)
+    assert (str(copied), copied.filename, copied.filename2) == (str(error), "/from", "/to")
+    assert (copied.__cause__, copied.__notes__) == (cause, ["noted"])
 
 
 async def test_everything_charged_is_given_back() -> None:

@@ -34,9 +34,10 @@ async def fill(log: MultiRecordLog, records: int) -> None:
 
 
 async def append_until_refused(log: MultiRecordLog) -> None:
-    """Append until a roll is due, which must be refused."""
-    with pytest.raises(FileNotFoundError, match="renamed, replaced or removed"):
+    """Append until a roll is due, which must be refused with the path."""
+    with pytest.raises(FileNotFoundError, match="renamed, replaced or removed") as caught:
         await fill(log, 3)
+    assert caught.value.filename == log.directory
 
 
 async def positions(directory: Path) -> list[int]:
