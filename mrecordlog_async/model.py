@@ -28,6 +28,9 @@ Start = int | datetime
 
 OFFSET_BYTES = 4
 
+OFFSET_STOP = 2**31
+"""Offsets in a run are below this: they are signed 32-bit integers."""
+
 RUN_BYTES = 32_768
 """A call's records are split into runs of about this size, offsets included, so that a damaged frame loses little."""
 
@@ -470,5 +473,8 @@ _ONES = int.from_bytes(b"\1\0\0\0" * _MANY, "little")
 
 @lru_cache(maxsize=4096)
 def offsets_of_one(payload_bytes: int) -> bytes:
-    """Return the offsets of a run of one record. Records of the same size share the object (48 bytes in memory)."""
-    return b"\0\0\0\0" + payload_bytes.to_bytes(OFFSET_BYTES, "little")
+    """Return the offsets of a run of one record; raise OverflowError for 2 GiB or more.
+
+    Records of the same size share the object (48 bytes in memory).
+    """
+    return b"\0\0\0\0" + payload_bytes.to_bytes(OFFSET_BYTES, "little", signed=True)

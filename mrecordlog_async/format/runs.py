@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from mrecordlog_async.format.fields import RecordError, unpack
 from mrecordlog_async.format.frame import Buffer
-from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, RUN_BYTES, Run, offsets_of_one, pack_offsets
+from mrecordlog_async.model import OFFSET_BYTES, OFFSET_STOP, POSITION_MAX, RUN_BYTES, Run, offsets_of_one, pack_offsets
 
 APPEND, MANY, APPEND_MORE = 4, 7, 13
 
@@ -125,7 +125,8 @@ def decode_append(body: memoryview | bytes, *rest: memoryview) -> Append:
         raise RecordError(f"a run goes beyond the last position: {first_position} and {count} records")
     payload = b"".join((body[payload_at:], *rest)) if rest else bytes(body[payload_at:])
     offsets = bytes(body[_APPEND.size : payload_at])
-    if count == 1 and offsets == (shared := offsets_of_one(len(payload))):
+    # A payload of 2 GiB has no offsets: `check_run` refuses it.
+    if count == 1 and len(payload) < OFFSET_STOP and offsets == (shared := offsets_of_one(len(payload))):
         return Append(queue_id, Run(first_position, shared, payload), kind == APPEND_MORE)
     run = Run(first_position, offsets, payload)
     check_run(run)

@@ -6,7 +6,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from mrecordlog_async.model import Run
+from mrecordlog_async.model import OFFSET_STOP, Run
 from mrecordlog_async.quickwit.record import APPEND, DELETE, TOUCH, TRUNCATE, LogRecord
 
 CALL_BYTES = 1 << 20
@@ -18,10 +18,17 @@ class PositionError(ValueError):
 
 
 def runs_of(records: Iterable[tuple[int, bytes]]) -> Iterator[Run]:
-    """Yield *records*, each a position and a payload, as runs of about `CALL_BYTES`, with a new run after every gap."""
+    """Yield *records*, each a position and a payload, as runs of about `CALL_BYTES`, with a new run after every gap.
+
+    Raises ValueError for a payload that is too large for a log.
+    """
     payloads: list[bytes] = []
     first = size = 0
     for position, payload in records:
+        if len(payload) >= OFFSET_STOP:
+            raise ValueError(
+                f"position {position}: {len(payload)} bytes are too much for a log, whose records are below 2 GiB"
+            )
         if payloads and (position != first + len(payloads) or size + len(payload) > CALL_BYTES):
             yield Run.of(first, payloads)
             payloads = []

@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mrecordlog_async.engine.commit import PlannedMany, PlannedRun
 from mrecordlog_async.engine.encode import build_records, encode_records, split_into_runs
 from mrecordlog_async.format.runs import MANY_BYTES_MAX, MANY_RECORDS_MAX, Append, Many, appends_of
 from mrecordlog_async.model import RUN_BYTES, Run
+from mrecordlog_async.quickwit.state import runs_of
+
+
+class Large(bytes):
+    """A payload that says it has 2 GiB."""
+
+    def __len__(self) -> int:
+        return 2**31
+
+
+def test_a_run_holds_less_than_2_gib() -> None:
+    """Its offsets have 31 bits: a larger payload is refused, and none gets a negative offset."""
+    with pytest.raises(OverflowError):
+        Run.of(0, [Large()])
+    with pytest.raises(ValueError, match="position 7: 2147483648 bytes are too much"):
+        list(runs_of([(7, Large())]))
 
 
 async def test_runs_are_about_a_block() -> None:
