@@ -89,7 +89,7 @@ class QueueNameError(RecordLogError, ValueError):
 
 
 class PositionInPastError(RecordLogError):
-    """The position is already taken by a different record.
+    """The position is already taken by a different record, or was skipped: it is below the next one.
 
     Attributes:
         queue: The queue.
@@ -107,11 +107,12 @@ class PositionInPastError(RecordLogError):
         self.outcome_unknown = outcome_unknown
 
     def message(self) -> str:
-        taken = f"queue {self.queue!r}: position {self.position} is already taken, the next one is {self.next_position}"
+        taken = "is already taken" if self.outcome_unknown else "is already taken or was skipped"
+        place = f"queue {self.queue!r}: position {self.position} {taken}, the next one is {self.next_position}"
         if not self.outcome_unknown:
-            return taken
+            return place
         return (
-            f"{taken}; the records that had these positions were truncated, so whether this call was stored before is "
+            f"{place}; the records that had these positions were truncated, so whether this call was stored before is "
             "unknown"
         )
 
@@ -345,7 +346,8 @@ class RecordTooLargeError(RecordLogError):
         self.limit = limit
 
     def message(self) -> str:
-        advice = "raise the limit or split the record" if self.limit == "record_bytes" else "send less in one call"
+        one_record = self.limit == "record_bytes"
+        advice = "raise the limit or split the record" if one_record else "send fewer or smaller records in one call"
         unit = "records" if self.limit == "max_records" else "bytes"
         return f"{self.size_bytes} {unit} exceed {self.limit} ({self.limit_bytes}); {advice}"
 
@@ -415,8 +417,8 @@ class LogFailedError(RecordLogError):
         written: Whether the call that raised this was stored: "unknown" if its batch met the failure (after reopening
             it is there as a whole, or not at all), "no" if it came later, "acknowledged" where `close` reports calls
             that had returned.
-        in_doubt: For each queue with acknowledged changes that were never synced, the first position they concern. A
-            crash of the machine may take them. Always empty under `PersistPolicy.always()`.
+        in_doubt: For each queue with acknowledged changes that were never synced, the position that the first of them
+            concerns. A crash of the machine may take them. Always empty under `PersistPolicy.always()`.
     """
 
     def __init__(self, cause: str, written: str = "no", in_doubt: Mapping[str, int] | None = None) -> None:
@@ -430,7 +432,7 @@ class LogFailedError(RecordLogError):
             call = "changes that were acknowledged before may be lost"
         else:
             call = (
-                "whether this call was stored is unknown" if self.written == "unknown" else "this call was not stored"
+                "whether this call was stored is unknown" if self.written == "unknown" else "this call stored nothing"
             )
         parts = [f"the log failed ({self.cause})", call]
         if self.in_doubt:

@@ -216,7 +216,7 @@ class MultiRecordLog(DrainingLog):
         Raises:
             QueueNotFoundError: No queue has this name, and *create* is False.
             PositionInPastError: The position is taken by a different record, or by a truncated one that can no longer
-                be compared (`outcome_unknown`).
+                be compared (`outcome_unknown`), or it is in a gap.
             QueueSealedError: The queue is sealed.
             RecordTooLargeError: The record can never fit.
             LogFullError: A limit of the log or of the queue is reached, or the disk is full. Nothing was written.

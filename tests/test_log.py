@@ -26,6 +26,7 @@ from mrecordlog_async import (
     QueueExistsError,
     QueueNameError,
     QueueNotFoundError,
+    QueueOptions,
     Record,
     RecordTooLargeError,
 )
@@ -168,6 +169,14 @@ async def test_another_payload_at_a_taken_position_is_refused(log: MultiRecordLo
     with pytest.raises(QueueExistsError):
         await log.create_queue("q")
     assert log.stats().refused["past"] == 2
+
+
+async def test_a_position_in_a_gap_is_refused_as_skipped(log: MultiRecordLog) -> None:
+    """No record has it, so the message does not say that it is certainly taken."""
+    await log.append_record("q", 0, b"a")
+    await log.append_record("q", 10, b"b")
+    with pytest.raises(PositionInPastError, match="position 5 is already taken or was skipped, the next one is 11"):
+        await log.append_record("q", 5, b"x")
 
 
 async def append_in_past(log: MultiRecordLog, position: int, payloads: list[bytes]) -> bool:
@@ -755,6 +764,10 @@ async def test_too_large_records_are_refused_at_once(directory: Path) -> None:
             await log.append_records("q", None, [b"x", bytes(1001)])
         with pytest.raises(RecordTooLargeError):
             await log.append_records("q", None, [bytes(1000)] * 6)
+        await log.configure_queue("q", QueueOptions(max_bytes=10))
+        with pytest.raises(RecordTooLargeError, match="smaller records"):  # it is one record already
+            await log.append_record("q", None, bytes(11))
+        await log.configure_queue("q", QueueOptions())
         assert await log.append_record("q", None, bytes(1000)) == 0
 
 
