@@ -202,7 +202,7 @@ class MultiRecordLog(DrainingLog):
 
         A call whose outcome is unknown can be repeated with its position: if the same record is already stored,
         nothing is written. Once truncated, a record is still recognized (by length and checksum) while it is the
-        queue's last append.
+        queue's last append. Single records without a position that are stored together may count as one append.
 
         Args:
             queue: The queue.

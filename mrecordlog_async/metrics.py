@@ -125,6 +125,8 @@ that is taken, a record that can never fit, no such queue, a sealed one, and a l
 class Counters:
     """All counters since the log was opened. Times are in seconds, sizes in bytes.
 
+    The marks of an idle log count as syncs only: not as batches, and not in `written_bytes`.
+
     Attributes:
         appended_records: Records stored.
         appended_bytes: Payload bytes of these.

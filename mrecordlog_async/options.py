@@ -30,9 +30,9 @@ class PersistPolicy:
     | `interval(seconds)` | write | at most the batches of the last *seconds*, newest first |
     | `never()` | write | what the operating system had not written yet, newest first |
 
-    `kill -9` loses nothing under any policy. With `action=FLUSH` no policy syncs by itself. The first batch of an open
-    log, creating and deleting queues and consumers, attaching to a consumer, options, seals, rolling to a new segment,
-    `sync()` and `close()` always sync the whole log.
+    `kill -9` loses nothing under any policy. With `action=FLUSH` no policy syncs each batch, or on a timer. The first
+    batch of an open log, creating and deleting queues and consumers, attaching to a consumer, options, seals, rolling
+    to a new segment, the batch that names dead ones, `sync()` and `close()` always sync the whole log.
 
     Attributes:
         kind: The policy's name.
@@ -103,8 +103,8 @@ class Limits:
 
     Attributes:
         memory_bytes: Retained payloads and their bookkeeping.
-        disk_bytes: Space reserved for segments; one segment takes at most an eighth of it. Truncates, deletes and the
-            spare segment kept ready for them may exceed it by less than a segment.
+        disk_bytes: Space reserved for segments; one segment takes at most an eighth of it, unless a single call needs
+            more. Truncates, deletes and the spare segment kept ready for them may exceed it by less than a segment.
         pending_bytes: Appends that are not stored yet. Above it callers wait, in order.
         record_bytes: One payload; below 2 GiB, and at most pending_bytes.
         name_bytes: The name of a new queue in UTF-8; at most 65,535.

@@ -55,9 +55,10 @@ class ConfiguringLog(ConsumingLog):
 
     @property
     def openings(self) -> tuple[TableOpening, ...]:
-        """The last openings of the log that stored something: a random number, and the first batch of each.
+        """The last openings of the log that stored a batch: a random number, and the first batch of each.
 
-        At most 1,024, oldest first. A log that lacks one that it had before went back to an older state.
+        At most 1,024, oldest first. The mark of an idle log is a batch too. A log that lacks one that it had before
+        went back to an older state.
         """
         return tuple(self._queues.openings)
 
@@ -65,8 +66,9 @@ class ConfiguringLog(ConsumingLog):
     def at(self) -> tuple[int, int]:
         """The state that the log's positions show: the newest opening, and the last batch that changed something.
 
-        It stays the same while nothing changes. The log went back to an older state if it lacks the opening, or if the
-        next opening begins at this batch or before it.
+        It stays the same while nothing changes, but the first batch after an opening always changes it, even if it is
+        the mark of an idle log. The log went back to an older state if it lacks the opening, or if the next opening
+        begins at this batch or before it.
         """
         return self.opening, self._queues.last_batch
 

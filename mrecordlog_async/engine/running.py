@@ -167,8 +167,8 @@ class RunningLog:
         Cancelling stops the waiting, not the closing.
 
         Raises:
-            LogFailedError: Acknowledged changes could not be synced; `in_doubt` names their queues and first
-                positions. Raised after the directory is released, and only under policies weaker than `always()`.
+            LogFailedError: Acknowledged changes could not be synced; `in_doubt` names their queues and positions.
+                Raised after the directory is released, and only under policies weaker than `always()`.
                 Under `always()` a failed log closes without an error: acknowledged changes are on the disk, and
                 every other caller has had an error.
             LogClosedError: Called on another event loop than the log's.

@@ -12,7 +12,7 @@ from mrecordlog_async.recovery.recovered import LogEnd
 
 
 class UnsyncedChanges:
-    """For each queue, the first position that an acknowledged, unsynced change concerns. Owned by the writer.
+    """For each queue, the position that its first acknowledged, unsynced change concerns. Owned by the writer.
 
     *end* is the journal's: its `durable_batch` is the last synced batch, after any kind of sync.
     """
@@ -39,7 +39,7 @@ class UnsyncedChanges:
                 deque(map(self._first_positions.setdefault, record.ids, record.positions), maxlen=0)
 
     def by_name(self, end: LogEnd) -> dict[str, int]:
-        """Return the first position of each queue with such changes. Deleted queues are left out."""
+        """Return the position of the first unsynced change of each queue that has any. Deleted queues are left out."""
         if end.durable_batch >= self._last_batch:
             return {}
         found = ((self._queues.by_id(queue_id), position) for queue_id, position in self._first_positions.items())

@@ -167,7 +167,7 @@ What the records do to the queues
 
 A record for an id that does not exist is damage. The state after a segment must equal the table of the next segment.
 A record is retained while its position is at least its queue's first one. A call is one append: what does not fit into
-its first run follows as APPEND_MORE, in the same batch.
+its first run follows as APPEND_MORE, in the same batch. Single records of several calls may be stored as one append.
 
 Where a log ends
 ================

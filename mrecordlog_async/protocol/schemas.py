@@ -66,7 +66,9 @@ class QueueResponse(Response, frozen=True, gc=False):
 
 
 class AtResponse(Response, frozen=True):
-    """A state of the log: an opening, and a batch. It changes only when queues, positions or consumers do.
+    """A state of the log: an opening, and a batch.
+
+    It changes when queues, positions or consumers do, and with the first batch after an opening.
 
     Attributes:
         nonce: The newest opening, as in `openings` of `/v1/log`.
