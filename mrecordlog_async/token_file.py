@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from pathlib import Path
 
 TOKEN_BYTES_MIN = 16
 
@@ -28,13 +29,23 @@ def read_token(path: str) -> str:
 def read_private_tokens(path: str) -> frozenset[bytes]:
     """Return the tokens that a service accepts. Raises TokenFileError where others can read them, or one is short."""
     tokens, mode = _read(path)
-    if stat.S_ISREG(mode) and mode & 0o077:
+    if stat.S_ISREG(mode) and mode & (0o007 if _is_credential(path) else 0o077):
         raise TokenFileError(f"{path}: other users can read it; run `chmod 600 {path}`")
     if min(map(len, tokens)) < TOKEN_BYTES_MIN:
         raise TokenFileError(
             f"{path}: a token must have at least {TOKEN_BYTES_MIN} characters; make one with `openssl rand -hex 32`"
         )
     return frozenset(tokens)
+
+
+def _is_credential(path: str) -> bool:
+    """Return whether systemd has put the file there (`LoadCredential=`), in a directory of this service alone.
+
+    With `DynamicUser=` it gives read access by an entry of an access control list. The mode then shows the list's mask
+    as the group's bits, 0440, though no group can read the file.
+    """
+    directory = os.environ.get("CREDENTIALS_DIRECTORY")
+    return bool(directory and Path(path).resolve().is_relative_to(Path(directory).resolve()))
 
 
 def _read(path: str) -> tuple[list[bytes], int]:

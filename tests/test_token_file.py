@@ -49,3 +49,20 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
     """The message has the file and the operating system's reason."""
     with pytest.raises(TokenFileError, match="none: cannot read the token file: No such file"):
         read_token(str(tmp_path / "none"))
+
+
+def test_a_credential_of_systemd_may_show_the_mask_of_its_access_list(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With DynamicUser=, LoadCredential= leaves mode 0440. Elsewhere that is a group that can read the file."""
+    path.chmod(0o440)
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    assert read_private_tokens(str(path)) == {FIRST.encode(), SECOND.encode()}
+    path.chmod(0o444)
+    with pytest.raises(TokenFileError, match="other users can read it"):
+        read_private_tokens(str(path))
+    path.chmod(0o440)
+    for elsewhere in ("", str(tmp_path / "credentials")):
+        monkeypatch.setenv("CREDENTIALS_DIRECTORY", elsewhere)
+        with pytest.raises(TokenFileError, match="other users can read it"):
+            read_private_tokens(str(path))
