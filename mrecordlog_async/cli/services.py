@@ -12,15 +12,18 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from mrecordlog_async.cli.exit_codes import FINE, NOT_READY, NotReadyError, UsageError
-from mrecordlog_async.cli.target import RETRY_SECONDS, is_several, names_in, read_tokens
-from mrecordlog_async.errors import QueueNotFoundError
+from mrecordlog_async.cli.exit_codes import FAILED, FINE, NOT_READY, NotReadyError, UsageError
+from mrecordlog_async.cli.explain import explain
+from mrecordlog_async.cli.target import RETRY_SECONDS, is_several, names_in, read_tokens, says_not_ready
+from mrecordlog_async.errors import QueueNotFoundError, RecordLogError
 
 if TYPE_CHECKING:
     from mrecordlog_async.client.client import RecordLogClient
     from mrecordlog_async.client.fleet.fleet import RecordLogFleet
 
 T = TypeVar("T")
+
+Missing = tuple[type[RecordLogError], ...]
 
 
 class One(NamedTuple):
@@ -62,36 +65,59 @@ async def open_fleet(
         yield fleet
 
 
-def servers_of(fleet: RecordLogFleet) -> list[One]:
-    """Return the servers that respond, by name; print those that do not to standard error."""
-    for failure in _failures(fleet):
-        print(f"mrecordlog: {failure}", file=sys.stderr)
-    return [One(one.name, one.log_id, fleet.client(one.log_id)) for one in fleet.servers() if one.reads]
+class Servers:
+    """The servers of a fleet that respond. What fails at one is printed, and the others are not concerned."""
+
+    def __init__(self, fleet: RecordLogFleet) -> None:
+        """Print to standard error which servers do not respond."""
+        failures, servers = _failures(fleet), fleet.servers()
+        for failure in failures:
+            print(f"mrecordlog: {failure}", file=sys.stderr)
+        self._codes = {NOT_READY} if failures or not all(one.reads for one in servers) else set()
+        self._responding = [One(one.name, one.log_id, fleet.client(one.log_id)) for one in servers if one.reads]
+
+    async def each(
+        self, call: Callable[[RecordLogClient], Awaitable[T]], missing: Missing = (QueueNotFoundError,)
+    ) -> AsyncIterator[tuple[One, T]]:
+        """Yield what *call* returns for each server, one after the other, without those that have nothing of the name.
+
+        Args:
+            call: What to do at a server. If it fails there, that is printed, and the next server is called.
+            missing: The errors that say that a server has nothing of the name.
+
+        Yields:
+            The server, and what *call* has returned.
+
+        Raises:
+            RecordLogError: One of *missing*, if no server has anything of the name.
+        """
+        absent: RecordLogError | None = None
+        is_known = False
+        for one in self._responding:
+            try:
+                result = await call(one.client)
+            except missing as error:
+                absent = error
+            except RecordLogError as error:
+                is_known = True
+                self.fail(one, error)
+            else:
+                is_known = True
+                yield one, result
+        if absent is not None and not is_known:
+            raise absent
+
+    def fail(self, one: One, error: RecordLogError) -> None:
+        """Print to standard error what failed at a server, and remember it for the exit code."""
+        print(f"mrecordlog: {one.server}: {explain(error, None)}", file=sys.stderr)
+        self._codes.add(NOT_READY if says_not_ready(error) else FAILED)
+
+    def code(self) -> int:
+        """Return the exit code: failed if a server refused, not ready if one did not respond, at the start or later."""
+        return FAILED if FAILED in self._codes else NOT_READY if self._codes else FINE
 
 
 def _failures(fleet: RecordLogFleet) -> list[str]:
     """Return why each server that does not respond does not, with what to do about a token."""
     advice = "; name a file with the service's token: --token-file FILE, or --token-file NAME=FILE for NAME=URL"
     return [f"{place}: {why}{advice if '(401 ' in why else ''}" for place, why in sorted(fleet.failures().items())]
-
-
-def code_of(fleet: RecordLogFleet) -> int:
-    """Return the exit code of a command that has concerned every server: not ready if one did not respond."""
-    return NOT_READY if fleet.failures() or not all(one.reads for one in fleet.servers()) else FINE
-
-
-async def each(servers: list[One], call: Callable[[RecordLogClient], Awaitable[T]]) -> list[tuple[One, T]]:
-    """Return what *call* returns for each server, without those that have no such queue.
-
-    Raises:
-        QueueNotFoundError: No server has the queue.
-    """
-    found, missing = [], None
-    for one in servers:
-        try:
-            found.append((one, await call(one.client)))
-        except QueueNotFoundError as error:
-            missing = error
-    if not found and missing is not None:
-        raise missing
-    return found

@@ -178,9 +178,14 @@ def run_async(work: Coroutine[Any, Any, int]) -> int:
     try:
         return asyncio.run(work)
     except Exception as error:
-        if type(error).__name__ == "ServiceUnreachableError" or getattr(error, "status", None) == 503:
+        if says_not_ready(error):
             raise NotReadyError(f"{error}{_advice(error)}") from error
         raise
+
+
+def says_not_ready(error: Exception) -> bool:
+    """Return whether *error* says that a service is unreachable or not ready."""
+    return type(error).__name__ == "ServiceUnreachableError" or getattr(error, "status", None) == 503
 
 
 def _advice(error: Exception) -> str:

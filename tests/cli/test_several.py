@@ -5,16 +5,22 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-from collections.abc import Callable, Iterator
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AsyncExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mrecordlog_async.cli.commands.top import _Sources
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.cli.services import open_fleet
-from mrecordlog_async.client import RecordLogClient
+from mrecordlog_async.client import RecordLogClient, ServiceUnreachableError
 from mrecordlog_async.service.options import ServiceOptions
 from tests.cli.running import Ran, mrecordlog
+from tests.client.fleet.proxy import proxied
 from tests.serving import Process, serving
 
 Run = Callable[..., Ran]
@@ -77,6 +83,85 @@ def test_queues_of_several_are_made_listed_read_and_deleted(services: str, run: 
     assert run("delete", services, "q", "--past-consumers").out == "wal-a: q: deleted\nwal-b: q: deleted\n"
 
 
+def test_a_refusal_of_one_server_is_named_and_the_others_do_the_work(services: str, run: Run) -> None:
+    """The same command without the obstacle does the rest: what is done already is not an error."""
+    run("configure", services, "behind", "--create")
+    store(services, "behind")
+    last = services.partition(",")[2]
+    run("consumers", last, "behind", "--create", "slow")
+    refused = run("delete", services, "behind")
+    assert (refused.code, refused.out) == (1, "wal-a: behind: deleted\n")
+    assert refused.err.startswith("mrecordlog: wal-b: queue 'behind': consumer 'slow' stands at 0")
+    again = run("delete", services, "behind")
+    assert (again.code, again.out, again.err) == (1, "", refused.err)
+    assert run("delete", services, "behind", "--past-consumers")[:2] == (0, "wal-b: behind: deleted\n")
+    nobody = run("delete", services, "behind")
+    assert (nobody.code, "'behind' does not exist" in nobody.err) == (1, True)
+
+
+@pytest.mark.parametrize("queue", ["half", "half*"])
+def test_a_consumer_is_created_and_deleted_where_that_is_not_done_yet(queue: str, services: str, run: Run) -> None:
+    """A command that reached one server only is repeated for all. A consumer that nobody has is a misspelt one."""
+    run("configure", services, "half", "--create")
+    first = services.partition(",")[0]
+    run("consumers", first, queue, "--create", "lake")
+    created = run("consumers", services, queue, "--create", "lake")
+    expected = f"wal-a: {queue}: consumer lake exists\nwal-b: {queue}: consumer lake created\n"
+    assert (created.code, created.out) == (0, expected)
+    run("consumers", first, queue, "--delete", "lake")
+    deleted = run("consumers", services, queue, "--delete", "lake")
+    assert (deleted.code, deleted.out) == (0, f"wal-b: {queue}: consumer lake deleted\n")
+    nobody = run("consumers", services, queue, "--delete", "lake")
+    assert (nobody.code, "has no consumer 'lake'" in nobody.err) == (1, True)
+
+
+def test_a_queue_is_sealed_where_it_is_not_sealed_yet(services: str, run: Run) -> None:
+    """The servers where it is already say so in the same words, with the end of the queue there."""
+    run("configure", services, "half-sealed", "--create")
+    run("configure", services.partition(",")[0], "half-sealed", "--seal")
+    sealed = run("configure", services, "half-sealed", "--seal")
+    text = "half-sealed: sealed, ends before position 0\n"
+    assert (sealed.code, sealed.out) == (0, f"wal-a: {text}wal-b: {text}")
+
+
+def test_a_followed_server_that_fails_is_named_and_the_others_are_followed(
+    services: str, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To the end of their queues; the exit code says that not every server was read."""
+    run("configure", services, "followed", "--create")
+    store(services, "followed")
+    run("configure", services, "followed", "--seal")
+    timed_runs = RecordLogClient.timed_runs
+    failed: list[RecordLogClient] = []
+
+    def fail_once(client: RecordLogClient, queue: str, *arguments: Any, **bounds: Any) -> AsyncIterator[Any]:
+        if not failed:
+            failed.append(client)
+            raise ServiceUnreachableError(client.url, 2.0, "connection refused")
+        return timed_runs(client, queue, *arguments, **bounds)
+
+    monkeypatch.setattr(RecordLogClient, "timed_runs", fail_once)
+    done = run("cat", services, "followed", "--follow")
+    assert (done.code, done.out) == (5, "1\n")
+    assert done.err.startswith("mrecordlog: wal-a: http://127.0.0.1:")
+    assert "connection refused" in done.err
+
+
+def test_a_follower_of_several_ends_when_nobody_reads_its_output(services: str, run: Run) -> None:
+    """As `| head` leaves it: without a message, like the follower of one service."""
+    run("configure", services, "piped", "--create")
+    store(services, "piped")
+    command = [sys.executable, "-m", "mrecordlog_async", "cat", services, "piped", "--follow"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.readline()
+        process.stdout.close()
+        store(services, "piped")
+        said = process.stderr.read()
+        assert (process.wait(), said) == (0, "")
+
+
 def test_records_are_appended_to_one_of_several(services: str) -> None:
     """Lines stay together, in order; a queue that is nowhere is a misspelt one unless it is to be created."""
     assert "does not exist" in mrecordlog("append", services, "r", stdin="x").err
@@ -92,6 +177,44 @@ def test_top_shows_the_server_of_each_queue(services: str, run: Run) -> None:
     assert [one["source"] for one in objects(run("top", services, *sample).out)] == ["wal-a", "wal-b"]
     by_name = "dns+" + services.partition(",")[0]
     assert [one["source"] for one in objects(run("top", by_name, *sample).out)] == ["wal-a"]
+
+
+def test_top_shows_a_server_that_was_never_reached(services: str, run: Run) -> None:
+    """By its address, which is all that is known of it, with the reason."""
+    sample = ("--once", "--json", "--interval", "10ms")
+    down, *up = objects(run("top", f"{services},http://127.0.0.1:1", *sample).out)[::-1]
+    assert [one["source"] for one in up] == ["wal-b", "wal-a"]
+    assert (down["source"], down["state"], down["error"]) == ("http://127.0.0.1:1", "unreachable", "connection refused")
+
+
+async def test_top_shows_a_server_under_its_name_once_it_responds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The line of its address ends then."""
+    monkeypatch.setattr("mrecordlog_async.cli.services.RETRY_SECONDS", 0.0)
+    names = [ServiceOptions(name=f"wal-{name}") for name in "ab"]
+    async with (
+        serving(tmp_path / "a", names[0]) as a,
+        serving(tmp_path / "b", names[1]) as b,
+        proxied(b.port) as to_b,
+        AsyncExitStack() as stack,
+    ):
+        to_b.cut()
+        arguments = argparse.Namespace(log=f"{a.url},{to_b.url}", more=(), token_file=None)
+        sources = _Sources(arguments, stack)
+        await sources.add(arguments.log)
+        await sources.sample(first=True)
+        assert [(one.source, one.lost_since is None) for one in sources.histories] == [
+            ("wal-a", True),
+            (to_b.url, False),
+        ]
+        to_b.targets = [b.port]
+        await sources.fleets[0].look()
+        await sources.sample()
+        assert [(one.source, one.lost_since is None) for one in sources.histories] == [
+            ("wal-a", True),
+            ("wal-b", True),
+        ]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from typing import Any
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.output import plural
 from mrecordlog_async.cli.parser import COUNT, CommandLine, Parser
-from mrecordlog_async.cli.services import each, open_fleet, refuse_several, servers_of
+from mrecordlog_async.cli.services import Servers, open_fleet, refuse_several
 from mrecordlog_async.cli.standard_input import read_input, read_lines
 from mrecordlog_async.cli.target import (
     WRITE_RETRY_SECONDS,
@@ -100,7 +100,8 @@ async def _append_to_fleet(arguments: argparse.Namespace) -> int:
     queue, records, last = arguments.queue, 0, None
     async with open_fleet(arguments, WRITE_RETRY_SECONDS) as fleet:
         if not arguments.create:  # a fleet creates queues where they are needed, also misspelt ones
-            await each(servers_of(fleet), lambda client: client.queue_summary(queue))
+            async for _ in Servers(fleet).each(lambda client: client.queue_summary(queue)):
+                pass
         try:
             async with fleet.producer(queue) as producer:
                 async for payloads in read_lines() if arguments.lines else _whole_input():

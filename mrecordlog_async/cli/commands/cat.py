@@ -16,14 +16,16 @@ import base64
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterable, Iterator
 from datetime import datetime
+from typing import Any
 
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.output import open_log
 from mrecordlog_async.cli.parser import COUNT, MOMENT, CommandLine, Parser
-from mrecordlog_async.cli.services import One, code_of, each, open_fleet, refuse_several, servers_of
+from mrecordlog_async.cli.services import One, Servers, open_fleet, refuse_several
 from mrecordlog_async.cli.target import add_log, connect, is_service, is_several, run_async
+from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.memory.times import tick_of_time
 from mrecordlog_async.model import Run, Times, text_of_tick
@@ -120,25 +122,37 @@ async def _read_services(arguments: argparse.Namespace) -> int:
     if arguments.start is not None or arguments.stop is not None:
         refuse_several(arguments, "a position is one of a single log")
     queue, bounds = arguments.queue, {"limit": arguments.limit, "follow": arguments.follow}
-
-    async def read(one: One) -> None:
-        async for runs, times in one.client.timed_runs(queue, arguments.since, **bounds):
-            for run in runs:
-                write(run, times, arguments, one.server)
-            if arguments.follow:
-                sys.stdout.buffer.flush()
-
     async with open_fleet(arguments) as fleet:
+        servers = Servers(fleet)
+
+        async def read(one: One) -> None:
+            try:
+                async for runs, times in one.client.timed_runs(queue, arguments.since, **bounds):
+                    for run in runs:
+                        write(run, times, arguments, one.server)
+                    if arguments.follow:
+                        sys.stdout.buffer.flush()
+            except RecordLogError as error:
+                servers.fail(one, error)
+
         # A server that does not have the queue has no records of it.
-        having = [one for one, _ in await each(servers_of(fleet), lambda client: client.queue_summary(queue))]
+        having = [one async for one, _ in servers.each(lambda client: client.queue_summary(queue))]
         if arguments.follow:
-            async with asyncio.TaskGroup() as group:
-                for one in having:
-                    group.create_task(read(one))
+            await _run_all(map(read, having))
         else:
             for one in having:
                 await read(one)
-    return code_of(fleet)
+        return servers.code()
+
+
+async def _run_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run *work* at once; raise the first error as it is, without a group: only standard output fails here."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            for one in work:
+                group.create_task(one)
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
 
 
 def write(run: Run, times: Times, arguments: argparse.Namespace, server: str | None = None) -> None:

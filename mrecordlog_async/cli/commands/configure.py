@@ -14,13 +14,17 @@ from __future__ import annotations
 import argparse
 import json
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.parser import COUNT, SIZE, TIME, CommandLine, Parser
-from mrecordlog_async.cli.services import code_of, each, open_fleet, servers_of
+from mrecordlog_async.cli.services import Servers, open_fleet
 from mrecordlog_async.cli.target import add_log, is_several, open_placed_target, run_async
+from mrecordlog_async.errors import QueueSealedError
 from mrecordlog_async.options import QueueOptions
+
+if TYPE_CHECKING:
+    from mrecordlog_async.client.client import RecordLogClient
 
 
 def add_parser(command_line: CommandLine) -> Parser:
@@ -71,20 +75,37 @@ async def _one_log(arguments: argparse.Namespace, options: QueueOptions) -> int:
 
 
 async def _everywhere(arguments: argparse.Namespace, options: QueueOptions) -> int:
+    """Configure the queue on every server. Where it is sealed already, --seal succeeds: it can be repeated."""
+    from mrecordlog_async.client.retry import OutcomeUnknownError
+
+    async def configure(client: RecordLogClient) -> tuple[dict[str, Any], str]:
+        try:
+            return await _configure(client, arguments, options)
+        except (QueueSealedError, OutcomeUnknownError) as error:
+            found = error.__cause__ if isinstance(error, OutcomeUnknownError) else error
+            if not arguments.seal or not isinstance(found, QueueSealedError):
+                raise
+            return _sealed(found.queue, found.next_position)
+
     async with open_fleet(arguments) as fleet:
-        for one, (facts, text) in await each(servers_of(fleet), lambda client: _configure(client, arguments, options)):
-            print(json.dumps({"server": one.server, **facts}) if arguments.json else f"{one.server}: {text}")
-    return code_of(fleet)
+        servers = Servers(fleet)
+        async for one, (facts, text) in servers.each(configure):
+            fact = {"server": one.server, **facts}
+            print(json.dumps(fact) if arguments.json else f"{one.server}: {text}", flush=True)
+        return servers.code()
 
 
 async def _configure(log: Any, arguments: argparse.Namespace, options: QueueOptions) -> tuple[dict[str, Any], str]:
     """Configure the queue in a log, or through a client; return what was done, as facts and as text."""
     queue = arguments.queue
     if arguments.seal:
-        ends = await log.seal_queue(queue)
-        return {"queue": queue, "next_position": ends}, f"{queue}: sealed, ends before position {ends}"
+        return _sealed(queue, await log.seal_queue(queue))
     created = arguments.create and await log.create_queue(queue, exist_ok=True, options=options)
     if not created:
         await log.configure_queue(queue, options)
     facts = {"queue": queue, "created": bool(created), **asdict(options)}
     return facts, f"{queue}: created" if created else f"{queue}: configured"
+
+
+def _sealed(queue: str, ends: int) -> tuple[dict[str, Any], str]:
+    return {"queue": queue, "next_position": ends}, f"{queue}: sealed, ends before position {ends}"

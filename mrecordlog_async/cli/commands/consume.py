@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.exit_codes import FAILED, FINE, UsageError
 from mrecordlog_async.cli.parser import COUNT, TIME, CommandLine, Parser
-from mrecordlog_async.cli.services import One, each, open_fleet, servers_of
+from mrecordlog_async.cli.services import Servers, open_fleet
 from mrecordlog_async.cli.target import add_log, is_several, open_target, run_async
 from mrecordlog_async.model import Batch, Record
 
@@ -59,7 +59,7 @@ async def _consume_fleet(arguments: argparse.Namespace) -> int:
     """Consume the queue of every server, as batches arrive."""
     queue = arguments.queue
     async with open_fleet(arguments) as fleet, fleet.consumer(queue, arguments.consumer) as consumer:
-        ends = await _ends(servers_of(fleet), queue, arguments.consumer) if arguments.once else None
+        ends = await _ends(Servers(fleet), queue, arguments.consumer) if arguments.once else None
 
         def is_done(last: FleetBatch | None) -> bool:
             if ends is None:
@@ -71,7 +71,7 @@ async def _consume_fleet(arguments: argparse.Namespace) -> int:
         return await _hand_out(consumer, arguments, is_done)
 
 
-async def _ends(servers: list[One], queue: str, consumer: str) -> dict[str, int]:
+async def _ends(servers: Servers, queue: str, consumer: str) -> dict[str, int]:
     """Return the next position of the queue on each server that has something to hand out, by log."""
 
     async def end_of(client: RecordLogClient) -> int | None:
@@ -82,7 +82,7 @@ async def _ends(servers: list[One], queue: str, consumer: str) -> dict[str, int]
             else None
         )
 
-    return {one.log_id: end for one, end in await each(servers, end_of) if end is not None}
+    return {one.log_id: end async for one, end in servers.each(end_of) if end is not None}
 
 
 async def _consume(arguments: argparse.Namespace) -> int:

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.output import columns, open_log, printable, size
 from mrecordlog_async.cli.parser import START, CommandLine, Parser
-from mrecordlog_async.cli.services import code_of, each, open_fleet, refuse_several, servers_of
+from mrecordlog_async.cli.services import Servers, open_fleet, refuse_several
 from mrecordlog_async.cli.target import add_log, connect, is_service, is_several, open_placed_target, run_async
+from mrecordlog_async.errors import ConsumerNotFoundError, QueueNotFoundError
 from mrecordlog_async.model import ConsumerSummary, Start
 
 if TYPE_CHECKING:
@@ -88,34 +89,37 @@ async def _list_services(arguments: argparse.Namespace) -> int:
         return list((await client.consumers(arguments.queue)).values())
 
     async with open_fleet(arguments) as fleet:
-        found = await each(servers_of(fleet), ask)
+        servers = Servers(fleet)
+        found = [one async for one in servers.each(ask)]
+        code = servers.code()
     facts = [{"server": one.server, **_of_service(each_one)} for one, consumers in found for each_one in consumers]
     if arguments.json:
         _show(facts, True)
     else:
         rows = [(printable(fact["server"]), *_row(fact)) for fact in facts]
         sys.stdout.writelines(columns([("server", *HEADER), *rows], left=3))
-    return code_of(fleet)
+    return code
 
 
 async def _change_several(arguments: argparse.Namespace) -> int:
-    """Create or delete a consumer on every server."""
+    """Create or delete a consumer on every server. What is done there already is done: the command can be repeated."""
     queue, name = arguments.queue, arguments.create or arguments.delete
     if arguments.seek or arguments.start is not None:
         refuse_several(arguments, "a position is one of a single log")
 
-    async def change(client: RecordLogClient) -> None:
+    async def change(client: RecordLogClient) -> dict[str, Any]:
         if arguments.create:
-            await client.create_consumer(queue, name)
-        else:
-            await client.delete_consumer(queue, name)
+            created = await client.create_consumer(queue, name, exist_ok=True)
+            return {"queue": queue, "consumer": name, "created": created}
+        await client.delete_consumer(queue, name)
+        return {"queue": queue, "consumer": name, "deleted": True}
 
-    done = {"queue": queue, "consumer": name, "created" if arguments.create else "deleted": True}
     async with open_fleet(arguments) as fleet:
-        for one, _ in await each(servers_of(fleet), change):
+        servers = Servers(fleet)
+        async for one, done in servers.each(change, missing=(QueueNotFoundError, ConsumerNotFoundError)):
             fact = {"server": one.server, **done}
-            print(json.dumps(fact) if arguments.json else f"{one.server}: {_sentence(done)}")
-    return code_of(fleet)
+            print(json.dumps(fact) if arguments.json else f"{one.server}: {_sentence(done)}", flush=True)
+        return servers.code()
 
 
 def _of_service(one: ConsumerSummary) -> dict[str, Any]:
@@ -181,5 +185,8 @@ def _start(text: str) -> Start:
 
 
 def _sentence(done: dict[str, Any]) -> str:
-    what = "created" if "created" in done else "deleted" if "deleted" in done else f"stands at {done['position']}"
+    if "created" in done:
+        what = "created" if done["created"] else "exists"
+    else:
+        what = "deleted" if "deleted" in done else f"stands at {done['position']}"
     return f"{done['queue']}: consumer {done['consumer']} {what}"

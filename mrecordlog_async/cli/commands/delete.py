@@ -12,7 +12,7 @@ import json
 
 from mrecordlog_async.cli.exit_codes import FINE
 from mrecordlog_async.cli.parser import CommandLine, Parser
-from mrecordlog_async.cli.services import code_of, each, open_fleet, servers_of
+from mrecordlog_async.cli.services import Servers, open_fleet
 from mrecordlog_async.cli.target import add_log, is_several, open_placed_target, run_async
 
 
@@ -43,8 +43,8 @@ async def _delete(arguments: argparse.Namespace) -> int:
 async def _delete_everywhere(arguments: argparse.Namespace) -> int:
     queue, forced = arguments.queue, arguments.past_consumers
     async with open_fleet(arguments) as fleet:
-        deleting = each(servers_of(fleet), lambda client: client.delete_queue(queue, past_consumers=forced))
-        for one, _ in await deleting:
+        servers = Servers(fleet)
+        async for one, _ in servers.each(lambda client: client.delete_queue(queue, past_consumers=forced)):
             fact = {"server": one.server, "queue": queue, "deleted": True}
-            print(json.dumps(fact) if arguments.json else f"{one.server}: {queue}: deleted")
-    return code_of(fleet)
+            print(json.dumps(fact) if arguments.json else f"{one.server}: {queue}: deleted", flush=True)
+        return servers.code()

@@ -22,7 +22,7 @@ from itertools import chain, repeat
 from mrecordlog_async.cli.exit_codes import FINE
 from mrecordlog_async.cli.output import columns, open_log, printable
 from mrecordlog_async.cli.parser import CommandLine, Parser
-from mrecordlog_async.cli.services import code_of, each, open_fleet, servers_of
+from mrecordlog_async.cli.services import Servers, open_fleet
 from mrecordlog_async.cli.settings_text import settings_text
 from mrecordlog_async.cli.target import add_log, connect, is_service, is_several, run_async
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
@@ -59,7 +59,9 @@ async def _list_service(arguments: argparse.Namespace) -> int:
 
 async def _list_services(arguments: argparse.Namespace) -> int:
     async with open_fleet(arguments) as fleet:
-        found = await each(servers_of(fleet), lambda client: client.summary())
+        servers = Servers(fleet)
+        found = [one async for one in servers.each(lambda client: client.summary())]
+        code = servers.code()
     rows = [(one, summary) for one, summaries in found for summary in summaries.values()]
     if arguments.json:
         facts = ({"server": one.server, "log": one.log_id, **asdict(summary)} for one, summary in rows)
@@ -67,7 +69,7 @@ async def _list_services(arguments: argparse.Namespace) -> int:
     else:
         lines = [("server", *HEADER), *((printable(one.server), *_row(summary)) for one, summary in rows)]
         sys.stdout.writelines(columns(lines, left=2))
-    return code_of(fleet)
+    return code
 
 
 def show(summaries: list[QueueSummary], as_json: bool, settings: Sequence[QueueSettings] = ()) -> None:

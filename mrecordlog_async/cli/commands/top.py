@@ -101,14 +101,18 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 
 class _Sources:
-    """The logs that are watched: those of the command line, and the servers of a fleet as they are found."""
+    """The logs that are watched: those of the command line, and the servers of a fleet as they are found.
+
+    An address of a fleet that was not reached yet is shown too, as one that cannot be.
+    """
 
     def __init__(self, arguments: argparse.Namespace, stack: AsyncExitStack) -> None:
         self.histories: list[History] = []
-        self._takes: list[Take] = []
+        self.fleets: list[RecordLogFleet] = []
+        self._watched: list[tuple[History, Take]] = []
+        self._unreached: dict[str, History] = {}  # by address
         self._arguments = arguments
         self._stack = stack
-        self._fleets: list[RecordLogFleet] = []
         self._found: set[str] = set()  # logs of fleets
 
     async def add(self, log: str) -> None:
@@ -116,39 +120,50 @@ class _Sources:
         others = (self._arguments.log, *self._arguments.more)
         one = argparse.Namespace(log=log, more=others, token_file=self._arguments.token_file)
         if is_several(log):
-            self._fleets.append(await self._stack.enter_async_context(open_fleet(one)))
+            self.fleets.append(await self._stack.enter_async_context(open_fleet(one)))
         elif is_service(log):
             self._watch(log, await self._stack.enter_async_context(connect(one, RETRY_SECONDS)))
         else:
-            self.histories.append(History(log))
-            self._takes.append(lambda: asyncio.to_thread(_read, log))
+            self._watched.append((History(log), lambda: asyncio.to_thread(_read, log)))
 
     async def sample(self, *, first: bool = False) -> None:
         """Take a sample of every log at once; one that cannot be reached keeps nobody waiting past its retry.
 
         Raises the error of the first samples if no log can be reached: most likely the address is wrong.
         """
-        for fleet in self._fleets:
+        for fleet in self.fleets:
             for server in fleet.servers():
                 if server.log_id not in self._found:
                     self._found.add(server.log_id)
                     self._watch(server.name, fleet.client(server.log_id))
-        results = await asyncio.gather(*(take() for take in self._takes), return_exceptions=True)
-        for history, result in zip(self.histories, results, strict=True):
+        results = await asyncio.gather(*(take() for _, take in self._watched), return_exceptions=True)
+        now = time.strftime("%H:%M:%S")
+        for (history, _), result in zip(self._watched, results, strict=True):
             if isinstance(result, Sample):
                 history.add(result)
             elif isinstance(result, RecordLogError | OSError | NotReadyError):
-                history.fail(str(getattr(result, "reason", result)), time.strftime("%H:%M:%S"))
+                history.fail(str(getattr(result, "reason", result)), now)
             else:
                 raise result
         if first and all(isinstance(result, BaseException) for result in results):
             found = results[0]
             assert isinstance(found, BaseException)
             raise found
+        self._note_unreached(now)
+        self.histories[:] = [*(history for history, _ in self._watched), *self._unreached.values()]
 
     def _watch(self, name: str, client: RecordLogClient) -> None:
-        self.histories.append(History(name))
-        self._takes.append(lambda: _ask(name, client))
+        self._watched.append((History(name), lambda: _ask(name, client)))
+
+    def _note_unreached(self, now: str) -> None:
+        """Note the addresses and names that gave no server. What was a server before is shown under its name."""
+        before, self._unreached = self._unreached, {}
+        for fleet in self.fleets:
+            known = {one.url for one in fleet.servers()}
+            for place, why in sorted(fleet.failures().items()):
+                if place not in known:
+                    self._unreached[place] = before.get(place) or History(place)
+                    self._unreached[place].fail(why, now)
 
 
 async def _pause(screen: _Screen | None, seconds: float) -> bool:
