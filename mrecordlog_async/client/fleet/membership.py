@@ -1,7 +1,7 @@
 """Keeps the servers of a fleet up to date: looks up names, probes addresses, and says when something has changed.
 
 1. Names are looked up and every place is probed every `LOOK_SECONDS`. In the first minute in which a server does not
-   respond or takes no records, places are probed every `RETRY_SECONDS`.
+   respond or takes no records, places are probed every one and a half `RETRY_SECONDS`.
 2. A new place is probed `PROBES_OF_NEW` times, over a connection each. A doubt (another id, another opening) is settled
    by more rounds of probes before anything is sent there.
 3. A log that was seen once stays known until `forget`, wherever it is: its records are there.
@@ -83,6 +83,10 @@ class Membership:
     def knows(self, server: Server) -> bool:
         """Return whether *server* was not forgotten."""
         return self.servers.get(server.log_id) is server
+
+    def addresses(self) -> list[str]:
+        """Return the addresses and names that the user gave."""
+        return [str(one) for one in self._wanted]
 
     def refusals(self) -> list[str]:
         """Return why servers are refused."""
@@ -177,7 +181,7 @@ class Membership:
         now, missing = self._clock(), dict(self.servers)
         for log_id, place, seen in self._roster.logs():
             missing.pop(log_id, None)
-            self._server(log_id, place).found(place, seen, self._roster.why_refused(log_id, place, now))
+            self._server(log_id, place).found(place, seen, self._roster.why_refused(log_id, place, now), now)
         for server in missing.values():
             server.lost(now)
 

@@ -123,10 +123,10 @@ class Placement:
             return failure
         if refusals := self._membership.refusals():
             return FleetError("; ".join(refusals))
-        known = ", ".join(str(one.place) for one in self._membership.servers.values())
+        known = [str(one.place) for one in self._membership.servers.values()] or self._membership.addresses()
         reasons = [str(failure)] if failure is not None else [*self._membership.failures.values()]
         reason = "; ".join(reasons) or "no server takes records"
-        return ServiceUnreachableError(known or "no server was found", self._retry_seconds, reason)
+        return ServiceUnreachableError(", ".join(known), self._retry_seconds, reason)
 
     def check_open(self) -> None:
         """Raise LogClosedError unless the fleet is open."""

@@ -3,7 +3,8 @@
 1. A key falls into one of `SLOTS` slots, and each slot ranks the logs: the highest hash of slot and log id is its home.
    A log that comes or goes moves only the keys that it takes, or had.
 2. A slot whose record went elsewhere stays with that substitute for `STAY_SECONDS`, also if its home is back before: a
-   server that fails again and again does not scatter the records of a key over its comings and goings.
+   server that fails again and again does not scatter the records of a key over its comings and goings. What the
+   substitute takes after that does not renew it: the slot goes home as soon as its home takes records.
 
 Slots bound what is remembered: an outage touches every key, and there may be any number of keys.
 """
@@ -19,7 +20,7 @@ STAY_SECONDS = 30.0
 
 
 class Substitute(NamedTuple):
-    """The log that takes the records of a slot in place of its home, at least until a time."""
+    """The log that takes the records of a slot in place of its home: until a time, and then while the home is away."""
 
     log_id: str
     until: float
@@ -44,9 +45,9 @@ class Routing:
         """Return the logs in the order in which *slot* tries them: its substitute, if it has one, then by rank."""
         ranked = self._rank(slot)
         substitute = self._substitutes.get(slot)
-        if substitute is None:
+        if substitute is None or now >= substitute.until:
             return ranked
-        if now >= substitute.until or substitute.log_id not in self._logs:
+        if substitute.log_id not in self._logs:
             del self._substitutes[slot]
             return ranked
         return (substitute.log_id, *(log_id for log_id in ranked if log_id != substitute.log_id))

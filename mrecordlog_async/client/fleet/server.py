@@ -18,7 +18,7 @@ SETTLE_SECONDS = 2.0
 
 
 EXPECTED_SECONDS = 60.0
-"""A server that has not responded for longer is not expected back at any moment."""
+"""A server that has taken no records for longer is not expected back at any moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Server:
         self.name = place.name or log_id
         self.place = place
         self.reads = self.writes = False
-        self._lost_at: float | None = None
+        self._away_since: float | None = None  # by probes: since when it has not taken records
         self.refused: str | None = None
         self.opening = ""
         self.client = ServerClient(place, connecting, log_id=log_id, retry_seconds=SETTLE_SECONDS)
@@ -107,7 +107,7 @@ class Server:
     def __repr__(self) -> str:
         return f"<Server {self.name!r} at {self.place}>"
 
-    def found(self, place: Place, seen: Seen, refused: str | None) -> None:
+    def found(self, place: Place, seen: Seen, refused: str | None, now: float) -> None:
         """Note that a probe has found the log at *place*."""
         if place != self.place:
             self.client.move(place)
@@ -115,19 +115,25 @@ class Server:
         self.place, self.refused, self.opening = place, refused, seen.opening
         self.name = place.name or seen.name
         self.reads, self.writes = refused is None, seen.ready and refused is None
-        self._lost_at = None
+        if self.writes:
+            self._away_since = None
+        else:
+            self._note_away(now)
 
     def lost(self, now: float) -> None:
         """Note that no probe has found the log."""
         self.reads = self.writes = False
-        if self._lost_at is None:
-            self._lost_at = now
+        self._note_away(now)
+
+    def _note_away(self, now: float) -> None:
+        if self._away_since is None:
+            self._away_since = now
 
     def is_expected(self, now: float) -> bool:
         """Return whether it does not take records and may do so at any moment: most outages are restarts."""
         if self.writes or self.refused:
             return False
-        return self._lost_at is None or now - self._lost_at < EXPECTED_SECONDS
+        return self._away_since is None or now - self._away_since < EXPECTED_SECONDS
 
     def summary(self) -> ServerSummary:
         """Return what users see of it."""

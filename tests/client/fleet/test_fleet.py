@@ -91,6 +91,15 @@ async def test_without_any_server_a_call_waits_and_then_says_that_nothing_is_sto
         assert here.payload(await here.fleet.append_record("q", b"a")) == b"a"
 
 
+async def test_servers_that_were_never_reached_are_named() -> None:
+    """As the user wrote them, with what each attempt met."""
+    urls = "http://127.0.0.1:1,http://127.0.0.1:2"
+    async with RecordLogFleet(urls, retry_seconds=0.0) as fleet:
+        with pytest.raises(ServiceUnreachableError) as raised:
+            await fleet.append_record("q", b"")
+    assert str(raised.value).startswith("http://127.0.0.1:1, http://127.0.0.1:2 cannot be reached: connection refused")
+
+
 async def test_a_full_server_is_waited_for(tmp_path: Path) -> None:
     """The record stays at its server, and is stored once something was truncated; or the call says that it is full."""
     async with running(tmp_path, retry_seconds=0.2) as here:

@@ -44,6 +44,19 @@ def test_a_slot_stays_with_its_substitute_for_a_while() -> None:
     assert found.order(6, 101.0)[0] == routing(*LOGS).order(6, 0.0)[0]  # other slots are not concerned
 
 
+def test_a_slot_goes_home_as_soon_as_it_may() -> None:
+    """A home that is away for longer than 30 s gets its next record: what went elsewhere meanwhile renews nothing."""
+    found = routing(*LOGS)
+    home, second, _ = found.order(5, 0.0)
+    found.stored(5, second, 100.0)
+    assert found.order(5, 100.0 + STAY_SECONDS)[0] == home  # which is away
+    found.stored(5, second, 100.0 + STAY_SECONDS)
+    assert found.order(5, 101.5 + STAY_SECONDS)[0] == home
+    found.stored(5, home, 102.0 + STAY_SECONDS)
+    found.stored(5, second, 110.0 + STAY_SECONDS)  # away again: another 30 s
+    assert found.order(5, 111.0 + STAY_SECONDS)[0] == second
+
+
 def test_a_substitute_that_fails_is_replaced() -> None:
     """By another one, for another 30 s; or by the home, which needs no substitute."""
     found = routing(*LOGS)

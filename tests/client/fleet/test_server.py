@@ -11,8 +11,8 @@ from aiohttp.test_utils import TestServer
 
 from mrecordlog_async.client import RecordLogFleet
 from mrecordlog_async.client.fleet.addresses import Resolver
-from mrecordlog_async.client.fleet.roster import Place
-from mrecordlog_async.client.fleet.server import Connecting, ServerClient, Tokens
+from mrecordlog_async.client.fleet.roster import Place, Seen
+from mrecordlog_async.client.fleet.server import EXPECTED_SECONDS, Connecting, Server, ServerClient, Tokens
 from mrecordlog_async.service.options import ServiceOptions
 from tests.serving import serving
 
@@ -64,6 +64,29 @@ async def test_a_token_stays_with_its_address() -> None:
     await client.close()
     for server, _ in places:
         await server.close()
+
+
+@pytest.mark.parametrize("responds", [True, False], ids=["responds", "is silent"])
+async def test_a_server_that_takes_no_records_is_expected_for_a_minute(responds: bool) -> None:
+    """Whether it responds meanwhile or not; once it has taken records again, another minute."""
+    place = Place("http://127.0.0.1:1")
+    server = Server("a" * 32, place, Connecting(Tokens(), 5.0, 5.0, 1), 0.0)
+
+    def probe(now: float, *, ready: bool = False) -> None:
+        if ready or responds:
+            server.found(place, Seen("a" * 32, "1", "a", ready), None, now)
+        else:
+            server.lost(now)
+
+    for begun in (100.0, 300.0):
+        probe(begun - 10.0, ready=True)
+        assert not server.is_expected(begun - 10.0)
+        for now in (begun, begun + 30.0, begun + EXPECTED_SECONDS - 0.1):
+            probe(now)
+            assert server.is_expected(now)
+        probe(begun + EXPECTED_SECONDS)
+        assert not server.is_expected(begun + EXPECTED_SECONDS)
+    await server.close()
 
 
 def test_a_token_for_no_server_is_refused() -> None:
