@@ -122,6 +122,7 @@ class _RateClock:
         self._now = asyncio.get_running_loop().time
         self._begun = self._now()
         self._deadline = self._begun + options.body_seconds
+        self._is_pause = False  # what the deadline bounds: a pause, or the time of the whole body
 
     async def wait_for(self, content: StreamReader) -> bytes | None:
         """Return what has arrived, at least one byte unless the body ended; None if the deadline passed."""
@@ -132,10 +133,14 @@ class _RateClock:
             return None
 
     def arrived(self, size: int) -> None:
-        options = self._options
-        self._deadline = min(self._deadline + size / options.body_rate_bytes, self._now() + options.body_seconds)
+        whole = self._deadline + size / self._options.body_rate_bytes
+        pause = self._now() + self._options.body_seconds
+        self._deadline, self._is_pause = min(whole, pause), pause < whole
 
     def detail(self, size: int) -> str:
+        if self._is_pause:
+            longest = self._options.body_seconds
+            return f"the body paused for {longest:g} s after {size} bytes; send it without pauses of that length"
         seconds, rate = self._now() - self._begun, self._options.body_rate_bytes
         return f"the body arrived too slowly: {size} bytes in {seconds:.0f} s; send at least {rate} bytes per second"
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async.service.options import ServiceOptions
+from mrecordlog_async.service.receive import _RateClock
 from mrecordlog_async.service.security import LOOPBACK_HOSTS, host_name
 from tests.cached_files import CachedFiles
 from tests.serving import Served, serving
@@ -166,6 +167,24 @@ async def test_half_a_body_is_408_and_cut(directory: Path, sent: bytes) -> None:
             assert await connection.status() == 408
         assert served.log.next_position("q") == 0
         assert served.service.bodies.receiving_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("arrived_at", "size", "why"),
+    [
+        (1.0, 4 * 1024 * 1024, "the body paused for 10 s after 4194304 bytes; send it without pauses of that length"),
+        (9.0, 1, "the body arrived too slowly: 1 bytes in 19 s; send at least 65536 bytes per second"),
+    ],
+    ids=["pause", "rate"],
+)
+async def test_a_408_says_what_was_too_slow(arrived_at: float, size: int, why: str) -> None:
+    """A client whose body came fast and then paused gets no advice to send more bytes per second."""
+    clock = _RateClock(ServiceOptions())
+    begun = clock._begun
+    clock._now = lambda: begun + arrived_at
+    clock.arrived(size)
+    clock._now = lambda: begun + arrived_at + 10.0
+    assert clock.detail(size) == why
 
 
 # Size and number.
