@@ -20,7 +20,7 @@ from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import Closed, encode_closed
 from mrecordlog_async.format.parse import Batch
 from mrecordlog_async.maintenance.damage import DamagedRange
-from mrecordlog_async.maintenance.headers import read_headers
+from mrecordlog_async.maintenance.headers import LogHeaders, read_headers
 from mrecordlog_async.maintenance.new_directory import free_names, remove_directory, rename_durably
 from mrecordlog_async.maintenance.scan import SegmentScan
 from mrecordlog_async.maintenance.stored_log import StoredLog
@@ -75,7 +75,8 @@ def snapshot(
     Raises:
         FileExistsError: *target* is not empty, or an interrupted snapshot left `TARGET.partial`.
         FileNotFoundError: there is no log in *directory*.
-        CorruptionError: the end of the log is damaged, or with *check* any of it. The target is removed.
+        CorruptionError: the end of the log is damaged, a segment is missing, or with *check* any of it is damaged. The
+            target is removed.
         OSError: the disk could not be read or written. The target is removed, unless that fails too.
     """
     source = LogDirectory.at(directory, filesystem)
@@ -115,7 +116,7 @@ class _Copier:
     def _copy(self, listing: Listing) -> Snapshot:
         self._remove_last()
         self._link_finished(listing.segments[:-1])
-        closed, live = self._copy_last(listing.segments[-1])
+        closed, live = self._copy_last(listing)
         for number in live:
             self._take(number)
         return self._finish(closed, live)
@@ -141,14 +142,17 @@ class _Copier:
                         raise
                     self._can_link = False
 
-    def _copy_last(self, last: int) -> tuple[Closed, range]:
+    def _copy_last(self, listing: Listing) -> tuple[Closed, range]:
         """Copy the last segment up to its last whole batch; return that end, and the live segments before it."""
+        last = listing.segments[-1]
         headers = read_headers(self._source, [last])
+        live = range(headers.oldest, last)
+        _check_nothing_is_missing(listing, headers, live)
         scan = headers.scan(last)
         last_batch = _last_batch(scan)
         self._last = last
         self._last_bytes = _copy_head(self._files, self._source.path_of(last), self._target.path_of(last), scan.end)
-        return Closed(headers.log_id, last, scan.end, last_batch), range(headers.oldest, last)
+        return Closed(headers.log_id, last, scan.end, last_batch), live
 
     def _take(self, number: int) -> None:
         """Give a finished segment its name in the target."""
@@ -173,6 +177,24 @@ class _Copier:
     def _link_path(self, number: int) -> str:
         """Return the path of a link: the segment's name, or a temporary one if a copy will get that name."""
         return self._target.path_of(number) + ("" if self._link else TEMPORARY_SUFFIX)
+
+
+def _check_nothing_is_missing(listing: Listing, headers: LogHeaders, live: range) -> None:
+    """Raise CorruptionError if opening the log would, because its last segment or a live one is missing.
+
+    The snapshot gets its own `CLOSED`, so nothing in it would show where the log ended.
+    """
+    last = listing.segments[-1]
+    listing.check_last_is_here()
+    if headers.damage:
+        raise CorruptionError(headers.damage[0].segment, None, headers.damage[0].reason)
+    if headers.stop > last + 1:
+        closed_in = segment_name(headers.stop - 1)
+        raise CorruptionError(closed_in, None, "the segment is missing, and the log was closed in it")
+    present = frozenset(listing.segments)
+    missing = next((number for number in live if number not in present), None)
+    if missing is not None:
+        raise CorruptionError(segment_name(missing), None, "the segment is missing, and it held live data")
 
 
 def _last_batch(scan: SegmentScan) -> int:

@@ -54,7 +54,7 @@ from mrecordlog_async.recovery.segment_files import (
 )
 from mrecordlog_async.recovery.torn_or_damaged import SegmentEnd, Tail, judge_end
 from mrecordlog_async.storage.directory import Listing, LogDirectory
-from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, segment_name
+from mrecordlog_async.storage.segment import segment_name
 
 Progress = Callable[[RecoveryProgress], None]
 
@@ -128,7 +128,7 @@ class _LogReader:
 
     def read(self) -> Reading:
         closed = self._files.closed() if self._listing.has_closed else None
-        self._check_last_is_here()
+        self._listing.check_last_is_here()
         number = self._listing.segments[-1]
         with self._files.directory.opened(number) as handle:
             last, size = self._begin_last(handle, number, closed)
@@ -138,13 +138,6 @@ class _LogReader:
         chain.check_live_segments(set(self._listing.segments), last.header, recovered.oldest_segment)
         assert chain.state.first_table is not None
         return Reading(recovered, chain.state.first_table, chain.removed)
-
-    def _check_last_is_here(self) -> None:
-        """Raise CorruptionError if a later segment than the last one here was the log's last."""
-        stop = self._listing.stop
-        if stop > self._listing.segments[-1] + 1:
-            name, made = segment_name(stop - 1), segment_name(stop) + TEMPORARY_SUFFIX
-            raise CorruptionError(name, None, f"the segment is missing, and {made} was made after it")
 
     # The segments before the last.
 

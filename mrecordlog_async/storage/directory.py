@@ -68,6 +68,12 @@ class Listing:
         made = [number for name in self.others if (number := temporary_number(name)) is not None]
         return max(self.segments[-1] + 1, *made) if made else self.segments[-1] + 1
 
+    def check_last_is_here(self) -> None:
+        """Raise CorruptionError if a later segment than the last one here was the log's last."""
+        if self.stop > self.segments[-1] + 1:
+            name, made = segment_name(self.stop - 1), segment_name(self.stop) + TEMPORARY_SUFFIX
+            raise CorruptionError(name, None, f"the segment is missing, and {made} was made after it")
+
     @property
     def temporary(self) -> list[str]:
         """Return the names of segments and of a `CLOSED` that were being made."""

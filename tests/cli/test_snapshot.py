@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
 from mrecordlog_async import CorruptionError, MultiRecordLog, ReadOnlyLog
+from mrecordlog_async.cli.main import main
 from mrecordlog_async.engine import older_segments
 from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.storage.filesystem import Buffer
@@ -245,6 +246,45 @@ def test_a_damaged_log_is_not_copied(tmp_path: Path) -> None:
     with pytest.raises(CorruptionError):
         snapshot(str(directory), str(tmp_path / "copy"))
     assert [path.name for path in tmp_path.iterdir()] == ["wal"]
+
+
+def lose_the_last_segment(directory: Path) -> None:
+    """`CLOSED` still names it."""
+    damage.last_segment(directory).unlink()
+
+
+def lose_the_last_segment_after_a_kill(directory: Path) -> None:
+    """A writer that is killed leaves no `CLOSED`. The number of its spare segment shows what is missing."""
+    last = damage.last_segment(directory)
+    spare = last.with_name(f"wal-{int(last.name[4:]) + 1:020}.tmp")
+    last.unlink()
+    (directory / "CLOSED").unlink()
+    spare.touch()
+
+
+def lose_a_live_segment(directory: Path) -> None:
+    damage.segments(directory)[1].unlink()
+
+
+def damage_closed(directory: Path) -> None:
+    damage.flip_byte(directory / "CLOSED", 30)
+
+
+@pytest.mark.parametrize("options", [[], ["--copy"], ["--verify"]])
+@pytest.mark.parametrize(
+    "harm", [lose_the_last_segment, lose_the_last_segment_after_a_kill, lose_a_live_segment, damage_closed]
+)
+def test_a_log_that_misses_a_segment_is_not_copied(
+    tmp_path: Path, harm: Callable[[Path], None], options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A snapshot says itself where it ends, so it would hide the loss: the exit code is 3, and no files are left."""
+    directory = build(tmp_path / "wal", three_queues)
+    harm(directory)
+    with pytest.raises(CorruptionError):
+        ReadOnlyLog.open(directory)
+    assert main(["snapshot", str(directory), str(tmp_path / "copy"), *options]) == 3
+    assert f"{directory} is damaged" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["wal"]
 
 
 def test_an_existing_target_is_left_alone(tmp_path: Path) -> None:
