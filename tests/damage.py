@@ -51,6 +51,13 @@ def cut(path: Path, size: int) -> None:
         file.truncate(size)
 
 
+def set_version(path: Path, version: int) -> None:
+    """Make the header of a segment one that another version of the format has written."""
+    header = bytearray(path.read_bytes()[: HEADER_BYTES - 4])
+    struct.pack_into("<I", header, 8, version)
+    write_at(path, 0, bytes(header) + struct.pack("<I", crc32c(bytes(header))))
+
+
 def frames(path: Path) -> list[tuple[int, int, int, bytes]]:
     """Return (offset, end, kind, payload) of each frame of a segment, up to the first bytes that are not a frame."""
     data = path.read_bytes()

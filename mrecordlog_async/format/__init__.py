@@ -49,6 +49,9 @@ CLOSED, 56 bytes:
         44    8 number of the last batch; 0 if the log has none
         52    4 CRC-32C of bytes 0 to 51
 
+Another version means another format, which may have another checksum. But if the checksum is right with 2 in the place
+of the version, the version itself is damaged.
+
 Frames
 ======
 

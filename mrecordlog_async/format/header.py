@@ -14,6 +14,7 @@ VERSION = 2
 HEADER_BYTES = 64
 
 _HEADER = struct.Struct("<8sI16sQQQQ")
+_VERSION = struct.Struct("<I")
 _CHECKSUM = struct.Struct("<I")
 _CLOSED = struct.Struct("<8sI16sQQQ")
 CLOSED_BYTES = _CLOSED.size + _CHECKSUM.size
@@ -113,7 +114,9 @@ def _unchecked(data: bytes | memoryview, length: int, magic: bytes, what: str) -
     if len(data) != length:
         raise HeaderError(f"{what} has {len(data)} bytes instead of {length}")
     body, checksum = data[: -_CHECKSUM.size], data[-_CHECKSUM.size :]
-    # Skip the checksum for an unknown version, which is reported instead: a later format may use another checksum.
-    if int.from_bytes(body[8:12], "little") == VERSION and _CHECKSUM.pack(crc32c(body)) != checksum:
+    # A later format may use another checksum, so another version is reported first. But if the checksum is right with
+    # this version in its place, only the version is damaged.
+    in_this_version = body[: len(magic)] + _VERSION.pack(VERSION) + body[len(magic) + _VERSION.size :]
+    if (body == in_this_version) != (_CHECKSUM.pack(crc32c(in_this_version)) == checksum):
         raise HeaderError(f"{what} fails its checksum")
     return body

@@ -118,6 +118,16 @@ def test_a_header_that_is_damaged_costs_no_record(directory: Path) -> None:
     assert [(queue["records"], queue["missing"]) for queue in facts["queues"]] == [(RECORDS, []), (RECORDS, [])]
 
 
+def test_a_version_that_is_damaged_costs_no_record(directory: Path) -> None:
+    """A flipped bit in the version of the last segment's header is damage, not a log of another version."""
+    damage.flip_byte(damage.last_segment(directory), 8, 4)
+    ran = mrecordlog("verify", directory)
+    assert ran.code == 3
+    assert f"{damage.last_segment(directory).name} at offset 0" in ran.out
+    facts = json.loads(mrecordlog("repair", directory, "--json").out)
+    assert [(queue["records"], queue["missing"]) for queue in facts["queues"]] == [(RECORDS, []), (RECORDS, [])]
+
+
 def test_a_queue_that_lost_every_record_keeps_its_positions(tmp_path: Path) -> None:
     """The new log has the queue, empty, and its positions continue after those lost."""
 

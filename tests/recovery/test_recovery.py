@@ -373,7 +373,7 @@ async def test_unknown_version_says_so(directory: Path, tmp_path: Path) -> None:
     """A later format is refused by name, not taken for damage."""
     crashed = tmp_path / "crashed"
     await write_log(directory, crashed)
-    damage.write_at(damage.last_segment(crashed), 8, b"\x03")
+    damage.set_version(damage.last_segment(crashed), 3)
     assert "version 3" in (await refuses(crashed)).reason
 
 
@@ -381,7 +381,7 @@ async def test_version_1_is_refused_by_name(directory: Path, tmp_path: Path) -> 
     """A directory of the format before says how its records come into this one."""
     crashed = tmp_path / "crashed"
     await write_log(directory, crashed)
-    damage.write_at(damage.last_segment(crashed), 8, b"\x01")
+    damage.set_version(damage.last_segment(crashed), 1)
     assert "dump the log with that release" in (await refuses(crashed)).reason
 
 
