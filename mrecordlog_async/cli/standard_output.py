@@ -27,7 +27,7 @@ class _Descriptor(io.FileIO):
 
 
 def name_standard_output() -> None:
-    """Let `sys.stdout` raise OutputError. One that something replaced, such as a test, stays."""
+    """Let `sys.stdout` raise OutputError, and take any path. One that something replaced, such as a test, stays."""
     output = sys.__stdout__
     if output is None or output is not sys.stdout:
         return
@@ -35,7 +35,8 @@ def name_standard_output() -> None:
     sys.stdout = io.TextIOWrapper(
         io.BufferedWriter(cast(io.RawIOBase, raw)),
         encoding=output.encoding,
-        errors=output.errors,
+        # A path may have bytes that are not UTF-8, and a report of work that was done must not fail because of them.
+        errors="surrogateescape" if output.errors == "strict" else output.errors,
         line_buffering=output.line_buffering,
         write_through=output.write_through,
     )

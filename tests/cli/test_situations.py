@@ -276,6 +276,21 @@ def test_a_full_disk_behind_standard_output_is_code_1(place: Place, command: tup
                 assert ran.returncode == FAILED
 
 
+@pytest.mark.skipif(sys.platform == "darwin", reason="APFS has only names in UTF-8")
+def test_a_path_that_is_not_utf_8_is_printed_as_it_is(place: Place) -> None:
+    """The work is done, so the exit code is 0, however strict the encoding of standard output is."""
+    target = os.fsencode(place.path) + b"/back\xff"
+    ran = subprocess.run(
+        [sys.executable, "-m", "mrecordlog_async", "snapshot", place.intact, target],
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": "utf-8:strict"},
+        timeout=60,
+    )
+    assert (ran.returncode, ran.stderr) == (FINE, b"")
+    assert target in ran.stdout
+    assert os.path.isdir(target)
+
+
 def test_append_to_nothing_names_the_switch(tmp_path: Path) -> None:
     """A log is created only on purpose."""
     ran = mrecordlog("append", tmp_path / "nowhere", "orders", stdin="x")
