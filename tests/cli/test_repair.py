@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -77,6 +78,22 @@ def test_a_flipped_byte_from_verify_to_open(directory: Path, tmp_path: Path) -> 
     assert [position for position, _ in queues["b"][2]] == [n for n in range(RECORDS) if n != 30]
     assert [payload for _, payload in queues["a"][2]] == [b"a%d " % n * (PAYLOAD_BYTES // 4) for n in range(RECORDS)]
     assert mrecordlog("verify", tmp_path / "wal.repaired").code == 0
+
+
+@pytest.mark.parametrize("typed", [".", "./", "../wal/.", "empty/.."])
+def test_a_repair_of_the_working_directory_is_next_to_it(
+    directory: Path, tmp_path: Path, typed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The damaged directory is never changed, also where its name is not in the path that was typed."""
+    (directory / "empty").mkdir()
+    damage.flip_byte(*frame_of(directory, b"b30"))
+    before = sorted(os.listdir(directory))
+    monkeypatch.chdir(directory)
+    assert main(["repair", typed, "--apply"]) == 0
+    assert f"written to {tmp_path / 'wal.repaired'}; {typed.rstrip('/')} is unchanged" in capsys.readouterr().out
+    assert sorted(os.listdir(directory)) == before
+    with ReadOnlyLog.open(tmp_path / "wal.repaired") as log:
+        assert log.queue_summary("b").records == RECORDS - 1
 
 
 def test_a_missing_segment_names_every_position_in_it(directory: Path) -> None:

@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -57,8 +58,8 @@ def add_parser(command_line: CommandLine) -> Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Repair."""
-    directory = arguments.directory.rstrip("/") or "/"
-    target = arguments.to or directory + REPAIRED_SUFFIX
+    directory = arguments.directory.rstrip("/") or arguments.directory
+    target = arguments.to or _named(directory) + REPAIRED_SUFFIX
     try:
         with Progress("reading") as reading, Progress("writing") as writing:
             outcome = repair(
@@ -78,6 +79,11 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         sys.stdout.writelines(_lines(found, directory, target, written, outcome.raised))
     return DAMAGE if found.damage and not written else FINE
+
+
+def _named(directory: str) -> str:
+    """Return a path that ends with the directory's name: a suffix of `.` or `..` would name something inside it."""
+    return os.path.abspath(directory) if os.path.basename(directory) in ("", os.curdir, os.pardir) else directory
 
 
 def _facts(found: Salvage, written_to: str | None) -> dict[str, object]:
