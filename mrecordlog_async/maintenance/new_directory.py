@@ -1,15 +1,22 @@
 """A directory that gets its name when it is complete: built as `NAME.partial`, made durable, and renamed.
 
-If the work is interrupted, no incomplete directory has the final name.
+1. If the work is interrupted, no incomplete directory has the final name.
+2. The process that builds a directory holds the lock on its `LOCK`: one with an open log does so anyway. So a directory
+   that is being built differs from one that a killed process left.
+3. The directory stays open. If somebody removes it meanwhile, and another run begins one of the same name, that one is
+   neither renamed nor removed here.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 
-from mrecordlog_async.storage.directory import sync_directory, sync_names
+from mrecordlog_async.storage.directory import LogDirectory, make_directories, sync_names
 from mrecordlog_async.storage.filesystem import FileSystem
+from mrecordlog_async.storage.lock import LOCK_NAME, locked_by_another, take_lock
 
 PARTIAL_SUFFIX = ".partial"
 
@@ -34,22 +41,49 @@ def free_names(files: FileSystem, directory: str | os.PathLike[str]) -> tuple[st
     if is_taken:
         raise FileExistsError(errno.EEXIST, "the directory is not empty; name one that does not exist yet", path)
     if name in _names(files, parent):
-        raise FileExistsError(errno.EEXIST, "exists, left over from an interrupted run; remove it and retry", partial)
+        raise FileExistsError(errno.EEXIST, _why_it_exists(files, partial), partial)
     return path, partial
 
 
-def rename_durably(files: FileSystem, partial: str, path: str) -> None:
-    """Give a complete directory its name, so that its files and its path survive a power failure."""
-    sync_directory(files, partial)
+@contextmanager
+def new_directory(files: FileSystem, directory: str | os.PathLike[str]) -> Iterator[str]:
+    """Create a directory for the block to fill, and yield the path that it has until the block ends.
+
+    Then it gets its name. If the block raises an error, the directory is removed, unless that fails too.
+
+    Raises:
+        FileExistsError: *directory* exists, or is being built.
+        FileNotFoundError: The directory was renamed, replaced or removed meanwhile.
+    """
+    path, partial = free_names(files, directory)
+    _make_directory(files, partial)
+    handle = files.open_directory(partial)
+    lock = None
+    try:
+        lock = _lock(files, partial)
+        yield partial
+        _check_place(files, handle, partial)
+        with suppress(FileNotFoundError):
+            files.unlink(f"{partial}/{LOCK_NAME}")
+        rename_durably(files, handle, partial, path)
+    except BaseException:
+        _remove(files, handle, partial)
+        raise
+    finally:
+        if lock is not None:
+            files.close(lock)
+        files.close(handle)
+
+
+def rename_durably(files: FileSystem, handle: int, partial: str, path: str) -> None:
+    """Give a complete directory, open as *handle*, its name, so that its files and its path survive a power failure.
+
+    Raises FileNotFoundError if *partial* names another directory by now.
+    """
+    files.sync_directory(handle)
+    _check_place(files, handle, partial)
     files.rename(partial, path)
     sync_names(files, path)
-
-
-def remove_directory(files: FileSystem, path: str) -> None:
-    """Remove a directory and the files in it."""
-    for name in files.list_names(path):
-        files.unlink(f"{path}/{name}")
-    files.remove_directory(path)
 
 
 def _names(files: FileSystem, path: str) -> list[str]:
@@ -57,3 +91,48 @@ def _names(files: FileSystem, path: str) -> list[str]:
         return files.list_names(path)
     except FileNotFoundError:
         return []
+
+
+def _why_it_exists(files: FileSystem, partial: str) -> str:
+    """Return who is building the directory *partial*, or that nobody is, and what to do."""
+    try:
+        if LOCK_NAME in files.list_names(partial):
+            files.close(files.lock(f"{partial}/{LOCK_NAME}"))
+    except BlockingIOError:
+        owner = locked_by_another(LogDirectory(files, partial)).owner_pid
+        return f"{f'process {owner}' if owner else 'another process'} is writing it; wait until it ends"
+    except OSError:
+        pass  # a file, or a directory of another user
+    return "exists, left over from an interrupted run; remove it and retry"
+
+
+def _make_directory(files: FileSystem, path: str) -> None:
+    """Create the directory *path*; FileExistsError if another run has begun there since the names were checked."""
+    try:
+        files.make_directory(path)
+    except FileNotFoundError:
+        make_directories(files, os.path.dirname(path))
+        files.make_directory(path)
+
+
+def _lock(files: FileSystem, path: str) -> int | None:
+    """Lock the directory *path*. None on a file system without locks, such as some network shares."""
+    try:
+        return take_lock(LogDirectory(files, path))
+    except OSError:
+        return None
+
+
+def _check_place(files: FileSystem, handle: int, path: str) -> None:
+    if not files.is_at(handle, path):
+        reason = "the directory was renamed, replaced or removed while it was written; start again"
+        raise FileNotFoundError(errno.ENOENT, reason, path)
+
+
+def _remove(files: FileSystem, handle: int, path: str) -> None:
+    """Remove the directory that is open as *handle*, and the files in it, if it is still at *path* and if possible."""
+    with suppress(OSError):
+        if files.is_at(handle, path):
+            for name in files.list_names(path):
+                files.unlink(f"{path}/{name}")
+            files.remove_directory(path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
@@ -176,18 +176,22 @@ async def new_log(
     """Build a log that gets the name *directory* only when the block ends without an error.
 
     Raises:
-        FileExistsError: *directory* exists.
+        FileExistsError: *directory* exists, or is being built.
+        FileNotFoundError: The log's directory was renamed, replaced or removed while it was built.
     """
     files = filesystem or OsFileSystem()
     directory, partial = free_names(files, directory)
-    async with await open_placed_log(
-        partial,
-        create=True,
-        policy=PersistPolicy.never(),
-        limits=BUILD_LIMITS,
-        segment_bytes=segment_bytes,
-        kind=RebuiltLog,
-        filesystem=files,
-    ) as log:
-        yield log
-    rename_durably(files, partial, directory)
+    with ExitStack() as stack:
+        async with await open_placed_log(
+            partial,
+            create=True,
+            policy=PersistPolicy.never(),
+            limits=BUILD_LIMITS,
+            segment_bytes=segment_bytes,
+            kind=RebuiltLog,
+            filesystem=files,
+        ) as log:
+            handle = files.open_directory(partial)  # locked, so no other run has begun there
+            stack.callback(files.close, handle)
+            yield log
+        rename_durably(files, handle, partial, directory)

@@ -73,7 +73,8 @@ def repair(
         What was salvaged, and whether it was written.
 
     Raises:
-        FileExistsError: *target* is not empty, or an interrupted repair left `TARGET.partial`.
+        FileExistsError: *target* is not empty, or `TARGET.partial` exists: an interrupted repair left it, or another
+            process is writing it.
         FileNotFoundError: there is no log in *directory*.
         LogLockedError: a process has the log open.
         CorruptionError: no segment is left, or none has a header that can be read.

@@ -21,11 +21,11 @@ from mrecordlog_async.format.header import Closed, encode_closed
 from mrecordlog_async.format.parse import Batch
 from mrecordlog_async.maintenance.damage import DamagedRange
 from mrecordlog_async.maintenance.headers import LogHeaders, read_headers
-from mrecordlog_async.maintenance.new_directory import free_names, remove_directory, rename_durably
+from mrecordlog_async.maintenance.new_directory import new_directory
 from mrecordlog_async.maintenance.scan import SegmentScan
 from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.model import RecoveryProgress
-from mrecordlog_async.storage.directory import Listing, LogDirectory, make_directories
+from mrecordlog_async.storage.directory import Listing, LogDirectory
 from mrecordlog_async.storage.filesystem import Buffer, FileSystem, read_exact, write_all
 from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, segment_name
 
@@ -73,7 +73,8 @@ def snapshot(
         How many segments the snapshot has, and how many bytes were linked and copied.
 
     Raises:
-        FileExistsError: *target* is not empty, or an interrupted snapshot left `TARGET.partial`.
+        FileExistsError: *target* is not empty, or `TARGET.partial` exists: an interrupted snapshot left it, or another
+            process is writing it.
         FileNotFoundError: there is no log in *directory*.
         CorruptionError: the end of the log is damaged, a segment is missing, or with *check* any of it is damaged. The
             target is removed.
@@ -81,17 +82,11 @@ def snapshot(
     """
     source = LogDirectory.at(directory, filesystem)
     files = source.files
-    path, partial = free_names(files, target)
     source.list_log()
-    _make_new_directory(files, partial)
-    try:
+    with new_directory(files, target) as partial:
         made = _Copier(source, LogDirectory(files, partial), link).copy()
         if check:
             StoredLog.open(partial, on_progress=on_progress, filesystem=files).close()
-    except BaseException:
-        remove_directory(files, partial)
-        raise
-    rename_durably(files, partial, path)
     return made
 
 
@@ -212,15 +207,6 @@ def _last_batch(scan: SegmentScan) -> int:
 
 
 # Files.
-
-
-def _make_new_directory(files: FileSystem, path: str) -> None:
-    """Create the directory *path*; FileExistsError if another snapshot has begun there since the names were checked."""
-    try:
-        files.make_directory(path)
-    except FileNotFoundError:
-        make_directories(files, os.path.dirname(path))
-        files.make_directory(path)
 
 
 def _size(files: FileSystem, path: str) -> int:

@@ -201,8 +201,14 @@ def test_everything_is_on_the_disk_before_the_snapshot_has_its_name(tmp_path: Pa
             self.paths[handle] = path
             return handle
 
+        def lock(self, path: str) -> int:
+            handle = super().lock(path)
+            self.paths[handle] = path
+            return handle
+
         def write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
-            self.done.append(("write", self.paths[handle]))
+            if not self.paths[handle].endswith("LOCK"):  # it is removed before the end
+                self.done.append(("write", self.paths[handle]))
             return super().write(handle, buffers, offset)
 
         def sync(self, handle: int) -> None:

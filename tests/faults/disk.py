@@ -293,7 +293,7 @@ class Disk:
 
     def is_at(self, handle: int, path: str) -> bool:
         self._begin("is_at")
-        return self._find(path) == self._handle(handle)[0]
+        return self.exists(path) and self._find(path) == self._handle(handle)[0]
 
     def mode(self, path: str) -> int:
         self._find(path)

@@ -93,7 +93,7 @@ CRATE = crate_files()
 async def take_snapshot(disk: Disk) -> None:
     """Do what `mrecordlog snapshot` does."""
     made = snapshot(DIRECTORY, TARGET, filesystem=disk)
-    assert made.linked_bytes
+    assert made.linked_bytes or disk.fault is not None  # a link that fails may be one that is impossible
 
 
 async def take_copy(disk: Disk) -> None:
