@@ -25,7 +25,7 @@ def free_names(files: FileSystem, directory: str | os.PathLike[str]) -> tuple[st
     """Return the absolute path of a directory to create, and the path that it has while it is built.
 
     Raises:
-        FileExistsError: One of the two exists.
+        FileExistsError: One of the two exists, or cannot be replaced by a rename.
     """
     path = os.path.abspath(os.fsdecode(directory))
     partial = path + PARTIAL_SUFFIX
@@ -40,6 +40,10 @@ def free_names(files: FileSystem, directory: str | os.PathLike[str]) -> tuple[st
         ) from None
     if is_taken:
         raise FileExistsError(errno.EEXIST, "the directory is not empty; name one that does not exist yet", path)
+    if not files.is_replaceable(path):
+        raise FileExistsError(
+            errno.EEXIST, "a symbolic link or a mount point cannot be replaced; name a directory inside it", path
+        )
     if name in _names(files, parent):
         raise FileExistsError(errno.EEXIST, _why_it_exists(files, partial), partial)
     return path, partial

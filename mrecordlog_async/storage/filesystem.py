@@ -69,6 +69,9 @@ class FileSystem(Protocol):
     def is_at(self, handle: int, path: str) -> bool:
         """Return whether *path*, links followed, names the open file or directory."""
 
+    def is_replaceable(self, path: str) -> bool:
+        """Return False if *path* is a symbolic link or a mount point: a directory cannot be renamed over either."""
+
     def mode(self, path: str) -> int:
         """Return the permission bits."""
 

@@ -130,6 +130,14 @@ class OsFileSystem:
         except (FileNotFoundError, NotADirectoryError):
             return False
 
+    def is_replaceable(self, path: str) -> bool:
+        """See `FileSystem`. A mount of a directory of the same file system is not recognized."""
+        try:
+            found = os.lstat(path)
+        except FileNotFoundError:
+            return True
+        return not stat.S_ISLNK(found.st_mode) and found.st_dev == os.stat(os.path.dirname(path)).st_dev
+
     def mode(self, path: str) -> int:
         """See `FileSystem`."""
         return os.stat(path).st_mode & 0o7777

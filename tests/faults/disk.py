@@ -295,6 +295,9 @@ class Disk:
         self._begin("is_at")
         return self.exists(path) and self._find(path) == self._handle(handle)[0]
 
+    def is_replaceable(self, path: str) -> bool:
+        return True
+
     def mode(self, path: str) -> int:
         self._find(path)
         return 0o700

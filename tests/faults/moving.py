@@ -85,6 +85,9 @@ class MovingDisk:
     def is_at(self, handle: int, path: str) -> bool:
         return True
 
+    def is_replaceable(self, path: str) -> bool:
+        return True
+
     def mode(self, path: str) -> int:
         return 0o700
 

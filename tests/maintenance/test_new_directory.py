@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.maintenance.new_directory import new_directory
+from mrecordlog_async.maintenance.new_directory import free_names, new_directory
 from mrecordlog_async.maintenance.rebuild import new_log
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
@@ -33,24 +35,55 @@ def test_nothing_is_left_of_one_that_fails(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-def test_one_that_is_being_built_is_told_from_a_leftover(tmp_path: Path) -> None:
-    """Whoever removed it would destroy the work of a running process, so the message says to wait."""
+def test_one_that_is_being_built_is_not_called_left_over(tmp_path: Path) -> None:
+    """Removing it would destroy the work of a running process, so the message says to wait."""
     with new_directory(FILES, tmp_path / "new") as partial:
         with pytest.raises(FileExistsError, match=f"process {os.getpid()} is writing it; wait until it ends"):
-            with new_directory(FILES, tmp_path / "new"):
-                raise AssertionError("begun twice")
+            free_names(FILES, tmp_path / "new")
         shutil.copytree(partial, tmp_path / "killed.partial")
     with pytest.raises(FileExistsError, match="left over from an interrupted run"):
-        with new_directory(FILES, tmp_path / "killed"):
-            raise AssertionError("begun in a leftover")
+        free_names(FILES, tmp_path / "killed")
 
 
-async def test_a_log_that_is_being_built_is_told_from_a_leftover(tmp_path: Path) -> None:
-    """An import or a repair that runs says so, as a snapshot does."""
-    async with new_log(str(tmp_path / "new")):
-        with pytest.raises(FileExistsError, match=f"process {os.getpid()} is writing it; wait until it ends"):
-            async with new_log(str(tmp_path / "new")):
-                raise AssertionError("begun twice")
+def build_log(path: Path, work: Callable[[], None]) -> None:
+    """Build a log, as an import and a repair do; *work* is done meanwhile."""
+
+    async def build() -> None:
+        async with new_log(str(path)):
+            work()
+
+    asyncio.run(build())
+
+
+def test_a_log_that_is_being_built_is_not_called_left_over(tmp_path: Path) -> None:
+    """The log of an import or a repair is locked while it is written."""
+    with pytest.raises(FileExistsError, match=f"process {os.getpid()} is writing it; wait until it ends"):
+        build_log(tmp_path / "new", lambda: print(free_names(FILES, tmp_path / "new")))
+
+
+@pytest.mark.parametrize("leads_to", ["other", "nowhere"])
+def test_a_symbolic_link_is_refused_before_anything_is_written(tmp_path: Path, leads_to: str) -> None:
+    """The finished directory could not be renamed over it."""
+    (tmp_path / "other").mkdir()
+    (tmp_path / "new").symlink_to(tmp_path / leads_to)
+    with pytest.raises(FileExistsError, match="cannot be replaced; name a directory inside it"):
+        free_names(FILES, tmp_path / "new")
+    assert free_names(FILES, tmp_path / "new" / "inside")[0] == str(tmp_path / "new" / "inside")
+
+
+class Mounted(OsFileSystem):
+    """A disk on which the directory "new" is a mount point."""
+
+    def is_replaceable(self, path: str) -> bool:
+        return os.path.basename(path) != "new"
+
+
+def test_a_mount_point_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    """The work would be done on the disk that it is mounted over."""
+    (tmp_path / "new").mkdir()
+    with pytest.raises(FileExistsError, match="cannot be replaced; name a directory inside it"):
+        free_names(Mounted(), tmp_path / "new")
+    assert free_names(Mounted(), tmp_path / "new" / "inside")[0] == str(tmp_path / "new" / "inside")
 
 
 def replace(partial: Path) -> None:
@@ -62,18 +95,17 @@ def replace(partial: Path) -> None:
 
 def test_the_directory_of_another_run_gets_no_name(tmp_path: Path) -> None:
     """A half-made directory must not become the target because an earlier run has ended."""
-    with pytest.raises(FileNotFoundError, match="replaced or removed while it was written"):
-        with new_directory(FILES, tmp_path / "new") as partial:
-            replace(Path(partial))
+    replaced = pytest.raises(FileNotFoundError, match="replaced or removed while it was written")
+    with replaced, new_directory(FILES, tmp_path / "new") as partial:
+        replace(Path(partial))
     assert os.listdir(tmp_path) == ["new.partial"]
     assert os.listdir(tmp_path / "new.partial") == ["half"]
 
 
-async def test_the_log_of_another_run_gets_no_name(tmp_path: Path) -> None:
+def test_the_log_of_another_run_gets_no_name(tmp_path: Path) -> None:
     """A half-made log must not become the target because an earlier import has ended."""
     with pytest.raises(FileNotFoundError, match="replaced or removed while it was written"):
-        async with new_log(str(tmp_path / "new")):
-            replace(tmp_path / "new.partial")
+        build_log(tmp_path / "new", lambda: replace(tmp_path / "new.partial"))
     assert os.listdir(tmp_path) == ["new.partial"]
     assert os.listdir(tmp_path / "new.partial") == ["half"]
 

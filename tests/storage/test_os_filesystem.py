@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -33,6 +34,26 @@ def test_asking_whether_a_file_is_open_elsewhere_survives_somebody_who_opens_it(
         [sys.executable, "-c", OPENED_IN_BETWEEN, str(tmp_path / "file")], capture_output=True, text=True, check=False
     )
     assert (asked.returncode, asked.stdout, asked.stderr) == (0, "True\n", "")
+
+
+MOUNTS = [path for path in ("/dev", "/proc", "/sys") if os.path.ismount(path)]
+
+
+def test_a_link_cannot_be_replaced(tmp_path: Path) -> None:
+    """A directory can be renamed over an empty one and to a new name, and over nothing else."""
+    files = OsFileSystem()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "empty")
+    assert files.is_replaceable(str(tmp_path / "empty"))
+    assert files.is_replaceable(str(tmp_path / "new"))
+    assert not files.is_replaceable(str(tmp_path / "link"))
+
+
+@pytest.mark.skipif(not MOUNTS, reason="nothing is mounted")
+@pytest.mark.parametrize("path", MOUNTS)
+def test_a_mount_point_cannot_be_replaced(path: str) -> None:
+    """What is on another file system than its parent is a mount point."""
+    assert not OsFileSystem().is_replaceable(path)
 
 
 def test_names_are_counted(tmp_path: Path) -> None:
