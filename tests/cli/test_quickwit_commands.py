@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
+import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -131,6 +134,26 @@ def test_an_export_names_what_it_leaves_out(tmp_path: Path, capsys: pytest.Captu
     left_out = json.loads(capsys.readouterr().out)["left_out"]
     assert left_out["settings"]["kept"]["consumers"] == {"mailer": 2, "späte": 4}
     assert left_out["rules"] == [{"pattern": "job-*", "consumer": "lake"}]
+
+
+def test_an_export_exists_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The crate opens a directory with only some of the queues, and reports nothing."""
+    build(tmp_path / "wal", three_queues)
+    append = Writer.append
+
+    def fail(writer: Writer, queue: str, position: int | None, payloads: Sequence[bytes]) -> int | None:
+        if queue == "orders":
+            assert sorted(os.listdir(tmp_path)) == ["crate.partial", "wal"]
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return append(writer, queue, position, payloads)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Writer, "append", fail)
+        assert main(["export-quickwit", str(tmp_path / "wal"), str(tmp_path / "crate")]) == 1
+    assert "No space left" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["wal"]
 
 
 @settings(max_examples=25, deadline=None)

@@ -2,7 +2,8 @@
 
 The bytes are those that the crate itself would have written for the same calls: for each queue a create, a truncate if
 its records do not begin at 0, and appends at their positions. The crate has no options, seals or consumers of queues:
-the command names the queues whose settings it leaves out. The log is only read, and may be in use.
+the command names the queues whose settings it leaves out. The log is only read, and may be in use. The target exists
+whole or not at all.
 
   mrecordlog export-quickwit ./wal ./quickwit-wal
 """
@@ -11,20 +12,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 from dataclasses import asdict
 
-from mrecordlog_async.cli.exit_codes import FINE, UsageError
+from mrecordlog_async.cli.exit_codes import FINE
 from mrecordlog_async.cli.output import open_log, plural, printable
 from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.cli.settings_text import settings_text
 from mrecordlog_async.cli.target import directory_argument
+from mrecordlog_async.maintenance.new_directory import free_names, new_directory
 from mrecordlog_async.maintenance.rebuild import QueueCopy, Truncate, calls
 from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.quickwit.files import Directory
 from mrecordlog_async.quickwit.writer import Writer
-from mrecordlog_async.storage.directory import make_directories
-from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 
@@ -40,10 +39,9 @@ def add_parser(command_line: CommandLine) -> Parser:
 def run(arguments: argparse.Namespace) -> int:
     """Export."""
     files = OsFileSystem()
-    _check_empty(files, arguments.target)  # before the whole log is read
-    with open_log(arguments.log) as log:
-        make_directories(files, os.path.abspath(arguments.target))
-        target = Directory(files, arguments.target)
+    free_names(files, arguments.target)  # a name that is taken is reported before the whole log is read
+    with open_log(arguments.log) as log, new_directory(files, arguments.target) as partial:
+        target = Directory(files, partial)
         try:
             records = export(log, Writer(target, keeps_records=False))
             names = log.list_queues()
@@ -81,15 +79,3 @@ def export(log: StoredLog, writer: Writer) -> int:
                 records += call.record_count
     writer.sync()
     return records
-
-
-def _check_empty(files: FileSystem, path: str) -> None:
-    """Raise UsageError if *path* is a file, or a directory with anything in it."""
-    try:
-        names = files.list_names(path)
-    except FileNotFoundError:
-        return
-    except NotADirectoryError:
-        raise UsageError(f"{path} is not a directory: name one that does not exist yet") from None
-    if names:
-        raise UsageError(f"{path} is not empty: name a directory that does not exist yet")
