@@ -42,7 +42,7 @@ class LogHistory(NamedTuple):
     Attributes:
         log: the log's public id.
         opening: identifies the log's current opening.
-        openings: (random number, first batch) of the openings that stored something, oldest first.
+        openings: (random number, first batch) of the openings that stored a batch, oldest first.
         name: what the service calls itself.
     """
 
