@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import base64
 import binascii
+import io
 import json
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from mrecordlog_async.cli.dumped_settings import settings_of
 from mrecordlog_async.cli.exit_codes import UsageError
@@ -45,10 +46,27 @@ def parse_line(number: int, line: str) -> QueueLine | RecordLine | RuleLine:
         facts = json.loads(line)
         if "pattern" in facts:
             return _rule(facts)
-        queue, payload = facts["queue"], _payload(facts)
-        return _queue(queue, facts) if payload is None else RecordLine(queue, facts.get("position"), payload)
+        queue, payload = _name(facts["queue"]), _payload(facts)
+        return _queue(queue, facts) if payload is None else RecordLine(queue, _position(facts), payload)
     except (ValueError, KeyError, TypeError, binascii.Error) as error:
         raise UsageError(f"line {number} is not a valid dump line: {error!r}") from None
+
+
+def as_utf_8(stream: TextIO) -> None:
+    """Let *stream* carry UTF-8, as dumps are, whatever the locale says; other bytes make their line invalid."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(encoding="utf-8", errors="surrogateescape")
+
+
+def _name(queue: object) -> str:
+    if type(queue) is not str or not queue:
+        raise ValueError(f"the name of a queue must be text and not empty, not {queue!r}")
+    queue.encode()  # raises for bytes that are not UTF-8
+    return queue
+
+
+def _position(facts: dict[str, Any]) -> int | None:
+    return None if facts.get("position") is None else _count(facts, "position")
 
 
 def _queue(queue: str, facts: dict[str, Any]) -> QueueLine:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,6 +94,49 @@ def test_a_wrong_line_is_named(tmp_path: Path) -> None:
     assert "line 2 is not a valid dump line" in ran.err
     with ReadOnlyLog.open(tmp_path / "wal") as log:
         assert list(log.range("q")) == [(0, b"one")]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"queue": 5, "text": "x"}',
+        b'{"queue": "", "text": "x"}',
+        b'{"queue": "q", "position": "1", "text": "x"}',
+        b'{"queue": "q", "position": 1.5, "text": "x"}',
+        b'{"queue": "q", "position": true, "text": "x"}',
+        b'{"queue": "q", "position": -1, "text": "x"}',
+        b'{"queue": "q", "first_position": "x"}',
+        b'{"queue": "q", "first_position": -5}',
+        b'{"queue": "q", "text": "\xff"}',
+        b'{"queue": "\xff", "text": "x"}',
+        b"7",
+    ],
+)
+def test_what_no_dump_has_is_named_by_its_line(tmp_path: Path, line: bytes) -> None:
+    """Members of another type, positions below 0, bytes that are not UTF-8: also in a file."""
+    (tmp_path / "lines").write_bytes(b'{"queue": "q", "text": "one"}\n' + line + b"\n")
+    for number, source in enumerate(([], [str(tmp_path / "lines")])):
+        with open(tmp_path / "lines", "rb") as lines:
+            command = [sys.executable, "-m", "mrecordlog_async", "load", str(tmp_path / f"wal-{number}"), *source]
+            done = subprocess.run(command, stdin=lines, capture_output=True, timeout=60)
+        assert done.returncode == 2
+        assert b"line 2 is not a valid dump line" in done.stderr
+        with ReadOnlyLog.open(tmp_path / f"wal-{number}") as log:
+            assert list(log.range("q")) == [(0, b"one")]
+
+
+def test_lines_are_utf_8_whatever_the_locale_says(tmp_path: Path) -> None:
+    """Through pipes with another encoding, a dump loads back to the same bytes."""
+    line = '{"queue": "q", "position": 0, "text": "é €"}\n'.encode()
+    latin = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    command = [sys.executable, "-m", "mrecordlog_async"]
+    subprocess.run([*command, "load", tmp_path / "wal"], input=line, env=latin, check=True, timeout=60)
+    dumped = subprocess.run(
+        [*command, "dump", tmp_path / "wal", "--text"], env=latin, check=True, timeout=60, capture_output=True
+    )
+    with ReadOnlyLog.open(tmp_path / "wal") as log:
+        assert list(log.range("q")) == [(0, "é €".encode())]
+    assert line in dumped.stdout
 
 
 def test_a_position_that_is_taken_stops_the_load(tmp_path: Path) -> None:

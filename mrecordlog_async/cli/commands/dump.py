@@ -31,6 +31,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from mrecordlog_async.cli.dumped_lines import as_utf_8
 from mrecordlog_async.cli.dumped_settings import settings_facts
 from mrecordlog_async.cli.exit_codes import FINE
 from mrecordlog_async.cli.output import open_log
@@ -54,6 +55,7 @@ def add_parser(command_line: CommandLine) -> Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Dump."""
+    as_utf_8(sys.stdout)
     if is_service(arguments.log):
         return run_async(_dump_service(arguments))
     with open_log(arguments.log) as log:

@@ -24,6 +24,7 @@ import os
 import sys
 from collections.abc import Iterable
 
+from mrecordlog_async.cli.dumped_lines import as_utf_8
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.loader import Loader, load
 from mrecordlog_async.cli.output import plural
@@ -47,13 +48,14 @@ def add_parser(command_line: CommandLine) -> Parser:
 def run(arguments: argparse.Namespace) -> int:
     """Load the lines."""
     if arguments.file is None:
+        as_utf_8(sys.stdin)
         return run_async(_run(arguments, sys.stdin))
     if os.path.isdir(arguments.file):
         raise UsageError(
             f"{arguments.file} is a directory; `mrecordlog load-parquet URL {arguments.file}` loads a Delta table or "
             "Parquet files into a service"
         )
-    with open(arguments.file, encoding="utf-8") as lines:
+    with open(arguments.file, encoding="utf-8", errors="surrogateescape") as lines:
         return run_async(_run(arguments, lines))
 
 
