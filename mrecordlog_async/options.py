@@ -177,7 +177,7 @@ class QueueOptions:
         for name in ("max_bytes", "max_records"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or not 1 <= value <= QUEUE_LIMIT_MAX):
-                raise ValueError(f"{name} must be None or an integer above 0, not {value!r}")
+                raise ValueError(f"{name} must be None or an integer in 1 … {QUEUE_LIMIT_MAX}, not {value!r}")
         self._check_age()
         self._check_together()
 
@@ -186,7 +186,8 @@ class QueueOptions:
         if age is None:
             return
         if isinstance(age, bool) or not isinstance(age, int | float) or not 0 < age <= QUEUE_LIMIT_MAX / _SECOND_NS:
-            raise ValueError(f"max_age must be None or a number of seconds above 0, not {age!r}")
+            longest = QUEUE_LIMIT_MAX // _SECOND_NS
+            raise ValueError(f"max_age must be None or seconds above 0 and at most {longest}, not {age!r}")
 
     def _check_together(self) -> None:
         drops = self.when_full == "drop_oldest"

@@ -13,6 +13,18 @@ from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 UNAUTHORIZED = 401
 
+IN_A_SHELL = (
+    ("pass past_consumers=True", "pass --past-consumers"),
+    ("; pass exist_ok=True to use it", ""),
+    ("create it with create_consumer, or create=True", "list those that exist with `mrecordlog consumers LOG`"),
+    (
+        "pass this owner, another consumer's name, or take_over=True if the owner is gone for good",
+        "use the name of another consumer",
+    ),
+    ("raise its limits with configure_queue", "raise its limits with `mrecordlog configure`"),
+)
+"""What the errors of the log advise a Python program, and what that is in a shell."""
+
 
 def explain(error: BaseException, directory: str | None, *, takes_url: bool = True, could_create: bool = False) -> str:
     """Return *error* as a sentence.
@@ -33,11 +45,18 @@ def explain(error: BaseException, directory: str | None, *, takes_url: bool = Tr
         command = command_of(error.owner_pid)
         way_out = "stop it, or if it is a service, name its URL instead of the directory" if takes_url else "stop it"
         return f"{error.directory} is in use by {owner}{f' ({command})' if command else ''}: {way_out}"
+    text = _in_a_shell(sentence_of(error))
     if could_create and isinstance(error, FileNotFoundError | QueueNotFoundError):
-        return f"{sentence_of(error)}; --create creates it"
+        return f"{text}; --create creates it"
     if getattr(error, "status", None) == UNAUTHORIZED:
-        return f"{sentence_of(error)}: name a file with the service's token: --token-file, or MRECORDLOG_TOKEN_FILE"
-    return sentence_of(error)
+        return f"{text}: name a file with the service's token: --token-file, or MRECORDLOG_TOKEN_FILE"
+    return text
+
+
+def _in_a_shell(text: str) -> str:
+    for in_python, in_a_shell in IN_A_SHELL:
+        text = text.replace(in_python, in_a_shell)
+    return text
 
 
 def command_of(process_id: int | None) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -51,8 +52,15 @@ class TextFormatter(logging.Formatter):
 
 def _fields(facts: Mapping[str, object], message: str) -> Iterator[str]:
     for name, value in facts.items():
-        if isinstance(value, PLAIN) and not isinstance(value, bool) and value != "" and str(value) not in message:
+        if isinstance(value, PLAIN) and not isinstance(value, bool) and value != "" and not _says(message, value):
             yield f"{name}={value if isinstance(value, int | float) else json.dumps(value)}"
+
+
+def _says(message: str, value: str | float) -> bool:
+    """Return whether *message* contains *value*; a number only as a word, because each digit may be one of another."""
+    if isinstance(value, str):
+        return value in message
+    return re.search(rf"(?<![^\s(]){re.escape(str(value))}(?=[,;:.)]*(\s|$))", message) is not None
 
 
 def configure(log_format: str, level: str) -> None:

@@ -77,7 +77,7 @@ class Parser(argparse.ArgumentParser):
         """Parse; end the process where anything is left that no argument takes."""
         found, unknown = super().parse_known_args(args, namespace)
         if unknown:
-            self.error(self._explain_unknown(unknown[0]))
+            self.error(self._explain_unknown(unknown[0], sys.argv[1:] if args is None else list(args)))
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
@@ -88,13 +88,15 @@ class Parser(argparse.ArgumentParser):
         what_is_log = WHAT_IS_LOG if message.startswith("missing") and " LOG " in usage else ""
         self.exit(USAGE, f"{self.prog}: {message}\n{usage}{what_is_log}see `{self.prog} --help`\n")
 
-    def _explain_unknown(self, word: str) -> str:
+    def _explain_unknown(self, word: str, line: list[str]) -> str:
         if word.startswith("-"):
             name = word.partition("=")[0]
             return f"unknown option {name}{suggest(name, self.options())}"
         if word.lower() in ON_OR_OFF:
             return f"unexpected {word!r}: a switch takes no value; write --name for on, --no-name for off"
-        return f"unexpected {word!r}: write the arguments before the options"
+        if any(before.startswith("-") for before in line[: line.index(word)]):
+            return f"unexpected {word!r}: write the arguments before the options"
+        return f"unexpected {word!r}: the command takes no argument after {' '.join(self.words) or 'its name'}"
 
     def _format(self, prog: str) -> argparse.HelpFormatter:
         return argparse.RawDescriptionHelpFormatter(prog, max_help_position=HELP_COLUMN, width=self.help_columns)

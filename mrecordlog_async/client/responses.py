@@ -87,7 +87,7 @@ def error_of(reply: Reply) -> RecordLogError:
             case "queue_exists":
                 return QueueExistsError(problem["queue"])
             case "queue_name":
-                return QueueNameError("", detail)
+                return QueueNameError(problem.get("name", ""), problem.get("reason", detail))
             case "position_in_past":
                 unknown = bool(problem.get("outcome_unknown", False))
                 return PositionInPastError(problem["queue"], problem["position"], problem["next_position"], unknown)
@@ -109,7 +109,7 @@ def error_of(reply: Reply) -> RecordLogError:
             case "consumer_exists":
                 return ConsumerExistsError(problem["queue"], problem["consumer"])
             case "consumer_name":
-                return ConsumerNameError("", detail)
+                return ConsumerNameError(problem.get("name", ""), problem.get("reason", detail))
             case "consumer_fenced":
                 facts = problem["queue"], problem["consumer"], problem["epoch"], problem["current_epoch"]
                 return ConsumerFencedError(*facts)

@@ -45,6 +45,16 @@ RETRY_SECONDS = 1
 QUIET_SECONDS = 60.0
 LASTING_SECONDS = 600.0
 DETAIL_CHARACTERS = 500
+NAME_CHARACTERS = 300
+
+IN_HTTP = (
+    ("pass past_consumers=True", "pass past_consumers"),
+    ("pass exist_ok=True", "pass exist_ok=1"),
+    ("create it with create_consumer, or create=True", "create it with PUT, or attach with create"),
+    ("take_over=True", "take_over"),
+    ("raise its limits with configure_queue", "raise its limits in its options"),
+)
+"""What the errors of the log advise a Python program, and what that is in a request."""
 
 logger = logging.getLogger("mrecordlog_async.service")
 
@@ -133,16 +143,29 @@ def problem_of(error: Exception) -> ProblemError:
     return ProblemError(500, "internal", "internal error; see the service's log")
 
 
+def detail_of(error: RecordLogError) -> str:
+    """Return what happened and what to send next."""
+    detail = str(error)
+    for in_python, in_http in IN_HTTP:
+        detail = detail.replace(in_python, in_http)
+    return detail
+
+
+def _name_facts(name: object, reason: str) -> dict[str, str]:
+    """Return what is said of a name that cannot be one. It may have 60 MB, and whatever Python can hold as text."""
+    return {"name": str(name)[:NAME_CHARACTERS].encode(errors="replace").decode(), "reason": reason}
+
+
 def _of_consumer(error: RecordLogError) -> ProblemError | None:
     """Return the problem of an error that names a consumer or its position, None for another error."""
-    detail = str(error)
+    detail = detail_of(error)
     match error:
         case ConsumerNotFoundError():
             return ProblemError(404, "consumer_not_found", detail, queue=error.queue, consumer=error.consumer)
         case ConsumerExistsError():
             return ProblemError(409, "consumer_exists", detail, queue=error.queue, consumer=error.consumer)
         case ConsumerNameError():
-            return bad_request(detail, "consumer_name")
+            return bad_request(detail, "consumer_name", **_name_facts(error.consumer, error.reason))
         case ConsumerFencedError():
             facts: dict[str, Any] = {"queue": error.queue, "consumer": error.consumer, "epoch": error.epoch}
             return ProblemError(409, "consumer_fenced", detail, current_epoch=error.current_epoch, **facts)
@@ -163,7 +186,7 @@ def _of_log(error: RecordLogError) -> ProblemError:
     found = _of_consumer(error)
     if found is not None:
         return found
-    detail = str(error)
+    detail = detail_of(error)
     match error:
         case QueueNotFoundError():
             return ProblemError(404, "queue_not_found", detail, queue=error.queue)
@@ -179,7 +202,7 @@ def _of_log(error: RecordLogError) -> ProblemError:
                 facts["outcome_unknown"] = True
             return ProblemError(409, "position_in_past", detail, **facts)
         case QueueNameError():
-            return bad_request(detail, "queue_name")
+            return bad_request(detail, "queue_name", **_name_facts(error.queue, error.reason))
         case QueueSealedError():
             return ProblemError(409, "queue_sealed", detail, queue=error.queue, next_position=error.next_position)
         case QueueOptionsError():

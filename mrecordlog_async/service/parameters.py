@@ -101,6 +101,8 @@ def time_of_text(text: str, name: str) -> datetime:
     """Return *text*, which the request gives as *name*, as a time that a queue can be searched for."""
     try:
         time = datetime.fromisoformat(text[:40])
+        if time.utcoffset() is None:
+            raise ValueError(f"{text[:40]} has no zone")
         tick_of_time(time)
     except ValueError as error:
         detail = f"{name} must be a time like 2026-11-22T09:30:00Z, with a zone and not in the future: {error}"

@@ -276,11 +276,13 @@ def _tls_options(settings: ServeSettings) -> dict[str, Any]:
 
 
 def _remove_stale_socket(path: str) -> None:
-    """Remove the socket of a killed service; raise OSError if one listens: event loops would replace it."""
+    """Remove the socket of a killed service; raise OSError if one listens, or for a file that is not a socket."""
     if not os.path.isdir(os.path.dirname(os.path.abspath(path))):
         raise FileNotFoundError(errno.ENOENT, "the directory of the socket does not exist; create it", path)
-    if not os.path.exists(path) or not stat.S_ISSOCK(os.stat(path).st_mode):
+    if not os.path.lexists(path):
         return
+    if not os.path.exists(path) or not stat.S_ISSOCK(os.stat(path).st_mode):
+        raise FileExistsError(errno.EEXIST, "this is not a socket; choose another path, or remove it", path)
     with socket.socket(socket.AF_UNIX) as probe:
         try:
             probe.connect(path)

@@ -34,6 +34,13 @@ def test_a_service_that_ends_is_reported_with_its_reason(tmp_path: Path) -> None
     assert "is kept" not in ran.err
 
 
+@pytest.mark.parametrize("option", ["--producers", "--queues"])
+def test_a_demo_that_stores_nothing_is_refused(option: str) -> None:
+    """It would have nothing to lose, and nothing to show."""
+    ran = mrecordlog("demo", option, 0)
+    assert (ran.code, ran.out, ran.err) == (2, "", f"mrecordlog: {option} must be at least 1\n")
+
+
 def test_a_service_that_cannot_listen_is_reported_with_its_reason() -> None:
     """The port belongs to another program."""
     with socket.create_server(("127.0.0.1", 0)) as server:

@@ -70,6 +70,8 @@ def test_the_log_is_the_first_argument(name: str) -> None:
         ("serve --access-log true", "a switch takes no value; write ./true for a directory of that name"),
         ("serve ./wal --access-log=true", "is a switch and takes no value"),
         ("load ./wal --json lines more", "write the arguments before the options"),
+        ("cat ./wal q extra", "cat: unexpected 'extra': the command takes no argument after LOG QUEUE"),
+        ("ls ./wal extra --json", "ls: unexpected 'extra': the command takes no argument after LOG"),
         ("load ./wal --segment-bytes 1XB", "--segment-bytes: '1XB' is not a size such as 512MiB"),
         ("top ./wal --interval soon", "--interval: 'soon' is not a time such as 10s, 500ms or 2m"),
         ("truncate ./wal q last", "POSITION: 'last' is not a whole number from 0"),

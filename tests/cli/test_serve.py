@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import logging
 import os
 import re
 import signal
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async.cli.exit_codes import UsageError
+from mrecordlog_async.cli.logging_setup import TextFormatter
 from mrecordlog_async.cli.settings import persist
 from tests.serving import TIMEOUT_SECONDS, Process
 
@@ -149,6 +151,25 @@ def test_a_unix_socket_is_for_its_user_only(tmp_path: Path) -> None:
         assert run("serve", str(tmp_path / "other"), "--uds", str(path)).returncode == 1
         assert process.stop()[0] == 0
         assert not path.exists()
+
+
+@pytest.mark.parametrize("kind", ["file", "link to nothing"])
+def test_a_file_that_is_no_socket_is_left_alone(tmp_path: Path, kind: str) -> None:
+    """The message says what is there: nobody listens on it, whom one could stop."""
+    path = tmp_path / "notes"
+    path.touch() if kind == "file" else path.symlink_to(tmp_path / "nothing")
+    ended = run("serve", str(tmp_path / "wal"), "--uds", str(path))
+    assert ended.returncode == 2
+    assert f"{path}: this is not a socket; choose another path, or remove it".encode() in ended.stderr
+    assert path.is_symlink() or path.is_file()
+
+
+def test_a_line_of_text_has_every_fact_that_its_message_does_not_say() -> None:
+    """A digit of another number is not the exit code."""
+    facts = {"event": "ended", "exit_code": 2, "path": "/etc/token-2"}
+    record = logging.makeLogRecord({"msg": "cannot read /etc/token-2: 127.0.0.2", "facts": facts})
+    line = TextFormatter().format(record)
+    assert line.endswith('cannot read /etc/token-2: 127.0.0.2 [event="ended" exit_code=2]')
 
 
 def test_settings_come_from_flags_then_variables_then_the_file(tmp_path: Path) -> None:

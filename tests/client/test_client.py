@@ -137,8 +137,17 @@ async def test_errors_are_those_of_the_log(directory: Path) -> None:
             await client.create_queue("q")
         with pytest.raises(QueueNotFoundError):
             await client.append_record("nope", None, b"a")
-        with pytest.raises(QueueNameError):
+        with pytest.raises(QueueNameError) as misnamed:
             await client.create_queue("a\0b")
+        assert str(misnamed.value) == "queue name 'a\\x00b' contains control characters; remove them"
+        with pytest.raises(
+            QueueNameError, match=r"^queue name 'a+\.\.\. is 300 bytes long in UTF-8; the limit is 255$"
+        ):
+            await client.create_queue("a" * 300)
+        with pytest.raises(
+            ConsumerNameError, match=r"^consumer name 'c+\.\.\. is 300 bytes long in UTF-8; the limit is 255$"
+        ):
+            await client.create_consumer("q", "c" * 300)
         with pytest.raises(RecordTooLargeError):
             await client.append_record("q", None, bytes(1_001))
         await client.append_record("q", None, b"a")

@@ -187,6 +187,16 @@ def test_options_that_contradict_are_refused(options: dict[str, object]) -> None
         QueueOptions(**options)  # type: ignore[arg-type]  # wrong on purpose
 
 
+def test_a_limit_that_is_too_large_names_the_largest() -> None:
+    """The advice fits the value."""
+    with pytest.raises(ValueError, match=r"max_bytes must be None or an integer in 1 … 9223372036854775807, not 2\d+$"):
+        QueueOptions(max_bytes=2**64 + 10**19)
+    with pytest.raises(
+        ValueError, match=r"max_age must be None or seconds above 0 and at most 9223372036, not 1e\+11$"
+    ):
+        QueueOptions(max_age=1e11)
+
+
 @pytest.mark.parametrize(
     "options",
     [

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.demo.ledger import Ledger, Verdict, produce, start_producers
 from mrecordlog_async.cli.demo.service import ServiceProcess
-from mrecordlog_async.cli.exit_codes import FAILED, FINE
+from mrecordlog_async.cli.exit_codes import FAILED, FINE, UsageError
 from mrecordlog_async.cli.parser import COUNT, PORT, SIZE, TIME, CommandLine, Parser
 from mrecordlog_async.event_loop import loop_factory
 
@@ -53,6 +53,9 @@ def add_parser(command_line: CommandLine) -> Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the demo."""
+    for name in ("producers", "queues"):
+        if getattr(arguments, name) < 1:
+            raise UsageError(f"--{name} must be at least 1")
     directory = arguments.keep or tempfile.mkdtemp(prefix="mrecordlog-demo-")
     verdict = None
     try:

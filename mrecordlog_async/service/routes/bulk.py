@@ -32,6 +32,7 @@ from mrecordlog_async.protocol.bulk_schemas import (
     TruncateOne,
 )
 from mrecordlog_async.protocol.log_schemas import LOG_ID
+from mrecordlog_async.protocol.problems import detail_of
 from mrecordlog_async.service.fetch import Fetcher, HeldRuns, pinned_bytes
 from mrecordlog_async.service.formats import send, take_runs
 from mrecordlog_async.service.parameters import check_query, time_of_text
@@ -175,7 +176,7 @@ async def _truncate(log: MultiRecordLog, requested: TruncateOne, up_to_consumers
         with suppress(QueueNotFoundError, ConsumerBehindError):
             dropped = await log.truncate(requested.queue, behind.consumer_position - 1, queue_id=summary.id)
             first = behind.consumer_position
-    return QueueTruncated(requested.queue, QueueStatus.BEHIND, dropped, first, next_position, str(behind))
+    return QueueTruncated(requested.queue, QueueStatus.BEHIND, dropped, first, next_position, detail_of(behind))
 
 
 TRUNCATES_AT_ONCE = 1_000

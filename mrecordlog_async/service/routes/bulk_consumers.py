@@ -31,6 +31,7 @@ from mrecordlog_async.protocol.consumer_schemas import (
     AttachManyResponse,
     ConsumerStatus,
 )
+from mrecordlog_async.protocol.problems import detail_of
 from mrecordlog_async.service.queue_checks import check_entries, status_of, summary_of
 from mrecordlog_async.service.routes.bulk import bulk_request
 from mrecordlog_async.service.routes.consumers import checked_owner
@@ -72,7 +73,7 @@ async def _attach(log: MultiRecordLog, wanted: AttachManyRequest, queue: str) ->
         )
         keep = log.queue_options(queue).keep
     except tuple(STATUSES) as error:
-        return AttachedOne(queue, STATUSES[type(error)], detail=str(error))
+        return AttachedOne(queue, STATUSES[type(error)], detail=detail_of(error))
     status, (queue_id, epoch, position) = ConsumerStatus.OK, attached
     return AttachedOne(queue, status, queue_id, epoch, position, keep=keep)
 
@@ -94,9 +95,9 @@ async def _acknowledge(log: MultiRecordLog, one: AcknowledgeOne) -> Acknowledged
     try:
         position = await log.acknowledge(one.queue, one.consumer, one.position, queue_id=summary.id, epoch=one.epoch)
     except ConsumerNameError as error:  # no consumer can have it
-        return AcknowledgedOne(one.queue, one.consumer, ConsumerStatus.NO_CONSUMER, detail=str(error))
+        return AcknowledgedOne(one.queue, one.consumer, ConsumerStatus.NO_CONSUMER, detail=detail_of(error))
     except tuple(STATUSES) as error:
-        return AcknowledgedOne(one.queue, one.consumer, STATUSES[type(error)], detail=str(error))
+        return AcknowledgedOne(one.queue, one.consumer, STATUSES[type(error)], detail=detail_of(error))
     return AcknowledgedOne(one.queue, one.consumer, ConsumerStatus.OK, position)
 
 

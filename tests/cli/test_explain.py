@@ -1,0 +1,44 @@
+"""What a command prints is written for a shell, and what a service responds for a request."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from mrecordlog_async.cli.explain import explain
+from mrecordlog_async.errors import (
+    ConsumerBehindError,
+    ConsumerExistsError,
+    ConsumerNotFoundError,
+    ConsumerOwnedError,
+    LogFullError,
+    RecordLogError,
+)
+from mrecordlog_async.protocol.problems import problem_of
+
+PYTHON = re.compile(r"=True|create_consumer|configure_queue")
+
+
+@pytest.mark.parametrize(
+    ("error", "shell", "request_"),
+    [
+        (ConsumerBehindError("q", "c", 0, 1), "or pass --past-consumers", "or pass past_consumers"),
+        (ConsumerExistsError("q", "c"), "queue 'q' already has a consumer 'c'", "pass exist_ok=1 to use it"),
+        (
+            ConsumerNotFoundError("q", "c"),
+            "with `mrecordlog consumers LOG`",
+            "create it with PUT, or attach with create",
+        ),
+        (ConsumerOwnedError("q", "c", "x"), "use the name of another consumer", "or take_over if the owner is gone"),
+        (LogFullError("queue", 1, 1, "q"), "its limits with `mrecordlog configure`", "raise its limits in its options"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, RecordLogError) else "",
+)
+def test_advice_is_for_the_one_who_reads_it(error: RecordLogError, shell: str, request_: str) -> None:
+    """The errors of the log advise a Python program. Neither a shell nor HTTP has its keywords."""
+    assert PYTHON.search(str(error))
+    printed, detail = explain(error, None), problem_of(error).detail
+    assert printed.endswith(shell)
+    assert request_ in detail
+    assert not PYTHON.search(printed + detail)
