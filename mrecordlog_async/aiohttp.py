@@ -14,9 +14,9 @@
 With `prefix` the application also serves the whole HTTP API of the log below that path; without it only the handlers
 use the log. The API has its own limits, tokens and host names (`ServiceOptions`). It admits the same requests as
 `mrecordlog serve`: on loopback only those whose Host is this machine or one of `options.hosts`; from other machines
-only those with a token. If `options` has tokens, every request needs one, also on loopback and on a Unix socket; only
-health checks do not. The application protects its own routes, and its server sets the deadlines of connections.
-Without TLS, tokens and payloads are sent in the clear.
+only those with a token. If `options` has tokens, every request needs one, also on loopback and on a Unix socket. The
+health checks and the page need none, because the page holds no data. The application protects its own routes, and its
+server sets the deadlines of connections. Without TLS, tokens and payloads are sent in the clear.
 
 Only one process can open a directory: a second worker fails to start with LogLockedError.
 """

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from mrecordlog_async.cli.exit_codes import FAILED, FINE, NOT_READY, NotReadyError, UsageError
 from mrecordlog_async.cli.explain import explain
-from mrecordlog_async.cli.target import RETRY_SECONDS, is_several, names_in, read_tokens, says_not_ready
+from mrecordlog_async.cli.target import (
+    RETRY_SECONDS,
+    is_several,
+    names_in,
+    read_tokens,
+    refusing_wrong_urls,
+    says_not_ready,
+)
 from mrecordlog_async.errors import QueueNotFoundError, RecordLogError
 
 if TYPE_CHECKING:
@@ -56,7 +63,9 @@ async def open_fleet(
     until = time.monotonic() + RETRY_SECONDS
     tokens = read_tokens(arguments)
     single = {name: tokens[name] for name in names_in(arguments.log) if name in tokens}
-    async with RecordLogFleet(arguments.log, token=tokens.get(""), tokens=single, retry_seconds=retry_seconds) as fleet:
+    with refusing_wrong_urls():
+        opening = RecordLogFleet(arguments.log, token=tokens.get(""), tokens=single, retry_seconds=retry_seconds)
+    async with opening as fleet:
         while fleet.failures() and time.monotonic() < until:
             await fleet.look()
         if not any(one.reads for one in fleet.servers()):

@@ -10,8 +10,8 @@ import argparse
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.exit_codes import NotReadyError, UsageError
@@ -108,7 +108,18 @@ def connect(arguments: argparse.Namespace, retry_seconds: float = RETRY_SECONDS)
 
     if is_several(arguments.log):
         raise UsageError(f"{arguments.log} names several services, and this command takes one: name one of them")
-    return RecordLogClient(arguments.log, token=read_tokens(arguments).get(""), retry_seconds=retry_seconds)
+    token = read_tokens(arguments).get("")
+    with refusing_wrong_urls():
+        return RecordLogClient(arguments.log, token=token, retry_seconds=retry_seconds)
+
+
+@contextmanager
+def refusing_wrong_urls() -> Iterator[None]:
+    """Raise UsageError for what a client refuses before it sends anything: LOG is not a URL that it can use."""
+    try:
+        yield
+    except ValueError as error:
+        raise UsageError(str(error)) from None
 
 
 def read_tokens(arguments: argparse.Namespace) -> dict[str, str]:

@@ -40,7 +40,7 @@ class Guard:
         self._accepted: set[str] = set()  # raw Host headers that passed the check
 
     def check(self, request: web.BaseRequest, *, open_to_all: bool = False) -> None:
-        """Raise the problem that keeps *request* out. *open_to_all*: no token needed (health)."""
+        """Raise the problem that keeps *request* out. *open_to_all*: no token needed (health, the page)."""
         headers = request.headers
         # The parser refuses requests with two Host headers or none.
         if self._hosts and headers.get("Host") not in self._accepted:
@@ -77,8 +77,9 @@ class Guard:
 class EmbeddedGuard:
     """The checks of an API inside another application.
 
-    On loopback, Host must be a loopback name or one of *hosts*. Other machines need a token, except for health, unless
-    *exposed* says that the application authenticates requests. A Unix socket is protected by its file permissions.
+    On loopback, Host must be a loopback name or one of *hosts*. Other machines need a token, except for health and the
+    page, unless *exposed* says that the application authenticates requests. A Unix socket is protected by its file
+    permissions.
     """
 
     def __init__(self, tokens: Iterable[bytes], hosts: Iterable[str], *, exposed: bool = False) -> None:
@@ -89,7 +90,7 @@ class EmbeddedGuard:
         self._warned = False
 
     def check(self, request: web.BaseRequest, *, open_to_all: bool = False) -> None:
-        """Raise the problem that keeps *request* out. *open_to_all*: no token needed (health)."""
+        """Raise the problem that keeps *request* out. *open_to_all*: no token needed (health, the page)."""
         transport = request.transport
         local = transport.get_extra_info("sockname") if transport is not None else None
         if type(local) is not tuple:  # a Unix socket

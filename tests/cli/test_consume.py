@@ -43,6 +43,9 @@ def test_consumers_are_created_listed_moved_and_deleted(target: str) -> None:
     assert run("consumers", target, "q", "--seek", "billing", "2020-01-01").stdout.endswith(b"stands at 0\n")
     mistaken = run("consumers", target, "q", "--seek", "billing", "later")
     assert (mistaken.returncode, b"neither a position nor a time" in mistaken.stderr) == (2, True)
+    for more in ([], ["--delete", "billing"], ["--seek", "billing", "0"]):
+        unused = run("consumers", target, "q", "--start", "1", *more)
+        assert (unused.returncode, b"--start is where --create begins" in unused.stderr) == (2, True)
     refused = run("truncate", target, "q", "1")
     assert (refused.returncode, b"billing" in refused.stderr) == (1, True)
     assert run("truncate", target, "q", "1", "--past-consumers").stdout == b"q: 2 records removed\n"

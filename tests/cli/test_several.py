@@ -234,6 +234,22 @@ def test_a_position_is_one_of_a_single_log(command: tuple[str, ...], run: Run) -
     assert (refused.code, "name one of them" in refused.err) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("log", "why"),
+    [
+        ("http://", "'http://' is not the URL of a service"),
+        ("unix:", "unix: names no socket"),
+        ("dns+http://wal", "has no port: write dns+http://wal:8080"),
+        ("a=http://h:1,a=http://h:2", "two servers are called 'a'"),
+    ],
+)
+@pytest.mark.parametrize("command", ["ls", "top", "append"])
+def test_a_url_that_cannot_be_one_is_wrong_usage(command: str, log: str, why: str, run: Run) -> None:
+    """Whether it names one service or several: no attempt would make it right."""
+    refused = run(command, log, *(["q"] if command == "append" else []))
+    assert (refused.code, refused.out, why in refused.err) == (2, "", True)
+
+
 def test_a_server_that_does_not_respond_is_named(services: str, run: Run) -> None:
     """The others are shown, and the exit code says that not all were; without any, nothing is."""
     some = run("ls", f"{services},http://127.0.0.1:1")

@@ -38,7 +38,10 @@ def add_parser(command_line: CommandLine) -> Parser:
     parser = command_line.add_command("consumers", "List, create, delete or move consumers", __doc__)
     add_log(parser)
     parser.add_argument(
-        "queue", nargs="?", metavar="QUEUE", help="queue or pattern (default: list those of all queues)"
+        "queue",
+        nargs="?",
+        metavar="QUEUE",
+        help="queue, for --create and --delete also a pattern (default: list those of all queues)",
     )
     change = parser.add_mutually_exclusive_group()
     change.add_argument("--create", metavar="NAME", help="create a consumer")
@@ -60,6 +63,8 @@ def run(arguments: argparse.Namespace) -> int:
     """List the consumers, or change one."""
     if "" in (arguments.create, arguments.delete, *(arguments.seek or ())):
         raise UsageError("the name of a consumer must not be empty")
+    if arguments.start is not None and not arguments.create:
+        raise UsageError("--start is where --create begins: add --create NAME, or use --seek CONSUMER START")
     if arguments.create or arguments.delete or arguments.seek:
         if arguments.queue is None:
             raise UsageError("name the queue, or '*' for all of them")
