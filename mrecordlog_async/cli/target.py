@@ -180,7 +180,6 @@ async def open_placed_target(arguments: argparse.Namespace, *, create: bool = Fa
     with Progress("reading") as progress:
         log = await open_placed_log(arguments.log, create=create, on_progress=progress)
     async with log:
-        log.keep_unclosed()
         yield log
 
 

@@ -65,7 +65,7 @@ async def open_placed_log(
 ) -> PlacedLog:
     """Open the log in *directory* for writing, without its records. Arguments and errors are `MultiRecordLog.open`'s.
 
-    A log is only created if *create* allows it.
+    A log is only created if *create* allows it, and stays unclosed if it was not closed: see `keep_unclosed`.
     """
     policy, limits = policy or PersistPolicy.always(), limits or Limits()
     opened, thread = await open_log_async(
@@ -74,6 +74,7 @@ async def open_placed_log(
         on_progress,
     )
     log = kind(opened, thread, policy, limits)
+    log.keep_unclosed()
     try:
         await log.count(sorted(opened.queues.limited))
     except BaseException:

@@ -6,13 +6,14 @@ import asyncio
 import random
 import tracemalloc
 from pathlib import Path
+from unittest.mock import AsyncMock
 
 import pytest
 
 from mrecordlog_async import MultiRecordLog, QueueNotFoundError, QueueOptions, QueueOptionsError, ReadOnlyLog
 from mrecordlog_async.cli.commands.import_quickwit import build, queues_of
 from mrecordlog_async.maintenance import repair
-from mrecordlog_async.maintenance.placed_log import open_placed_log
+from mrecordlog_async.maintenance.placed_log import PlacedLog, open_placed_log
 from mrecordlog_async.options import MIB
 from mrecordlog_async.quickwit.reader import read
 from mrecordlog_async.quickwit.state import PlacedState
@@ -124,3 +125,20 @@ async def test_limits_count_what_a_truncate_left(directory: Path) -> None:
         await log.configure_queue("q", QueueOptions(max_records=9))
         with pytest.raises(QueueOptionsError, match="below the 9 that it holds"):
             await log.configure_queue("q", QueueOptions(max_bytes=8))
+
+
+async def test_a_log_that_was_not_closed_stays_so(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the open fails after recovery: the next open of its service must see that it was not closed."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("q")
+    async with await open_placed_log(directory) as log:
+        await log.append_record("q", None, b"x")
+    assert (directory / "CLOSED").exists()
+    (directory / "CLOSED").unlink()
+    async with await open_placed_log(directory) as log:
+        await log.append_record("q", None, b"y")
+    assert not (directory / "CLOSED").exists()
+    monkeypatch.setattr(PlacedLog, "count", AsyncMock(side_effect=OSError("a segment cannot be read")))
+    with pytest.raises(OSError, match="a segment cannot be read"):
+        await open_placed_log(directory)
+    assert not (directory / "CLOSED").exists()

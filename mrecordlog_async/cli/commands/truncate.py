@@ -55,7 +55,6 @@ async def _truncate_directory(directory: str, queue: str, position: int, past_co
     with Progress("reading") as progress:
         log = await open_placed_log(directory, on_progress=progress)
     async with log:
-        log.keep_unclosed()
         next_position = log.next_position(queue)
         if position >= next_position:
             # The log would skip the positions in between; from a shell it is a typing error.
