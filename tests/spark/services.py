@@ -45,6 +45,7 @@ class ThreadedService:
         self._thread.start()
         self.log: MultiRecordLog
         self._runner: web.AppRunner
+        self._listening: asyncio.Server
         self.start()
 
     @property
@@ -142,13 +143,18 @@ class ThreadedService:
     async def _start(self) -> None:
         service = Service(self._options)
         self.log = await service.open(self.directory)
-        self._runner = web.AppRunner(build_app(service), handle_signals=False)
+        self._runner = web.AppRunner(build_app(service), handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
-        site = web.TCPSite(self._runner, self.host, self.port, reuse_address=True)
-        await site.start()
-        self.port = self._runner.addresses[0][1]
+        assert self._runner.server is not None
+        self._listening = await self._loop.create_server(self._runner.server, self.host, self.port, reuse_address=True)
+        self.port = self._listening.sockets[0].getsockname()[1]
 
     async def _stop(self) -> None:
+        for listening in self._listening.sockets:
+            self._loop.remove_reader(listening)
+        for _ in range(4):
+            await asyncio.sleep(0)  # Python 3.11 never closes a connection that it accepted just before `close`
+        self._listening.close()
         await self._runner.cleanup()
         await self.log.close()
 
