@@ -159,7 +159,8 @@ class Checkpoint:
 
     def _encoded(self, log: str) -> dict[str, Any]:
         at, marks = self.at.get(log), self.marks.get(log, {})
-        queues = {queue: [*position] for queue, position in sorted(self.positions[log].items()) if queue not in marks}
+        positions = self.positions[log]
+        queues = {queue: positions[queue] for queue in sorted(positions) if queue not in marks}
         openings: dict[str, dict[str, list[int]]] = {}
         for queue, (opening, tail) in sorted(marks.items()):
             position = self.positions[log].get(queue)

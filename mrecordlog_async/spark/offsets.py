@@ -61,9 +61,9 @@ class Checked:
     back: list[str] = field(default_factory=list)
 
 
-def canonical(offset: Mapping[str, Mapping[str, Sequence[int]]]) -> Offset:
+def canonical(offset: Offset) -> Offset:
     """Return *offset* with sorted keys, so that equal offsets are equal text."""
-    return {log: {queue: list(queues[queue]) for queue in sorted(queues)} for log, queues in sorted(offset.items())}
+    return {log: {queue: queues[queue] for queue in sorted(queues)} for log, queues in sorted(offset.items())}
 
 
 def as_text(offset: Offset) -> str:
@@ -73,6 +73,8 @@ def as_text(offset: Offset) -> str:
 
 def select(listing: Iterable[QueueSummary], subscription: Subscription) -> dict[str, QueueSummary]:
     """Return the queues of *listing* that are subscribed."""
+    if subscription.includes_all:
+        return {summary.queue: summary for summary in listing}
     return {summary.queue: summary for summary in listing if subscription.includes(summary.queue)}
 
 
@@ -104,19 +106,17 @@ def check(
         checked.intact.setdefault(log, {})
         seen, answered = (marks or {}).get(log, {}), (answers or {}).get(log, Answers())
         plain = not seen and log not in (again or {})
+        intact, queues = checked.intact[log], listed.queues
         for queue, position in start.get(log, {}).items():
-            if plain and _is_intact(listed.queues.get(queue), position):
-                checked.intact[log][queue] = checked.positions[log][queue]
+            (queue_id, at), summary = position, queues.get(queue)
+            # What `_check_queue` would find of most queues in every trigger, in a quarter of its time.
+            is_fine = summary is not None and summary.id == queue_id and summary.first_position <= at
+            if plain and is_fine and summary is not None and at <= summary.next_position:
+                intact[queue] = position
             elif queue in listed.queues or includes(queue):  # a listing has only what is subscribed
                 reread = (again or {}).get(log, {}).get(queue) == position
                 _check_queue(checked, log, queue, listed, seen.get(queue), answered, reread=reread)
     return checked
-
-
-def _is_intact(summary: QueueSummary | None, position: list[int]) -> bool:
-    """Return whether `_check_queue` would find nothing, as of most queues in every trigger, in a third of its time."""
-    queue_id, at = position
-    return summary is not None and summary.id == queue_id and summary.first_position <= at <= summary.next_position
 
 
 def _check_queue(
@@ -172,7 +172,7 @@ def truncations(intact: Offset, listings: Listings) -> Offset:
         due = {
             queue: [queue_id, position - 1]
             for queue, (queue_id, position) in queues.items()
-            if listing[queue].first_position < position <= listing[queue].next_position
+            if (summary := listing[queue]).first_position < position <= summary.next_position
         }
         if due:
             found[log] = due
@@ -267,11 +267,12 @@ def resolve_position(
 
 def backlog(positions: Mapping[str, Sequence[int]], listing: Listing) -> int:
     """Estimate how many records are left to read; exact where positions have no gaps."""
-    return sum(
-        min(listing[queue].next_position - position, listing[queue].records)
-        for queue, (_, position) in positions.items()
-        if queue in listing
-    )
+    total = 0
+    for queue, (_, position) in positions.items():
+        summary = listing.get(queue)
+        if summary is not None and summary.next_position != position:  # of most queues, all is read
+            total += min(summary.next_position - position, summary.records)
+    return total
 
 
 def shares(limit: int, weights: Mapping[K, int]) -> dict[K, int]:

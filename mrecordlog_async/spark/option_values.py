@@ -78,6 +78,11 @@ class Subscription:
     names: frozenset[str] | None = None
     pattern: str | None = None
 
+    @property
+    def includes_all(self) -> bool:
+        """Whether every queue is subscribed."""
+        return self.names is None and self.pattern is None
+
     def includes(self, queue: str) -> bool:
         """Return whether *queue* is subscribed."""
         if self.names is not None:

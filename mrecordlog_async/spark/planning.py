@@ -128,9 +128,10 @@ def _starts(positions: Mapping[str, list[int]], listing: Listing, stops: Offset 
     """Return the starts of those queues of one log that have something to read."""
     found = []
     for queue, (queue_id, position) in positions.items():
-        if queue not in listing or listing[queue].id != queue_id:
+        summary = listing.get(queue)
+        if summary is None or summary.next_position <= position or summary.id != queue_id:
             continue
-        stop = listing[queue].next_position
+        stop = summary.next_position
         if stops is not None:
             target = stops.get(log, {}).get(queue)
             if target is None or target[0] != queue_id:

@@ -70,12 +70,14 @@ def questions(known: Checkpoint, log: str, listed: Listed, includes: Callable[[s
     """Return what must be requested of *log* before its positions can be trusted."""
     found = Questions()
     marks = known.marks.get(log, {})
+    queues = listed.queues
     for queue, (queue_id, position) in known.positions.get(log, {}).items():
-        summary = listed.queues.get(queue)
-        if summary is None and not includes(queue):  # a listing has only what is subscribed
-            continue
+        summary = queues.get(queue)
         if summary is None or summary.id != queue_id:
-            found.gone[queue] = queue_id
+            if summary is not None or includes(queue):  # a listing has only what is subscribed
+                found.gone[queue] = queue_id
+            continue
+        if not marks:
             continue
         mark = marks.get(queue)
         unproved = mark is not None and mark.tail is not None and mark.opening != listed.opening

@@ -381,7 +381,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _begun(intact: Offset, start: Offset) -> Offset:
     """Return what *start* has of *intact*: a log's id must be in the checkpoint before anything is read from it."""
     return {
-        log: {queue: at for queue, at in queues.items() if queue in start[log]}
+        log: queues if queues.keys() <= start[log].keys() else {q: at for q, at in queues.items() if q in start[log]}
         for log, queues in intact.items()
         if log in start
     }

@@ -18,7 +18,7 @@ from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.service.app import build_app
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.service import Service
-from tests.serving import free_port
+from tests.serving import free_port, stop_listening
 
 T = TypeVar("T")
 
@@ -150,11 +150,7 @@ class ThreadedService:
         self.port = self._listening.sockets[0].getsockname()[1]
 
     async def _stop(self) -> None:
-        for listening in self._listening.sockets:
-            self._loop.remove_reader(listening)
-        for _ in range(4):
-            await asyncio.sleep(0)  # Python 3.11 never closes a connection that it accepted just before `close`
-        self._listening.close()
+        await stop_listening(self._listening)
         await self._runner.cleanup()
         await self.log.close()
 
