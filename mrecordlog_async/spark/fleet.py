@@ -105,7 +105,7 @@ class Fleet:
         """
         found: dict[str, Listed] = {}
         failed: list[Failure] = []
-        self._outages.now = {}
+        self._outages.begin()
         looked = self.servers.refresh()
         failed += [*looked.refused, *looked.down]
         for name, answer in self._list_all():

@@ -45,6 +45,7 @@ class Outages:
         self._wait_seconds = wait_seconds
         self._probe = probe
         self._reached: set[str] = set()  # servers that have responded once
+        self._listed: set[str] = set()  # servers that responded to the last listing
         self._since: dict[str, float] = {}
         self._until: dict[str, float] = {}  # not probed before
         self._pauses: dict[str, float] = {}
@@ -70,11 +71,19 @@ class Outages:
             self._pause(name)
         self.now[name] = self._errors[name].reason
 
+    def begin(self) -> None:
+        """Begin another listing. What responded to the last one, and to all requests since, is no longer down."""
+        # Not as soon as it is listed: one that fails every other request would never be down for long.
+        for name in self._listed - self.now.keys():
+            self._since.pop(name, None)
+            self._pauses.pop(name, None)
+        self._listed, self.now = set(), {}
+
     def responded(self, name: str) -> None:
-        """Note that the server *name* responds."""
+        """Note that the server *name* responded to the listing."""
         self._reached.add(name)
-        for known in (self._since, self._until, self._pauses):
-            known.pop(name, None)
+        self._listed.add(name)
+        self._until.pop(name, None)
 
     def is_down(self, name: str) -> bool:
         """Return whether *name* gets no request. It is probed in the background: one that hangs must delay no other."""

@@ -42,7 +42,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from mrecordlog_async.spark.checkpoint import Checkpoint, Offset
-from mrecordlog_async.spark.connection import retries
+from mrecordlog_async.spark.connection import ServiceRefusedError, retries
 from mrecordlog_async.spark.consumer.committed import LISTED_MAX, Committed
 from mrecordlog_async.spark.fleet import Fleet, ReopenedError
 from mrecordlog_async.spark.held_logs import HeldLogs
@@ -121,13 +121,19 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 startingTimestamp is in the future.
             ServerDownError, ServiceRefusedError: a service could not be reached, or refused a request.
         """
-        reopened = 0
+        reopened, refused = 0, False
         while reopened < REOPENED_MAX:
             try:
                 end = self._next(start, limit)
             except ReopenedError:
                 logger.info("a log was reopened between two requests; listing it again")
                 reopened += 1
+                continue
+            except ServiceRefusedError:
+                if refused:
+                    raise
+                # A server that refuses its listing, too, is down, as for a run that begins now: the options decide.
+                refused = True
                 continue
             if end is not start or not self._misses_servers():
                 return end

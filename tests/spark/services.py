@@ -38,7 +38,8 @@ class ThreadedService:
         self, directory: Path, token: str | None = None, *, host: str = "127.0.0.1", port: int = 0, name: str = ""
     ) -> None:
         self.directory = directory
-        self._options = ServiceOptions(tokens=frozenset({token.encode()} if token else ()), name=name)
+        self.tokens: frozenset[bytes] = frozenset({token.encode()} if token else ())  # as of the next start
+        self._name = name
         self.host, self.port = host, port or free_port()
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
@@ -141,7 +142,7 @@ class ThreadedService:
         return self.call(records())
 
     async def _start(self) -> None:
-        service = Service(self._options)
+        service = Service(ServiceOptions(tokens=self.tokens, name=self._name))
         self.log = await service.open(self.directory)
         self._runner = web.AppRunner(build_app(service), handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()

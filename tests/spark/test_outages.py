@@ -5,14 +5,16 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from mrecordlog_async.spark import outages, servers
-from mrecordlog_async.spark.client import ServiceClient
+from mrecordlog_async.spark.client import PlanStart, ServiceClient
 from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.option_values import OptionError
 from mrecordlog_async.spark.probe import Probe
+from mrecordlog_async.spark.responses import QueuePlan
 from mrecordlog_async.spark.servers import Servers
 from tests.spark.canned import misbehaving
 from tests.spark.conftest import NewService
@@ -251,6 +253,100 @@ def test_a_batch_that_was_begun_waits_for_its_server(new_service: NewService, at
     at_once.setattr(outages, "_sleep", starting(second))
     query.step()
     assert query.rows[6:] == rows_of("b", "q", 3, 5)
+
+
+@pytest.mark.parametrize(("fails", "rows"), [("true", 6), ("atEnd", 8), ("false", 8)])
+def test_a_token_that_changes_between_listing_and_plan_is_treated_as_the_options_say(
+    new_service: NewService, monkeypatch: pytest.MonkeyPatch, fails: str, rows: int
+) -> None:
+    """The plan is refused, then the next listing, too: the server is down, as it is for a run that begins now."""
+    first, second, query = two_drained(new_service, failOnServerDown=fails, serverWait="0")
+    for service in (first, second):
+        service.append("q", numbered("q", 3, 5))
+    plan = ServiceClient.plan
+
+    def plan_late(client: ServiceClient, starts: list[PlanStart], **options: Any) -> list[QueuePlan]:
+        if starts and client.url == second.url and not second.tokens:
+            second.stop()
+            second.tokens = frozenset({b"0123456789abcdef"})
+            second.start()
+        return plan(client, starts, **options)
+
+    monkeypatch.setattr(ServiceClient, "plan", plan_late)
+    if fails == "false":
+        query.drain()
+    else:
+        with pytest.raises(ServiceRefusedError, match="server 'b' returned status 401"):
+            query.drain()
+    assert query.rows[6:] == rows_of("a", "q", 3, rows - 3)
+    query.options["token.b"] = "0123456789abcdef"
+    query.drain()
+    assert sorted(query.rows[6:]) == rows_of("a", "q", 3, 5) + rows_of("b", "q", 3, 5)
+
+
+def test_a_server_that_refuses_only_its_plans_fails_the_query(
+    new_service: NewService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing says that it is another server's fault or will end; the query must not go on without it for ever."""
+    first, second, query = two_drained(new_service, failOnServerDown="false")
+    for service in (first, second):
+        service.append("q", numbered("q", 3, 5))
+    failing_plans(monkeypatch, second, ServiceRefusedError("b", 413, {"detail": "too many pieces"}))
+    with pytest.raises(ServiceRefusedError, match="server 'b' returned status 413"):
+        query.drain()
+
+
+def failing_plans(patch: pytest.MonkeyPatch, service: ThreadedService, error: Exception) -> None:
+    """Have *service* list its queues, and fail or refuse every plan."""
+    plan = ServiceClient.plan
+
+    def fail(client: ServiceClient, starts: list[PlanStart], **options: Any) -> list[QueuePlan]:
+        if starts and client.url == service.url:
+            raise error
+        return plan(client, starts, **options)
+
+    patch.setattr(ServiceClient, "plan", fail)
+
+
+def test_a_run_waits_no_longer_for_a_server_that_lists_its_queues_and_plans_nothing(
+    new_service: NewService, at_once: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is down all the time: a run that ends fails once serverWait is over, after one warning."""
+    first, second, query = two_drained(new_service)
+    for service in (first, second):
+        service.append("q", numbered("q", 3, 5))
+    times = [0.0]
+    at_once.setattr(outages, "_clock", lambda: times[-1])
+    at_once.setattr(outages, "_sleep", lambda seconds: times.append(times[-1] + 20.0) if len(times) < 50 else 1 / 0)
+    failing_plans(at_once, second, ServerDownError("b", second.url, "TimeoutError: timed out"))
+    query.restart()
+    wait_for_probes(query, at_once)
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.step() and query.rows[6:] == rows_of("a", "q", 3, 5)
+    with pytest.raises(ServerDownError, match="server 'b'"):
+        query.step()
+    assert times[-1] == 60.0
+    assert len([each for each in caplog.messages if "skipping it" in each]) == 1
+
+
+def test_a_batch_has_nothing_of_a_server_that_goes_down_while_it_is_planned(
+    new_service: NewService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also nothing of the queues that need no request: its tasks would wait for that server, and fail the query."""
+    first, second, query = two_drained(new_service)
+    second.append("gaps", [b"x"])
+    second.append("q", numbered("q", 3, 4))
+    while query.step():
+        pass
+    first.append("q", numbered("q", 3, 5))
+    second.append("q", numbered("q", 4, 5))
+    second.append("gaps", [b"y"], position=9)
+    kept = query.positions["b"]
+    with monkeypatch.context() as patch:
+        failing_plans(patch, second, ServerDownError("b", second.url, "ConnectionRefusedError"))
+        assert query.step()
+    assert query.rows[8:] == rows_of("a", "q", 3, 5)
+    assert query.positions["b"] == kept
 
 
 def wait_for_probes(query: Query, patch: pytest.MonkeyPatch) -> None:
