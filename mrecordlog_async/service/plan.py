@@ -156,8 +156,8 @@ class Planner:
         )
 
     def _time(self, available: Available) -> datetime | None:
-        """Return when the first record in the range was stored, if that was requested."""
-        if not self._request.times or available.start >= available.stop:
+        """Return when the first record in the range was stored, if that was requested and it is still there."""
+        if not self._request.times or available.start >= available.stop or has_moved(self._log, available):
             return None
         queue = available.requested.queue
         held = self._log.held(queue, available.start, available.stop, most=1)

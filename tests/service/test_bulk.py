@@ -13,7 +13,7 @@ from mrecordlog_async.memory.cutting import take_head
 from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.model import Run, text_of_tick
 from mrecordlog_async.protocol import wire, wire_decoder
-from mrecordlog_async.service.plan import split_limit
+from mrecordlog_async.service.plan import Available, Planner, split_limit
 from tests.serving import Served, serving
 
 
@@ -320,6 +320,32 @@ async def test_a_plan_has_the_time_of_its_first_record(served: Served) -> None:
         (found,) = (await plan(served, queues=[{"queue": "q", "start": start}], times=True))["queues"]
         assert found["time"] == time
     assert (await plan(served))["queues"][0]["time"] is None
+
+
+@pytest.mark.parametrize("again", [False, True])
+async def test_a_queue_that_is_deleted_during_a_plan_fails_no_other(
+    served: Served, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    """Its plan says what it held, without a time; the plans of the other queues are whole."""
+    for queue in ("deleted", "kept"):
+        await served.log.create_queue(queue)
+        await served.log.append_record(queue, None, b"x")
+    walk = Planner._walk
+
+    async def delete_meanwhile(planner: Planner, available: Available, *more: Any) -> Any:
+        taken = await walk(planner, available, *more)
+        if available.requested.queue == "deleted":
+            await served.log.delete_queue("deleted")
+            if again:
+                await served.log.create_queue("deleted")
+                await served.log.append_record("deleted", None, b"y")
+        return taken
+
+    monkeypatch.setattr(Planner, "_walk", delete_meanwhile)
+    queues = [{"queue": "deleted"}, {"queue": "kept"}]
+    deleted, kept = (await plan(served, queues=queues, times=True, piece_records=1))["queues"]
+    assert (deleted["records"], deleted["time"]) == (1, None)
+    assert kept["records"] == 1 and kept["time"] is not None
 
 
 async def test_a_tail_is_another_one_for_another_record_or_position(served: Served) -> None:
