@@ -198,15 +198,24 @@ def partitions(
 
 
 def _plan_pieces(fleet: Fleet, key: str, starts: list[PlanStart], names: Mapping[str, str]) -> list[QueuePlan]:
-    """Request the pieces of *starts*; if the log has moved since it was listed, at its new address."""
-    try:
-        return _pieces_of(fleet, key, starts)
-    except ServiceRefusedError as error:
-        if error.code != "other_log" or key not in names:
-            raise
-    del fleet._places[key]
-    fleet.locate({key}, names)
-    return _pieces_of(fleet, key, starts)
+    """Request the pieces of *starts*; if the log has moved since it was listed, at its new address.
+
+    A batch that was begun waits for a server that is down, also if the options say to skip it.
+    """
+    moved = False
+    while True:
+        try:
+            return _pieces_of(fleet, key, starts)
+        except ServiceRefusedError as error:
+            if moved or error.code != "other_log" or key not in names:
+                raise
+            moved = True
+        except ServerDownError as error:
+            if key not in names:  # a table: nothing was begun
+                raise
+            fleet.report_down(error)
+        del fleet._places[key]
+        fleet.locate({key}, names)
 
 
 def _pieces_of(fleet: Fleet, key: str, starts: list[PlanStart]) -> list[QueuePlan]:

@@ -349,6 +349,37 @@ def test_a_batch_has_nothing_of_a_server_that_goes_down_while_it_is_planned(
     assert query.positions["b"] == kept
 
 
+@pytest.mark.parametrize("failures", [1, 3, 99])
+def test_a_batch_that_was_begun_is_planned_again_if_a_plan_fails(
+    new_service: NewService, at_once: pytest.MonkeyPatch, failures: int
+) -> None:
+    """After a crash its plan is waited for as its tasks are: for serverWait, whatever the options skip."""
+    _, second, query = two_drained(new_service)
+    second.append("q", numbered("q", 3, 5))
+    query.step(die_before_commit=True)
+    times = [0.0]
+    at_once.setattr(outages, "_clock", lambda: times[-1])
+    at_once.setattr(outages, "_sleep", lambda seconds: times.append(times[-1] + 1.0))
+    plan = ServiceClient.plan
+    failed: list[float] = []
+
+    def fail(client: ServiceClient, starts: list[PlanStart], **options: Any) -> list[QueuePlan]:
+        if starts and client.url == second.url and len(failed) < failures:
+            failed.append(times[-1])
+            raise ServerDownError("b", second.url, "returned status 503")
+        return plan(client, starts, **options)
+
+    at_once.setattr(ServiceClient, "plan", fail)
+    wait_for_probes(query, at_once)
+    if failures == 99:
+        with pytest.raises(ServerDownError, match="server 'b'"):
+            query.step()
+        assert times[-1] == 60.0
+    else:
+        query.step()
+        assert query.rows[6:] == rows_of("b", "q", 3, 5)
+
+
 def wait_for_probes(query: Query, patch: pytest.MonkeyPatch) -> None:
     """Have each probe of *query* end before the query goes on."""
     probe = query.reader._fleet._outages._probe
