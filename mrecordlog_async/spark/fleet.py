@@ -149,7 +149,7 @@ class Fleet:
         """
         found = self.survey() if found is None else found
         known = placed(known, found)
-        known = known.without(forgotten(self.options.forget, known, found))
+        known = known.without(self.forgotten(known, found))
         standing = arrange(known, found, self._balanced)
         self._report_missing(known, standing)
         self._places = {log: listed.server for log, listed in standing.logs.items()}
@@ -163,6 +163,20 @@ class Fleet:
             if evidence is not None:
                 standing.back[log] = evidence
         return known, standing
+
+    def forgotten(self, known: Checkpoint, found: Mapping[str, Listed] | None = None) -> frozenset[str]:
+        """Return the logs of *known* that the options forget.
+
+        Args:
+            known: a checkpoint.
+            found: what `survey` has just returned; None to request it if a log would be forgotten.
+
+        Raises:
+            OptionError: a log that the options forget is there.
+        """
+        if found is None and not any(log.startswith(self.options.forget) for log in known.positions):
+            return frozenset()
+        return forgotten(self.options.forget, known, self.survey() if found is None else found)
 
     def _report_missing(self, known: Checkpoint, standing: Standing) -> None:
         """Report the logs of the checkpoint that no address of a DNS name has: their servers are down."""

@@ -278,13 +278,17 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return check(known.positions, surveys, marks=known.marks, answers=answers, includes=includes, again=again)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Divide the positions from *start* to *end* among tasks."""
+        """Divide the positions from *start* to *end* among tasks.
+
+        Raises:
+            OptionError: a log that the options forget is there: its part of the batch would never be read.
+        """
         last = Checkpoint.decode(end)
         if self._committed.must_begin:  # a batch that runs again after a restart must not run for another holder
             self._readable(last)
         first = Checkpoint.decode(start).positions
-        forgotten = {log for log in last.positions if log.startswith(self._options.forget)}
-        moved = advanced(first, {log: queues for log, queues in last.positions.items() if log not in forgotten})
+        kept = last.without(self._fleet.forgotten(last))
+        moved = advanced(first, kept.positions)
         found = partitions(self._fleet, moved, last.servers, self._plans)
         return [PlannedPartition(partition) for partition in found]
 

@@ -353,3 +353,21 @@ def test_two_live_copies_are_refused(new_service: NewService, tmp_path: Path) ->
         query.step()
     with pytest.raises(OptionError, match="live copies"):
         query.reader._fleet.distinct()
+
+
+def test_a_log_that_is_there_is_not_forgotten_by_a_batch_that_was_begun(new_service: NewService) -> None:
+    """Its records would be left out of the batch, and its positions would be past them: they would never be read."""
+    first, second = new_service(), new_service()
+    for service in (first, second):
+        service.append("q", numbered("q", 0, 3))
+    query = Query(f"a={first.url},b={second.url}")
+    query.step()
+    query.step(die_before_commit=True)
+    (there,) = (log for log, name in Checkpoint.decode(query.committed).servers.items() if name == "b")
+    query.options["forget"] = there[:8]
+    query.restart()
+    with pytest.raises(OptionError, match=f"server 'b' has the log {there[:8]}"):
+        query.step()
+    del query.options["forget"]
+    query.drain()
+    assert sorted(query.rows) == rows_of("a", "q", 0, 3) + rows_of("b", "q", 0, 3)
