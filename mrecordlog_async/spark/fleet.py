@@ -183,7 +183,11 @@ class Fleet:
         for log, name in known.servers.items() if self.servers.lookups else ():
             there = log in standing.logs or log in standing.held or name in self.servers
             if not there and log in known.positions:
-                self.report_down(ServerDownError(name, self.servers.lookups, f"no address has its log, {log}"))
+                self._report_vanished(log, name)
+
+    def _report_vanished(self, log: str, name: str) -> None:
+        """Report that the server *name*, which had *log*, has no address any more: it is down."""
+        self.report_down(ServerDownError(name, self.servers.lookups, f"no address has its log, {log}"))
 
     def _compare(self, log: str, at: At | None, listed: Listed) -> str | None:
         """Return the evidence that a log lacks the state *at*, or None. It is requested once for the same states."""
@@ -220,10 +224,10 @@ class Fleet:
         """Find the servers that have *logs*, unless the last listing has shown it: the first call may plan a batch."""
         if all(self._logs.get(self._places.get(log, "")) == log for log in logs):
             return
-        found = self.survey()
+        found = self._survey_for(logs, names)
         while not _has_all(found, logs) and self.down:
             self.wait_for_down(known=True)
-            found = self.survey()
+            found = self._survey_for(logs, names)
         at = {listed.log: name for name, listed in found.items()}
         for log in logs:
             name = names[log] if names[log] in found and found[names[log]].log == log else at.get(log)
@@ -234,6 +238,14 @@ class Fleet:
                     f"{log[:FORGET_DIGITS]})"
                 )
             self._places[log] = name or names[log]
+
+    def _survey_for(self, logs: Collection[str], names: Mapping[str, str]) -> dict[str, Listed]:
+        """Return what `survey` returns. A server of *logs* that vanished from its DNS name is down."""
+        found = self.survey()
+        for log in logs if self.servers.lookups else ():
+            if names[log] not in self.servers and not _has_all(found, [log]):
+                self._report_vanished(log, names[log])
+        return found
 
     def report_losses(self, losses: list[str]) -> None:
         """Raise DataLossError for what is lost; with `failOnDataLoss=false` log it instead."""

@@ -72,6 +72,39 @@ def test_services_come_go_and_move(new_service: NewService, addresses: list[str]
     assert query.rows[7:] == rows_of("wal-1", "q", 3, 5)
 
 
+@pytest.mark.parametrize("returns", [True, False])
+def test_a_batch_that_was_begun_waits_for_a_service_that_its_name_lacks(
+    new_service: NewService, addresses: list[str], monkeypatch: pytest.MonkeyPatch, returns: bool
+) -> None:
+    """A pod that restarts has no address for a while: its log is not lost, and must not be forgotten."""
+    first = new_service(host="127.0.0.1", name="wal-0")
+    second = new_service(host="127.0.0.2", port=first.port, name="wal-1")
+    for service in (first, second):
+        service.append("q", numbered("q", 0, 3))
+    addresses[:] = ["127.0.0.1", "127.0.0.2"]
+    query = Query(f"wal=dns+http://localhost:{first.port}", failOnServerDown="atEnd", serverWait="60")
+    query.step()
+    query.step(die_before_commit=True)
+    addresses.remove("127.0.0.2")
+    times = [0.0]
+
+    def pause(seconds: float) -> None:
+        times.append(times[-1] + 10.0)
+        if returns and len(times) == 3:
+            addresses.append("127.0.0.2")
+        look(query)
+
+    monkeypatch.setattr(outages, "_clock", lambda: times[-1])
+    monkeypatch.setattr(outages, "_sleep", pause)
+    if returns:
+        query.step()
+        assert sorted(query.rows) == rows_of("wal-0", "q", 0, 3) + rows_of("wal-1", "q", 0, 3)
+    else:
+        with pytest.raises(ServerDownError, match=r"server 'wal-1' at dns.*no address has its log"):
+            query.step()
+        assert times[-1] == 60.0
+
+
 def test_each_service_of_a_name_has_the_token_of_that_name(new_service: NewService, addresses: list[str]) -> None:
     """`token.NAME` is for all services that the name stands for; a wrong one is refused at the first look."""
     service = new_service("0123456789abcdef")
