@@ -38,7 +38,8 @@ def parse_lookup(text: str) -> Lookup:
     try:
         parsed = urlsplit(text.removeprefix(DNS))
         host, port = parsed.hostname, parsed.port
-    except ValueError:
+        (host or "").encode("idna")  # as a resolver does
+    except ValueError:  # UnicodeError is one
         host, port = None, None
     if not host or parsed.scheme not in ("http", "https") or parsed.path not in ("", "/") or "@" in parsed.netloc:
         raise ValueError(f"{_shown(text)!r} is not a DNS name of services: write dns+http://host:port")

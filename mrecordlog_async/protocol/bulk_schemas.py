@@ -178,7 +178,8 @@ class QueuePlan(Response, frozen=True, gc=False):
         tail: CRC-32C of position (u64, little endian) and payload of the last record in the range, if requested; null
             if the range is empty.
         ended: Next position of the requested incarnation when it was deleted; null if it exists or if that is unknown.
-        time: When the first record in the range was stored, in UTC, if requested; null if the range is empty.
+        time: When the first record in the range was stored, in UTC, if requested; null if the range is empty, or was
+            truncated or deleted while the plan was made.
     """
 
     queue: str

@@ -118,8 +118,12 @@ def _check_url(url: str) -> None:
         except ValueError as error:
             raise OptionError(f"servers: {error}") from None
         return
-    scheme, place = urlsplit(url)[:2]
-    if scheme not in ("http", "https") or not place:
+    try:
+        parsed = urlsplit(url)
+        host, port = (parsed.hostname or "").encode("idna"), parsed.port
+    except ValueError:  # of any part; UnicodeError is one
+        raise OptionError(f"servers: {_shown(url)!r} is not a URL: check its host and its port") from None
+    if parsed.scheme not in ("http", "https") or not host or port == 0:
         raise OptionError(f"servers: {_shown(url)!r} is not an http:// or https:// URL")
 
 

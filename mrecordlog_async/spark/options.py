@@ -54,7 +54,7 @@ class Options:
         delay_seconds: … or the first of them has waited for that long (`maxTriggerDelay`).
         bytes_per_trigger: payload bytes of one micro-batch at most (`maxBytesPerTrigger`).
         partitions_min: tasks per batch at least, about (`minPartitions`).
-        records_per_partition: records of one task at most (`maxRecordsPerPartition`).
+        records_per_partition: records of one task at most, but for positions with gaps (`maxRecordsPerPartition`).
         fail_on_data_loss: fail when records were deleted unread (`failOnDataLoss`); False warns and continues.
         fail_on_server_down: fail when a server cannot be reached (`failOnServerDown`); False skips it …
         fail_at_end: … and a run that ends fails once the others are read (`failOnServerDown=atEnd`, see `outages`).

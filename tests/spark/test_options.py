@@ -37,6 +37,16 @@ def test_servers_that_make_no_sense_are_refused(text: str) -> None:
         parse_servers(text)
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["http://[::1", "http://h:port", "http://h:99999", "http://a..b:1", f"http://{'h' * 64}", "dns+http://a..b:1"],
+)
+def test_an_address_that_no_connection_can_be_opened_to_is_refused_at_once(url: str) -> None:
+    """A typing error in host or port is a sentence about the option, not a traceback, and is not retried."""
+    with pytest.raises(OptionError, match=r"^servers: "):
+        parse_servers(f"a={url}")
+
+
 def test_servers_may_have_a_token_each() -> None:
     """`token.NAME` is for one server, `token` for the others; neither is shown, and a wrong name is refused."""
     servers = "a=http://h1:1,B=http://h2:1"
