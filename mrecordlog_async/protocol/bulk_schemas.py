@@ -121,7 +121,8 @@ class PlanRequest(Request, frozen=True):
     """What to plan.
 
     The limits are split over the queues in proportion to what each holds, and each queue with records gets at least
-    one. A plan comes as close to its limits as whole records allow, and exceeds them only by that one record per queue.
+    one. A plan exceeds its limits only by that one record per queue. A share is cut to whole records, and what that
+    leaves is not split again.
 
     Attributes:
         queues: Where to start in each queue; null plans all queues from their first retained records.

@@ -51,7 +51,14 @@ SEEN_MAX = 16
 
 
 class ReopenedError(Exception):
-    """A log was reopened, or moved to another address, between two requests about it; both must be repeated."""
+    """A log was reopened, or moved to another address, between two requests about it; both must be repeated.
+
+    server: the name of the server that had it.
+    """
+
+    def __init__(self, server: str) -> None:
+        super().__init__(server)
+        self.server = server
 
 
 class LogMissingError(RecordLogError):
@@ -205,7 +212,7 @@ class Fleet:
     def _openings(self, log: str, listed: Listed) -> list[Opening]:
         found = self.client(log).history()
         if (found.log, found.opening) != (listed.log, listed.opening):
-            raise ReopenedError
+            raise ReopenedError(self.name_of(log))
         return found.openings
 
     def name_of(self, key: str) -> str:
@@ -316,7 +323,7 @@ def same_opening(ask: Callable[[], T]) -> T:
         return ask()
     except ServiceRefusedError as error:
         if error.code in ("reopened", "other_log"):
-            raise ReopenedError from error
+            raise ReopenedError(error.server) from error
         raise
 
 

@@ -42,7 +42,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from mrecordlog_async.spark.checkpoint import Checkpoint, Offset
-from mrecordlog_async.spark.connection import ServiceRefusedError, retries
+from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError, retries
 from mrecordlog_async.spark.consumer.committed import LISTED_MAX, Committed
 from mrecordlog_async.spark.fleet import Fleet, ReopenedError
 from mrecordlog_async.spark.held_logs import HeldLogs
@@ -121,13 +121,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 startingTimestamp is in the future.
             ServerDownError, ServiceRefusedError: a service could not be reached, or refused a request.
         """
-        reopened, refused = 0, False
+        reopened, changing, refused = 0, "", False
         while reopened < REOPENED_MAX:
             try:
                 end = self._next(start, limit)
-            except ReopenedError:
+            except ReopenedError as error:
                 logger.info("a log was reopened between two requests; listing it again")
-                reopened += 1
+                reopened, changing = reopened + 1, error.server
                 continue
             except ServiceRefusedError:
                 if refused:
@@ -138,6 +138,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if end is not start or not self._misses_servers():
                 return end
             self._fleet.wait_for_down()
+        if self._target is not None:  # the run would end as if it had read everything
+            reason = f"its log was opened again {REOPENED_MAX} times while a batch was planned"
+            raise ServerDownError(changing, self._fleet.client(changing).url, reason)
         return start
 
     def _misses_servers(self) -> bool:

@@ -380,6 +380,21 @@ def test_a_batch_that_was_begun_is_planned_again_if_a_plan_fails(
         assert query.rows[6:] == rows_of("b", "q", 3, 5)
 
 
+def test_a_run_does_not_end_with_a_log_that_no_plan_was_made_for(
+    new_service: NewService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A proxy may keep an old listing: a run that ends fails then, an endless stream tries again."""
+    _, second, query = two_drained(new_service)
+    second.append("q", numbered("q", 3, 5))
+    with monkeypatch.context() as patch:
+        failing_plans(patch, second, ServiceRefusedError("b", 409, {"code": "reopened"}))
+        assert not query.step()
+        with pytest.raises(ServerDownError, match=r"server 'b'.*its log was opened again 5 times"):
+            query.drain()
+    query.drain()
+    assert query.rows[6:] == rows_of("b", "q", 3, 5)
+
+
 def wait_for_probes(query: Query, patch: pytest.MonkeyPatch) -> None:
     """Have each probe of *query* end before the query goes on."""
     probe = query.reader._fleet._outages._probe
