@@ -323,6 +323,7 @@ def _is_done(future: asyncio.Future[object]) -> bool:
 
 def _give_back_unclosed(opened: OpenedLog, thread: LogThread) -> None:
     """Release the directory of a log that was garbage collected without being closed."""
+    thread.on_job = lambda: None  # the watch sets a timer of the loop, which may be closed, or run in another thread
     release(opened.directory.path, thread, opened.close)
     warnings.warn(f"the log in {opened.directory.path!r} was never closed", ResourceWarning, stacklevel=2)
 

@@ -9,10 +9,12 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 
 from mrecordlog_async import LogState, MultiRecordLog, PositionInPastError
 from mrecordlog_async.engine import open_async, timers
@@ -75,6 +77,31 @@ def test_forgotten_log_gives_the_directory_back(directory: Path, monkeypatch: py
 
     with pytest.warns(ResourceWarning, match="never closed"):
         asyncio.run(forget())
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def test_log_forgotten_after_its_loop_was_closed_gives_the_directory_back(
+    directory: Path, new_loop: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    """An idle log whose loop was closed, and its tasks not cancelled, ends its thread and can be opened at once."""
+
+    async def leave_open() -> threading.Thread:
+        log = await MultiRecordLog.open(directory, filesystem=Slow())
+        return log._thread._thread
+
+    loop = new_loop()
+    thread = loop.run_until_complete(leave_open())
+    loop.close()
+    with pytest.warns(ResourceWarning, match="never closed"):
+        gc.collect()
+
+    async def again() -> None:
+        async with MultiRecordLog.open(directory):
+            pass
+
+    asyncio.run(again())
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 class Held(Slow):
