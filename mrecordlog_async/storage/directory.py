@@ -284,7 +284,8 @@ def make_directories(files: FileSystem, path: str) -> None:
         return
     except FileNotFoundError:
         make_directories(files, os.path.dirname(path))
-        files.make_directory(path)
+        with suppress(FileExistsError):  # another process was faster
+            files.make_directory(path)
     sync_parent(files, path)
 
 

@@ -160,6 +160,21 @@ def test_directories_are_made_with_their_parents(tmp_path: Path) -> None:
         assert path.is_dir()
 
 
+class Hurried(OsFileSystem):
+    """A file system in which another process creates each directory just before this one does."""
+
+    def make_directory(self, path: str) -> None:
+        super().make_directory(path)
+        if path.endswith("/wal"):
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+
+
+def test_a_directory_that_another_process_makes_meanwhile_is_used(tmp_path: Path) -> None:
+    """Two programs that open a log in directories which neither finds do not fail because of that."""
+    make_directories(Hurried(), str(tmp_path / "data" / "wal"))
+    assert (tmp_path / "data" / "wal").is_dir()
+
+
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EPERM, errno.EROFS, errno.EIO])
 def test_a_name_is_synced_in_a_parent_that_may_be_read(tmp_path: Path, number: int) -> None:
     """A parent of another user does not keep a log from being opened; an error of the disk does."""
