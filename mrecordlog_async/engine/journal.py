@@ -299,10 +299,6 @@ class Journal:
         """Free a step of a removed segment's space, or with *everything* the space of all of them."""
         self._older.shrink(everything)
 
-    def discard_spare(self) -> None:
-        """Close and remove the spare, if there is one."""
-        self._spare.discard()
-
     def write_closed(self) -> None:
         """Record where the log ends, after the last batch was synced. Failing to do so does not fail closing."""
         at = self.end

@@ -114,7 +114,9 @@ def open_log(directory: LogDirectory, options: OpenOptions, on_progress: Progres
         space = DiskSpace(locked, options.segment_bytes, options.disk_bytes_limit)
         recycle = options.recycle and locked.recycles()
         journal = Journal(locked, file, recovered, space, staging, secrets.randbits(NONCE_BITS), recycle=recycle)
-        on_error.callback(journal.discard_spare)
+        on_error.pop_all()  # from now on the journal closes the file, or the one that takes its place
+        on_error.callback(locked.close)
+        on_error.callback(journal.close)
         _prepare_spare(journal)
         if is_shared:
             _leave_shared_segment(journal, recovered)

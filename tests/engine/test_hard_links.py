@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from mrecordlog_async import LogFullError, LogLockedError, MultiRecordLog, ReadOnlyLog
 from mrecordlog_async.engine import older_segments
+from mrecordlog_async.engine.open import OpenOptions, open_log
 from mrecordlog_async.maintenance.snapshot import snapshot
+from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
 from tests.conftest import contents
+from tests.faults.disk import Disk, Fault
 
 BLOCK = 32_768
 SEGMENT_BYTES = 4 * BLOCK
@@ -238,6 +242,24 @@ async def test_linked_segment_on_a_full_disk_is_left_later(directory: Path, tmp_
     assert files(directory) == before
     async with MultiRecordLog.open(copy) as log:
         assert contents(log) == more
+
+
+def test_opening_that_fails_half_way_closes_each_file_once() -> None:
+    """Whichever call to the disk fails while an open log leaves a linked segment: every handle is closed, and once."""
+    options, failed = OpenOptions(SEGMENT_BYTES), 0
+    while True:
+        disk = Disk()
+        log = LogDirectory(disk, "/data/wal")
+        open_log(log, options).close()
+        disk.link(log.path_of(0), "/data/copy")
+        fault = disk.fault = Fault(disk.calls + failed + 1)
+        with suppress(OSError):
+            open_log(log, options).close()
+        assert (disk.open_handles(), disk.misuse) == (0, []), fault
+        if not fault.hit:
+            break
+        failed += 1
+    assert failed > 30
 
 
 async def test_reader_that_has_a_segment_open_sees_no_cut(directory: Path) -> None:
