@@ -94,6 +94,8 @@ class Parts:
         self.given_up.append(command)
         if isinstance(command, Append):
             self._behind.add(command.queue)
+        elif isinstance(command, AppendGroup):
+            self._behind.update(command.queues)
 
 
 def _units(commands: Iterable[Command]) -> Iterator[Command]:

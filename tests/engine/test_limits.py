@@ -186,7 +186,10 @@ async def test_a_disk_that_fails_when_it_is_full_leaves_only_one_part_unknown(di
         assert log.next_position("q") - 1 in (0, len(unknown))
 
 
-async def test_a_call_does_not_overtake_one_of_its_queue_that_found_no_room(directory: Path) -> None:
+@pytest.mark.parametrize("position", [1, None])
+async def test_a_call_does_not_overtake_one_of_its_queue_that_found_no_room(
+    directory: Path, position: int | None
+) -> None:
     """At positions of the caller's choice it would leave a gap where the refused one belongs, and shut it out."""
     async with MultiRecordLog.open(directory, limits=Limits(disk_bytes=4 * MIB)) as log:
         for queue in "ab":
@@ -194,7 +197,7 @@ async def test_a_call_does_not_overtake_one_of_its_queue_that_found_no_room(dire
         await log.append_record("a", 0, bytes(2 * MIB))
         results = await ends(
             [
-                log.append_record("a", 1, bytes(2 * MIB)),
+                log.append_record("a", position, bytes(2 * MIB)),
                 log.append_record("a", 2, b"x"),
                 log.append_record("b", 2, b"x"),
             ]
