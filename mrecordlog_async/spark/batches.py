@@ -34,7 +34,7 @@ class File(NamedTuple):
 def numbers(lake: Lake, directory: str) -> list[int]:
     """Return the batches that have a file in *directory*, readable or not, in order."""
     found = (name.removesuffix(COMPACT) for name in lake.names(directory))
-    return sorted({int(name) for name in found if name.isdigit()})
+    return sorted({int(name) for name in found if name.isdecimal()})
 
 
 def newest(lake: Lake, directory: str) -> int:

@@ -250,7 +250,7 @@ def _refusal(server: str, response: http.client.HTTPResponse) -> ServiceRefusedE
 
 def _retry_after(response: http.client.HTTPResponse) -> float:
     text = response.headers.get("Retry-After", "")
-    return min(float(text), RETRY_AFTER_SECONDS_MAX) if text.isdigit() else 0.0
+    return min(float(text), RETRY_AFTER_SECONDS_MAX) if text.isdecimal() else 0.0
 
 
 def _understood(response: http.client.HTTPResponse, understand: Callable[[http.client.HTTPResponse], T]) -> T:

@@ -286,7 +286,7 @@ def read_count(found: Mapping[str, str], name: str, *, least: int = 1, default: 
     text = found.get(name.lower())
     if text is None:
         return default
-    if not text.strip().isdigit() or int(text) < least:
+    if not text.strip().isdecimal() or int(text) < least:
         raise OptionError(f"{name}: expected a whole number of at least {least}, not {text!r}")
     return int(text)
 

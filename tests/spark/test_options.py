@@ -170,6 +170,7 @@ def test_names_come_in_any_case() -> None:
         ({"truncate": "yes"}, "true or false"),
         ({"maxRecordsPerTrigger": "0"}, "at least 1"),
         ({"maxRecordsPerTrigger": "many"}, "whole number"),
+        ({"maxRecordsPerTrigger": "²"}, "whole number"),
         ({"timeout": "-1"}, "seconds"),
         ({"startingOffsets": "yesterday"}, "earliest, latest or JSON"),
         ({"startingOffsets": '{"a": {"q": -3}}'}, "JSON"),

@@ -21,7 +21,7 @@ def entry_name(number: int) -> str:
 def entry_numbers(path: str) -> list[int]:
     """Return the numbers of the entries in the log of the table at *path*."""
     names = os.listdir(Path(path, LOG)) if Path(path, LOG).is_dir() else []
-    return [int(name[:20]) for name in names if len(name) == 25 and name.endswith(".json") and name[:20].isdigit()]
+    return [int(name[:20]) for name in names if len(name) == 25 and name.endswith(".json") and name[:20].isdecimal()]
 
 
 def mark_of(content: bytes) -> dict[str, Any]:

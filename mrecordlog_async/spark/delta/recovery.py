@@ -87,7 +87,7 @@ def _repair_checkpoints(lake: LocalLake, entries: list[int]) -> list[str]:
     """Remove the newest checkpoints of the table if they cannot be read, and the pointer to them."""
     said = []
     names = os.listdir(Path(lake.path, LOG))
-    found = sorted({int(name[:20]) for name in names if ".checkpoint." in name and name[:20].isdigit()})
+    found = sorted({int(name[:20]) for name in names if ".checkpoint." in name and name[:20].isdecimal()})
     while found and not _is_readable(lake, found[-1]):
         _refuse_summed_up(lake, found, entries)
         parts = [name for name in names if name.startswith(f"{found[-1]:020}.checkpoint.")]
