@@ -52,15 +52,21 @@ class TextFormatter(logging.Formatter):
 
 def _fields(facts: Mapping[str, object], message: str) -> Iterator[str]:
     for name, value in facts.items():
-        if isinstance(value, PLAIN) and not isinstance(value, bool) and value != "" and not _says(message, value):
+        if isinstance(value, PLAIN) and not isinstance(value, bool) and value != "" and not _says(message, name, value):
             yield f"{name}={value if isinstance(value, int | float) else json.dumps(value)}"
 
 
-def _says(message: str, value: str | float) -> bool:
-    """Return whether *message* contains *value*; a number only as a word, because each digit may be one of another."""
+def _says(message: str, name: str, value: str | float) -> bool:
+    """Return whether *message* contains *value*; a number only next to a word of its name, or to its unit.
+
+    The same number may stand there for something else.
+    """
     if isinstance(value, str):
         return value in message
-    return re.search(rf"(?<![^\s(]){re.escape(str(value))}(?=[,;:.)]*(\s|$))", message) is not None
+    names = {*name.split("_"), "s"} if name.endswith("seconds") else {*name.split("_")}
+    words = [word.rstrip(".)") for word in re.split(r"[\s,;:(]+", message)]
+    around = zip(["", *words], words, [*words[1:], ""], strict=False)
+    return any(word == str(value) and (before in names or after in names) for before, word, after in around)
 
 
 def configure(log_format: str, level: str) -> None:

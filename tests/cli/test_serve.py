@@ -172,6 +172,25 @@ def test_a_line_of_text_has_every_fact_that_its_message_does_not_say() -> None:
     assert line.endswith('cannot read /etc/token-2: 127.0.0.2 [event="ended" exit_code=2]')
 
 
+@pytest.mark.parametrize(
+    ("message", "fact", "left_out"),
+    [
+        ("the disk did not respond within 1 s", {"exit_code": 1}, False),
+        ("recovered: 3 records (50 bytes) in 1 segments", {"batches": 3}, False),
+        ("recovered: 3 records (50 bytes) in 1 segments", {"records": 3}, True),
+        ("recovered: 3 records (50 bytes) in 1 segments", {"bytes": 50}, True),
+        ("the process ends with code 6 to be restarted", {"exit_code": 6}, True),
+        ("the disk is slow: a sync took 2.5 s; it responds again", {"seconds": 2.5}, True),
+    ],
+)
+def test_a_number_of_the_message_is_not_taken_for_another_fact(
+    message: str, fact: dict[str, float], left_out: bool
+) -> None:
+    """A fact is left out of a line of text only where the message says of what it is the number."""
+    line = TextFormatter().format(logging.makeLogRecord({"msg": message, "facts": fact}))
+    assert line.endswith(message) is left_out
+
+
 def test_settings_come_from_flags_then_variables_then_the_file(tmp_path: Path) -> None:
     """A flag overrides a variable, which overrides the file."""
     config = tmp_path / "mrecordlog.toml"
