@@ -377,7 +377,7 @@ class LogFullError(RecordLogError):
         if self.resource == "space":
             return "the disk is full: truncate or delete queues, or free disk space"
         if self.resource == "positions":
-            return f"no positions are left from {self.used} on: the last one of a queue is {self.limit - 1}"
+            return f"too few positions are left from {self.used} on: the last one of a queue is {self.limit - 1}"
         if self.resource == "pending":
             return f"{self.used} of {self.limit} bytes wait to be stored; await earlier appends, then try again"
         if self.resource == "queue":

@@ -40,8 +40,9 @@ class MultiRecordLog(DrainingLog):
     record again with its position.
     Reads never wait: they are served from memory, and show a record once it is as durable as the persist policy says.
 
-    Every change raises LogClosedError once the log is closed or closing, or on another event loop, and LogFailedError
-    once a write or sync has failed.
+    Every change raises LogClosedError once the log is closed or closing, or on another event loop, LogFailedError once
+    a write or sync has failed, and OSError if the disk refuses it for another reason than a lack of space: then nothing
+    of it was written. A name that no new queue may have raises QueueNameError instead of QueueNotFoundError.
 
     Attributes:
         directory: Absolute path of the log's directory.
@@ -152,6 +153,7 @@ class MultiRecordLog(DrainingLog):
         Raises:
             QueueNotFoundError: No queue has this name, or it is another incarnation.
             ConsumerBehindError: A consumer has not acknowledged everything, and *past_consumers* is False.
+            LogFullError: The disk is full, and so is the reserve for truncates and deletes. Nothing was written.
         """
         check_name(queue)
         await self._begin(DeleteQueue(self._new_future(), queue, queue_id, past_consumers))
@@ -302,6 +304,7 @@ class MultiRecordLog(DrainingLog):
         Raises:
             QueueNotFoundError: No queue has this name, or it is another incarnation.
             ConsumerBehindError: A consumer has not acknowledged the records, and *past_consumers* is False.
+            LogFullError: The disk is full, and so is the reserve for truncates and deletes. Nothing was written.
         """
         check_position(position)
         check_name(queue)
