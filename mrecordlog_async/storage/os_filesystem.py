@@ -75,6 +75,10 @@ class OsFileSystem:
 
     def close(self, handle: int) -> None:
         """See `FileSystem`."""
+        if handle in _locks:
+            # Not by the close alone: a process that was forked just now, or that is being started, may have a copy.
+            with contextlib.suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_UN)
         _locks.discard(handle)
         with contextlib.suppress(OSError):
             os.close(handle)

@@ -69,3 +69,15 @@ def test_names_are_counted(tmp_path: Path) -> None:
     files.close(handle)
     with pytest.raises(OSError):
         files.links(handle)
+
+
+def test_a_lock_is_released_while_another_process_is_being_started(tmp_path: Path) -> None:
+    """What was just forked, and has not closed what it inherited yet, does not keep the lock."""
+    files, path = OsFileSystem(), str(tmp_path / "LOCK")
+    lock = files.lock(path)
+    inherited = os.dup(lock)  # of the same open file, as in a process before its exec
+    try:
+        files.close(lock)
+        files.close(files.lock(path))
+    finally:
+        os.close(inherited)
