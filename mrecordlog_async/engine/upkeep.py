@@ -41,7 +41,7 @@ class UpkeepState:
     |---|---|---|
     | marked | an attempt to write the mark | a stored batch of calls |
     | spare_failed | lack of space for a spare | any stored batch; removed segments |
-    | unlink_failed | a dead segment that could not be removed | any stored batch |
+    | unlink_failed | a dead segment that could not be removed | any stored batch; a batch that the disk refused |
     | early_roll | a batch that the disk refused | an attempt to roll |
     | short_of_space | a batch that the disk refused | a stored batch with appends |
     """
@@ -62,6 +62,7 @@ class UpkeepState:
     def disk_refused(self) -> None:
         """Note that the disk had no space for a batch."""
         self.early_roll = self.short_of_space = True
+        self.unlink_failed = False  # what could not be removed takes the space; and no batch may be stored without it
 
     def batch_stored(self, *, needs_space: bool) -> None:
         """Note a stored batch. One without appends or creates may have used the reserve, so it does not prove space."""

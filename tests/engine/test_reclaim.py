@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import errno
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mrecordlog_async import MultiRecordLog
-from mrecordlog_async.engine import older_segments
+from mrecordlog_async import Limits, LogFullError, MultiRecordLog
+from mrecordlog_async.engine import older_segments, timers
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
 from tests.cached_files import CachedFiles
 
@@ -85,3 +89,47 @@ async def test_close_lets_go_of_what_was_still_to_be_given_back(
     assert not open_files(directory)
     async with MultiRecordLog.open(directory) as log:
         assert log.queue_summary("q").records == 1
+
+
+class Stuck(OsFileSystem):
+    """Removes no segment while `is_stuck`."""
+
+    is_stuck = False
+
+    def unlink(self, path: str) -> None:
+        if self.is_stuck and "wal-" in path:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM), path)
+        super().unlink(path)
+
+
+async def append_until_full(log: MultiRecordLog) -> asyncio.Future[int]:
+    """Append and truncate until an append is refused, or waits for space; return that one."""
+    while True:
+        call = asyncio.ensure_future(log.append_record("q", None, bytes(100_000)))
+        while not call.done() and not log._admission.waiting_for_space:
+            await asyncio.sleep(0)
+        if not call.done() or call.exception() is not None:
+            return call
+        await log.truncate("q", log.next_position("q") - 1)
+
+
+@pytest.mark.parametrize("on_full", ["raise", "wait"])
+async def test_segments_that_could_not_be_removed_go_once_their_space_is_needed(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, on_full: Any
+) -> None:
+    """A log that is full of them tries again, although nothing more is stored in it."""
+    monkeypatch.setattr(timers, "RETRY_SECONDS", 0.01)
+    files, limits = Stuck(), Limits(disk_bytes=1 << 20, on_full=on_full)
+    async with MultiRecordLog.open(directory, limits=limits, recycle=False, filesystem=files) as log:
+        await log.create_queue("q")
+        files.is_stuck = True
+        call = await append_until_full(log)
+        files.is_stuck = False
+        async with asyncio.timeout(10):
+            if on_full == "raise":
+                assert isinstance(call.exception(), LogFullError)
+                with contextlib.suppress(LogFullError):  # it reminds the log
+                    await log.append_record("q", None, bytes(100_000))
+                await log.append_record("q", None, bytes(100_000))
+            else:
+                await call
