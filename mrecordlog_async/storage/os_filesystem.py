@@ -11,7 +11,7 @@ import signal
 import stat
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from mrecordlog_async.storage.filesystem import Buffer
 
@@ -179,14 +179,23 @@ class OsFileSystem:
         try:
             os.posix_fallocate(handle, offset, length)
         except OSError as error:
-            if error.errno != errno.EINVAL or not fcntl.fcntl(handle, fcntl.F_GETFL) & _O_DIRECT:
+            is_direct = bool(fcntl.fcntl(handle, fcntl.F_GETFL) & _O_DIRECT)
+            reserve: Callable[[int, int, int], None]
+            # Without support by the file system, glibc writes a byte into each block, which O_DIRECT refuses, and musl
+            # writes nothing.
+            if error.errno == errno.EOPNOTSUPP:
+                reserve = _reserve_by_writing
+            elif error.errno == errno.EINVAL and is_direct:
+                reserve = os.posix_fallocate
+            else:
                 raise
-            # Without support by the file system, glibc writes a byte into each block, which O_DIRECT refuses.
-            self.set_direct(handle, False)
+            if is_direct:
+                self.set_direct(handle, False)
             try:
-                os.posix_fallocate(handle, offset, length)
+                reserve(handle, offset, length)
             finally:
-                self.set_direct(handle, True)
+                if is_direct:
+                    self.set_direct(handle, True)
 
     def set_size(self, handle: int, size: int) -> None:
         """See `FileSystem`."""
@@ -277,7 +286,7 @@ def _is_named(handle: int, path: str) -> bool:
 
 
 def _reserve_by_writing(handle: int, offset: int, length: int) -> None:
-    """Write zeros after the current end of the file, on systems without posix_fallocate."""
+    """Write zeros after the current end of the file, where posix_fallocate does not exist or does not do it."""
     size = os.fstat(handle).st_size
     at, end = max(offset, size), offset + length
     while at < end:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -81,3 +83,29 @@ def test_a_lock_is_released_while_another_process_is_being_started(tmp_path: Pat
         files.close(files.lock(path))
     finally:
         os.close(inherited)
+
+
+@pytest.mark.parametrize("direct", [False, True])
+def test_space_is_reserved_where_the_file_system_and_the_c_library_offer_no_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, direct: bool
+) -> None:
+    """glibc writes zeros then; musl, which Alpine Linux has, reports an error. The handle stays as direct as it was."""
+
+    def unsupported(handle: int, offset: int, length: int) -> None:
+        raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
+
+    monkeypatch.setattr(os, "posix_fallocate", unsupported)
+    files, handle = OsFileSystem(), os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
+    try:
+        os.write(handle, b"kept")
+        if direct:
+            try:
+                files.set_direct(handle, True)
+            except OSError:
+                pytest.skip("no direct writes here")
+        before = fcntl.fcntl(handle, fcntl.F_GETFL)
+        files.reserve(handle, 0, 10_000)
+        assert fcntl.fcntl(handle, fcntl.F_GETFL) == before
+    finally:
+        os.close(handle)
+    assert (tmp_path / "file").read_bytes() == b"kept" + bytes(9_996)
