@@ -134,3 +134,40 @@ def test_without_a_provider_nothing_is_imported_and_nothing_is_called(directory:
     assert run(code, directory) == [False, None]
     pytest.importorskip("opentelemetry.trace")
     assert run(code, directory, "with the API") == [False, None]
+
+
+BROKEN = """
+import asyncio, json, logging, sys
+from opentelemetry import trace
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+
+class Broken(SpanProcessor):
+    def on_end(self, span):
+        if span.name == sys.argv[2]:
+            raise RuntimeError("no room for spans")
+
+provider = TracerProvider()
+provider.add_span_processor(Broken())
+trace.set_tracer_provider(provider)
+
+from mrecordlog_async import MultiRecordLog
+
+said = []
+handler = logging.Handler(logging.ERROR)
+handler.emit = lambda record: said.append(record.getMessage())
+logging.getLogger("mrecordlog_async").addHandler(handler)
+
+async def main():
+    async with MultiRecordLog.open(sys.argv[1], queues=["q"]) as log:
+        positions = [await log.append("q", b"a") for _ in range(3)]
+        print(json.dumps([positions, log.state.value, len(said)]))
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("span", ["mrecordlog.recovery", "mrecordlog.commit"])
+def test_an_application_whose_telemetry_raises_keeps_its_log(directory: Path, span: str) -> None:
+    """What a span processor raises is logged once. The log opens, and what was stored is acknowledged."""
+    pytest.importorskip("opentelemetry.sdk")
+    assert run(BROKEN, directory, span) == [[0, 1, 2], "open", 1]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import weakref
+from collections.abc import Callable
 from time import perf_counter
 
 from mrecordlog_async.engine.commit import CommitResult
@@ -11,6 +13,8 @@ from mrecordlog_async.engine.thread import Progress
 from mrecordlog_async.engine.writer import Writer
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.telemetry import Observed, find
+
+logger = logging.getLogger("mrecordlog_async")
 
 
 class Observation:
@@ -23,27 +27,38 @@ class Observation:
             return
         self._directory = opened.directory.path
         self._observed = _observed(opened, counters, progress)
-        self._telemetry.recovered(self._directory, opened.report)
+        self._is_broken = False
+        self._tell(self._telemetry.recovered, opened.report)
         self._telemetry.watch(self._observed)
         # A log that was garbage collected is not read any more either.
         self._end = weakref.finalize(self, self._telemetry.forget, self._observed)
-        telemetry, directory = self._telemetry, self._directory
+        telemetry = self._telemetry
 
         def committed(result: CommitResult) -> None:
             facts = {"bytes": result.written_bytes, "sync_seconds": result.sync_seconds, "rolled": result.rolled}
-            telemetry.committed(directory, result.seconds, facts | {"log_records": len(result.records)})
+            self._tell(telemetry.committed, result.seconds, facts | {"log_records": len(result.records)})
 
         writer.observe_commits(committed)
 
     def failed(self, error: BaseException) -> None:
         """Record the batch or the sync that the log failed with."""
         if self._telemetry is not None:
-            self._telemetry.failed(self._directory, error)
+            self._tell(self._telemetry.failed, error)
 
     def end(self) -> None:
         """Stop: the log is closed."""
         if self._telemetry is not None:
             self._end()
+
+    def _tell(self, report: Callable[..., None], *facts: object) -> None:
+        """Report something. That runs code of the application: an error of it must not be one of the log."""
+        if self._is_broken:
+            return
+        try:
+            report(self._directory, *facts)
+        except Exception:
+            self._is_broken = True
+            logger.exception("%s: OpenTelemetry raised an error; this log makes no more spans", self._directory)
 
 
 def _observed(opened: OpenedLog, counters: Counters, progress: Progress) -> Observed:
