@@ -138,9 +138,7 @@ class MultiRecordLog(DrainingLog):
         if not self.queue_exists(queue):
             self._check_name(queue)
         values = None if options is None else values_of(options)
-        created = bool(await self._begin(CreateQueue(self._new_future(), queue, exist_ok, values)))
-        self._look_at_ages()
-        return created
+        return bool(await self._begin(CreateQueue(self._new_future(), queue, exist_ok, values)))
 
     async def delete_queue(self, queue: str, *, queue_id: int | None = None, past_consumers: bool = False) -> None:
         """Delete *queue* and all its records. Durable under every policy. A later queue of this name is a new queue.

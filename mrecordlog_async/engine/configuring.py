@@ -27,7 +27,6 @@ class ConfiguringLog(ConsumingLog):
         """
         check_name(queue)
         await self._begin(ConfigureQueue(self._new_future(), queue, values_of(options)))
-        self._look_at_ages()
 
     async def seal_queue(self, queue: str, *, queue_id: int | None = None) -> int:
         """Seal *queue*: it accepts no more records, for good. Durable under every policy.

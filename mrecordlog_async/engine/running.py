@@ -16,7 +16,7 @@ import logging
 import os
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
@@ -98,7 +98,7 @@ class RunningLog:
             self._counters,
             thread,
             refusals,
-            self._changes.wake,
+            self._on_applied,
             self._on_failed,
             self._epochs_from,
         )
@@ -245,9 +245,11 @@ class RunningLog:
             task.exception()  # marked as retrieved; `failure` holds it
         self._changes.wake_all()
 
-    def _look_at_ages(self) -> None:
-        """Have retention look at queues that were just given a `max_age`."""
-        if self._retention is not None:
+    def _on_applied(self, queue_ids: Iterable[int]) -> None:
+        """Wake who waits for these queues; have retention look at queues that were just given a `max_age`."""
+        self._changes.wake(queue_ids)
+        # Not by the call that gave it: that may have been cancelled.
+        if self._queues.newly_aging and self._retention is not None:
             self._retention.queue_configured()
 
     def _stop_retention(self) -> None:

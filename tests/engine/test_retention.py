@@ -303,6 +303,22 @@ async def test_retention_looks_by_itself_and_ends_with_the_log(directory: Path, 
     assert kept._timer is None
 
 
+async def test_an_age_whose_call_was_cancelled_counts_too(directory: Path, clocks: Clocks) -> None:
+    """Cancelling stops the waiting: the queue gets its age, and its records go when they are too old."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("q")
+        await log.append("q", b"0")
+        clocks.pass_by(AGE + 1)
+        call = asyncio.ensure_future(log.configure_queue("q", QueueOptions(max_age=AGE)))
+        while not log._writer._in_flight:
+            await asyncio.sleep(0)
+        call.cancel()
+        async with asyncio.timeout(5):
+            while positions(log):
+                await asyncio.sleep(0)
+        assert call.cancelled()
+
+
 async def test_a_failed_log_removes_nothing(directory: Path, clocks: Clocks) -> None:
     """A pass on a log that has failed is refused without noise."""
     disk = Failing()
