@@ -34,7 +34,7 @@ def parse_moment(text: str) -> datetime:
     """
     try:
         return datetime.fromisoformat(text.strip()).astimezone()
-    except ValueError:
+    except (ValueError, OverflowError):  # a time at the end of the calendar may have no date in the local zone
         pass
     try:
         return datetime.now(UTC) - timedelta(seconds=parse_seconds(text))

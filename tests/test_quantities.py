@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mrecordlog_async.cli.settings import SETTINGS
-from mrecordlog_async.quantities import parse_seconds, parse_size
+from mrecordlog_async.quantities import parse_moment, parse_seconds, parse_size
 from mrecordlog_async.spark.arguments import seconds_of
 from mrecordlog_async.spark.options import Options
 
@@ -40,3 +40,10 @@ def test_what_is_not_a_quantity_is_refused(text: str) -> None:
         parse_seconds(text)
     with pytest.raises(ValueError, match="is not a size such as"):
         parse_size(text)
+
+
+@pytest.mark.parametrize("text", ["", "later", "-1h", "999999d", "9999-12-31T23:59-23:00", "0001-01-01T00:00+23:00"])
+def test_what_is_not_a_moment_is_refused(text: str) -> None:
+    """The message shows the text and examples, also for a time that has no date in the zone of this machine."""
+    with pytest.raises(ValueError, match="is not a time such as 10min"):
+        parse_moment(text)

@@ -103,6 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
+        drop_output()  # its reader may have stopped reading, and Python would wait for it
         return INTERRUPTED
     except BrokenPipeError:
         drop_output()  # its reader has closed it (`| head`)

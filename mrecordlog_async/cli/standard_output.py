@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import codecs
 import io
 import os
 import sys
+import threading
+from contextlib import suppress
 from typing import cast
 
 from mrecordlog_async.storage.filesystem import Buffer
+
+ESCAPED = "mrecordlog.escaped"
+"""The name of the error handler `_escaped`."""
 
 
 class OutputError(OSError):
@@ -26,22 +33,62 @@ class _Descriptor(io.FileIO):
             raise OutputError(error.errno, error.strerror) from None
 
 
+def _escaped(error: UnicodeError) -> tuple[str | bytes, int]:
+    r"""Encode one character: a byte of a path as it is, one that the encoding of the terminal lacks as \u6f22."""
+    assert isinstance(error, UnicodeEncodeError), "nothing is decoded here"
+    one = UnicodeEncodeError(error.encoding, error.object, error.start, error.start + 1, error.reason)
+    try:
+        return codecs.lookup_error("surrogateescape")(one)
+    except UnicodeEncodeError:
+        return codecs.backslashreplace_errors(one)
+
+
 def name_standard_output() -> None:
-    """Let `sys.stdout` raise OutputError, and take any path. One that something replaced, such as a test, stays."""
+    """Let `sys.stdout` raise OutputError, and take any text. One that something replaced, such as a test, stays."""
     output = sys.__stdout__
     if output is None or output is not sys.stdout:
         return
     raw = _Descriptor(output.fileno(), "wb", closefd=False)
+    codecs.register_error(ESCAPED, _escaped)
     sys.stdout = io.TextIOWrapper(
         io.BufferedWriter(cast(io.RawIOBase, raw)),
         encoding=output.encoding,
-        # A path may have bytes that are not UTF-8, and a report of work that was done must not fail because of them.
-        errors="surrogateescape" if output.errors == "strict" else output.errors,
+        # A path may have bytes that are not UTF-8, a name characters that the locale lacks. A report of work that was
+        # done must not fail because of them, and a list must not end there.
+        errors=ESCAPED if output.errors in ("strict", "surrogateescape") else output.errors,
         line_buffering=output.line_buffering,
         write_through=output.write_through,
     )
 
 
+async def write_output(data: bytes) -> None:
+    """Write *data* to standard output, past its buffer, without blocking the event loop.
+
+    A daemon thread writes. The process does not wait for it at the end, so Ctrl-C works while nobody reads.
+    """
+    loop = asyncio.get_running_loop()
+    written: asyncio.Future[None] = loop.create_future()
+
+    def settle(error: OSError | None) -> None:
+        if not written.done():
+            written.set_result(None) if error is None else written.set_exception(error)
+
+    def write() -> None:
+        # Not through the buffer: its lock must be free when the process ends.
+        output, error, rest = getattr(sys.stdout.buffer, "raw", sys.stdout.buffer), None, memoryview(data)
+        try:
+            while rest:
+                rest = rest[output.write(rest) :]
+        except OSError as failure:
+            error = failure
+        with suppress(RuntimeError):  # the loop was closed meanwhile
+            loop.call_soon_threadsafe(settle, error)
+
+    threading.Thread(target=write, daemon=True, name="standard output").start()
+    await written
+
+
 def drop_output() -> None:
-    """Send what is still to be written nowhere: otherwise Python would report the same error once more when it ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Send what is still to be written nowhere: Python would report an error once more when it ends, or wait."""
+    if sys.stdout is not None:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

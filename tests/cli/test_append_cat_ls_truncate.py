@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import fcntl
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
+import termios
 from asyncio.subprocess import PIPE
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -208,6 +211,31 @@ def test_append_ends_on_ctrl_c_while_nothing_comes(tmp_path: Path) -> None:
                 rb"(2 lines stored, up to position 1|3 lines stored, up to position 2)\n", appending.stderr.read()
             )
         assert run("cat", process.address, "q").stdout == b"a\nb\nc\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the system how much a pipe holds")
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("command", [("cat",), ("consume", "--consumer", "c", "--once")], ids=lambda words: words[0])
+def test_ctrl_c_ends_a_command_whose_output_nobody_reads(tmp_path: Path, command: tuple[str, ...]) -> None:
+    """As in a pager that shows the first page: no write is waited for, and only the exit code says it."""
+    wal = str(tmp_path / "wal")
+    reading, writing = os.pipe()
+    holds = fcntl.fcntl(writing, fcntl.F_GETPIPE_SZ)
+    for size in (holds - 500, 5_000, holds):  # the second one waits in Python's buffer, the third one for the pipe
+        run("append", wal, "q", "--create", stdin=bytes(size))
+    words = [sys.executable, "-m", "mrecordlog_async", command[0], wal, "q", *command[1:]]
+    with subprocess.Popen(words, stdout=writing, stderr=subprocess.PIPE) as process:
+        os.close(writing)
+        while int.from_bytes(fcntl.ioctl(reading, termios.FIONREAD, bytes(4)), sys.byteorder) < holds - 500:
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        try:
+            assert process.wait(60) == 130
+        finally:
+            process.kill()
+            os.close(reading)
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
 
 
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:

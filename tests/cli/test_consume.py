@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 from tests.cli.test_serve import run
+from tests.serving import Process
 
 
 def test_records_are_handed_out_once_they_were_not_acknowledged(target: str) -> None:
@@ -28,6 +30,17 @@ def test_a_batch_is_acknowledged_if_the_command_took_it(target: str, tmp_path: P
     taken = tmp_path / "taken"
     assert run(*consume, "--exec", f"cat >> {taken}; echo - >> {taken}").returncode == 0
     assert taken.read_text() == "a\nb\n-\nc\n-\n"
+
+
+def test_once_ends_if_the_rest_is_removed_meanwhile(tmp_path: Path) -> None:
+    """By an age limit, or as here by a truncate: it does not wait for records that did not exist at its start."""
+    with Process(tmp_path / "wal") as process:
+        run("append", process.address, "q", "--lines", "--create", stdin=b"a\nb\nc\n")
+        truncate = f"{sys.executable} -m mrecordlog_async truncate {process.address} q 2 --past-consumers"
+        once = run(
+            "consume", process.address, "q", "--consumer", "c", "--once", "--batch", "1", "--exec", f"cat; {truncate}"
+        )
+    assert (once.returncode, once.stdout) == (0, b"a\nq: 3 records removed\n")
 
 
 def test_consumers_are_created_listed_moved_and_deleted(target: str) -> None:
@@ -86,3 +99,5 @@ def test_changing_a_consumer_needs_a_queue(tmp_path: Path) -> None:
     assert (missing.returncode, b"name the queue" in missing.stderr) == (2, True)
     nameless = run("consumers", str(tmp_path), "orders", "--create", "")
     assert (nameless.returncode, b"must not be empty" in nameless.stderr) == (2, True)
+    nowhere = run("consumers", str(tmp_path), "orders", "--seek", "billing", "")
+    assert (nowhere.returncode, b"--seek: '' is neither a position nor a time" in nowhere.stderr) == (2, True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -81,6 +82,28 @@ def test_queues_of_several_are_made_listed_read_and_deleted(services: str, run: 
     assert len(run("configure", services, "q", "--seal").out.splitlines()) == 2
     assert sorted(run("consume", services, "q", "--consumer", "d").out.split()) == ["0", "1"]  # to the end of both
     assert run("delete", services, "q", "--past-consumers").out == "wal-a: q: deleted\nwal-b: q: deleted\n"
+
+
+def test_consume_once_ends_where_records_are_removed_meanwhile(services: str, run: Run) -> None:
+    """On every server; what was read ahead is handed out."""
+    run("configure", services, "gone", "--create")
+    for _ in range(2):
+        store(services, "gone")
+    truncates = [
+        f"{sys.executable} -m mrecordlog_async truncate {url} gone 1 --past-consumers > {os.devnull}"
+        for url in services.split(",")
+    ]
+    once = ("consume", services, "gone", "--consumer", "c", "--once", "--batch", "1")
+    found = run(*once, "--exec", "; ".join(["cat", *truncates]))
+    assert (found.code, set(found.out.split())) == (0, {"0", "1"})
+
+
+def test_consume_once_says_that_a_server_was_not_read(services: str, run: Run) -> None:
+    """The records of the others are handed out, and the exit code is that of a service that does not respond."""
+    run("configure", services, "some", "--create")
+    store(services, "some")
+    found = run("consume", f"{services},http://127.0.0.1:1", "some", "--consumer", "c", "--once")
+    assert (found.code, sorted(found.out.split()), "http://127.0.0.1:1" in found.err) == (5, ["0", "1"], True)
 
 
 def test_a_refusal_of_one_server_is_named_and_the_others_do_the_work(services: str, run: Run) -> None:

@@ -291,6 +291,23 @@ def test_a_path_that_is_not_utf_8_is_printed_as_it_is(place: Place) -> None:
     assert os.path.isdir(target)
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1:strict"])
+def test_a_name_that_the_locale_lacks_is_escaped(tmp_path: Path, encoding: str) -> None:
+    """What was stored is reported with code 0, so that no script repeats it; a list does not end at such a name."""
+    environment = os.environ | {"PYTHONIOENCODING": encoding}
+    directory = tmp_path / "wal"
+
+    def run(*words: str) -> tuple[int, bytes, bytes]:
+        command = [sys.executable, "-m", "mrecordlog_async", words[0], str(directory), *words[1:]]
+        ran = subprocess.run(command, input=b"x", capture_output=True, env=environment, timeout=60)
+        return ran.returncode, ran.stdout, ran.stderr
+
+    assert run("append", "é\u6f22", "--create")[::2] == (FINE, b"")
+    assert run("append", "z", "--create")[0] == FINE
+    code, out, err = run("ls")
+    assert (code, err, out.count(b"\n"), b"\\u6f22 " in out) == (FINE, b"", 3, True)
+
+
 def test_append_to_nothing_names_the_switch(tmp_path: Path) -> None:
     """A log is created only on purpose."""
     ran = mrecordlog("append", tmp_path / "nowhere", "orders", stdin="x")

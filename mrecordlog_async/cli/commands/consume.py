@@ -13,14 +13,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.exit_codes import FAILED, FINE, UsageError
 from mrecordlog_async.cli.parser import COUNT, TIME, CommandLine, Parser
 from mrecordlog_async.cli.services import Servers, open_fleet
+from mrecordlog_async.cli.standard_output import write_output
 from mrecordlog_async.cli.target import add_log, is_several, open_target, run_async
+from mrecordlog_async.errors import QueueNotFoundError, RecordLogError
 from mrecordlog_async.model import Batch, Record
 
 if TYPE_CHECKING:
@@ -28,6 +32,8 @@ if TYPE_CHECKING:
     from mrecordlog_async.client.fleet.reader import FleetBatch
 
 BATCH_RECORDS = 1_000
+LOOK_SECONDS = 1.0
+"""How long --once waits for a batch before it looks whether the records are still there: an age limit removes them."""
 
 Take = Callable[[Batch], Awaitable[int]]
 """Takes a batch, and returns 0 if it may be acknowledged."""
@@ -59,7 +65,8 @@ async def _consume_fleet(arguments: argparse.Namespace) -> int:
     """Consume the queue of every server, as batches arrive."""
     queue = arguments.queue
     async with open_fleet(arguments) as fleet, fleet.consumer(queue, arguments.consumer) as consumer:
-        ends = await _ends(Servers(fleet), queue, arguments.consumer) if arguments.once else None
+        servers = Servers(fleet)
+        ends = await _ends(servers, queue, arguments.consumer) if arguments.once else None
 
         def is_done(last: FleetBatch | None) -> bool:
             if ends is None:
@@ -68,7 +75,16 @@ async def _consume_fleet(arguments: argparse.Namespace) -> int:
                 del ends[last.log_id]
             return not ends
 
-        return await _hand_out(consumer, arguments, is_done)
+        async def is_removed() -> bool:
+            assert ends is not None, "only --once asks"
+            for log_id, end in list(ends.items()):
+                with suppress(RecordLogError):  # it is away: its records are waited for
+                    if await _first_position(fleet.client(log_id), queue) >= end:
+                        del ends[log_id]
+            return not ends
+
+        code = await _hand_out(consumer, arguments, is_done, is_removed)
+        return code if ends is None or code != FINE else servers.code()
 
 
 async def _ends(servers: Servers, queue: str, consumer: str) -> dict[str, int]:
@@ -88,16 +104,30 @@ async def _ends(servers: Servers, queue: str, consumer: str) -> dict[str, int]:
 async def _consume(arguments: argparse.Namespace) -> int:
     async with open_target(arguments) as log, log.consumer(arguments.queue, arguments.consumer) as consumer:
         stop = await _end(log, arguments.queue) if arguments.once else None
-        return await _hand_out(consumer, arguments, lambda last: stop is not None and consumer.position >= stop)
+
+        async def is_removed() -> bool:
+            assert stop is not None, "only --once asks"
+            return await _first_position(log, arguments.queue) >= stop
+
+        def is_done(last: Batch | None) -> bool:
+            return stop is not None and consumer.position >= stop
+
+        return await _hand_out(consumer, arguments, is_done, is_removed)
 
 
-async def _hand_out(consumer: Any, arguments: argparse.Namespace, is_done: Callable[[Any], bool]) -> int:
+async def _hand_out(
+    consumer: Any,
+    arguments: argparse.Namespace,
+    is_done: Callable[[Any], bool],
+    is_removed: Callable[[], Awaitable[bool]],
+) -> int:
     """Hand out and acknowledge batches of a consumer, of a log or of a fleet.
 
     Args:
         consumer: The consumer.
         arguments: The command line: what takes the batches, and how large they are.
         is_done: Called with the last batch, None before the first one; returns whether that was enough.
+        is_removed: Called with --once while no batch comes; returns whether those that were to come were removed.
 
     Returns:
         The exit code of this command.
@@ -105,7 +135,7 @@ async def _hand_out(consumer: Any, arguments: argparse.Namespace, is_done: Calla
     take = _to_command(arguments.command) if arguments.command else _to_output
     batch: Batch | None = None
     while not is_done(batch):
-        batch = await consumer.batch(max_records=arguments.batch, max_wait=arguments.wait)
+        batch = await _next(consumer, arguments, is_removed)
         if batch is None:
             return FINE
         code = await take(batch)
@@ -116,21 +146,41 @@ async def _hand_out(consumer: Any, arguments: argparse.Namespace, is_done: Calla
     return FINE
 
 
+async def _next(consumer: Any, arguments: argparse.Namespace, is_removed: Callable[[], Awaitable[bool]]) -> Any:
+    """Return the next batch; None if none can come, or with --once if the records were removed meanwhile."""
+    look_seconds = LOOK_SECONDS + arguments.wait if arguments.once else None
+    while True:
+        try:
+            async with asyncio.timeout(look_seconds):
+                return await consumer.batch(max_records=arguments.batch, max_wait=arguments.wait)
+        except TimeoutError:
+            if arguments.once and await is_removed():
+                return None
+
+
 async def _end(log: Any, queue: str) -> int:
-    """Return the position after the last record that exists now; log and client differ in whether this waits."""
-    found = log.last_record(queue)
-    last: Record | None = await found if asyncio.iscoroutine(found) else found
+    """Return the position after the last record that exists now."""
+    last: Record | None = await _waited(log.last_record(queue))
     return 0 if last is None else last.position + 1
 
 
+async def _first_position(log: Any, queue: str) -> float:
+    """Return the first retained position; none is as high as that of a queue that was deleted."""
+    try:
+        first: int = await _waited(log.first_position(queue))
+    except QueueNotFoundError:
+        return math.inf
+    return first
+
+
+async def _waited(found: Any) -> Any:
+    """Return what a method has found; log and client differ in whether it waits."""
+    return await found if asyncio.iscoroutine(found) else found
+
+
 async def _to_output(batch: Batch) -> int:
-    """Write a batch to standard output, in a thread: the reader of a pipe may be slow."""
-
-    def write() -> None:
-        sys.stdout.buffer.write(_lines(batch))
-        sys.stdout.buffer.flush()
-
-    await asyncio.to_thread(write)
+    """Write a batch to standard output."""
+    await write_output(_lines(batch))
     return 0
 
 

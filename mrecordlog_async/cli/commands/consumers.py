@@ -61,7 +61,7 @@ def add_parser(command_line: CommandLine) -> Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """List the consumers, or change one."""
-    if "" in (arguments.create, arguments.delete, *(arguments.seek or ())):
+    if "" in (arguments.create, arguments.delete, *(arguments.seek or ())[:1]):
         raise UsageError("the name of a consumer must not be empty")
     if arguments.start is not None and not arguments.create:
         raise UsageError("--start is where --create begins: add --create NAME, or use --seek CONSUMER START")
@@ -167,16 +167,17 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
 
 async def _change(arguments: argparse.Namespace) -> int:
     queue = arguments.queue
+    start = _start(arguments.seek[1]) if arguments.seek else arguments.start
     async with open_placed_target(arguments) as log:
         if arguments.create:
-            await log.create_consumer(queue, arguments.create, start=arguments.start)
+            await log.create_consumer(queue, arguments.create, start=start)
             done = {"queue": queue, "consumer": arguments.create, "created": True}
         elif arguments.delete:
             await log.delete_consumer(queue, arguments.delete)
             done = {"queue": queue, "consumer": arguments.delete, "deleted": True}
         else:
-            name, text = arguments.seek
-            position = await log.seek_consumer(queue, name, _start(text))
+            name, _ = arguments.seek
+            position = await log.seek_consumer(queue, name, start)
             done = {"queue": queue, "consumer": name, "position": position}
     print(json.dumps(done) if arguments.json else _sentence(done))
     return FINE
