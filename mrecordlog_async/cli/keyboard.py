@@ -17,7 +17,7 @@ def keys(handle: Callable[[str], None]) -> Iterator[None]:
 
     Nothing is read if standard input is not a terminal. The terminal is as before afterwards.
     """
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():  # None: it was closed when the process began
         yield
         return
     import termios

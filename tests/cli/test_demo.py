@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -32,6 +35,40 @@ def test_a_service_that_ends_is_reported_with_its_reason(tmp_path: Path) -> None
     assert ran.code == 5
     assert "the service ended: " in ran.err and f"{tmp_path / 'file'}/wal: Not a directory" in ran.err
     assert "is kept" not in ran.err
+
+
+async def test_settings_in_the_environment_are_not_those_of_the_demo(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The token of another service, or a log level, neither shuts the demo out nor makes it wait for ever."""
+    monkeypatch.setenv("MRECORDLOG_TOKEN_FILE", str(tmp_path / "token"))
+    service = ServiceProcess(str(tmp_path / "wal"), 0)
+    await service.start()
+    await service.kill()
+    assert service.address.startswith("http://127.0.0.1:")
+
+
+def test_a_log_of_another_run_is_refused(tmp_path: Path) -> None:
+    """Its records would count as doubled. It stays as it is."""
+    (tmp_path / "wal").mkdir()
+    ran = mrecordlog("demo", "--keep", tmp_path)
+    assert (ran.code, ran.out, f"{tmp_path}/wal exists" in ran.err) == (2, "", True)
+    assert not list((tmp_path / "wal").iterdir())
+
+
+def test_sigterm_ends_the_service_too(tmp_path: Path) -> None:
+    """No process goes on in the background, and no directory is left."""
+    command = [sys.executable, "-m", "mrecordlog_async", "demo"]
+    environment = os.environ | {"TMPDIR": str(tmp_path)}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stderr is not None
+        port = int(process.stderr.readline().strip().rpartition(b":")[2])
+        process.terminate()
+        assert process.wait(60) == 143
+        assert process.stderr.read() == b""
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("option", ["--producers", "--queues"])

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import pty
+import signal
 import subprocess
 import sys
 import termios
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from mrecordlog_async.cli.top_samples import Behind, History, Sample, Service
@@ -197,6 +200,35 @@ def test_keys_sort_and_quit_on_a_real_terminal(tmp_path: Path) -> None:
     assert termios.tcgetattr(terminal) == before
     os.close(controller)
     os.close(terminal)
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize(("kind", "stdin", "shown"), [("dumb", "", "records"), ("xterm", "<&-", "in/s ▼")])
+def test_a_poor_terminal_shows_samples_too(tmp_path: Path, kind: str, stdin: str, shown: str) -> None:
+    """Lines where the cursor cannot be moved, such as in a shell inside an editor; a table where no key can come."""
+    directory = build(tmp_path / "wal", three_queues)
+    controller, terminal = pty.openpty()
+    command = f"exec {sys.executable} -m mrecordlog_async top {directory} --interval 0.1 {stdin}"
+    environment = {**os.environ, "TERM": kind, "COLUMNS": "80", "LINES": "24"}
+    with subprocess.Popen(
+        ["sh", "-c", command], stdin=terminal, stdout=terminal, stderr=terminal, env=environment
+    ) as process:
+        os.close(terminal)  # so that reading ends with the process
+        try:
+            read_until(controller, shown)
+            process.send_signal(signal.SIGINT)
+            read_until_end(controller)
+            assert process.wait() == 130
+        finally:
+            process.kill()
+            os.close(controller)
+
+
+def read_until_end(controller: int) -> None:
+    """Read from a terminal until no process has it open."""
+    with suppress(OSError):
+        while os.read(controller, 65_536):
+            pass
 
 
 def read_until(controller: int, text: str) -> None:

@@ -15,11 +15,12 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from mrecordlog_async.cli.demo.ledger import Ledger, Verdict, produce, start_producers
 from mrecordlog_async.cli.demo.service import ServiceProcess
@@ -56,6 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
     for name in ("producers", "queues"):
         if getattr(arguments, name) < 1:
             raise UsageError(f"--{name} must be at least 1")
+    if arguments.keep and os.path.exists(f"{arguments.keep}/wal"):
+        raise UsageError(
+            f"{arguments.keep}/wal exists, and the demo counts the records of a new log: remove it, or name another "
+            "directory with --keep"
+        )
+    signal.signal(signal.SIGTERM, _end)
     directory = arguments.keep or tempfile.mkdtemp(prefix="mrecordlog-demo-")
     verdict = None
     try:
@@ -72,6 +79,11 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(verdict.sentence())
     return FINE if verdict.good else FAILED
+
+
+def _end(number: int, frame: object) -> NoReturn:
+    """End this process as the signal would, but with its service and its temporary directory."""
+    raise SystemExit(128 + number)
 
 
 async def _demo(arguments: argparse.Namespace, directory: str) -> Verdict:
@@ -127,7 +139,8 @@ def _screen(arguments: argparse.Namespace) -> Any:
         from rich.live import Live
     except ModuleNotFoundError:
         return nullcontext()
-    return Live(auto_refresh=True)
+    live = Live(auto_refresh=True)
+    return nullcontext() if live.console.is_dumb_terminal else live
 
 
 def _line(seconds: float, service: ServiceProcess, ledger: Ledger) -> str:

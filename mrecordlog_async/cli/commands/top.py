@@ -218,7 +218,10 @@ def _screen(arguments: argparse.Namespace, histories: Sequence[History], stack: 
         from rich.live import Live
     except ModuleNotFoundError:
         return None
-    live = stack.enter_context(Live(screen=True, auto_refresh=False))
+    live = Live(screen=True, auto_refresh=False)
+    if live.console.is_dumb_terminal:  # rich shows nothing there
+        return None
+    stack.enter_context(live)
     screen = _Screen(live, histories, _SORTS[arguments.sort])
     stack.enter_context(keys(screen.press))
     screen.draw()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import sys
 import time
@@ -12,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 from mrecordlog_async.cli.exit_codes import NotReadyError
+from mrecordlog_async.cli.settings import PREFIX
 
 _LISTENING = re.compile(r"listening on (http://\S+:(\d+))")
 READY_SECONDS = 60.0
@@ -35,8 +37,14 @@ class ServiceProcess:
         """Start the service and wait until it is ready. Raises NotReadyError with its output if it exits instead."""
         begun = time.perf_counter()
         command = ("-m", "mrecordlog_async", "serve", self._directory, "--port", str(self._port))
+        # Without the settings of another service, such as its token, which this one would take for its own.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
         self._process = await asyncio.create_subprocess_exec(
-            sys.executable, *command, stderr=asyncio.subprocess.PIPE, stdin=asyncio.subprocess.DEVNULL
+            sys.executable,
+            *command,
+            stderr=asyncio.subprocess.PIPE,
+            stdin=asyncio.subprocess.DEVNULL,
+            env=environment,
         )
         assert self._process.stderr is not None
         last_lines: deque[str] = deque(maxlen=LAST_LINES)
