@@ -181,7 +181,9 @@ def run(arguments: argparse.Namespace) -> int:
         report = reporter(session, as_json=arguments.json)
         with warnings_reported(report):
             summary = run_drain(session, job, report, stop)
-        print(json.dumps(asdict(summary)) if arguments.json else summary.line(), flush=True)
+    # Not within `failures_as_sentences`: a reader that has closed standard output is not Java.
+    print(json.dumps(asdict(summary)) if arguments.json else summary.line(), flush=True)
+    with failures_as_sentences():
         session.stop()
     return 1 if (summary.down or summary.held) and job.every_seconds is None else 0
 

@@ -5,12 +5,17 @@ The lag is measured when it is requested, from the logs and the checkpoint: it g
 
 from __future__ import annotations
 
+import logging
+import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
+from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.protocol.metric_text import CONTENT_TYPE, metric_head, metric_line
 from mrecordlog_async.spark.batches import Batches
 from mrecordlog_async.spark.drain_progress import Progress
@@ -18,6 +23,8 @@ from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.lag import Lag
 from mrecordlog_async.spark.options import Options
+
+logger = logging.getLogger("mrecordlog_async.spark")
 
 LOOPBACK = "127.0.0.1"
 
@@ -100,19 +107,18 @@ def metrics_served(
 
 @contextmanager
 def served(address: str, metrics: DrainMetrics) -> Iterator[tuple[str, int]]:
-    """Serve *metrics* at *address* until the end of the block; yield host and port. Raises RefusedError."""
+    """Serve *metrics* at *address* until the end of the block; yield host and port of its URL. Raises RefusedError."""
     host, port = parse_address(address)
     try:
-        server = ThreadingHTTPServer((host, port), _handler(metrics))
+        server = _Server(host, port, _handler(metrics))
     except OSError as error:
         raise RefusedError(
             f"--metrics {address}: cannot listen there ({error.strerror}); choose another address"
         ) from None
-    server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, daemon=True, name="mrecordlog-metrics")
     thread.start()
     try:
-        yield host, server.server_address[1]
+        yield f"[{host}]" if ":" in host else host, server.server_address[1]
     finally:
         server.shutdown()
         server.server_close()
@@ -127,13 +133,33 @@ def parse_address(text: str) -> tuple[str, int]:
     return host.strip("[]") or LOOPBACK, int(port)
 
 
+class _Server(ThreadingHTTPServer):
+    """Serves on IPv4, or on IPv6 where *host* is such an address."""
+
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print the traceback of a bug, but none where the client has hung up."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 def _handler(metrics: DrainMetrics) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:  # the standard library's name
             if self.path.partition("?")[0] != "/metrics":
                 self.send_error(404, explain="metrics are at /metrics")
                 return
-            body = metrics.render()
+            try:
+                body = metrics.render()
+            except (OSError, RecordLogError) as error:
+                logger.warning("/metrics: %s", error)
+                self.send_error(500, explain=str(error))
+                return
             self.send_response(200)
             self.send_header("Content-Type", CONTENT_TYPE)
             self.send_header("Content-Length", str(len(body)))

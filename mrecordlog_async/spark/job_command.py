@@ -63,10 +63,16 @@ def reporter(session: SparkSession, *, as_json: bool = False) -> Report:
     """
     shown: Callable[[str], str] = _as_json if as_json else str
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
-        return lambda line: print(shown(line), file=sys.stderr, flush=True)
+        return lambda line: _print_or_drop(shown(line))
     java: Any = session.sparkContext._jvm  # py4j has no types
     error = java.System.err
     return lambda line: error.println(shown(line))
+
+
+def _print_or_drop(line: str) -> None:
+    """Print *line* on standard error. One that cannot be written is dropped: the job goes on, as a service does."""
+    with suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
 
 
 @contextmanager

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
 import logging
 import os
@@ -22,11 +24,11 @@ from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]  # it
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
-from mrecordlog_async.cli.main import main
+from mrecordlog_async.cli.main import build_parser, main
 from mrecordlog_async.spark import __main__ as script
 from mrecordlog_async.spark import drain
 from mrecordlog_async.spark.connection import ServerDownError
-from mrecordlog_async.spark.drain_progress import Progress
+from mrecordlog_async.spark.drain_progress import Progress, Summary
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.job_command import (
     JobFailedError,
@@ -152,6 +154,43 @@ def test_exit_codes(
     assert main(line) == code
     assert script.main(line) == code
     assert capsys.readouterr().err == f"mrecordlog: {failure}\n" * 2
+
+
+class Broken(io.StringIO):
+    """An output that cannot be written."""
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__()
+        self._error = error
+
+    def write(self, text: str) -> int:
+        raise self._error
+
+
+def test_a_summary_that_nobody_reads_is_no_end_of_java(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`mrecordlog drain … | head -0`: the command ends as all others do, whose output is closed."""
+    session = SimpleNamespace(stop=lambda: None)
+    monkeypatch.setattr(drain, "job_session", lambda name, master: session)
+    monkeypatch.setattr(drain, "reporter", lambda session, as_json: print)
+    monkeypatch.setattr(drain, "run_drain", lambda *given: Summary(1, 7, 1.0, {}, {}))
+    monkeypatch.setattr("signal.signal", lambda number, handler: None)  # this process keeps its signals
+    monkeypatch.setattr(sys, "stdout", Broken(BrokenPipeError(errno.EPIPE, "Broken pipe")))
+    line = ["drain", "--server", "http://h:1", "--output", "o", "--checkpoint", "c"]
+    with pytest.raises(BrokenPipeError):
+        drain.run(build_parser().parse_args(line))
+
+
+def test_a_full_disk_below_its_messages_does_not_end_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`mrecordlog drain … 2> drain.log`: a line is missing, and the drain goes on."""
+    monkeypatch.delenv("PYSPARK_GATEWAY_PORT", raising=False)
+    session: Any = SimpleNamespace()
+    monkeypatch.setattr(sys, "stderr", Broken(OSError(errno.ENOSPC, "No space left on device")))
+    reporter(session)("batch 1")
+    with monkeypatch.context() as writable:
+        written = io.StringIO()
+        writable.setattr(sys, "stderr", written)
+        reporter(session)("batch 2")
+    assert written.getvalue() == "batch 2\n"
 
 
 def test_progress_goes_past_spark_submits_output(

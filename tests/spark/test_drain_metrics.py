@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import errno
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -86,6 +91,68 @@ def test_a_scrape_reports_a_service_that_refuses(new_service: NewService, tmp_pa
     with metrics_of(DeltaEngine(f"b={other.url}", tmp_path, token="wrong"), Progress()) as url:
         for _ in range(2):
             assert scrape(url)["server_up", "b"] == 0
+
+
+class Failing(DrainMetrics):
+    """Metrics that cannot be sent, or not be read. thread: that of the request."""
+
+    def __init__(self, fail: Callable[[], bytes]) -> None:
+        self._fail = fail
+        self.thread: threading.Thread | None = None
+
+    def render(self) -> bytes:
+        self.thread = threading.current_thread()
+        return self._fail()
+
+
+def test_a_scraper_that_hangs_up_leaves_no_traceback(capfd: pytest.CaptureFixture[str]) -> None:
+    """It had waited for too long. What a drain writes to standard error stays a line for each event."""
+    with socket.socket() as scraper:
+
+        def hang_up() -> bytes:
+            scraper.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # by a reset
+            scraper.close()
+            return b"x"
+
+        metrics = Failing(hang_up)
+        with served("0", metrics) as address:
+            scraper.connect(address)
+            scraper.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            wait_for_thread_of(metrics)
+    assert capfd.readouterr().err == ""
+
+
+def test_a_checkpoint_that_cannot_be_read_is_a_warning(
+    capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The scrape fails, and the drain reports why as it reports all else."""
+
+    def fail() -> bytes:
+        raise OSError(errno.EIO, "Input/output error", "/checkpoint/commits")
+
+    metrics = Failing(fail)
+    with served("0", metrics) as (host, port), pytest.raises(HTTPError, match="500") as refused:
+        urlopen(f"http://{host}:{port}/metrics", timeout=60)
+    refused.value.close()
+    wait_for_thread_of(metrics)
+    assert capfd.readouterr().err == ""
+    assert "/checkpoint/commits" in caplog.text
+
+
+def wait_for_thread_of(metrics: Failing) -> None:
+    while metrics.thread is None:
+        time.sleep(0.001)
+    metrics.thread.join(60)
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_metrics_are_served_over_ipv6() -> None:
+    """As HOST in brackets, which is how the address is reported."""
+    with (
+        served("[::1]:0", Failing(lambda: b"")) as (host, port),
+        urlopen(f"http://{host}:{port}/metrics", timeout=60) as response,
+    ):
+        assert (host, response.status) == ("[::1]", 200)
 
 
 def test_addresses_are_read() -> None:
