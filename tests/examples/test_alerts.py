@@ -95,3 +95,31 @@ def test_the_scrape_job_and_the_alerts_belong_together() -> None:
     assert named == {service["job_name"], drain["job_name"]}
     assert [Path(file).name for file in config["rule_files"]] == ["mrecordlog.rules.yml"]
     assert all({"alert", "expr", "labels", "annotations"} <= set(rule) for rule in rules())
+
+
+@pytest.mark.parametrize("file", ["kubernetes.yaml", "kubernetes-fleet.yaml"])
+def test_prometheus_scrapes_one_port_of_each_pod_of_a_service(file: str) -> None:
+    """Its role pod finds every container, also one that ran before the service and has no port: that is always down."""
+    text = (DEPLOY / "prometheus.yml").read_text()
+    commented = text[text.index("# kubernetes_sd_configs") :].partition("\n\n")[0]
+    config = yaml.safe_load("\n".join(line.strip().removeprefix("# ") for line in commented.splitlines()))
+    scraped = []
+    for found in yaml.safe_load_all((DEPLOY / file).read_text()):
+        if found["kind"] not in ("StatefulSet", "Deployment"):
+            continue
+        template = found["spec"]["template"]
+        for container in [*template["spec"]["initContainers"], *template["spec"]["containers"]]:
+            for port in container.get("ports", [{}]):
+                labels = {
+                    "__meta_kubernetes_pod_label_app": template["metadata"]["labels"]["app"],
+                    "__meta_kubernetes_pod_container_port_name": port.get("name", ""),
+                }
+                if all(kept(labels, rule) for rule in config["relabel_configs"]):
+                    scraped.append((container["name"], port.get("containerPort")))
+    assert scraped == [("mrecordlog", 8080)]
+
+
+def kept(labels: dict[str, str], rule: dict[str, Any]) -> bool:
+    assert rule["action"] == "keep"
+    (source,) = rule["source_labels"]
+    return re.fullmatch(rule["regex"], labels[source]) is not None

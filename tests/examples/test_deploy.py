@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import yaml
+from prometheus_client.process_collector import ProcessCollector
 
 from mrecordlog_async.cli.exit_codes import DAMAGE, LOCKED, LOG_FAILED, USAGE
 from mrecordlog_async.cli.main import build_parser
@@ -204,6 +205,15 @@ def test_the_drain_of_a_fleet_is_never_run_twice_and_reads_every_pod() -> None:
 
 
 # systemd.
+
+
+def test_the_unit_shows_the_service_what_its_process_metrics_need(tmp_path: Path) -> None:
+    """Without /proc/stat, which ProcSubset=pid hides, there are none, and the alert on restarts is silent."""
+    (tmp_path / "self").symlink_to("/proc/self")
+    assert list(ProcessCollector(proc=str(tmp_path), registry=None).collect()) == []
+    unit = (DEPLOY / "mrecordlog.service").read_text()
+    assert "process_start_time_seconds" in (DEPLOY / "mrecordlog.rules.yml").read_text()
+    assert not re.search("^ProcSubset=pid", unit, re.MULTILINE)
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed here")
