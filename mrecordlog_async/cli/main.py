@@ -205,5 +205,6 @@ def _fail(message: str, code: int) -> int:
 
 
 def _extra_of(package: str) -> str:
-    extra = {"rich": "cli", "pyspark": "spark", "pyarrow": "spark", "deltalake": "spark"}.get(package, "server")
+    spark = ("pyspark", "py4j", "pyarrow", "deltalake")
+    extra = "cli" if package == "rich" else "spark" if package in spark else "server"
     return f"run pip install 'mrecordlog_async[{extra}]'"

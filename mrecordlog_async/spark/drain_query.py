@@ -123,7 +123,7 @@ def follow(
             _report_batches(query, progress, report)
         if stopped():
             _wait_for_batch(query)
-            return
+            break  # it is stored, and counts
     _report_batches(query, progress, report)
     _noted(query, progress, report)  # after the batches, whose reports are older
 
