@@ -183,8 +183,9 @@ def test_a_time_that_shows_nothing_is_refused(tmp_path: Path) -> None:
     assert (ran.code, "--interval" in ran.err) == (2, True)
 
 
-def test_keys_sort_and_quit_on_a_real_terminal(tmp_path: Path) -> None:
-    """On a terminal the table is drawn, a key sorts it, q ends it with 0, and the terminal is as before."""
+@pytest.mark.parametrize("end", ["q", "SIGTERM"])
+def test_keys_sort_and_quit_on_a_real_terminal(tmp_path: Path, end: str) -> None:
+    """On a terminal the table is drawn, a key sorts it, q or a signal ends it with 0; the terminal is as before."""
     directory = build(tmp_path / "wal", three_queues)
     controller, terminal = pty.openpty()
     before = termios.tcgetattr(terminal)
@@ -194,7 +195,10 @@ def test_keys_sort_and_quit_on_a_real_terminal(tmp_path: Path) -> None:
         read_until(controller, "in/s ▼")
         os.write(controller, b"n")
         read_until(controller, "queue ▼")
-        os.write(controller, b"q")
+        if end == "q":
+            os.write(controller, b"q")
+        else:
+            process.terminate()
         read_until(controller, "\x1b[?1049l")
         assert process.wait() == 0
     assert termios.tcgetattr(terminal) == before

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -221,8 +222,10 @@ def _screen(arguments: argparse.Namespace, histories: Sequence[History], stack: 
     live = Live(screen=True, auto_refresh=False)
     if live.console.is_dumb_terminal:  # rich shows nothing there
         return None
-    stack.enter_context(live)
     screen = _Screen(live, histories, _SORTS[arguments.sort])
+    # Otherwise SIGTERM would leave the terminal as `top` needs it: without a cursor, and without an echo.
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, screen.stopped.set)
+    stack.enter_context(live)
     stack.enter_context(keys(screen.press))
     screen.draw()
     return screen
