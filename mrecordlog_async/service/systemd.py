@@ -31,7 +31,7 @@ def notify(*lines: str) -> None:
         address = "\0" + address[1:]
     with suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.connect(address)
-        sender.send("\n".join(lines).encode())
+        sender.send("\n".join(lines).encode(errors="backslashreplace"))  # a path in it may have any bytes
 
 
 class Status:

@@ -18,6 +18,7 @@ import pytest
 from mrecordlog_async.cli.exit_codes import UsageError
 from mrecordlog_async.cli.logging_setup import TextFormatter
 from mrecordlog_async.cli.settings import persist
+from mrecordlog_async.service.systemd import notify
 from tests.serving import TIMEOUT_SECONDS, Process
 
 
@@ -272,3 +273,12 @@ def test_systemd_is_told_when_it_is_ready(tmp_path: Path) -> None:
             assert b"STOPPING=1" in listener.recv(1000)
         finally:
             process.kill()
+
+
+def test_systemd_is_told_of_a_path_that_is_not_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reason of a failure names the file; the task that reports it must survive that."""
+    monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
+        listener.bind(str(tmp_path / "notify"))
+        notify("STATUS=failed: " + os.fsdecode(b"/wal\xff"))
+        assert listener.recv(1000) == b"STATUS=failed: /wal\\udcff"
