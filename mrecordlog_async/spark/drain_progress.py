@@ -37,7 +37,7 @@ class Progress:
     lag: dict[str, int] = field(default_factory=dict)
     held: list[str] = field(default_factory=list)
     down: dict[str, str] = field(default_factory=dict)
-    seen: set[int] = field(default_factory=set)
+    newest: int = -1  # the last batch that counts; Spark repeats its reports, in the order of the batches
     bytes: int = 0
     request_retries: int = 0
     task_retries: int = 0
@@ -50,9 +50,9 @@ class Progress:
         """Add one of Spark's progress reports; return whether it is a new batch with records."""
         facts = self._updated(report["sources"][0].get("latestOffset"))
         batch, records = report["batchId"], report["numInputRows"]
-        if batch in self.seen or not records:
+        if batch <= self.newest or not records:
             return False
-        self.seen.add(batch)
+        self.newest = batch
         self.batches += 1
         self.records += records
         self.bytes += facts.get("bytes", 0)

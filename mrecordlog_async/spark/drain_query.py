@@ -164,7 +164,7 @@ def _java(query: StreamingQuery) -> Any:
 def _report_batches(query: StreamingQuery, progress: Progress, report: Report) -> None:
     before = progress.batches
     for each in _java(query).recentProgress():
-        is_new = each.numInputRows() and each.batchId() not in progress.seen
+        is_new = each.numInputRows() and each.batchId() > progress.newest
         if is_new and progress.add(json.loads(each.json())):
             report(progress.line())
     if progress.batches > before:

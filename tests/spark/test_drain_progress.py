@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 from mrecordlog_async.spark.drain_progress import Progress, reported
 
 
@@ -28,6 +30,17 @@ def test_progress_counts_a_batch_once() -> None:
     assert not progress.add(report)
     assert progress.bytes == 70 and progress.last_commit is not None
     assert progress.line() == "batch 1: 7 records, 70 records/s, lag: a 2"
+
+
+def test_progress_keeps_nothing_for_each_batch() -> None:
+    """A drain that runs for a year has millions of them."""
+    progress, sizes = Progress(), []
+    for batch in range(2_000):
+        report = {"batchId": batch, "numInputRows": 1, "sources": [{"latestOffset": "{}"}]}
+        assert progress.add(report)
+        sizes.append(len(pickle.dumps(progress)))
+    assert sizes[-1] < sizes[0] + 100
+    assert progress.records == 2_000
 
 
 def test_an_outage_is_reported_once() -> None:
