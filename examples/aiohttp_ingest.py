@@ -2,7 +2,7 @@
 
 python examples/aiohttp_ingest.py ./wal 8081
 curl -d '{"event": 1}' http://127.0.0.1:8081/ingest/clicks
-curl http://127.0.0.1:8081/wal/v1/queues/clicks/records?as=text
+curl 'http://127.0.0.1:8081/wal/v1/queues/clicks/records?as=text'
 """
 
 import sys
