@@ -45,11 +45,13 @@ class ServiceRefusedError(RecordLogError):
         status: HTTP status of the response.
         code: identifies the problem, for programs; "" if the response has none.
         problem: the problem document that the service sent.
+        origin: the name that options have for the server, if that is the one of its DNS name; "" for *server*.
     """
 
-    def __init__(self, server: str, status: int, facts: Mapping[str, Any]) -> None:
-        super().__init__(server, status, facts)
+    def __init__(self, server: str, status: int, facts: Mapping[str, Any], origin: str = "") -> None:
+        super().__init__(server, status, facts, origin)
         self.server = server
+        self.origin = origin
         self.status = status
         self.problem = facts
         self.code = str(facts.get("code", ""))
@@ -60,9 +62,10 @@ class ServiceRefusedError(RecordLogError):
         detail = self.problem.get("detail") or self.problem.get("title")
         advice = ""
         if self.status == 401:
+            name = self.origin or self.server
             advice = (
-                f"; set --token-file, or --token-file {self.server}=FILE (the options token and token.{self.server} in "
-                "Spark), to a token of this service"
+                f"; set --token-file, or --token-file {name}=FILE (the options token and token.{name} in Spark), to a "
+                "token of this service"
             )
         return f"returned status {self.status}: {detail}{advice}"
 
@@ -143,7 +146,7 @@ class Connection:
                 self._reached = True
                 if response.status < 400:
                     return _understood(response, understand)
-                refusal = _refusal(self.server.name, response)
+                refusal = _refusal(self.server, response)
                 if response.status not in REPEATED_STATUSES:
                     raise refusal
                 reason, wait = str(refusal), _retry_after(response)
@@ -237,7 +240,7 @@ def shown_url(url: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
 
 
-def _refusal(server: str, response: http.client.HTTPResponse) -> ServiceRefusedError:
+def _refusal(server: Server, response: http.client.HTTPResponse) -> ServiceRefusedError:
     body = response.read()
     try:
         facts = json.loads(body)
@@ -245,7 +248,7 @@ def _refusal(server: str, response: http.client.HTTPResponse) -> ServiceRefusedE
         facts = {}
     if not isinstance(facts, dict):
         facts = {}
-    return ServiceRefusedError(server, response.status, {"title": response.reason, **facts})
+    return ServiceRefusedError(server.name, response.status, {"title": response.reason, **facts}, server.origin)
 
 
 def _retry_after(response: http.client.HTTPResponse) -> float:
