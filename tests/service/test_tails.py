@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 import aiohttp
@@ -9,6 +10,7 @@ import pytest
 
 from mrecordlog_async.model import text_of_tick
 from mrecordlog_async.service.options import ServiceOptions
+from mrecordlog_async.service.routes import tails
 from tests.serving import Served, serving
 
 TAIL = "/v1/queues/q/tail"
@@ -70,6 +72,15 @@ async def test_a_tail_that_resumes_in_a_recreated_queue_begins_with_its_first_re
     assert [json.loads(event["data"])["payload"] for event in found] == ["d", "e"]
 
 
+@pytest.mark.parametrize("last_seen", ["2", "2-{}"])
+async def test_a_tail_that_resumes_past_the_end_is_refused(served: Served, last_seen: str) -> None:
+    """The client has seen what a restored log does not have: new records would take those positions unseen."""
+    await served.log.append_records("q", None, [b"a", b"b"])
+    seen = {"Last-Event-ID": last_seen.format(served.log.queue_summary("q").id)}
+    refused = await served.call("GET", TAIL, headers=seen, timeout=aiohttp.ClientTimeout(10))
+    assert (refused.status, refused.json()["code"], refused.json()["next_position"]) == (409, "ahead", 2)
+
+
 async def test_a_tail_from_next_shows_only_what_comes(served: Served) -> None:
     """`start=next` skips the records that are already stored."""
     await served.log.append_record("q", None, b"old")
@@ -86,6 +97,28 @@ async def test_a_tail_ends_with_its_queue(served: Served) -> None:
         (event,) = await events(response, 1)
         assert event == {"event": "end", "data": "deleted"}
         assert await response.content.read() == b""
+
+
+@pytest.mark.parametrize("recreated", [False, True])
+async def test_a_tail_ends_with_a_queue_that_is_deleted_while_it_sends(
+    served: Served, monkeypatch: pytest.MonkeyPatch, recreated: bool
+) -> None:
+    """It does not wait at that moment, and says so all the same, instead of breaking off."""
+    send = tails.Events.send
+
+    async def send_and_delete(self: tails.Events, pieces: Iterable[bytes]) -> bool:
+        sent = await send(self, pieces)
+        monkeypatch.setattr(tails.Events, "send", send)
+        await served.log.delete_queue("q")
+        if recreated:
+            await served.log.create_queue("q")
+        return sent
+
+    monkeypatch.setattr(tails.Events, "send", send_and_delete)
+    await served.log.append("q", b"a")
+    async with served.session.get(served.url + TAIL, timeout=aiohttp.ClientTimeout(10)) as response:
+        _, end = await events(response, 2)
+    assert end == {"event": "end", "data": "deleted"}
 
 
 async def test_a_tail_of_a_sealed_queue_says_that_it_is_sealed(served: Served) -> None:

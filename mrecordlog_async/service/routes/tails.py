@@ -17,7 +17,8 @@ from itertools import chain
 
 from aiohttp import web
 
-from mrecordlog_async.errors import LogFailedError
+from mrecordlog_async.errors import LogFailedError, QueueNotFoundError
+from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.memory.cutting import runs_of, take_head
 from mrecordlog_async.model import Run, Times, text_of_tick
 from mrecordlog_async.protocol import wire
@@ -26,6 +27,7 @@ from mrecordlog_async.protocol.problems import bad_request
 from mrecordlog_async.protocol.schemas import RecordResponse, StatsResponse, TextRecordResponse
 from mrecordlog_async.service.formats import PIECE_BYTES, PIECE_RECORDS, begin, cut_up, record_lines
 from mrecordlog_async.service.parameters import SINCE_PARAMETER, as_text, check_query, queue_of, start_of
+from mrecordlog_async.service.queue_checks import check_assigned
 from mrecordlog_async.service.routes.route import Route, encode_json
 from mrecordlog_async.service.service import Service, WakeReason
 from mrecordlog_async.service.stats import stats_of
@@ -117,17 +119,20 @@ async def _follow(service: Service, events: Events, queue: str, queue_id: int, p
     """Send events until there is a reason to end, and return it; None if the client has disconnected."""
     log = service.log
     while True:
+        if not _is_there(log, queue, queue_id):  # deleted while the tail was sending
+            return "deleted"
         try:
             woken = await service.wait_for(queue, position, service.options.heartbeat_seconds)
         except LogFailedError:
             return "failed"
+        except QueueNotFoundError:  # deleted in the turn before the wait began
+            return "deleted"
         if service.shutting_down:
             return "closing"
-        summary = log.queue_summary(queue) if log.queue_exists(queue) else None
-        if summary is None or summary.id != queue_id:
+        if not _is_there(log, queue, queue_id):
             return "deleted"
-        if woken is WakeReason.ENDED:
-            return "sealed" if summary.sealed else "closing"  # an application drains its log before it closes it
+        if woken is WakeReason.ENDED:  # not sealed: an application drains its log before it closes it
+            return "sealed" if log.queue_summary(queue).sealed else "closing"
         if woken is WakeReason.TIMEOUT:
             if not await events.send([b": still here\n\n"]):
                 return None
@@ -140,6 +145,11 @@ async def _follow(service: Service, events: Events, queue: str, queue_id: int, p
             if not await events.send(wire.gather(events_of, PIECE_BYTES)):
                 return None
         await asyncio.sleep(0)  # a tail with much to send lets other tasks run
+
+
+def _is_there(log: MultiRecordLog, queue: str, queue_id: int) -> bool:
+    """Return whether *queue* is still the incarnation *queue_id*."""
+    return log.queue_exists(queue) and log.queue_summary(queue).id == queue_id
 
 
 def _events(queue_id: int, run: Run, text: bool, times: Times) -> Iterator[bytes]:
@@ -166,7 +176,10 @@ def _record(position: int, time: str, payload: bytes, text: bool) -> bytes:
 
 
 def _start(service: Service, request: web.Request, queue: str, queue_id: int) -> int:
-    """Return the first position to send; a resumed tail continues after the last event that the client saw."""
+    """Return the first position to send; a resumed tail continues after the last event that the client saw.
+
+    One that a restored log does not have is refused: new records would take the positions that the client has seen.
+    """
     last_seen = request.headers.get("Last-Event-ID")
     if last_seen:
         found = LAST_EVENT_ID.fullmatch(last_seen)
@@ -174,6 +187,7 @@ def _start(service: Service, request: web.Request, queue: str, queue_id: int) ->
             raise bad_request("Last-Event-ID must be the id of the last event seen, or its position", "parameter")
         if found[2] is not None and int(found[2]) != queue_id:
             return service.log.queue_summary(queue).first_position  # the client has seen nothing of this queue
+        check_assigned(service.log.queue_summary(queue), int(found[1]))
         return int(found[1]) + 1
     if request.query.get("start") == "next":
         return service.log.next_position(queue)
@@ -188,7 +202,7 @@ ROUTES = (
         "Follow a queue (server-sent events)",
         formats=(EVENTS,),
         parameters=TAIL_PARAMETERS,
-        problems=(404, 429),
+        problems=(404, 409, 429),
     ),
     Route(
         "GET",
