@@ -1,11 +1,11 @@
-"""What the tails and consumers of the log and of its clients share: limits of a batch, iteration, what is done."""
+"""What tails and consumers share, of the log and of its clients: positions, limits of a batch, what is done."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple, TypeVar
 
-from mrecordlog_async.model import Batch, Record
+from mrecordlog_async.model import POSITION_MAX, Batch, Record
 from mrecordlog_async.options import MIB
 
 Given = TypeVar("Given", bound=Batch)
@@ -43,6 +43,15 @@ def _check_size(name: str, value: object) -> None:
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")
     if value < 1:
         raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def check_position(position: int) -> int:
+    """Return *position* if a queue can assign it; raise TypeError or ValueError otherwise."""
+    if isinstance(position, bool) or not isinstance(position, int):
+        raise TypeError(f"position must be an int, not {type(position).__name__}")
+    if not 0 <= position <= POSITION_MAX:
+        raise ValueError(f"position must be between 0 and {POSITION_MAX}, got {position}")
+    return position
 
 
 class Batches(AsyncIterator[Given]):

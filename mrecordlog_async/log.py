@@ -9,8 +9,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
+from mrecordlog_async.batches import check_position
 from mrecordlog_async.coroutine_mark import coroutine_function
-from mrecordlog_async.engine.arguments import Payload, check_payloads, check_position, check_queues, copy_payload
+from mrecordlog_async.engine.arguments import Payload, check_payloads, check_queues, copy_payload
 from mrecordlog_async.engine.commands import CreateQueue, DeleteQueue, Sync, TruncateQueue
 from mrecordlog_async.engine.draining import DrainingLog
 from mrecordlog_async.engine.open import OpenOptions

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Literal
 
+from mrecordlog_async.batches import check_position
 from mrecordlog_async.client.responses import Reply, ServiceError, decoded
-from mrecordlog_async.client.tail import PAGE_BYTES, WAIT_SECONDS, Page, Tail
+from mrecordlog_async.client.tail import PAGE_BYTES, PAUSE_SECONDS, WAIT_SECONDS, Page, Tail, check_reached
 from mrecordlog_async.client.transport import Transport, path_of
 from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.model import POSITION_MAX, QueueSummary, Record, Run, Start, Times
@@ -100,6 +102,7 @@ class Reads:
 
         Raises:
             QueueNotFoundError: The queue does not exist, or was deleted and recreated during the read.
+            ServiceError: The log was restored to an older state than what *follow* has read (code `ahead`).
             ValueError: *limit* is negative, or a time has no time zone.
         """
         if limit is not None and limit < 0:
@@ -107,7 +110,7 @@ class Reads:
         summary = await self.queue_summary(queue)
         position = await self._position_of(queue, summary.first_position if start is None else start)
         if follow:
-            async for page in self._follow(queue, summary.id, position):
+            async for page in self._follow(summary, position):
                 if page.runs:
                     yield page.runs, page.times
             return
@@ -127,7 +130,8 @@ class Reads:
         """Follow *queue* from *start*: iterate over its records, or take batches, and wait for more.
 
         The tail survives restarts of the service, and calls that are cancelled. Records that are truncated before it
-        reaches them are skipped. It ends when the queue is deleted, and after the last record of a sealed queue.
+        reaches them are skipped. It ends when the queue is deleted, and after the last record of a sealed queue. If the
+        log is restored to an older state than what the tail has read, it raises ServiceError with the code `ahead`.
 
         Args:
             queue: Its name.
@@ -151,31 +155,29 @@ class Reads:
 
         return Tail(queue, None if isinstance(start, datetime) else start, begin, fetch)
 
-    async def _follow(self, queue: str, queue_id: int, position: int) -> AsyncGenerator[Page, None]:
-        """Yield pages from *position* on until this incarnation of *queue* is deleted, or sealed and read.
+    async def _follow(self, known: QueueSummary, position: int) -> AsyncGenerator[Page, None]:
+        """Yield pages from *position* on until this incarnation of the queue is deleted, or sealed and read.
 
         Some may be empty.
         """
+        queue, reached = known.queue, known.next_position
         while True:
             try:
                 page = await _read_page(self._transport, queue, position, None, wait_seconds=WAIT_SECONDS)
+                if page.queue_id != known.id:
+                    return
+                position = page.next_position
+                yield page
+                if page.runs:
+                    reached = max(reached, position)
+                    continue
+                # Asked only after a wait in vain, which is short at the end of a sealed queue.
+                summary = await self.queue_summary(queue)
             except QueueNotFoundError:
                 return
-            if page.queue_id != queue_id:
+            if summary.sealed and position >= summary.next_position:
                 return
-            position = page.next_position
-            yield page
-            # Asked only after a wait in vain, which is short at the end of a sealed queue.
-            if not page.runs and await self._has_ended(queue, position):
-                return
-
-    async def _has_ended(self, queue: str, position: int) -> bool:
-        """Return whether *queue* is sealed and *position* is its end."""
-        try:
-            summary = await self.queue_summary(queue)
-        except QueueNotFoundError:
-            return True
-        return summary.sealed and position >= summary.next_position
+            check_reached(summary, known.id, position, reached)
 
     async def _position_of(self, queue: str, start: Start) -> int:
         return await self.position_at(queue, start) if isinstance(start, datetime) else start
@@ -230,17 +232,33 @@ class Reads:
 
         Raises:
             QueueNotFoundError: The queue does not exist when the call starts.
+            ValueError: *position* is not one that a queue can assign.
         """
+        check_position(position)
         summary = await self.queue_summary(queue)
-        tail, queue_id = self.tail(queue, position), summary.id
+        queue_id, clock, early = summary.id, asyncio.get_running_loop().time, False
         while summary.next_position <= position:
-            if summary.sealed or summary.id != queue_id or await tail.batch(max_records=1, max_wait=0) is None:
+            if summary.sealed or summary.id != queue_id:
                 return False
+            await asyncio.sleep(PAUSE_SECONDS if early else 0)
+            begun = clock()
             try:
+                await self._wait_for_records(queue, position)
                 summary = await self.queue_summary(queue)
             except QueueNotFoundError:
                 return False
+            early = clock() - begun < WAIT_SECONDS / 2
         return summary.id == queue_id
+
+    async def _wait_for_records(self, queue: str, position: int) -> None:
+        """Wait for a record at *position* or later, `WAIT_SECONDS` at most; or until its position is truncated."""
+        query = {"start": str(position), "limit": "1", "max_bytes": "1", "wait": str(WAIT_SECONDS)}
+        path = path_of(queue, "records")
+        try:
+            await self._transport.send("GET", path, query=query, accept=wire.CONTENT_TYPE, wait_seconds=WAIT_SECONDS)
+        except ServiceError as error:
+            if error.code != "truncated":
+                raise
 
     async def queue_exists(self, queue: str) -> bool:
         """Return whether *queue* exists.

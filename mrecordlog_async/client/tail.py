@@ -14,6 +14,7 @@ from math import ceil
 from typing import NamedTuple
 
 from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, Batches, BatchLimits
+from mrecordlog_async.client.responses import ServiceError
 from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.model import Batch, QueueSummary, Record, Run, Times
 
@@ -66,6 +67,7 @@ class Tail(AsyncIterator[Record]):
         self._fetch = fetch
         self._queue_id = queue_id
         self._records: Iterator[Record] = iter(())
+        self._reached = 0  # the queue's next position was there, or further
         self._ended = False
 
     @property
@@ -107,6 +109,7 @@ class Tail(AsyncIterator[Record]):
             At least one record; None once the tail has ended.
 
         Raises:
+            ServiceError: The log was restored to an older state than what this tail has read (code `ahead`).
             ValueError: A limit is below 1, or the time is negative.
         """
         limits = BatchLimits.checked(max_records, max_bytes, max_wait)
@@ -146,7 +149,7 @@ class Tail(AsyncIterator[Record]):
         if self._queue_id is None:
             assert self._begin is not None, "a consumer knows its queue"
             summary = await self._begin()
-            self._queue_id = summary.id
+            self._queue_id, self._reached = summary.id, summary.next_position
             self._position = summary.first_position if self._position is None else self._position
         assert self._position is not None
         clock = asyncio.get_running_loop().time
@@ -156,12 +159,10 @@ class Tail(AsyncIterator[Record]):
             if page is None or page.runs:
                 return page
             self._position = page.next_position
-            if page.complete:
-                self._ended = True
-            elif clock() - begun < wait_seconds / 2:  # it came early
-                self._ended = await self._is_complete(page)
-                if not self._ended:
-                    await asyncio.sleep(PAUSE_SECONDS)
+            early = clock() - begun < wait_seconds / 2
+            self._ended = await self._is_complete(page)
+            if early and not self._ended:
+                await asyncio.sleep(PAUSE_SECONDS)
         return None
 
     async def _is_complete(self, page: Page) -> bool:
@@ -170,6 +171,7 @@ class Tail(AsyncIterator[Record]):
             return page.complete
         with suppress(QueueNotFoundError):
             summary = await self._begin()
+            check_reached(summary, self._queue_id, self._position or 0, self._reached)
             return summary.sealed and page.next_position >= summary.next_position
         return False
 
@@ -198,4 +200,20 @@ class Tail(AsyncIterator[Record]):
         if page is None or page.queue_id != self._queue_id:
             self._ended = True
             return None
+        if page.runs:
+            self._reached = max(self._reached, page.next_position)
         return page
+
+
+def check_reached(summary: QueueSummary, queue_id: int | None, position: int, reached: int) -> None:
+    """Raise ServiceError if the queue does not have all positions below *position* any more. It had those to *reached*.
+
+    New records would take the positions that were read before, and nobody would read them.
+    """
+    if summary.id == queue_id and summary.next_position < min(position, reached):
+        raise ServiceError(
+            409,
+            "ahead",
+            f"queue {summary.queue!r}: this reader is at position {position}, and the next one is "
+            f"{summary.next_position}: the log was restored to an older state; read again from where that is",
+        )

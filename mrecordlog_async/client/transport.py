@@ -75,7 +75,8 @@ class Transport:
             return
         self._closing.set()
         for exchange in self._under_way:  # closing the session does not end a response that is being read
-            exchange.reschedule(asyncio.get_running_loop().time())
+            if not exchange.expired():  # its call may not have run since
+                exchange.reschedule(asyncio.get_running_loop().time())
         for session in (*self._left, *filter(None, [self._session])):
             await session.close()
         self._session = None
@@ -90,6 +91,7 @@ class Transport:
             self._session = None
 
     def _set_token(self, token: str | None) -> None:
+        check_token(token)
         self._headers.pop("Authorization", None)
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -251,6 +253,7 @@ def check_url(url: str) -> None:
     try:
         parsed = URL(url)
         good = parsed.scheme in ("http", "https") and bool(parsed.host) and not parsed.query and not parsed.fragment
+        (parsed.raw_host or "").encode("idna")  # a resolver raises for an empty or a long label
     except (ValueError, TypeError):
         good = False
     if not good:
@@ -258,6 +261,13 @@ def check_url(url: str) -> None:
         raise ValueError(f"{url!r} is not the URL of a service (http://host:port or unix:/path/to/socket){hint}")
 
 
+def check_token(token: str | None) -> None:
+    """Raise ValueError for a token that no header can hold."""
+    if token is not None and _CONTROL.search(token):
+        raise ValueError("the token holds a line break or another control character: pass token.strip()")
+
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _HOST_ALONE = re.compile(r"[\w.-]+(:\d+)?(/.*)?")
 
 

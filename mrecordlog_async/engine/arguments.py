@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from mrecordlog_async.batches import check_position
 from mrecordlog_async.model import POSITION_MAX
 from mrecordlog_async.options import QueueOptions
 
@@ -35,15 +36,6 @@ def check_queues(queues: Iterable[str] | Mapping[str, QueueOptions]) -> dict[str
     if isinstance(queues, str | bytes):
         raise TypeError(f"queues takes an iterable of names, not a single one; pass [{queues!r}]")
     return dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
-
-
-def check_position(position: int) -> int:
-    """Return *position* if a queue can assign it; raise TypeError or ValueError otherwise."""
-    if isinstance(position, bool) or not isinstance(position, int):
-        raise TypeError(f"position must be an int, not {type(position).__name__}")
-    if not 0 <= position <= POSITION_MAX:
-        raise ValueError(f"position must be between 0 and {POSITION_MAX}, got {position}")
-    return position
 
 
 def check_start(start: int) -> int:

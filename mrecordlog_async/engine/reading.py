@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from time import perf_counter
 
-from mrecordlog_async.engine.arguments import check_position, check_start
+from mrecordlog_async.batches import check_position
+from mrecordlog_async.engine.arguments import check_start
 from mrecordlog_async.engine.running import RunningLog
 from mrecordlog_async.engine.subscribers import QueueWatch
 from mrecordlog_async.engine.tail import Tail

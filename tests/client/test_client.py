@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ from mrecordlog_async import (
     ConsumerNameError,
     Limits,
     LogFullError,
+    MultiRecordLog,
     PositionInPastError,
     QueueExistsError,
     QueueNameError,
@@ -19,7 +21,15 @@ from mrecordlog_async import (
     QueueOptionsError,
     RecordTooLargeError,
 )
-from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient, ServiceError, ServiceUnreachableError
+from mrecordlog_async.client import (
+    OutcomeUnknownError,
+    RecordLogClient,
+    RecordLogFleet,
+    ServiceError,
+    ServiceUnreachableError,
+)
+from mrecordlog_async.client import reads as client_reads
+from mrecordlog_async.client import tail as client_tail
 from mrecordlog_async.service.options import ServiceOptions
 from tests.serving import Process, Served, free_port, serving
 
@@ -120,12 +130,25 @@ async def test_an_append_through_the_client_may_create_its_queue(served: Served)
         ("http://host:port", "not the URL of a service"),
         ("", "not the URL of a service"),
         ("unix:", "write unix:/path/to/socket"),
+        ("http://a..b:8080", "not the URL of a service"),
+        (f"http://{'a' * 64}:8080", "not the URL of a service"),
     ],
 )
 def test_a_wrong_url_is_refused_at_once(url: str, advice: str) -> None:
     """Not at the first request, which would have to say that its outcome is unknown."""
     with pytest.raises(ValueError, match=advice):
         RecordLogClient(url)
+
+
+def test_a_token_with_its_line_break_is_refused_at_once() -> None:
+    """A file seldom holds the token alone; at the first request it would be too late, and the error another one."""
+    refused = r"the token .* control character: pass token\.strip\(\)"
+    with pytest.raises(ValueError, match=refused):
+        RecordLogClient("http://localhost:8080", token="0123456789abcdef\n")
+    with pytest.raises(ValueError, match=refused):
+        RecordLogFleet("http://localhost:8080", token="0123456789abcdef\n")
+    with pytest.raises(ValueError, match=refused):
+        RecordLogFleet("a=http://localhost:8080", tokens={"a": "0123456789abcdef\r\n"})
 
 
 async def test_errors_are_those_of_the_log(directory: Path) -> None:
@@ -224,6 +247,61 @@ async def test_a_tail_waits_for_more_and_ends_with_its_queue(served: Served) -> 
             else:
                 await client.delete_queue("q")
     assert seen == [b"0", b"1", b"2", b"3", b"4"]
+
+
+@pytest.mark.parametrize("follow", [True, False])
+async def test_a_reader_that_is_past_the_end_of_a_restored_log_says_so(
+    tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch, follow: bool
+) -> None:
+    """New records would take the positions that it has read, and it would never hand them out."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.append("q", b"a", create=True)
+    shutil.copytree(directory, tmp_path / "restored")
+    for module in (client_tail, client_reads):
+        monkeypatch.setattr(module, "WAIT_SECONDS", 0)
+    async with serving(directory) as served, RecordLogClient(served.url) as client, asyncio.timeout(10):
+        reader = client.timed_runs("q", follow=True) if follow else client.tail("q").batches(max_wait=0)
+        await anext(reader)
+        await served.log.append("q", b"b")
+        await anext(reader)
+        await served.log.close()
+        async with MultiRecordLog.open(tmp_path / "restored") as log:
+            served.service.attach(log)
+            with pytest.raises(ServiceError, match="at position 2, and the next one is 1: the log was restored"):
+                await anext(reader)
+
+
+async def test_a_tail_may_begin_past_the_end(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for the record at its position, however often it has to ask."""
+    monkeypatch.setattr(client_tail, "WAIT_SECONDS", 0)
+    async with RecordLogClient(served.url) as client, asyncio.timeout(10):
+        waiting = asyncio.create_task(anext(client.tail("q", 5)))
+        asked = served.service.requests
+        while served.service.requests < asked + 10:
+            await asyncio.sleep(0.001)
+        await served.log.append_records("q", 0, [b"%d" % number for number in range(6)])
+        assert await waiting == (5, b"5")
+
+
+async def test_waiting_for_a_position_that_is_truncated_ends(served: Served) -> None:
+    """The position has been assigned, though nobody can read a record there any more."""
+    async with RecordLogClient(served.url) as client:
+        waiting = asyncio.create_task(client.wait_for("q", 0))
+        while not served.service.tails:
+            await asyncio.sleep(0.001)
+        await served.log.truncate("q", 5)
+        assert await asyncio.wait_for(waiting, 10) is True
+
+
+async def test_waiting_for_what_is_not_a_position_is_refused_as_by_the_log(served: Served) -> None:
+    """Not answered as if it had been assigned."""
+    async with RecordLogClient(served.url) as client:
+        for wrong in (-1, 2**63, True, "1"):
+            with pytest.raises((ValueError, TypeError)) as by_log:
+                await served.log.wait_for("q", wrong)  # type: ignore[arg-type]  # the mistake under test
+            with pytest.raises(by_log.type) as by_client:
+                await client.wait_for("q", wrong)  # type: ignore[arg-type]  # the same
+            assert str(by_client.value) == str(by_log.value)
 
 
 async def test_times_are_those_of_the_log(served: Served) -> None:

@@ -165,6 +165,22 @@ async def test_a_closed_client_does_not_know_what_became_of_an_append() -> None:
             await appending
 
 
+async def test_a_client_closes_also_while_a_call_times_out() -> None:
+    """In the turn in which the deadline of a call has passed, and the call does not know it yet."""
+    async with scripted([], last=Step(drip=True)) as server:
+        client = RecordLogClient(server.url, retry_seconds=0.0)
+        reading = asyncio.create_task(client.list_queues())
+        while not client._transport._under_way:
+            await asyncio.sleep(0)
+        (deadline,) = client._transport._under_way
+        deadline.reschedule(0.0)
+        while not deadline.expired():
+            await asyncio.sleep(0)
+        await client.close()
+        with pytest.raises(ServiceUnreachableError):
+            await reading
+
+
 async def test_numbers_are_not_payloads() -> None:
     """bytes(5) would be five zero bytes."""
     async with scripted([]) as server, RecordLogClient(server.url) as client:

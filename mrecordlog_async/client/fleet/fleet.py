@@ -27,7 +27,7 @@ from mrecordlog_async.client.fleet.placement import FleetError, Key, Placement, 
 from mrecordlog_async.client.fleet.producer import FleetProducer
 from mrecordlog_async.client.fleet.server import Connecting, Server, ServerSummary, Tokens
 from mrecordlog_async.client.retry import OutcomeUnknownError
-from mrecordlog_async.client.transport import Payload, copied
+from mrecordlog_async.client.transport import Payload, check_token, copied
 from mrecordlog_async.errors import QueueSealedError
 from mrecordlog_async.options import QueueOptions
 
@@ -40,7 +40,7 @@ class RecordLogFleet:
 
     A record goes to one server: that of its key, as long as it takes records. Servers come and go: addresses are looked
     up and probed every 10 s, and after failures. The order of the records of a key is that of the calls on each server,
-    not across a fail-over and the return from it.
+    not across a fail-over and the return from it, and not for a record that waits for space.
 
     Args:
         servers: URLs (`http://host:port`, `unix:/path`), also with names (`a=http://host:port`, or a mapping), or
@@ -62,8 +62,8 @@ class RecordLogFleet:
         clock: Returns the time in seconds, for every decision that depends on it; for tests.
 
     Raises:
-        ValueError: A server is not a URL, a token is for a name that no server has, or `on_unknown` is not one of the
-            three; raised at once.
+        ValueError: A server is not a URL, a token holds a line break or is for a name that no server has, or
+            `on_unknown` is not one of the three; raised at once.
         FleetError: Two copies of a log run at once, or an address leads to changing logs; raised by `start`, and by
             appends if no other server is left.
         OutcomeUnknownError: The record may be stored, and that could not be settled.
@@ -141,6 +141,7 @@ class RecordLogFleet:
 
     async def look(self) -> None:
         """Look up names and probe every server now, instead of within 10 s."""
+        self._placement.check_open()
         await self._membership.look_soon()
 
     def client(self, log_id: str) -> RecordLogClient:
@@ -287,4 +288,6 @@ def _checked(single: Mapping[str, str], others: str | None, names: Sequence[str]
         if name not in names:
             known = f"the servers are called {', '.join(names)}" if names else "no server has a name"
             raise ValueError(f"there is a token for the server {name!r}, but {known}: write {name}=http://host:port")
+    for token in (others, *single.values()):
+        check_token(token)
     return Tokens(dict(single), others)
