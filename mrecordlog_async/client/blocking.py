@@ -298,8 +298,9 @@ class BlockingRecordLogClient:
             if self._closed:
                 raise LogClosedError(CLOSED)
             if self._running is None:
-                self._running = _Running(self.url, self._options)
-                self._running.end = weakref.finalize(self, self._running.stop)  # at the exit of the process, too
+                starting = _Running(self.url, self._options)
+                starting.end = weakref.finalize(self, starting.stop)  # at the exit of the process, too
+                self._running = starting  # whole: the process may fork at any time
             return self._running
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
@@ -19,7 +20,7 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 import pytest
 
 from mrecordlog_async import LogClosedError, QueueNotFoundError
-from mrecordlog_async.client import BlockingRecordLogClient, RecordLogClient
+from mrecordlog_async.client import BlockingRecordLogClient, RecordLogClient, blocking
 from tests.serving import TIMEOUT_SECONDS, Process
 
 
@@ -166,6 +167,20 @@ def _in_child(client: BlockingRecordLogClient, append_of_parent: Callable[[bytes
         client.close()
         return 7 if "forked" in str(error) else 1
     return 2
+
+
+def test_a_fork_while_another_thread_makes_the_first_call(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The child finds a client that is half started, and begins again with every client."""
+    finalize = weakref.finalize
+
+    def fork_and_finalize(*arguments: Any) -> Any:
+        blocking._leave_to_parent()  # what a child does; the rest is the thread of the parent
+        return finalize(*arguments)
+
+    monkeypatch.setattr(weakref, "finalize", fork_and_finalize)
+    with BlockingRecordLogClient(url) as client:
+        client.append("forked", b"a", create=True)
+        assert [record.payload for record in client.range("forked")] == [b"a"]
 
 
 def test_a_wsgi_application_stores_what_is_posted(client: BlockingRecordLogClient) -> None:

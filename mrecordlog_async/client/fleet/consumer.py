@@ -73,7 +73,11 @@ class FleetConsumer:
         self._entered = False
 
     async def __aenter__(self) -> Self:
-        await self._discover()
+        try:
+            await self._discover()
+        except BaseException:  # one server refused it, or the caller was cancelled: the readers of the others end
+            await self.__aexit__(None, None, None)
+            raise
         self._run(self._watch())
         self._entered = True
         return self

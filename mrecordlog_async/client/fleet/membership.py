@@ -20,7 +20,7 @@ from mrecordlog_async.client.fleet.addresses import Lookup, Resolver, look_up
 from mrecordlog_async.client.fleet.roster import Place, Roster
 from mrecordlog_async.client.fleet.server import Connecting, Server, probe
 from mrecordlog_async.client.retry import ServiceUnreachableError
-from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.errors import LogClosedError, RecordLogError
 
 LOOK_SECONDS = 10.0
 RETRY_SECONDS = 1.0
@@ -55,6 +55,7 @@ class Membership:
         self._suspicion = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self._reported: set[str] = set()
+        self._is_closed = False
 
     async def start(self) -> None:
         """Look at every server once, and then again and again until `close`."""
@@ -62,7 +63,9 @@ class Membership:
         self._watching = asyncio.create_task(self._watch(), name="servers of a fleet")
 
     async def close(self) -> None:
-        """Stop looking, and close all connections."""
+        """Stop looking, and close all connections. Whoever waits for a look gets LogClosedError."""
+        self._is_closed = True
+        self.announce()
         if self._watching is not None:
             self._watching.cancel()
             await asyncio.wait((self._watching,))
@@ -98,8 +101,11 @@ class Membership:
         await self.changed()
 
     async def changed(self) -> None:
-        """Wait until the servers were looked at again."""
-        await self._changed.wait()
+        """Wait until the servers were looked at again. Raises LogClosedError if nobody looks any more."""
+        if not self._is_closed:
+            await self._changed.wait()
+        if self._is_closed:
+            raise LogClosedError("the fleet is closed")
 
     async def look(self) -> None:
         """Look up the names if that is due, probe every place, and settle what leaves a doubt."""

@@ -22,8 +22,8 @@ class FleetProducer:
 
     Each server has its own producer, whose repeats it recognizes: a lost response is settled by sending the same
     records again with the same positions, for `retry_seconds` of the fleet. Calls of many tasks share requests. The
-    records of a key are stored in the order of the calls on each server; a record that has to go elsewhere may come
-    after later ones.
+    records of a key are stored in the order of the calls on each server; a record that has to go elsewhere, or to wait
+    for space, may come after later ones.
 
     Attributes:
         queue: Name of the queue.

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async import ConsumerFencedError, ConsumerOwnedError, QueueOptions
-from mrecordlog_async.client import FleetConsumer, RecordLogFleet
+from mrecordlog_async import ConsumerFencedError, ConsumerOwnedError, LogClosedError, QueueOptions
+from mrecordlog_async.client import FleetConsumer, RecordLogClient, RecordLogFleet
 from mrecordlog_async.options import PersistPolicy
 from tests.client.fleet.running import running
 from tests.serving import Process, serving
@@ -98,6 +98,32 @@ async def test_another_holder_ends_this_one(tmp_path: Path) -> None:
         async with here.fleet.consumer("q", "lake", owner=owner, take_over=True):
             with pytest.raises(ConsumerOwnedError):
                 await here.fleet.consumer("q", "lake", owner="1f" * 16).__aenter__()
+
+
+async def test_a_consumer_that_cannot_be_entered_leaves_nothing_behind(tmp_path: Path) -> None:
+    """One of the servers refuses it: what reads the other one ends."""
+    async with running(tmp_path) as here:
+        await here.fleet.create_queue("q")
+        async with RecordLogClient(here.served[1].url) as client, client.consumer("q", "lake", owner="0f" * 16):
+            pass
+        with pytest.raises(ConsumerOwnedError):
+            await here.fleet.consumer("q", "lake").__aenter__()
+        assert not [task for task in asyncio.all_tasks() if task.get_name() == "consumer lake of a fleet"]
+
+
+async def test_a_consumer_ends_with_its_fleet_also_while_a_server_is_away(tmp_path: Path) -> None:
+    """Whoever waits for a batch gets the error; nothing looks at the servers any more."""
+    async with running(tmp_path, 1) as here:
+        await here.served[0].log.create_queue("q")
+        consumer = await here.fleet.consumer("q", "lake").__aenter__()
+        here.cut(0)
+        await here.fleet.look()
+        waiting = asyncio.create_task(consumer.batch())
+        await asyncio.sleep(0)
+        await here.fleet.close()
+        with pytest.raises(LogClosedError):
+            await asyncio.wait_for(waiting, 10)
+        await consumer.__aexit__(None, None, None)
 
 
 async def test_a_queue_that_was_made_again_is_read_from_its_beginning(tmp_path: Path) -> None:

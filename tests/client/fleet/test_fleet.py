@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mrecordlog_async import LogFullError, MultiRecordLog, QueueOptions
+from mrecordlog_async import LogClosedError, LogFullError, MultiRecordLog, QueueOptions
 from mrecordlog_async.client import (
     FleetError,
     OutcomeUnknownError,
@@ -268,6 +268,26 @@ async def test_what_a_fleet_cannot_be_given_is_refused_at_once() -> None:
         RecordLogFleet("http://h:1", on_unknown="ignore")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="a fleet needs servers"):
         RecordLogFleet([])
+
+
+async def test_a_name_that_no_resolver_takes_is_refused_at_once() -> None:
+    """Not while the servers are looked at."""
+    with pytest.raises(ValueError, match="not the URL of a service"):
+        RecordLogFleet("dns+http://a..b:8080")
+
+
+async def test_a_look_ends_with_the_fleet(served: Served) -> None:
+    """Nobody looks at the servers of a fleet that is closed, or was not entered."""
+    fleet = RecordLogFleet(served.url)
+    with pytest.raises(LogClosedError, match="not entered"):
+        await asyncio.wait_for(fleet.look(), 10)
+    async with fleet:
+        looking = asyncio.create_task(fleet.look())
+        await asyncio.sleep(0)  # it waits now
+    with pytest.raises(LogClosedError, match="fleet"):
+        await asyncio.wait_for(looking, 10)
+    with pytest.raises(LogClosedError, match="closed"):
+        await asyncio.wait_for(fleet.look(), 10)
 
 
 async def test_a_client_of_one_server_is_at_hand(served: Served) -> None:
