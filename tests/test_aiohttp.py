@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,6 +13,8 @@ from aiohttp import ClientSession, UnixConnector, web
 from mrecordlog_async import LogLockedError, LogState, MultiRecordLog
 from mrecordlog_async.aiohttp import LOG, setup
 from mrecordlog_async.service import ServiceOptions
+from mrecordlog_async.service.app import SERVICE
+from mrecordlog_async.service.routes import records
 
 
 @asynccontextmanager
@@ -90,6 +93,24 @@ async def test_open_tails_do_not_hold_up_the_application(directory: Path) -> Non
             await app[LOG].create_queue("q")
             tail = await session.get(url + "/wal/v1/queues/q/tail")
         assert b"event: end\ndata: closing" in await tail.read()
+
+
+async def test_a_client_that_left_waits_for_no_record(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """aiohttp does not cancel its handlers, unless the application says so; `tails` is about clients that are there."""
+    monkeypatch.setattr(records, "LOOK_SECONDS", 0.01)
+    app = web.Application()
+    setup(app, directory, queues=["q"], prefix="/wal")
+    async with serving_app(app) as url, ClientSession() as session:
+        (service,) = (one[SERVICE] for one in app._subapps)
+        waiting = asyncio.create_task(session.get(url + "/wal/v1/queues/q/records?wait=60"))
+        while not service.tails:
+            await asyncio.sleep(0.001)
+        waiting.cancel()
+        async with asyncio.timeout(10):
+            while service.tails:
+                await asyncio.sleep(0.001)
+        async with session.get(url + "/wal/v1/queues/q/records?wait=1") as response:
+            assert (response.status, await response.read()) == (200, b"")
 
 
 async def test_a_host_applications_signals_see_every_response(directory: Path) -> None:

@@ -19,6 +19,8 @@ from mrecordlog_async.service.routes.route import JSON, Route
 from mrecordlog_async.service.service import VERSION, Service
 
 EVERY_ROUTE_PROBLEMS = (400, 401, 403, 412, 421, 503)
+BODY_PROBLEMS = (408, 413, 415, 429)
+"""Of every route that takes a body: too slow, too large, encoded, or above the budget of all bodies."""
 
 
 async def schema(service: Service, request: web.Request) -> web.StreamResponse:
@@ -123,7 +125,8 @@ def _responses(route: Route, references: dict[type, Any]) -> dict[str, Any]:
         success["content"] = content
     problem = {"content": {problems.CONTENT_TYPE: {"schema": references[Problem]}}}
     responses: dict[str, Any] = {str(route.status): success}
-    for status in sorted({*route.problems, *EVERY_ROUTE_PROBLEMS}):
+    of_body = BODY_PROBLEMS if route.takes is not None else ()
+    for status in sorted({*route.problems, *EVERY_ROUTE_PROBLEMS, *of_body}):
         described = {"description": "see code and detail"} | problem if status >= 400 else success
         responses.setdefault(str(status), {"description": "not modified"} if status == 304 else described)
     return responses

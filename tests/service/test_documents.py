@@ -78,6 +78,19 @@ def test_every_property_of_the_schema_is_described() -> None:
             assert described.get("description"), (name, member)
 
 
+async def test_the_schema_has_every_status_of_a_body(served: Served) -> None:
+    """Each route that takes one may refuse it: encoded, too large or too slow, or because others fill the memory."""
+    await served.log.create_consumer("q", "c")
+    for path, methods in document()["paths"].items():
+        for method, described in methods.items():
+            if "requestBody" not in described:
+                continue
+            assert described["responses"].keys() >= {"408", "413", "415", "429"}, path
+            target = path.format(queue="q", consumer="c")
+            refused = await served.call(method.upper(), target, b"{}", headers={"Content-Encoding": "gzip"})
+            assert refused.status == 415, path
+
+
 async def test_openapi_is_served(served: Served) -> None:
     """It is JSON, at the path where tools expect it."""
     assert (await served.call("GET", "/openapi.json")).json() == msgspec.json.decode(msgspec.json.encode(document()))

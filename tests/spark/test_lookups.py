@@ -114,7 +114,7 @@ def test_each_service_of_a_name_has_the_token_of_that_name(new_service: NewServi
     query.drain()
     assert len(query.rows) == 3
     query.options["token.wal"] = "wrong"
-    with pytest.raises(Exception, match="returned status 401: .*--token-file wal=FILE.* token.wal "):
+    with pytest.raises(Exception, match=r"returned status 401: .*--token-file wal=FILE.* token\.wal "):
         query.drain()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 from itertools import islice
 
@@ -31,7 +32,7 @@ from mrecordlog_async.service.parameters import (
 from mrecordlog_async.service.queue_checks import check_start
 from mrecordlog_async.service.receive import NDJSON, OCTET_STREAM
 from mrecordlog_async.service.routes.route import JSON, PIECE_BYTES, Route, json_response
-from mrecordlog_async.service.service import Service
+from mrecordlog_async.service.service import Service, WakeReason
 
 READ_PARAMETERS = (
     ("start", "first position to read (default: the first retained one)"),
@@ -58,6 +59,9 @@ READ_AT_ONCE_BYTES = 48 * 1024
 
 LINE_BYTES = 64
 """Bytes that a record takes in a response besides its payload."""
+
+LOOK_SECONDS = 1.0
+"""How often a request that waits inside another application looks whether its client is still there."""
 
 READ_RUNS = 10_000
 """Runs in one response; if positions have gaps, each may hold a single record."""
@@ -182,9 +186,21 @@ async def wait_for_records(service: Service, request: web.Request, queue: str, s
     service.enter_tail()
     try:
         # The caller reports a deleted queue as 404; a service that shuts down responds with what it has.
-        await service.wait_for(queue, start, min(seconds, service.options.wait_seconds))
+        await _wait_for(service, request, queue, start, min(seconds, service.options.wait_seconds))
     finally:
         service.leave_tail()
+
+
+async def _wait_for(service: Service, request: web.Request, queue: str, start: int, seconds: float) -> None:
+    """Wait for a record at or after *start*, as long as the client is there.
+
+    If a client leaves, `serve` cancels its request. The server of another application may not.
+    """
+    clock = asyncio.get_running_loop().time
+    end, at_once = clock() + seconds, seconds if service.standalone else LOOK_SECONDS
+    while request.transport is not None and (left := end - clock()) > 0:
+        if await service.wait_for(queue, start, min(left, at_once)) is not WakeReason.TIMEOUT:
+            return
 
 
 FORMATS = (NDJSON, TEXT, OCTET_STREAM, wire.CONTENT_TYPE, arrow.CONTENT_TYPE)

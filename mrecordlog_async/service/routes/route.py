@@ -33,8 +33,8 @@ class Route:
     """A method on a path.
 
     takes and returns: types of JSON bodies. formats: content types of a response that is not JSON (or not only).
-    parameters: query parameters, with a sentence each. problems: statuses besides those that every route may return.
-    open_to_all: no token is needed. head: HEAD works too.
+    parameters: query parameters, with a sentence each. problems: statuses besides those that every route may return,
+    and every route with a body. open_to_all: no token is needed. head: HEAD works too.
     """
 
     method: str

@@ -91,7 +91,7 @@ ROUTES = (
         open_to_all=True,
         head=True,
     ),
-    Route("GET", "/metrics", metrics, "Metrics for Prometheus", formats=("text/plain",), head=True),
+    Route("GET", "/metrics", metrics, "Metrics for Prometheus", formats=("text/plain",), problems=(429,), head=True),
     Route("GET", "/v1/log", show_log, "Which log this is, and how far it has come", returns=LogResponse, head=True),
     Route("GET", "/v1/stats", stats, "Statistics of the service and its log", returns=StatsResponse, head=True),
 )
