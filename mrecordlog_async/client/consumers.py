@@ -287,8 +287,7 @@ def _summary(one: ConsumerResponse) -> ConsumerSummary:
 
 
 def _path_of(queue: str, consumer: str) -> str:
-    if not consumer:
-        check_consumer_name(consumer)  # raises, as `path_of` does
+    check_consumer_name(consumer)  # as `path_of` does
     name = quote(consumer, safe="")
     return path_of(queue, "consumers", name.replace(".", "%2E") if name in (".", "..") else name)
 

@@ -272,9 +272,8 @@ _HOST_ALONE = re.compile(r"[\w.-]+(:\d+)?(/.*)?")
 
 
 def path_of(queue: str, *more: str) -> str:
-    """Return the path of *queue*, followed by *more*."""
-    if not queue:
-        check_name(queue)  # raises; a path without the name would be another one
+    """Return the path of *queue*, followed by *more*. Raises QueueNameError for what cannot be the name of a queue."""
+    check_name(queue)  # a path without the name, say, would be another one
     name = quote(queue, safe="")
     if name in (".", ".."):
         name = name.replace(".", "%2E")  # or the path would be normalized

@@ -5,6 +5,7 @@ import shutil
 import signal
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -96,6 +97,17 @@ async def test_an_empty_name_is_refused_as_by_the_log(served: Served) -> None:
                 await log.append("", b"a", create=True)
             with pytest.raises(ConsumerNameError):
                 await log.create_consumer("q", "")
+
+
+@pytest.mark.parametrize("name", ["\udcff", b"q", 5], ids=ascii)
+async def test_what_cannot_be_a_name_is_refused_as_by_the_log(served: Served, name: Any) -> None:
+    """An argument of a command that is not UTF-8, say; bytes are not taken for the text that they encode."""
+    async with RecordLogClient(served.url) as client:
+        for log in (client, served.log):
+            with pytest.raises(QueueNameError):
+                await log.append(name, b"a", create=True)
+            with pytest.raises(ConsumerNameError):
+                await log.create_consumer("q", name)
 
 
 @pytest.mark.parametrize("queue", [".", "..", "%", "%2F", "a?b#c", "/", "{queue}", "+", "a\\b"])
