@@ -54,6 +54,11 @@ def check_position(position: int) -> int:
     return position
 
 
+def check_start(start: int) -> int:
+    """Return *start* if a tail can start there, up to the next position of a full queue; raise as `check_position`."""
+    return start if type(start) is int and start == POSITION_MAX + 1 else check_position(start)
+
+
 class Batches(AsyncIterator[Given]):
     """Batches until there are no more. An object, because a cancelled `__anext__` would end an async generator."""
 

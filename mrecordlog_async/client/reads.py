@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Literal
 
-from mrecordlog_async.batches import check_position
+from mrecordlog_async.batches import check_start
 from mrecordlog_async.client.responses import Reply, ServiceError, decoded
 from mrecordlog_async.client.tail import PAGE_BYTES, PAUSE_SECONDS, WAIT_SECONDS, Page, Tail, check_reached
 from mrecordlog_async.client.transport import Transport, path_of
@@ -232,9 +232,9 @@ class Reads:
 
         Raises:
             QueueNotFoundError: The queue does not exist when the call starts.
-            ValueError: *position* is not one that a queue can assign.
+            ValueError: *position* is not one at which a tail can start.
         """
-        check_position(position)
+        check_start(position)
         summary = await self.queue_summary(queue)
         queue_id, clock, early = summary.id, asyncio.get_running_loop().time, False
         while summary.next_position <= position:

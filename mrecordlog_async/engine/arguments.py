@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from mrecordlog_async.batches import check_position
-from mrecordlog_async.model import POSITION_MAX
 from mrecordlog_async.options import QueueOptions
 
 Payload = bytes | bytearray | memoryview
@@ -36,8 +34,3 @@ def check_queues(queues: Iterable[str] | Mapping[str, QueueOptions]) -> dict[str
     if isinstance(queues, str | bytes):
         raise TypeError(f"queues takes an iterable of names, not a single one; pass [{queues!r}]")
     return dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
-
-
-def check_start(start: int) -> int:
-    """Return *start* if a tail can start there, up to the next position of a full queue; raise as `check_position`."""
-    return start if type(start) is int and start == POSITION_MAX + 1 else check_position(start)

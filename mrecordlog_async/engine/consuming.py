@@ -8,8 +8,7 @@ from collections.abc import Iterator
 from datetime import datetime
 from functools import partial
 
-from mrecordlog_async.batches import check_position
-from mrecordlog_async.engine.arguments import check_start
+from mrecordlog_async.batches import check_position, check_start
 from mrecordlog_async.engine.commands import Command
 from mrecordlog_async.engine.consumer import Consumer, ConsumerCalls, HeldQueue, check_holder
 from mrecordlog_async.engine.reading import LiveReader

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from time import perf_counter
 
-from mrecordlog_async.batches import check_position
-from mrecordlog_async.engine.arguments import check_start
+from mrecordlog_async.batches import check_start
 from mrecordlog_async.engine.running import RunningLog
 from mrecordlog_async.engine.subscribers import QueueWatch
 from mrecordlog_async.engine.tail import Tail
@@ -60,9 +59,9 @@ class LiveReader(RunningLog, QueueReader):
         Raises:
             QueueNotFoundError: No queue has this name.
             LogFailedError: The log failed.
-            ValueError: *position* is not one that a queue can assign.
+            ValueError: *position* is not one at which a tail can start.
         """
-        check_position(position)
+        check_start(position)
         watch = self._watch(self._queue(queue).id)
         while (found := watch.queue()) is not None:
             if found.next_position > position:

@@ -8,7 +8,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from mrecordlog_async.model import text_of_tick
+from mrecordlog_async.client import RecordLogClient
+from mrecordlog_async.model import POSITION_MAX, text_of_tick
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.routes import tails
 from tests.serving import Served, serving
@@ -163,6 +164,21 @@ async def test_heartbeats_keep_a_quiet_tail_alive(directory: Path) -> None:
         await served.log.create_queue("q")
         async with served.session.get(served.url + TAIL) as response:
             assert await response.content.readline() == b": still here\n"
+
+
+async def test_the_end_of_a_queue_that_has_used_all_positions_can_be_waited_for(directory: Path) -> None:
+    """No record will come there, but the queue may be sealed or deleted; a client that has read all goes on there."""
+    async with serving(directory, ServiceOptions(heartbeat_seconds=0.01, wait_seconds=0.01)) as served:
+        await served.log.append("q", b"last", POSITION_MAX, create=True)
+        end = POSITION_MAX + 1
+        read = await served.call("GET", f"/v1/queues/q/records?start={end}&wait=1")
+        assert (read.status, read.body, read.headers["X-Next-Position"]) == (200, b"", str(end))
+        async with served.session.get(served.url + TAIL + "?start=next") as response:
+            assert await response.content.readline() == b": still here\n"
+            await served.log.seal_queue("q")
+            assert (await events(response, 1))[0]["data"] == "sealed"
+        async with RecordLogClient(served.url) as client:
+            assert await client.wait_for("q", end) is False
 
 
 async def test_a_reader_that_does_not_read_is_dropped(directory: Path) -> None:
