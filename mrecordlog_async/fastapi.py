@@ -257,7 +257,11 @@ async def tail_until_disconnect(
     position = log.first_position(queue) if start is None else start
     stopping = _stopping_of(log)
     while not stopping.is_set() and not await request.is_disconnected():
-        if not _is_there(log, queue, queue_id) or not await _wait_for(log, queue, position, stopping, poll_seconds):
+        if not _is_there(log, queue, queue_id):
+            return
+        # The wait is for a position that was not assigned yet, and ends at once where the records were truncated.
+        position = max(position, log.first_position(queue))
+        if not await _wait_for(log, queue, position, stopping, poll_seconds):
             return
         if not _is_there(log, queue, queue_id):  # deleted, and maybe recreated, during the wait
             return

@@ -154,6 +154,26 @@ async def test_a_fastapi_tail_ends_with_its_client_queue_or_log(log: MultiRecord
     assert await reading == [b"a", b"b"]
 
 
+async def test_a_fastapi_tail_whose_records_were_all_truncated_waits(log: MultiRecordLog) -> None:
+    """It looks again when a record comes, not all the time until then."""
+    looks = 0
+
+    class Client:
+        async def is_disconnected(self) -> bool:
+            nonlocal looks
+            looks += 1
+            return False
+
+    await log.append_records("q", None, [b"a", b"b"])
+    await log.truncate("q", 1)
+    waiting = asyncio.ensure_future(anext(tail_until_disconnect(cast(Any, Client()), log, "q", 0, poll_seconds=60)))
+    for _ in range(100):
+        await asyncio.sleep(0)
+    await log.append("q", b"c")
+    assert await waiting == (2, b"c")
+    assert looks == 1
+
+
 @pytest.mark.parametrize("then", ["deleted", "recreated", "deleted while it waits"])
 async def test_a_fastapi_tail_ends_with_a_queue_that_is_deleted_between_two_looks(
     log: MultiRecordLog, monkeypatch: pytest.MonkeyPatch, then: str

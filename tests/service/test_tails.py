@@ -149,6 +149,18 @@ async def test_a_tail_continues_after_a_truncation(served: Served) -> None:
     assert seen[-1] in ("a", "b")
 
 
+async def test_a_tail_whose_records_were_all_truncated_waits(directory: Path) -> None:
+    """It sends heartbeats, as at the end of a queue, and takes no CPU time until the next record."""
+    async with serving(directory, ServiceOptions(heartbeat_seconds=0.01)) as served:
+        await served.log.append_records("q", None, [b"a", b"b"], create=True)
+        await served.log.truncate("q", 1)
+        async with served.session.get(served.url + TAIL + "?start=0", timeout=aiohttp.ClientTimeout(10)) as response:
+            assert await response.content.readline() == b": still here\n"
+            await served.log.append("q", b"c")
+            (event,) = await events(response, 1)
+    assert json.loads(event["data"])["position"] == 2
+
+
 async def test_a_client_that_leaves_is_forgotten(served: Served) -> None:
     """A tail ends on the server when its client has disconnected."""
     async with served.session.get(served.url + TAIL):
