@@ -21,6 +21,7 @@ from mrecordlog_async.client.changes import Changes
 from mrecordlog_async.client.consumers import Consumers
 from mrecordlog_async.client.producer import Producer
 from mrecordlog_async.client.responses import decoded
+from mrecordlog_async.client.retry import ServiceUnreachableError
 from mrecordlog_async.client.transport import Transport
 from mrecordlog_async.protocol.log_schemas import LogResponse
 from mrecordlog_async.protocol.schemas import StatsResponse
@@ -123,4 +124,8 @@ class RecordLogClient(Changes, Consumers):
         Raises:
             ServiceUnreachableError: It is not ready after `retry_seconds`.
         """
-        await self._transport.send("GET", "/readyz")
+        try:
+            await self._transport.send("GET", "/readyz")
+        except ServiceUnreachableError as error:
+            # What a service that is not ready responds looks like a proxy's error; but this request changes nothing.
+            raise ServiceUnreachableError(error.address, error.seconds, error.reason) from error.__cause__

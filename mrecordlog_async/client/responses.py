@@ -76,7 +76,8 @@ def written_by_service(reply: Reply) -> bool:
 def error_of(reply: Reply) -> RecordLogError:
     """Return the error that the log itself would have raised, else ServiceError."""
     problem = _problem(reply)
-    detail = str(problem.get("detail", reply.body[:200].decode(errors="replace")))
+    # /readyz states a cause, and has no problem document.
+    detail = str(problem.get("detail") or problem.get("cause") or reply.body[:200].decode(errors="replace"))
     if 300 <= reply.status < 400:
         detail = f"redirected to {reply.headers.get('Location', 'nowhere')}, which is not followed; use that address"
     code = str(problem.get("code", "unknown"))

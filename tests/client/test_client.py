@@ -365,6 +365,14 @@ async def test_tokens_and_unix_sockets_work(tmp_path: Path, directory: Path) -> 
         server.close()
 
 
+async def test_waiting_for_a_service_that_does_not_become_ready_says_why(directory: Path) -> None:
+    """In the words of the service, and not as if something might have been changed."""
+    why = r"within 0\.01 s: the log is being recovered \(503 \w+\)$"
+    async with serving(directory, recovered=False) as served, RecordLogClient(served.url, retry_seconds=0.01) as client:
+        with pytest.raises(ServiceUnreachableError, match=why):
+            await client.wait_ready()
+
+
 async def test_a_service_that_is_not_there_is_named() -> None:
     """After the given time the error says which address did not respond."""
     unused_port = free_port()
