@@ -185,6 +185,18 @@ def test_records_are_shown_as_text_json_and_hex(window: Browser, service: Proces
     assert window.text("records").endswith("..abc")
 
 
+def test_the_newest_records_are_shown_however_large_they_are(window: Browser, service: Process) -> None:
+    """Twenty of them do not fit into one response, which has the oldest of what was asked for."""
+    for number in range(30):
+        append(service, "orders", b"%d " % number * 40_000)
+    window.open(service.address)
+    window.wait_for("the queue", lambda: rows(window))
+    window.run("document.querySelector('#queues tr').click()")
+    window.wait_for("the newest", lambda: window.text("read-note") == "20 records")
+    positions = [line.split()[0] for line in window.text("records").splitlines()]
+    assert positions == [str(number) for number in range(10, 30)]
+
+
 def test_new_records_are_followed(window: Browser, service: Process) -> None:
     """Follow shows records as they are stored, until it is pressed again."""
     append(service, "orders", b"before")

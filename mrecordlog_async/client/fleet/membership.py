@@ -55,7 +55,6 @@ class Membership:
         self._suspicion = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self._reported: set[str] = set()
-        self._is_closed = False
 
     async def start(self) -> None:
         """Look at every server once, and then again and again until `close`."""
@@ -63,12 +62,12 @@ class Membership:
         self._watching = asyncio.create_task(self._watch(), name="servers of a fleet")
 
     async def close(self) -> None:
-        """Stop looking, and close all connections. Whoever waits for a look gets LogClosedError."""
-        self._is_closed = True
+        """Stop looking, and close all connections. What waits for a look gets LogClosedError."""
+        watching, self._watching = self._watching, None
         self.announce()
-        if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.wait((self._watching,))
+        if watching is not None:
+            watching.cancel()
+            await asyncio.wait((watching,))
         for server in self.servers.values():
             await server.close()
 
@@ -101,11 +100,11 @@ class Membership:
         await self.changed()
 
     async def changed(self) -> None:
-        """Wait until the servers were looked at again. Raises LogClosedError if nobody looks any more."""
-        if not self._is_closed:
+        """Wait until the servers were looked at again. Raises LogClosedError if nobody looks at them."""
+        if self._watching is not None:
             await self._changed.wait()
-        if self._is_closed:
-            raise LogClosedError("the fleet is closed")
+        if self._watching is None:
+            raise LogClosedError("the fleet is closed, or was not entered with `async with`")
 
     async def look(self) -> None:
         """Look up the names if that is due, probe every place, and settle what leaves a doubt."""

@@ -15,7 +15,8 @@ const queuePath = (rest) => `v1/queues/${encodeURIComponent($("queue").value)}${
 async function read(query) {
   const response = await call(queuePath("/records?" + new URLSearchParams({ max_bytes: 1048576, ...query })), { headers: { Accept: "application/x-ndjson" } });
   if (!response.ok) throw new Error(await problem(response));
-  return (await response.text()).split("\n").filter(Boolean).map(parse);
+  const records = (await response.text()).split("\n").filter(Boolean).map(parse);
+  return Object.assign(records, { next: BigInt(response.headers.get("X-Next-Position")) });
 }
 async function attempt(action) {
   stopFollowing();
@@ -35,8 +36,13 @@ const readNewest = () => attempt(async () => {
   const first = BigInt(summary.first_position), next = BigInt(summary.next_position);
   for (let span = BigInt(NEWEST); ; span *= 8n) {  // positions may have gaps
     const start = next - span > first ? next - span : first;
-    const found = await read({ limit: 100 * NEWEST, start });
-    if (found.length >= NEWEST || start === first) return found.slice(-NEWEST);
+    let found = [];
+    for (let at = start, more; at < next; at = more.next) {  // a response ends after 1 MiB
+      more = await read({ limit: 100 * NEWEST, start: at });
+      if (!more.length) break;
+      found = [...found, ...more].slice(-NEWEST);
+    }
+    if (found.length >= NEWEST || start === first) return found;
   }
 });
 function showRecords(records) {

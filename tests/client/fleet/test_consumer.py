@@ -112,7 +112,7 @@ async def test_a_consumer_that_cannot_be_entered_leaves_nothing_behind(tmp_path:
 
 
 async def test_a_consumer_ends_with_its_fleet_also_while_a_server_is_away(tmp_path: Path) -> None:
-    """Whoever waits for a batch gets the error; nothing looks at the servers any more."""
+    """The call that waits for a batch gets the error; nothing looks at the servers any more."""
     async with running(tmp_path, 1) as here:
         await here.served[0].log.create_queue("q")
         consumer = await here.fleet.consumer("q", "lake").__aenter__()
@@ -124,6 +124,13 @@ async def test_a_consumer_ends_with_its_fleet_also_while_a_server_is_away(tmp_pa
         with pytest.raises(LogClosedError):
             await asyncio.wait_for(waiting, 10)
         await consumer.__aexit__(None, None, None)
+
+
+async def test_a_consumer_of_a_fleet_that_was_not_entered_does_not_wait() -> None:
+    """Nobody looks for its servers."""
+    async with RecordLogFleet("http://127.0.0.1:1").consumer("q", "lake") as consumer:
+        with pytest.raises(LogClosedError, match="not entered"):
+            await asyncio.wait_for(consumer.batch(), 10)
 
 
 async def test_a_queue_that_was_made_again_is_read_from_its_beginning(tmp_path: Path) -> None:
