@@ -252,7 +252,7 @@ class Reads:
 
     async def _wait_for_records(self, queue: str, position: int) -> None:
         """Wait for a record at *position* or later, `WAIT_SECONDS` at most; or until its position is truncated."""
-        query = {"start": str(position), "limit": "1", "max_bytes": "1", "wait": str(WAIT_SECONDS)}
+        query = {"start": str(position), "stop": str(position), "wait": str(WAIT_SECONDS)}  # the record is not sent
         path = path_of(queue, "records")
         try:
             await self._transport.send("GET", path, query=query, accept=wire.CONTENT_TYPE, wait_seconds=WAIT_SECONDS)
