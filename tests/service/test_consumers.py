@@ -195,6 +195,14 @@ async def test_many_consumers_attach_and_acknowledge_in_one_request(served: Serv
     assert "was not assigned yet" in results[1]["detail"]
 
 
+async def test_a_name_that_no_queue_can_have_does_not_hide_which_others_were_attached(served: Served) -> None:
+    """A holder must learn its epochs: each attach fences off the one before."""
+    body = {"consumer": "lake", "queues": ["q", "", "of the Rust\ncrate, deleted since"], "create": True}
+    attached = await served.call("POST", "/v1/attach", body)
+    assert attached.status == 200
+    assert [one["status"] for one in attached.json()["queues"]] == ["ok", "missing", "missing"]
+
+
 async def test_a_thousand_queues_are_attached_to_and_acknowledged(served: Served) -> None:
     """Neither request is mistaken for one that repeats members; more entries than a request may have are 413."""
     names = [f"queue {number}" for number in range(1_000)]

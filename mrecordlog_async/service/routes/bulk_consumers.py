@@ -16,6 +16,7 @@ from mrecordlog_async.errors import (
     ConsumerOwnedError,
     LogFullError,
     PositionAheadError,
+    QueueNameError,
     QueueNotFoundError,
     RecordLogError,
 )
@@ -46,6 +47,7 @@ AT_ONCE = 1_000
 
 STATUSES: dict[type[RecordLogError], ConsumerStatus] = {
     QueueNotFoundError: ConsumerStatus.MISSING,
+    QueueNameError: ConsumerStatus.MISSING,  # no queue can have it
     ConsumerNotFoundError: ConsumerStatus.NO_CONSUMER,
     ConsumerFencedError: ConsumerStatus.FENCED,
     ConsumerOwnedError: ConsumerStatus.OWNED,
