@@ -51,15 +51,13 @@ def run_delta(
 ) -> Summary:
     """Run *job*; arguments, result and errors are those of `run_drain`."""
     place = _place(job)
+    from mrecordlog_async.spark.delta.start import refuse_inside  # after the look whether delta-rs is installed
+
     # The checkpoint may be local on a cluster: only the driver writes there.
     refuse_unsafe(job, local=place.path is not None, master=session.sparkContext.master or "")
     checkpoint = files.open(job.checkpoint)
     try:
-        if place.holds(checkpoint.path):
-            raise RefusedError(
-                f"the checkpoint {checkpoint.path} is inside the table {place.address}, where a vacuum would delete "
-                "its files: choose a directory next to the table"
-            )
+        refuse_inside(place, checkpoint.path)
         with files.locked([checkpoint]):
             return _run(session, job, place, checkpoint, report, stopped)
     finally:

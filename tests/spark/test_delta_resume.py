@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NoReturn
 
+import pyarrow as pa
 import pytest
+from deltalake import DeltaTable, write_deltalake
 
 from mrecordlog_async.cli.main import main
+from mrecordlog_async.spark.blocks import READ_SCHEMA
 from mrecordlog_async.spark.checkpoint import Checkpoint
 from mrecordlog_async.spark.delta import resume as resume_module
 from mrecordlog_async.spark.delta.content import ForeignBatchError
@@ -167,3 +171,30 @@ def test_the_checkpoint_may_be_a_file_url(
     assert "on a disk of this machine, not at s3://bucket/checkpoint" in capsys.readouterr().err
     assert main([*command, new.as_uri()]) == 0
     assert (new / "commits" / "0").exists() and {path.name for path in tmp_path.iterdir()} == before | {"new"}
+
+
+@pytest.mark.parametrize("missing", ["server", "queue", "queue_id", "position"])
+def test_rows_of_other_writers_say_nothing_about_a_queue(
+    engine: DeltaEngine, service: ThreadedService, tmp_path: Path, missing: str
+) -> None:
+    """Others may append rows that have no position, or no queue: reading continues after those of the drain."""
+    row = {"server": "a", "queue": "q", "queue_id": 1, "position": 99, "timestamp": datetime.now(UTC), "payload": b""}
+    write_deltalake(engine.place.uri, pa.Table.from_pylist([row | {missing: None}], READ_SCHEMA), mode="append")
+    assert resumed(engine, tmp_path / "new") == {"a": {"q": 10}}
+    engine.checkpoint_path = tmp_path / "new"
+    service.append("q", numbered("q", 10, 20))
+    engine.drain()
+    assert DeltaTable(engine.place.uri).to_pyarrow_table(columns=["position"]).num_rows == 21
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "."])
+def test_the_checkpoint_is_not_inside_the_table(
+    engine: DeltaEngine, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """No drain would start with it, because a vacuum would delete its files; the table keeps its owner."""
+    before = sorted(engine.table_path.rglob("*"))
+    inside = str(engine.table_path / name)
+    assert main(["lake", "resume", str(engine.table_path), "--checkpoint", inside]) == 2
+    assert "is inside the table" in capsys.readouterr().err
+    assert sorted(engine.table_path.rglob("*")) == before
+    engine.drain()

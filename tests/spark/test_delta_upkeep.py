@@ -8,17 +8,20 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable, TableFeatures
+from deltalake import DeltaTable, Field, TableFeatures
 from deltalake.exceptions import CommitFailedError
+from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.spark.delta import table as table_module
+from mrecordlog_async.spark.delta import upkeep as upkeep_module
 from mrecordlog_async.spark.delta.content import TableError
 from mrecordlog_async.spark.delta.entries import entry_name
 from mrecordlog_async.spark.delta.place import Place
@@ -320,6 +323,85 @@ def test_a_feature_that_delta_rs_does_not_write_is_named(drained: DeltaEngine, s
     with pytest.raises(TableError, match=r"needs what delta-rs does not write .*RowTracking"):
         optimize(drained.place)
     assert service.positions("7") == (40, 50)
+
+
+def test_rows_of_an_append_only_table_are_not_dropped(drained: DeltaEngine) -> None:
+    """The property is named, instead of a faster writer, who would go away; rewritten files delete no row."""
+    open_table(drained.place).alter.set_table_properties({"delta.appendOnly": "true"})
+    with pytest.raises(TableError, match=r"is append-only \(delta\.appendOnly\)"):
+        drop_older(drained.place, 0)
+    assert optimize(drained.place) == Replaced(12, 3)
+    assert drained.rows() == rows(40)
+
+
+def test_a_period_may_be_longer_than_the_calendar(drained: DeltaEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    """No row and no file is that old."""
+    forever = ["--drop-older-than", "1000000d", "--older-than", "99999999999999d"]
+    assert main(["lake", "vacuum", str(drained.table_path), *forever]) == 0
+    assert capsys.readouterr().out == "0 files of old rows dropped, 0 files deleted\n"
+    assert drained.rows() == rows(40)
+
+
+def test_a_vacuum_that_is_refused_drops_no_rows(drained: DeltaEngine, capsys: pytest.CaptureFixture[str]) -> None:
+    """The period is checked before the first change."""
+    command = ["lake", "vacuum", str(drained.table_path), "--drop-older-than", "1ms", "--older-than", "10min"]
+    assert main(command) == 1
+    assert "at least an hour" in capsys.readouterr().err
+    assert drained.rows() == rows(40)
+
+
+@pytest.mark.parametrize(
+    ("action", "option", "owner"),
+    [
+        ("optimize", "--dry-run", "vacuum"),
+        ("optimize", "--older-than=2d", "vacuum"),
+        ("resume", "--drop-older-than=2d", "vacuum"),
+        ("vacuum", "--target-file-bytes=1m", "optimize"),
+        ("vacuum", "--checkpoint=new", "resume"),
+        ("vacuum", "--bad", "show"),
+    ],
+)
+def test_an_option_of_another_action_is_refused(
+    drained: DeltaEngine, capsys: pytest.CaptureFixture[str], action: str, option: str, owner: str
+) -> None:
+    """An optimize that is to be a dry run must not rewrite the table."""
+    version = open_table(drained.place).version()
+    assert main(["lake", action, str(drained.table_path), option]) == 2
+    assert f"{option.partition('=')[0]} is an option of `lake {owner}`" in capsys.readouterr().err
+    assert open_table(drained.place).version() == version
+
+
+def test_an_optimize_next_to_a_wider_schema_goes_on(drained: DeltaEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A drain that adds a column meanwhile adds nothing to the files that are rewritten."""
+    write_files = upkeep_module.write_files
+
+    def meanwhile(*given: Any) -> Any:
+        monkeypatch.setattr(upkeep_module, "write_files", write_files)
+        column = Field("customer", PrimitiveType("string"))
+        open_table(drained.place).alter.add_columns(column)
+        return write_files(*given)
+
+    monkeypatch.setattr(upkeep_module, "write_files", meanwhile)
+    assert optimize(drained.place) == Replaced(12, 3)
+    assert drained.rows() == rows(40)
+
+
+@pytest.mark.parametrize("by", ["optimize", "resume"])
+def test_the_versions_of_a_table_keep_their_times(drained: DeltaEngine, tmp_path: Path, by: str) -> None:
+    """Readers take the time of an entry for that of the version: a time in the past names the version that it did."""
+    entries = sorted((drained.table_path / "_delta_log").glob("*.json"))
+    now = time.time()
+    times = [now - 86_400 * (len(entries) - number) for number in range(len(entries))]
+    for entry, at in zip(entries, times, strict=True):
+        os.utime(entry, (at, at))
+    if by == "optimize":
+        optimize(drained.place)
+    else:
+        assert main(["lake", "resume", str(drained.table_path), "--checkpoint", str(tmp_path / "new")]) == 0
+    assert [entry.stat().st_mtime for entry in entries] == pytest.approx(times, rel=0, abs=1)
+    table = open_table(drained.place)
+    table.load_as_version(datetime.fromtimestamp(now - 86_400 * 1.5, UTC))
+    assert table.version() == len(entries) - 2
 
 
 def test_what_delta_rs_cannot_read_is_one_sentence(

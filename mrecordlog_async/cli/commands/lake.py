@@ -32,6 +32,17 @@ if TYPE_CHECKING:
 
 ACTIONS = ("show", "optimize", "vacuum", "resume")
 FILE_BYTES = 128 << 20
+KEPT_SECONDS = 7 * 24 * 3_600.0
+
+OPTIONS = {
+    "bad": "show",
+    "target_file_bytes": "optimize",
+    "older_than": "vacuum",
+    "drop_older_than": "vacuum",
+    "dry_run": "vacuum",
+    "checkpoint": "resume",
+}
+"""Options that only one action has: no other one ignores them, an optimize with --dry-run least of all."""
 
 
 def add_parser(command_line: CommandLine) -> Parser:
@@ -49,12 +60,11 @@ def add_parser(command_line: CommandLine) -> Parser:
     )
     parser.add_argument("--bad", action="store_true", help="show: print the rows whose payload did not parse")
     parser.add_argument(
-        "--target-file-bytes", type=size_of, default=FILE_BYTES, metavar="SIZE", help="optimize: size of a file (128m)"
+        "--target-file-bytes", type=size_of, metavar="SIZE", help="optimize: size of a file (default: 128m)"
     )
     parser.add_argument(
         "--older-than",
         type=seconds_of,
-        default=7 * 24 * 3_600.0,
         metavar="TIME",
         help="vacuum: delete files that no version of this period names (default: 7d; at least 1h)",
     )
@@ -74,6 +84,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Do what was asked."""
     from mrecordlog_async.spark.delta.place import Place, local_path
 
+    for name, owner in OPTIONS.items():
+        if getattr(arguments, name) not in (None, False) and arguments.action != owner:
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option} is an option of `lake {owner}`, not of `lake {arguments.action}`")
     place = Place(local_path(arguments.path) or arguments.path, dict(arguments.storage_option))
     action = {"show": _show, "optimize": _optimize, "vacuum": _vacuum, "resume": _resume}[arguments.action]
     with _explained(place):
@@ -131,44 +145,54 @@ def _drained(found: Shown) -> str:
 def _optimize(place: Place, arguments: argparse.Namespace) -> None:
     from mrecordlog_async.spark.delta.upkeep import optimize
 
-    done = optimize(place, arguments.target_file_bytes)
+    done = optimize(place, arguments.target_file_bytes or FILE_BYTES)
     _say(arguments, asdict(done), f"{plural(done.removed, 'file')} rewritten into {done.added}")
 
 
 def _vacuum(place: Place, arguments: argparse.Namespace) -> None:
-    from mrecordlog_async.spark.delta.upkeep import drop_older, vacuum
+    from mrecordlog_async.spark.delta.upkeep import drop_older, refuse_short, vacuum
 
+    kept = KEPT_SECONDS if arguments.older_than is None else arguments.older_than
+    refuse_short(kept)  # before rows are dropped
     apply, would = not arguments.dry_run, "would be " if arguments.dry_run else ""
     dropped, said = 0, ""
     if arguments.drop_older_than is not None:
         dropped = drop_older(place, arguments.drop_older_than, apply=apply).removed
         said = f"{plural(dropped, 'file')} of old rows {would}dropped, "
-    names = vacuum(place, arguments.older_than, apply=apply)
+    names = vacuum(place, kept, apply=apply)
     _say(arguments, {"dropped": dropped, "files": names}, f"{said}{plural(len(names), 'file')} {would}deleted")
 
 
 def _resume(place: Place, arguments: argparse.Namespace) -> None:
     from mrecordlog_async.spark.delta.place import local_path
-    from mrecordlog_async.spark.delta.resume import resume
+    from mrecordlog_async.spark.delta.start import refuse_inside
     from mrecordlog_async.spark.identity import RefusedError
-    from mrecordlog_async.spark.local_lake import LocalLake
 
     if arguments.checkpoint is None:
         raise UsageError("resume makes a new checkpoint: name its directory with --checkpoint")
     path = local_path(arguments.checkpoint)
     if path is None:
         raise UsageError(f"resume makes the checkpoint on a disk of this machine, not at {arguments.checkpoint}")
-    checkpoint = LocalLake(path)
     try:
-        checkpoint.lock()
-        found = resume(place, checkpoint)
+        refuse_inside(place, path)
+        found = _resumed(place, path)
     except RefusedError as error:
         raise UsageError(str(error)) from None
-    finally:
-        checkpoint.close()
     queues = sum(len(each) for each in found.values())
     said = f"{plural(queues, 'queue')} of {plural(len(found), 'server')} continue after what the table holds"
     _say(arguments, {"positions": found}, f"{said}; start the drain with --checkpoint {arguments.checkpoint}")
+
+
+def _resumed(place: Place, path: str) -> dict[str, dict[str, int]]:
+    from mrecordlog_async.spark.delta.resume import resume
+    from mrecordlog_async.spark.local_lake import LocalLake
+
+    checkpoint = LocalLake(path)
+    try:
+        checkpoint.lock()
+        return resume(place, checkpoint)
+    finally:
+        checkpoint.close()
 
 
 def _say(arguments: argparse.Namespace, facts: dict[str, object], line: str) -> None:

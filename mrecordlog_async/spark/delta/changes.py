@@ -23,6 +23,9 @@ from mrecordlog_async.spark.delta.place import LOG, Place
 OWNER = "mrecordlog.query"
 """The property of a table that names the query of the drain that writes it."""
 
+DELETION_VECTORS = "deletionVectors"
+"""The feature of tables whose files may hold deleted rows."""
+
 RESUMING = "resume:"
 """Begins the owner of a table while a new checkpoint is made for it; the id of the new query follows."""
 
@@ -96,8 +99,8 @@ def refuse_mapped_columns(table: DeltaTable, address: str) -> None:
 
 
 def refuse_deletion_vectors(table: DeltaTable, address: str) -> None:
-    """Raise TableError if files of *table* may have deletion vectors: delta-rs does not say which rows are deleted."""
-    if "deletionVectors" in (table.protocol().reader_features or ()):
+    """Raise TableError if files of *table* may have deletion vectors: they are read here with all of their rows."""
+    if DELETION_VECTORS in (table.protocol().reader_features or ()):
         raise TableError(
             f"{address} has deletion vectors, without which deleted rows would come back. Let the engine that deleted "
             "the rows read, optimize and vacuum the table. The drain goes on"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mrecordlog_async.spark.delta.place import LOG
+from mrecordlog_async.spark.local_lake import LocalLake
 
 MARK = "mrecordlog"
 """The key of this package's facts in an entry of the table's log: {"query", "batch", "records"}."""
@@ -22,6 +23,18 @@ def entry_numbers(path: str) -> list[int]:
     """Return the numbers of the entries in the log of the table at *path*."""
     names = os.listdir(Path(path, LOG)) if Path(path, LOG).is_dir() else []
     return [int(name[:20]) for name in names if len(name) == 25 and name.endswith(".json") and name[:20].isdecimal()]
+
+
+def write_again(lake: LocalLake, number: int, content: bytes) -> None:
+    """Make an entry durable that another writer may not have synced. Raises WriteFailedError, SyncFailedError.
+
+    Its time stays: readers take it for that of the version.
+    """
+    name = f"{LOG}/{entry_name(number)}"
+    entry = Path(lake.path, name)
+    written = entry.stat().st_mtime_ns
+    lake.write(name, content)
+    os.utime(entry, ns=(written, written))
 
 
 def mark_of(content: bytes) -> dict[str, Any]:

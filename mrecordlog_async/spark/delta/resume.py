@@ -17,9 +17,12 @@ under two names are of one queue, whose server was renamed.
 from __future__ import annotations
 
 import json
+from functools import reduce
+from operator import and_
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
 from mrecordlog_async.spark.batches import COMMITS, OFFSETS, newest
@@ -81,10 +84,13 @@ def positions(place: Place) -> Checkpoint:
 
 
 def _ends(place: Place) -> list[dict[str, Any]]:
-    """Return the highest position of each incarnation of each queue, reading three columns of the table."""
+    """Return the highest position of each incarnation of each queue, reading four columns of the table.
+
+    Rows that lack one of them are of other writers: a drain has read none of their records.
+    """
     keys = ["server", "queue", "queue_id"]
-    ends = []
-    for batch in _rows(place).to_batches(columns=[*keys, "position"]):
+    ends, whole = [], reduce(and_, (ds.field(name).is_valid() for name in (*keys, "position")))
+    for batch in _rows(place).to_batches(columns=[*keys, "position"], filter=whole):
         rows = pa.Table.from_batches([batch])
         ends.append(rows.group_by(keys, use_threads=False).aggregate([("position", "max")]))
     if not ends:

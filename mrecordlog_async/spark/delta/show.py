@@ -6,8 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+from deltalake import DeltaTable, QueryBuilder
+
 from mrecordlog_async.spark.columns import ERROR
-from mrecordlog_async.spark.delta.changes import OWNER
+from mrecordlog_async.spark.delta.changes import DELETION_VECTORS, OWNER
 from mrecordlog_async.spark.delta.content import TableError
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.table import columns_of
@@ -47,7 +51,7 @@ def show(place: Place) -> Shown:
     files, query = files_of(table), table.metadata().configuration.get(OWNER)
     return Shown(
         table.version(),
-        sum(each.rows for each in files),
+        sum(each.rows for each in files) - _deleted(table),
         len(files),
         sum(each.size for each in files),
         table.metadata().partition_columns,
@@ -58,14 +62,21 @@ def show(place: Place) -> Shown:
     )
 
 
+def _deleted(table: DeltaTable) -> int:
+    """Return how many rows of the files are deleted by deletion vectors."""
+    if DELETION_VECTORS not in (table.protocol().reader_features or ()):
+        return 0
+    kept = pa.table(table.deletion_vectors()).column("selection_vector").combine_chunks().flatten()
+    return len(kept) - (pc.sum(kept).as_py() or 0)
+
+
 def bad_rows(place: Place) -> Iterator[dict[str, Any]]:
     """Yield the rows whose payload did not parse. Raises TableError if the table has no such column."""
-    import pyarrow.dataset as ds
-
     table = open_table(place)
     if ERROR not in columns_of(table.schema()):
         raise TableError(f"{place.address} has no column {ERROR!r}: its drain does not parse payloads (--schema)")
-    found = table.to_pyarrow_dataset(filesystem=place.native()).to_batches(filter=ds.field(ERROR).is_valid())
-    for batch in found:
+    # As a query: a dataset of pyarrow knows no deletion vectors.
+    found = QueryBuilder().register("lake", table).execute(f'select * from lake where "{ERROR}" is not null')
+    for batch in pa.RecordBatchReader.from_stream(found):
         for row in batch.to_pylist():
             yield {name: row[name] for name in row if row[name] is not None}

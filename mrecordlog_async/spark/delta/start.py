@@ -47,6 +47,15 @@ def repair(checkpoint: Lake, place: Place) -> list[str]:
     return said
 
 
+def refuse_inside(place: Place, checkpoint: str) -> None:
+    """Raise RefusedError if the directory *checkpoint* is inside the table."""
+    if place.holds(checkpoint):
+        raise RefusedError(
+            f"the checkpoint {checkpoint} is inside the table {place.address}, where a vacuum would delete its files: "
+            "choose a directory next to the table"
+        )
+
+
 def prepare(
     checkpoint: Lake,
     place: Place,

@@ -23,7 +23,7 @@ from deltalake.transaction import AddAction, CommitProperties, PostCommitHookPro
 
 from mrecordlog_async.spark.delta.changes import OWNER, refuse_mapped_columns, refuse_other_owner, refuse_restored
 from mrecordlog_async.spark.delta.content import QueueRows, TableError, Verdict, digest, judge, merged
-from mrecordlog_async.spark.delta.entries import MARK, entry_name, entry_numbers, mark_of
+from mrecordlog_async.spark.delta.entries import MARK, entry_name, entry_numbers, mark_of, write_again
 from mrecordlog_async.spark.delta.parts import NewFile, stated
 from mrecordlog_async.spark.delta.place import LOG, Place
 from mrecordlog_async.spark.delta.reasons import reason_of
@@ -46,6 +46,9 @@ CHECKPOINT_INTERVAL = 100
 
 UNSUPPORTED = "Unsupported table features"
 """In delta-rs' error for a table that it cannot write, which otherwise looks like that of a faster writer."""
+
+APPEND_ONLY = "table is append-only"
+"""In delta-rs' error for rows that are dropped from a table whose property says that none may be."""
 
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 """delta-rs would write a checkpoint of the table and delete log entries without a sync: `upkeep` does both."""
@@ -245,7 +248,7 @@ class Table:
         lake = LocalLake(path)
         try:
             for number, content in _entries_since(path, batch):
-                lake.write(f"{LOG}/{entry_name(number)}", content)
+                write_again(lake, number, content)
         finally:
             lake.close()
 
@@ -259,6 +262,10 @@ def sum_up(table: DeltaTable, place: Place) -> None:
 
 def refuse_unsupported(error: CommitFailedError, address: str) -> None:
     """Raise TableError if a commit failed because of the table, and not because another writer was faster."""
+    if APPEND_ONLY in str(error):
+        raise TableError(
+            f"{address} is append-only (delta.appendOnly): no rows were dropped. Remove this property first"
+        ) from error
     if UNSUPPORTED in str(error):
         raise TableError(
             f"{address} was changed and needs what delta-rs does not write ({reason_of(error)}); nothing was stored. "

@@ -8,7 +8,6 @@ that name lost files, and the drain's records would be in neither place.
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import time
@@ -27,10 +26,10 @@ from deltalake.transaction import AddAction, CommitProperties, RemoveAction
 
 from mrecordlog_async.spark.delta.changes import refuse_deletion_vectors, refuse_mapped_columns
 from mrecordlog_async.spark.delta.content import TableError
-from mrecordlog_async.spark.delta.entries import MARK, entry_name, entry_numbers, mark_of
+from mrecordlog_async.spark.delta.entries import MARK, entry_name, entry_numbers, mark_of, write_again
 from mrecordlog_async.spark.delta.parts import BYTES_PER_FILE, Layout, NewFile, write_files
 from mrecordlog_async.spark.delta.place import LOG, Place
-from mrecordlog_async.spark.delta.table import ATTEMPTS, NO_HOOKS, refuse_unsupported, sum_up
+from mrecordlog_async.spark.delta.table import ATTEMPTS, NO_HOOKS, columns_of, refuse_unsupported, sum_up
 from mrecordlog_async.spark.local_lake import LocalLake
 
 logger = logging.getLogger("mrecordlog_async.spark")
@@ -54,7 +53,6 @@ class Held:
         size: in bytes.
         rows: how many it has.
         values: partition column → value.
-        statistics: as JSON, in Delta's form.
         newest: the last `timestamp` in it.
         added: when, in milliseconds since 1970.
     """
@@ -64,7 +62,6 @@ class Held:
     size: int
     rows: int
     values: dict[str, str | None]
-    statistics: str
     newest: datetime | None
     added: int
 
@@ -87,27 +84,15 @@ def files_of(table: DeltaTable) -> list[Held]:
 
 def _held(action: dict[str, Any], columns: list[str]) -> Held:
     values = {name: None if (value := action.get(f"partition.{name}")) is None else str(value) for name in columns}
-    found = {
-        key: {name.removeprefix(f"{prefix}."): value for name, value in action.items() if name.startswith(f"{prefix}.")}
-        for key, prefix in (("minValues", "min"), ("maxValues", "max"), ("nullCount", "null_count"))
-    }
-    statistics = {"numRecords": action.get("num_records")} | {
-        key: {name: _json(value) for name, value in part.items() if value is not None} for key, part in found.items()
-    }
     return Held(
         unquote(action["path"]),
         action["path"],
         action["size_bytes"],
         action.get("num_records") or 0,
         values,
-        json.dumps(statistics),
-        found["maxValues"].get("timestamp"),
+        action.get("max.timestamp"),
         action["modification_time"] or 0,
     )
-
-
-def _json(value: Any) -> Any:
-    return value if isinstance(value, str | int | float) else value.isoformat().replace("+00:00", "Z")
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +114,7 @@ def optimize(place: Place, bytes_per_file: int = BYTES_PER_FILE) -> Replaced:
         SyncFailedError, WriteFailedError: the disk failed.
     """
     table, done = open_plain(place), Replaced()
-    files = files_of(table)
+    files, schema = files_of(table), _file_schema(table)
     if kept := [each.raw for each in files if not each.is_removable]:
         logger.warning(
             "%s: delta-rs cannot remove files with paths like %r, so they stay as they are (%d); let the engine that "
@@ -139,7 +124,7 @@ def optimize(place: Place, bytes_per_file: int = BYTES_PER_FILE) -> Replaced:
             len(kept),
         )
     for group in _groups([each for each in files if each.is_removable], bytes_per_file):
-        written = write_files(place, Layout((), bytes_per_file), _file_schema(table), _rows(place, group))
+        written = write_files(place, Layout((), bytes_per_file), schema, _rows(place, group, schema))
         added = [each._replace(values=group[0].values) for each in written]
         if not _replace(place, group, added, changes_data=False):
             continue  # a file of the group was removed meanwhile
@@ -171,8 +156,7 @@ def _file_schema(table: DeltaTable) -> pa.Schema:
     return pa.schema([each for each in pa.schema(table.schema().to_arrow()) if each.name not in columns])
 
 
-def _rows(place: Place, files: list[Held]) -> Iterator[pa.RecordBatch]:
-    schema = _file_schema(open_plain(place))
+def _rows(place: Place, files: list[Held], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for each in files:
         with place.opened(each.path) as opened, pq.ParquetFile(opened) as file:
             for batch in file.iter_batches():
@@ -196,9 +180,11 @@ def drop_older(place: Place, seconds: float, *, apply: bool = True) -> Replaced:
             be removed, or other writers were faster three times.
     """
     table = open_plain(place)
-    if "timestamp" not in (each.name for each in table.schema().fields):
-        raise TableError(f"{place.address} has no column 'timestamp': it is not known how old its rows are")
-    before = datetime.fromtimestamp(time.time() - seconds, UTC)
+    if columns_of(table.schema()).get("timestamp") != "timestamp":
+        raise TableError(
+            f"{place.address} has no column 'timestamp' of the type timestamp: it is not known how old its rows are"
+        )
+    before = datetime.fromtimestamp(max(0.0, time.time() - seconds), UTC)
     old = [each for each in files_of(table) if each.newest is not None and each.newest < before]
     for each in old:
         if not each.is_removable:
@@ -217,16 +203,12 @@ def vacuum(place: Place, seconds: float = VACUUM_SECONDS, *, apply: bool = True)
     Raises:
         TableError: there is no table, it has deletion vectors, or *seconds* is less than an hour.
     """
-    if seconds < VACUUM_SECONDS_MIN:
-        raise TableError(
-            f"a vacuum keeps files for at least an hour, not {seconds:.0f} s: a running drain has files that no "
-            "version of the table names yet"
-        )
+    refuse_short(seconds)
     table = open_table(place)
     refuse_deletion_vectors(table, place.address)  # it would delete the files that hold them
     place.sync()  # what was rewritten is durable before what it replaces is deleted
     found = table.vacuum(
-        retention_hours=math.ceil(seconds / 3_600),  # it knows only hours; no file may go too early
+        retention_hours=math.ceil(min(seconds, time.time()) / 3_600),  # whole hours: no file may go too early
         dry_run=not apply,
         enforce_retention_duration=False,
         post_commithook_properties=NO_HOOKS,
@@ -234,6 +216,15 @@ def vacuum(place: Place, seconds: float = VACUUM_SECONDS, *, apply: bool = True)
     )
     place.sync()
     return found
+
+
+def refuse_short(seconds: float) -> None:
+    """Raise TableError for a period after which no vacuum may delete files."""
+    if seconds < VACUUM_SECONDS_MIN:
+        raise TableError(
+            f"a vacuum keeps files for at least an hour, not {seconds:.0f} s: a running drain has files that no "
+            "version of the table names yet"
+        )
 
 
 def open_table(place: Place) -> DeltaTable:
@@ -304,7 +295,6 @@ def _sync_entries(place: Place) -> None:
     try:
         lake.sync()
         for number in sorted(entry_numbers(place.path))[-ATTEMPTS:]:
-            name = f"{LOG}/{entry_name(number)}"
-            lake.write(name, lake.read(name) or b"")
+            write_again(lake, number, lake.read(f"{LOG}/{entry_name(number)}") or b"")
     finally:
         lake.close()
