@@ -99,6 +99,19 @@ def test_a_drain_that_still_runs_stores_nothing_more(
     assert engine.rows() == rows(20)
 
 
+def test_a_batch_without_rows_does_not_give_a_drain_its_table_back(
+    engine: DeltaEngine, service: ThreadedService, tmp_path: Path
+) -> None:
+    """The batch after it is refused, although nobody else has written to the table in between."""
+    with engine.started() as run:
+        assert resumed(engine, tmp_path / "new") == {"a": {"q": 10}}
+        service.append("new queue", numbered("new queue", 0, 10))
+        with pytest.raises(ForeignBatchError, match="belongs to another checkpoint now"):
+            while run.batch():
+                pass
+    assert service.positions("new queue") == (0, 10) and engine.rows() == rows(10)
+
+
 @pytest.mark.parametrize("step", ["offsets/0", "commits/0", "owner"])
 def test_a_resume_that_was_killed_runs_again(
     engine: DeltaEngine,

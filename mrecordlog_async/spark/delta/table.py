@@ -191,7 +191,8 @@ class Table:
         except CommitFailedError as error:
             refuse_unsupported(error, self.place.address)
             return False
-        self._own_version = before + 1  # it is tried once, and fails if another writer has that version
+        if batch.files or before == self._own_version:  # otherwise the next batch looks at the owner
+            self._own_version = before + 1  # it is tried once, and fails if another writer has that version
         return True
 
     def _refuse_missing(self, batch: NewBatch) -> None:
