@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -15,12 +16,13 @@ from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from mrecordlog_async.spark.delta.content import ForeignBatchError, TableError
-from mrecordlog_async.spark.delta.entries import entry_name, entry_numbers
+from mrecordlog_async.spark.delta.entries import commit_info, entry_name, entry_numbers
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.recovery import repair_table
 from mrecordlog_async.spark.delta.resume import resume
 from mrecordlog_async.spark.delta.start import prepare
 from mrecordlog_async.spark.delta.table import explained
+from mrecordlog_async.spark.delta.upkeep import vacuum
 from mrecordlog_async.spark.identity import RefusedError, query_of
 from mrecordlog_async.spark.local_lake import LocalLake
 from tests.spark.delta_engine import COLUMNS, DeltaEngine
@@ -183,11 +185,32 @@ def test_a_table_of_another_program_is_refused(engine: DeltaEngine, service: Thr
 
 
 def test_a_damaged_table_is_named(engine: DeltaEngine, service: ThreadedService) -> None:
-    """Only the newest entry of a table's log can be half written; damage below it is not set aside."""
+    """Only the newest entries of a table's log can be half written; damage below a whole one is not set aside."""
     (engine.table_path / "_delta_log" / f"{1:020}.json").write_bytes(b"garbage\n")
     with pytest.raises(TableError, match=r"cannot be used: .*Its log is damaged: restore the table from a copy"):
         engine.drain()
     assert service.positions("q") == (20, 30)
+
+
+def test_entries_that_a_vacuum_left_half_written_are_set_aside(engine: DeltaEngine) -> None:
+    """It adds one before it deletes files and one after, and syncs both at its end: a power cut may take both."""
+    last = DeltaTable(engine.place.uri).version()
+    left = engine.table_path / "left.parquet"
+    left.touch()
+    os.utime(left, (0, 0))
+    assert vacuum(engine.place) == [left.name]
+    log = engine.table_path / "_delta_log"
+    entries = [log / entry_name(number) for number in (last + 1, last + 2)]
+    assert [commit_info(entry.read_bytes())["operation"] for entry in entries] == ["VACUUM START", "VACUUM END"]
+    for entry in entries:
+        entry.write_bytes(b"")
+    with engine.started() as run:
+        assert [line.partition(" was ")[0] for line in run.said] == [
+            f"version {last + 2} of the table",
+            f"version {last + 1} of the table",
+        ]
+    engine.drain()
+    assert len(engine.rows()) == 30
 
 
 GET = "Error performing GET http://h/lake/t/1.checkpoint.parquet in 43ms"
@@ -211,11 +234,12 @@ def test_only_what_was_read_is_called_damaged(said: str, address: str, damaged: 
     assert ("is damaged: restore" in str(raised.value)) is damaged
 
 
-def test_an_entry_of_another_writer_needs_no_commit_information(engine: DeltaEngine) -> None:
+@pytest.mark.parametrize("more", [{}, {"commitInfo": None}])
+def test_an_entry_of_another_writer_needs_no_commit_information(engine: DeltaEngine, more: dict[str, None]) -> None:
     """It is optional in Delta's protocol: such an entry is not half written, and is not set aside."""
     log = engine.table_path / "_delta_log"
     entry = log / entry_name(max(entry_numbers(str(engine.table_path))) + 1)
-    entry.write_text(json.dumps({"txn": {"appId": "of another program", "version": 7}}))
+    entry.write_text(json.dumps({"txn": {"appId": "of another program", "version": 7}} | more))
     lake = LocalLake(str(engine.table_path))
     assert repair_table(lake) == []
     lake.close()

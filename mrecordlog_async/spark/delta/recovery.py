@@ -1,7 +1,8 @@
 """What a start repairs before anything reads: files that a kill or a power cut left half written.
 
 Nobody relied on any of them yet. The sink returns only when a batch is durable in the table, and what Spark writes is
-synced before anything depends on it. So only the newest file of each kind can be half written, and
+synced before anything depends on it. So only the newest file of each kind can be half written, or the newest entries of
+the table's log, where a vacuum adds two and others as many as they like, and
 
 1. an entry of the table's log that is empty, does not parse, or lacks a part of its batch or change, is set aside: the
    batch runs again, and files are rewritten, or rows dropped, the next time,
@@ -34,7 +35,7 @@ def repair_table(lake: LocalLake) -> list[str]:
 
     Raises:
         SyncFailedError: what is in the page cache could not be synced.
-        TableError: more than the newest entry is damaged.
+        TableError: the newest checkpoint of the table is damaged, and the entries that it sums up are deleted.
     """
     if not Path(lake.path, LOG).is_dir():
         return []
@@ -43,7 +44,7 @@ def repair_table(lake: LocalLake) -> list[str]:
     numbers = sorted(entry_numbers(lake.path))
     for name in os.listdir(Path(lake.path, LOG)):
         lake.forget_cached(f"{LOG}/{name}")
-    if numbers and (wrong := wrong_with_entry(lake.read(f"{LOG}/{entry_name(numbers[-1])}") or b"")):
+    while numbers and (wrong := wrong_with_entry(lake.read(f"{LOG}/{entry_name(numbers[-1])}") or b"")):
         _set_aside(lake, entry_name(numbers[-1]))
         said.append(f"version {numbers[-1]} of the table was half written ({wrong}) and is set aside")
         numbers.pop()
@@ -55,7 +56,7 @@ def wrong_with_entry(content: bytes) -> str | None:
     """Return why *content* is not a whole entry of a table's log; None if it is one."""
     try:
         actions = [json.loads(line) for line in content.splitlines() if line.strip()]
-        marks = [each["commitInfo"].get(MARK) for each in actions if "commitInfo" in each]
+        marks = [(each["commitInfo"] or {}).get(MARK) for each in actions if "commitInfo" in each]
     except (ValueError, AttributeError, TypeError):
         return "it does not parse"
     if not actions:
