@@ -72,10 +72,12 @@ def _place(job: DrainJob) -> Place:
         raise RefusedError(
             f"a drain into a Delta table needs the package {error.name}: pip install 'mrecordlog_async[spark]'"
         ) from None
-    path = local_path(job.output)
-    if path is not None and set(path) & set("%\\"):
-        raise RefusedError(f"delta-rs would put the table somewhere else than {path}: choose a path without % and \\")
-    return Place(path or job.output, job.storage_options)
+    place = Place(local_path(job.output) or job.output, job.storage_options)
+    if place.is_misread:
+        raise RefusedError(
+            f"delta-rs would put the table somewhere else than {place.path}: choose a path without % and \\"
+        )
+    return place
 
 
 def _run(

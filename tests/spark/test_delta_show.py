@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -98,3 +99,15 @@ def test_rows_without_times_of_a_drain_have_no_age(
     write_deltalake(path, pa.table({"timestamp": times}))
     assert main(["lake", "vacuum", path, "--drop-older-than", "1h"]) == 1
     assert "has no column 'timestamp' of the type timestamp" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("name", "other"), [("a%20b", "a b"), ("a\\b", "a/b")])
+def test_another_table_is_not_taken_for_the_one_that_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, other: str
+) -> None:
+    """delta-rs decodes such a path, and would open the table at the other one."""
+    write_deltalake(tmp_path / other, pa.table({"number": [1, 2, 3]}))
+    shutil.copytree(tmp_path / other, tmp_path / name)
+    for action in ("show", "optimize", "vacuum"):
+        assert main(["lake", action, str(tmp_path / name)]) == 1
+        assert f"somewhere else than {tmp_path / name}" in capsys.readouterr().err

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 LOG = "_delta_log"
 
+MISREAD = "%\\"
+"""Characters of a local path that delta-rs decodes: it would open another directory."""
+
 
 def local_path(address: str) -> str | None:
     """Return the path of a table on this machine; None for an object store."""
@@ -52,6 +55,11 @@ class Place:
     def uri(self) -> str:
         """What delta-rs opens."""
         return self.path or self.address
+
+    @property
+    def is_misread(self) -> bool:
+        """Whether delta-rs would look for the table somewhere else."""
+        return self.path is not None and bool(set(self.path) & set(MISREAD))
 
     def holds(self, address: str) -> bool:
         """Return whether *address* is that of the table, or of something below it, also through a link."""

@@ -230,6 +230,10 @@ def refuse_short(seconds: float) -> None:
 def open_table(place: Place) -> DeltaTable:
     """Return the newest version of a table. Raises TableError if there is none."""
     options = dict(place.storage_options)
+    if place.is_misread:
+        raise TableError(
+            f"delta-rs would look for the table somewhere else than {place.path}: move it to a path without % and \\"
+        )
     if not DeltaTable.is_deltatable(place.uri, options):
         raise TableError(f"there is no Delta table at {place.address}")
     return DeltaTable(place.uri, storage_options=options)
