@@ -2,7 +2,7 @@
 
 Nobody relied on any of them yet. The sink returns only when a batch is durable in the table, and what Spark writes is
 synced before anything depends on it. So only the newest file of each kind can be half written, or the newest entries of
-the table's log, where a vacuum adds two and others as many as they like, and
+the table's log, where other writers add as many as they like, and
 
 1. an entry of the table's log that is empty, does not parse, or lacks a part of its batch or change, is set aside: the
    batch runs again, and files are rewritten, or rows dropped, the next time,
