@@ -25,6 +25,9 @@ METADATA = "metadata"
 OWNER = f"{OWN}/owner"
 OUTPUT = f"{OWN}/output"
 
+WHERE = f"what `mrecordlog lake show` prints as the table's query, or `query` in {OWNER} of an output of Parquet files"
+"""Where the id of a query is, apart from its checkpoint."""
+
 
 class RefusedError(RecordLogError):
     """The job would lose data, or might; nothing was started."""
@@ -105,8 +108,8 @@ def query_of(checkpoint: Lake) -> str:
     if query is None:
         if newest(checkpoint, OFFSETS) >= 0 or newest(checkpoint, COMMITS) >= 0:
             raise RefusedError(
-                f'{checkpoint.path}/{METADATA} is missing: restore it with the query\'s id, {{"id":"…"}}; the id is in '
-                "the properties of the table"
+                f'{checkpoint.path}/{METADATA} is missing: restore it with the query\'s id, {{"id":"…"}}; the id is '
+                f"{WHERE}"
             )
         query = _new_query(checkpoint)
     return query
@@ -125,8 +128,7 @@ def _query(checkpoint: Lake) -> str | None:
     found = _parsed(content)
     if not isinstance(found.get("id"), str):
         raise RefusedError(
-            f"{checkpoint.path}/{METADATA} is damaged: restore it with the query's id, "
-            '{"id":"…"}; the id is "query" in _mrecordlog/owner of the output'
+            f'{checkpoint.path}/{METADATA} is damaged: restore it with the query\'s id, {{"id":"…"}}; the id is {WHERE}'
         )
     return str(found["id"])
 

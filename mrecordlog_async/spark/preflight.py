@@ -68,8 +68,9 @@ class DrainJob:
         consumer: acknowledge what is stored as this consumer, instead of truncating; others may share the queues.
         take_over: take the consumer over from another query, or move it back to where the checkpoint stands.
         metrics: address at which Prometheus finds `/metrics` of the drain: HOST:PORT, or PORT for this machine alone.
-        partition_by: server, queue or both. Directories are named after copies of these columns (`_queue=…`), because
-            Spark reads names that look like numbers as numbers: queues 007 and 7 would become one.
+        partition_by: server, queue or both; a Delta table also by date. Directories of Parquet files are named after
+            copies of these columns (`_queue=…`), because Spark reads names that look like numbers as numbers: queues
+            007 and 7 would become one.
         shared_paths: every machine mounts the file system of output and checkpoint at the same path (NFS, say); on a
             cluster, local paths are refused without it.
         accept_went_back: reread everything from a log that went back, though the output has some of it already.

@@ -14,6 +14,7 @@ import pytest
 from deltalake import DeltaTable, Schema, write_deltalake
 from deltalake.exceptions import DeltaError
 
+from mrecordlog_async.cli.main import main
 from mrecordlog_async.spark.delta.content import ForeignBatchError, TableError
 from mrecordlog_async.spark.delta.entries import entry_name, entry_numbers
 from mrecordlog_async.spark.delta.place import Place
@@ -52,6 +53,21 @@ def refused(engine: DeltaEngine, service: ThreadedService, sentence: str) -> Non
         with pytest.raises(RefusedError, match=sentence):
             engine.drain()
     assert service.positions("q") == (20, 30)
+
+
+@pytest.mark.parametrize("damage", ["missing", "damaged"])
+def test_a_checkpoint_without_its_id_says_where_that_is(
+    engine: DeltaEngine, service: ThreadedService, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    """The table has it, and `lake show` prints it."""
+    metadata = engine.checkpoint_path / "metadata"
+    query = json.loads(metadata.read_bytes())["id"]
+    metadata.unlink() if damage == "missing" else metadata.write_bytes(b"{")
+    refused(engine, service, f"metadata is {damage}: restore it .* `mrecordlog lake show` .*query")
+    assert main(["lake", "show", engine.place.uri]) == 0
+    assert f"drained by query {query}," in capsys.readouterr().out
+    metadata.write_text(json.dumps({"id": query}))
+    engine.drain()
 
 
 def test_an_older_checkpoint_is_refused(engine: DeltaEngine, service: ThreadedService) -> None:
@@ -191,7 +207,7 @@ def test_a_damaged_table_is_named(engine: DeltaEngine, service: ThreadedService)
 
 
 def test_entries_that_others_left_half_written_are_set_aside(engine: DeltaEngine) -> None:
-    """A vacuum of Spark adds one before it deletes files and one after, and syncs neither: a power cut may take both."""
+    """A vacuum of Spark adds one before it deletes files and one after: a power cut may take both."""
     last = DeltaTable(engine.place.uri).version()
     for number in (last + 1, last + 2):
         (engine.table_path / "_delta_log" / entry_name(number)).write_bytes(b"")
