@@ -194,6 +194,16 @@ def test_only_files_that_nothing_names_are_deleted(drained: DeltaEngine) -> None
     assert drained.rows() == rows(40) and (drained.table_path / "part-new.parquet").exists()
 
 
+def test_an_entry_that_is_deleted_meanwhile_does_not_come_back_empty(
+    drained: DeltaEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A drain may sum up the log of the table between the listing and the sync of its newest entries."""
+    numbers, gone = upkeep_module.entry_numbers, 99
+    monkeypatch.setattr(upkeep_module, "entry_numbers", lambda path: [*numbers(path), gone])
+    assert optimize(drained.place) == Replaced(12, 3)
+    assert gone not in numbers(str(drained.table_path))
+
+
 def test_a_vacuum_adds_nothing_to_the_log_of_a_table_on_a_disk(drained: DeltaEngine) -> None:
     """Of entries that nobody synced, a power cut may keep a later one alone, and then no reader opens the table."""
     left = [drained.table_path / name for name in ("a%20b", "ä#?", "queue=x%2Fy/part")]

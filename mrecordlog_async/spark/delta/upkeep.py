@@ -303,6 +303,8 @@ def _sync_entries(place: Place) -> None:
     try:
         lake.sync()
         for number in sorted(entry_numbers(place.path))[-ATTEMPTS:]:
-            write_again(lake, number, lake.read(f"{LOG}/{entry_name(number)}") or b"")
+            content = lake.read(f"{LOG}/{entry_name(number)}")
+            if content is not None:  # otherwise it was summed up and deleted meanwhile
+                write_again(lake, number, content)
     finally:
         lake.close()
