@@ -16,6 +16,8 @@ from deltalake import DeltaTable, TableFeatures, write_deltalake
 
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.spark.delta.entries import entry_name
+from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.upkeep import Replaced, drop_older
 
 Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 
@@ -111,3 +113,11 @@ def test_another_table_is_not_taken_for_the_one_that_is_named(
     for action in ("show", "optimize", "vacuum"):
         assert main(["lake", action, str(tmp_path / name)]) == 1
         assert f"somewhere else than {tmp_path / name}" in capsys.readouterr().err
+
+
+def test_rows_whose_age_is_not_known_are_not_dropped(tmp_path: Path) -> None:
+    """Others may append rows without a time, and rewrite them into one file with old ones."""
+    path, times = tmp_path / "table", [datetime(2026, 1, 1, tzinfo=UTC), None]
+    write_deltalake(path, pa.table({"timestamp": times}, pa.schema([("timestamp", pa.timestamp("us", "UTC"))])))
+    assert drop_older(Place(str(path)), 3_600) == Replaced()
+    assert DeltaTable(path).to_pyarrow_table().num_rows == 2

@@ -54,7 +54,7 @@ class Held:
         size: in bytes.
         rows: how many it has.
         values: partition column → value.
-        newest: the last `timestamp` in it.
+        newest: the last `timestamp` in it; None if it is not known, or some rows have none.
         added: when, in milliseconds since 1970.
     """
 
@@ -91,7 +91,7 @@ def _held(action: dict[str, Any], columns: list[str]) -> Held:
         action["size_bytes"],
         action.get("num_records") or 0,
         values,
-        action.get("max.timestamp"),
+        None if action.get("null_count.timestamp") else action.get("max.timestamp"),
         action["modification_time"] or 0,
     )
 
