@@ -123,7 +123,8 @@ def follow(
             _report_batches(query, progress, report)
         if stopped():
             _wait_for_batch(query)
-            break  # it is stored, and counts
+            query.stop()
+            break  # it is stored, and counts; so may be one that began since
     _report_batches(query, progress, report)
     _noted(query, progress, report)  # after the batches, whose reports are older
 

@@ -10,10 +10,13 @@ from mrecordlog_async.spark.drain_query import follow
 
 
 class Report:
-    """Spark's report of batch 0, which has seven records."""
+    """Spark's report of a batch, which has seven records."""
+
+    def __init__(self, batch: int) -> None:
+        self._batch = batch
 
     def batchId(self) -> int:
-        return 0
+        return self._batch
 
     def numInputRows(self) -> int:
         return 7
@@ -26,11 +29,13 @@ class Report:
 
     def json(self) -> str:
         source = {"latestOffset": self.latestOffset()}
-        return json.dumps({"batchId": 0, "numInputRows": 7, "processedRowsPerSecond": 70.0, "sources": [source]})
+        return json.dumps(
+            {"batchId": self._batch, "numInputRows": 7, "processedRowsPerSecond": 70.0, "sources": [source]}
+        )
 
 
 class Busy:
-    """A query that runs batch 0, and commits it while the drain waits for that."""
+    """A query that runs batch 0, and commits it while the drain waits for that; batch 1 while it is stopped."""
 
     runId = "run"
     isActive = True
@@ -43,7 +48,7 @@ class Busy:
     def status(self) -> dict[str, Any]:
         if self.reports:
             return {"isTriggerActive": False, "message": "Waiting for next trigger"}
-        self.reports = [Report()]
+        self.reports = [Report(0)]
         return {"isTriggerActive": True, "message": "Processing new data"}
 
     def awaitTermination(self, seconds: int) -> bool:
@@ -55,10 +60,13 @@ class Busy:
     def recentProgress(self) -> list[Report]:
         return self.reports
 
+    def stop(self) -> None:
+        self.reports.append(Report(1))
 
-def test_the_batch_that_a_stop_waits_for_is_reported_and_counted() -> None:
-    """It is stored, so the summary must not be short of its records."""
+
+def test_the_batches_that_a_stop_waits_for_are_reported_and_counted() -> None:
+    """They are stored, so the summary must not be short of their records."""
     query: Any = Busy()
     progress, lines = Progress(), list[str]()
     follow(query, progress, lines.append, lambda: True)
-    assert (progress.batches, progress.records, len(lines)) == (1, 7, 1)
+    assert (progress.batches, progress.records, len(lines)) == (2, 14, 2)
