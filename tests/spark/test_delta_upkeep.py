@@ -118,6 +118,25 @@ def test_a_half_written_change_is_set_aside(drained: DeltaEngine, change: Callab
     assert drained.rows() == rows(40) and not entry.exists()
 
 
+@pytest.mark.parametrize("by", ["optimize", "drop", "resume"])
+def test_a_half_written_change_is_not_built_upon(drained: DeltaEngine, tmp_path: Path, by: str) -> None:
+    """A commit after it would keep it in the table: a start of the drain sets only the newest entries aside."""
+    assert optimize(drained.place) == Replaced(12, 3)
+    log = drained.table_path / "_delta_log"
+    entry = max(log.glob("*.json"))
+    for each in (*log.glob("*.checkpoint.parquet"), log / "_last_checkpoint"):
+        each.unlink()
+    lines = entry.read_bytes().splitlines(keepends=True)
+    entry.write_bytes(b"".join(line for line in lines if b'"remove"' not in line))
+    if by == "optimize":
+        assert optimize(drained.place) == Replaced(4, 1)
+    elif by == "drop":
+        assert drop_older(drained.place, 1e9) == Replaced()
+    else:
+        assert main(["lake", "resume", str(drained.table_path), "--checkpoint", str(tmp_path / "new")]) == 0
+    assert drained.rows() == rows(40)
+
+
 def test_files_that_delta_rs_cannot_remove_are_left_alone(
     drained: DeltaEngine, service: ThreadedService, caplog: pytest.LogCaptureFixture
 ) -> None:

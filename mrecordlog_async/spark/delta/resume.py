@@ -30,7 +30,7 @@ from mrecordlog_async.spark.checkpoint import Checkpoint, named
 from mrecordlog_async.spark.delta.changes import OWNER, RESUMING
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.table import NO_HOOKS, NewBatch, Table, columns_of
-from mrecordlog_async.spark.delta.upkeep import open_table
+from mrecordlog_async.spark.delta.upkeep import open_table, repair_log
 from mrecordlog_async.spark.identity import RefusedError, query_of
 from mrecordlog_async.spark.lake import Lake
 
@@ -49,6 +49,7 @@ def resume(place: Place, checkpoint: Lake) -> dict[str, dict[str, int]]:
         RefusedError: the checkpoint has batches already, the table is not one of a drain, or another resume took it.
         SyncFailedError, WriteFailedError: the disk failed.
     """
+    repair_log(place)
     table = open_table(place)
     owner = table.metadata().configuration.get(OWNER)
     if owner is None or "queue_id" not in columns_of(table.schema()):

@@ -30,6 +30,7 @@ from mrecordlog_async.spark.delta.content import TableError
 from mrecordlog_async.spark.delta.entries import MARK, entry_name, entry_numbers, mark_of, write_again
 from mrecordlog_async.spark.delta.parts import BYTES_PER_FILE, Layout, NewFile, write_files
 from mrecordlog_async.spark.delta.place import LOG, Place
+from mrecordlog_async.spark.delta.recovery import repair_table
 from mrecordlog_async.spark.delta.table import ATTEMPTS, NO_HOOKS, columns_of, refuse_unsupported, sum_up
 from mrecordlog_async.spark.local_lake import LocalLake
 
@@ -114,6 +115,7 @@ def optimize(place: Place, bytes_per_file: int = BYTES_PER_FILE) -> Replaced:
             times.
         SyncFailedError, WriteFailedError: the disk failed.
     """
+    repair_log(place)
     table, done = open_plain(place), Replaced()
     files, schema = files_of(table), _file_schema(table)
     if kept := [each.raw for each in files if not each.is_removable]:
@@ -180,6 +182,8 @@ def drop_older(place: Place, seconds: float, *, apply: bool = True) -> Replaced:
         TableError: there is no table, it states no times, it has deletion vectors or mapped columns, an old file cannot
             be removed, or other writers were faster three times.
     """
+    if apply:
+        repair_log(place)
     table = open_plain(place)
     if columns_of(table.schema()).get("timestamp") != "timestamp":
         raise TableError(
@@ -220,6 +224,21 @@ def vacuum(place: Place, seconds: float = VACUUM_SECONDS, *, apply: bool = True)
         for name in found:
             Path(place.path, name).unlink(missing_ok=True)
     return list(found)
+
+
+def repair_log(place: Place) -> None:
+    """Set aside what a power cut left half written in the log of a table: a commit on top of it would keep it there.
+
+    Raises SyncFailedError, TableError: the disk failed, or the log is damaged.
+    """
+    if place.path is None or not Path(place.path, LOG).is_dir():
+        return
+    lake = LocalLake(place.path)
+    try:
+        for line in repair_table(lake):
+            logger.warning("%s: %s", place.address, line)
+    finally:
+        lake.close()
 
 
 def refuse_short(seconds: float) -> None:
