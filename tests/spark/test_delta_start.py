@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -21,7 +22,8 @@ from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.recovery import repair_table
 from mrecordlog_async.spark.delta.resume import resume
 from mrecordlog_async.spark.delta.start import prepare
-from mrecordlog_async.spark.delta.table import explained
+from mrecordlog_async.spark.delta.table import NO_HOOKS, explained
+from mrecordlog_async.spark.delta.upkeep import optimize
 from mrecordlog_async.spark.identity import RefusedError, query_of
 from mrecordlog_async.spark.local_lake import LocalLake
 from tests.spark.delta_engine import COLUMNS, DeltaEngine
@@ -93,6 +95,20 @@ def test_a_table_restored_in_place_is_refused(engine: DeltaEngine, service: Thre
     table.restore(last)
     engine.drain()
     assert len(engine.rows()) == 30, "a restore of what the restore took back"
+
+
+def test_an_optimize_keeps_what_shows_a_restore(engine: DeltaEngine, service: ThreadedService) -> None:
+    """The entries of the log are the only trace of it, so they stay until the drain's last batch is back."""
+    table = DeltaTable(engine.place.uri)
+    table.restore(table.version() - 1)
+    for day in ("one", "two"):
+        DeltaTable(engine.place.uri).alter.set_table_properties(
+            {"day": day}, raise_if_not_exists=False, post_commithook_properties=NO_HOOKS
+        )
+        optimize(engine.place)
+        for path in (engine.table_path / "_delta_log").iterdir():
+            os.utime(path, (path.stat().st_mtime - 2 * 86_400,) * 2)
+    refused(engine, service, r"was restored to a version without batch .*lake resume")
 
 
 def test_a_batch_that_was_restored_away_does_not_count_as_stored(engine: DeltaEngine, service: ThreadedService) -> None:

@@ -23,7 +23,8 @@ from mrecordlog_async.cli.main import main
 from mrecordlog_async.spark.delta import table as table_module
 from mrecordlog_async.spark.delta import upkeep as upkeep_module
 from mrecordlog_async.spark.delta.content import TableError
-from mrecordlog_async.spark.delta.entries import entry_name
+from mrecordlog_async.spark.delta.entries import entry_name, entry_numbers
+from mrecordlog_async.spark.delta.parts import write_files
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.recovery import wrong_with_entry
 from mrecordlog_async.spark.delta.scan import DeltaReader, schema_of
@@ -217,7 +218,7 @@ def test_an_entry_that_is_deleted_meanwhile_does_not_come_back_empty(
     drained: DeltaEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A drain may sum up the log of the table between the listing and the sync of its newest entries."""
-    numbers, gone = upkeep_module.entry_numbers, 99
+    numbers, gone = entry_numbers, 99
     monkeypatch.setattr(upkeep_module, "entry_numbers", lambda path: [*numbers(path), gone])
     assert optimize(drained.place) == Replaced(12, 3)
     assert gone not in numbers(str(drained.table_path))
@@ -415,7 +416,6 @@ def test_an_option_of_another_action_is_refused(
 
 def test_an_optimize_next_to_a_wider_schema_goes_on(drained: DeltaEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """A drain that adds a column meanwhile adds nothing to the files that are rewritten."""
-    write_files = upkeep_module.write_files
 
     def meanwhile(*given: Any) -> Any:
         monkeypatch.setattr(upkeep_module, "write_files", write_files)

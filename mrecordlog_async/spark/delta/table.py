@@ -22,7 +22,15 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
 
 from mrecordlog_async.spark.delta.changes import OWNER, refuse_mapped_columns, refuse_other_owner, refuse_restored
-from mrecordlog_async.spark.delta.content import QueueRows, TableError, Verdict, digest, judge, merged
+from mrecordlog_async.spark.delta.content import (
+    ForeignBatchError,
+    QueueRows,
+    TableError,
+    Verdict,
+    digest,
+    judge,
+    merged,
+)
 from mrecordlog_async.spark.delta.entries import MARK, entry_name, entry_numbers, mark_of, write_again
 from mrecordlog_async.spark.delta.parts import NewFile, stated
 from mrecordlog_async.spark.delta.place import LOG, Place
@@ -255,9 +263,16 @@ class Table:
 
 
 def sum_up(table: DeltaTable, place: Place) -> None:
-    """Write a checkpoint of *table*, sync it, and only then delete old entries. Raises DeltaError, SyncFailedError."""
+    """Write a checkpoint of *table*, sync it, and only then delete old entries. Raises DeltaError, SyncFailedError.
+
+    Entries stay while they show that the table was restored to a version without the last batch of its drain.
+    """
     table.create_checkpoint()
     place.sync()
+    try:
+        refuse_restored(table, place, table.metadata().configuration.get(OWNER, ""))
+    except ForeignBatchError:
+        return
     table.cleanup_metadata()
 
 
