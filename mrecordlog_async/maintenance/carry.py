@@ -4,8 +4,9 @@ The order of the steps decides what they may refuse or remove:
 
 1. Records. A queue's limits would refuse some of them, its seal all of them.
 2. Options, before the consumers: to keep records until they are acknowledged removes none while there is no consumer.
-3. Consumers, each at its position, moved into what the queue retains. Position and owner are stored in one record, so
-   no crash leaves a consumer of a new queue without its owner. Its epoch is new: nobody holds it.
+3. Consumers, each at its position, moved into what the queue retains. The slowest comes first: to move one, such as a
+   rule has made, removes what all those that exist by then have acknowledged. Position and owner are stored in one
+   record, so no crash leaves a consumer of a new queue without its owner. Its epoch is new: nobody holds it.
 4. The seal.
 5. Rules, when every queue has its consumers: a rule gives one only to queues that lack it. So a queue that matches has
    the consumer afterwards, from its first record on, also where it was deleted for this queue alone.
@@ -20,6 +21,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
+from operator import itemgetter
 from typing import NamedTuple
 
 from mrecordlog_async.errors import ConsumerOwnedError, PositionAheadError, PositionTruncatedError, QueueSealedError
@@ -56,7 +58,7 @@ async def carry_settings(log: RecordLog, queue: str, settings: QueueSettings, cr
     """
     if settings.options != QueueOptions():
         await log.configure_queue(queue, settings.options)
-    for consumer, position in settings.consumers.items():
+    for consumer, position in sorted(settings.consumers.items(), key=itemgetter(1)):
         await _carry_consumer(log, queue, consumer, position, settings.owners.get(consumer), created)
     if settings.sealed:
         with suppress(QueueSealedError):  # by an earlier attempt
@@ -69,11 +71,12 @@ async def _carry_consumer(
     # A queue whose name contains `*` is a pattern to `create_consumer`, and a queue to attach to.
     attaches = is_pattern(queue) or (created and owner is not None)
     is_new = not attaches and await log.create_consumer(queue, consumer, start=position, exist_ok=True)
+    stands = None
     if attaches or (is_new and owner is not None):
         with suppress(ConsumerOwnedError):  # it exists in an older queue
-            async with log.consumer(queue, consumer, start=position, owner=owner):
-                pass  # it has its owner now
-    if created and not is_new:
+            async with log.consumer(queue, consumer, start=position, owner=owner) as holder:
+                stands = holder.position  # it has its owner now
+    if created and not is_new and stands != position:
         # It may be one that a rule made. One that cannot be moved stays behind, and reads records again.
         with suppress(PositionAheadError, PositionTruncatedError):
             await log.seek_consumer(queue, consumer, position)

@@ -7,13 +7,15 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from mrecordlog_async import MultiRecordLog, QueueOptions, ReadOnlyLog
 from tests import damage
-from tests.cli.carried import all_settings, settings_seen
+from tests.cli.carried import OWNER, all_settings, settings_seen
 from tests.cli.running import build, mrecordlog, three_queues
 from tests.conftest import contents
 from tests.serving import Process
@@ -229,6 +231,43 @@ def test_a_consumer_by_a_rule_of_the_target_is_moved(tmp_path: Path) -> None:
     )
     assert mrecordlog("load", copy, stdin=lines).code == 0
     assert settings_seen(copy)[0]["q"].consumers == {"lake": 6}
+
+
+async def _nothing(log: MultiRecordLog) -> None:
+    pass
+
+
+async def _owned_and_slower(log: MultiRecordLog) -> None:
+    await log.create_queue("q", options=QueueOptions(keep="until_acknowledged"))
+    await log.append_records("q", None, [b"%d" % number for number in range(9)])
+    await log.create_consumer("q", "slower")
+    async with log.consumer("q", "lake", owner=OWNER) as lake:
+        await lake.acknowledge(5)
+
+
+@pytest.mark.parametrize("before", [_nothing, _with_rule], ids=["no rule", "a rule"])
+def test_records_that_a_slower_consumer_needs_are_kept(tmp_path: Path, before: Callable[..., Any]) -> None:
+    """To set one consumer removes nothing that another one, which is set after it, has not acknowledged."""
+    source, copy = build(tmp_path / "wal", _owned_and_slower), build(tmp_path / "copy", before)
+    lines = mrecordlog("dump", source).out
+    assert mrecordlog("load", copy, stdin=lines).code == 0
+    assert settings_seen(copy)[0] == settings_seen(source)[0]
+    assert mrecordlog("cat", copy, "q").out == mrecordlog("cat", source, "q").out != ""
+
+
+async def _owned_past_the_first(log: MultiRecordLog) -> None:
+    await log.create_queue("q", options=QueueOptions(keep="until_acknowledged"))
+    await log.append_records("q", None, [b"0", b"1", b"2"])
+    async with log.consumer("q", "lake", start=2, owner=OWNER):
+        pass  # nothing is removed before the first acknowledgement
+
+
+def test_a_consumer_that_removed_nothing_removes_nothing_in_a_copy(tmp_path: Path) -> None:
+    """It was created past the first record, with an owner; another consumer may still be created before it."""
+    source, copy = build(tmp_path / "wal", _owned_past_the_first), tmp_path / "copy"
+    lines = mrecordlog("dump", source).out
+    assert mrecordlog("load", copy, stdin=lines).code == 0
+    assert mrecordlog("dump", copy).out == lines
 
 
 async def _further(log: MultiRecordLog) -> None:
