@@ -75,6 +75,7 @@ class Journal:
         self.end: LogEnd = recovered.end
         self.named_oldest = recovered.oldest_segment  # what the newest COMMIT or header says
         self.durable_oldest = recovered.oldest_segment  # what is on the medium for certain
+        self.has_old_tail = False  # the segment has a second name, so what follows its end was not zeroed
         self._log_id = recovered.log_id
         self._queues = recovered.queues
         self._file = file
@@ -301,6 +302,8 @@ class Journal:
 
     def write_closed(self) -> None:
         """Record where the log ends, after the last batch was synced. Failing to do so does not fail closing."""
+        if self.has_old_tail:  # the next open must see it: with `CLOSED` it would write there without zeroing first
+            return
         at = self.end
         self.directory.write_closed(Closed(self._log_id, at.segment, at.offset, at.last_batch))
 
@@ -423,6 +426,7 @@ class Journal:
         self._older.add(at.segment, old.reserved_bytes)
         old.close()
         self._file = file
+        self.has_old_tail = False
         self._seed = segment_seed(self._log_id, header.segment)
         self.named_oldest = self.durable_oldest = header.oldest_segment
         last = at.last_batch

@@ -254,6 +254,7 @@ def _leave_shared_segment(journal: Journal, recovered: RecoveredLog) -> None:
         "%s has a second name (a hard link): it is left as it is, and the log continues in the next segment",
         segment_name(recovered.end.segment),
     )
+    journal.has_old_tail = recovered.tail.not_zero is not None
     _try_now(partial(journal.roll, recovered.queues.pins.oldest()))
     _prepare_spare(journal)
 

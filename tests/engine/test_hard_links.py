@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async import LogFullError, LogLockedError, MultiRecordLog, ReadOnlyLog
+from mrecordlog_async import LogFullError, LogLockedError, MultiRecordLog, PersistPolicy, ReadOnlyLog
 from mrecordlog_async.engine import older_segments
 from mrecordlog_async.engine.open import OpenOptions, open_log
 from mrecordlog_async.maintenance.snapshot import snapshot
@@ -209,6 +209,31 @@ async def test_unzeroed_tail_is_not_written_over_when_the_other_name_goes(direct
     assert (copy / last.name).read_bytes() == before
     async with MultiRecordLog.open(copy) as log:
         assert contents(log) == more
+
+
+async def test_unzeroed_tail_comes_back_in_no_later_opening(directory: Path, tmp_path: Path) -> None:
+    """A log that could not leave such a segment is not closed: the next opening zeroes the tail before it writes."""
+    policy = PersistPolicy.never()
+    log = await MultiRecordLog.open(directory, persist_policy=policy)
+    await log.create_queue("q")
+    for payload in (b"1", b"2", b"3"):
+        await log.append_record("q", None, payload * 25)
+    crashed = damage.copy(directory, tmp_path / "crashed")
+    await log.close()
+    last = damage.last_segment(crashed)
+    begin, end = damage.batch_ends(last)[0], damage.batch_ends(last)[1]
+    damage.zero(last, begin, end - begin)  # a power cut took the first of the batches that were not synced
+    linked = tmp_path / "linked"
+    os.link(last, linked)
+    async with MultiRecordLog.open(crashed, persist_policy=policy, filesystem=Full()) as log:
+        assert contents(log) == {"q": (0, 0, [])}
+    linked.unlink()
+    async with MultiRecordLog.open(crashed, persist_policy=policy) as log:
+        await log.append_record("q", None, b"4")  # with the record of this opening, as long as the batch that is gone
+        expected = contents(log)
+        again = damage.copy(crashed, tmp_path / "again")
+    async with MultiRecordLog.open(again) as log:
+        assert contents(log) == expected
 
 
 class Full(OsFileSystem):
