@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable
+from functools import partial
 from heapq import heappop, heappush
 
 from mrecordlog_async.engine.age_clock import AgeClock
@@ -115,26 +116,30 @@ class Retention:
         if oldest == queue.first_position:
             self._enter(queue_id, next_due)
             return False
-        self._enter(queue_id, max(next_due, now + max(PASS_TICKS, age // 100)))
-        self._truncate(queue, oldest - 1)
+        soonest = now + max(PASS_TICKS, age // 100)
+        self._enter(queue_id, max(next_due, soonest))
+        self._truncate(queue, oldest - 1, soonest)
         return True
 
-    def _truncate(self, queue: Queue, position: int) -> None:
+    def _truncate(self, queue: Queue, position: int, again: int) -> None:
+        """Hand in a truncate; if it is refused, look at the queue at the tick *again*."""
         future: asyncio.Future[object] = self._loop.create_future()
-        future.add_done_callback(self._on_truncated)
+        future.add_done_callback(partial(self._on_truncated, queue.id, again))
         self._unfinished += 1
         try:
             self._submit(TruncateQueue(future, queue.name, position, queue.id, past_consumers=True))
         except RecordLogError as error:  # the log is closing, or has failed
             future.set_exception(error)
 
-    def _on_truncated(self, future: asyncio.Future[object]) -> None:
+    def _on_truncated(self, queue_id: int, again: int, future: asyncio.Future[object]) -> None:
         self._unfinished -= 1
         if self._has_more and not self._unfinished and self._running:
             self._has_more = False
             self._arm(0.0)
         if future.cancelled() or future.exception() is not None:
-            return  # deleted meanwhile, closed or full: the next pass tries again
+            # Deleted meanwhile, closed or full: a later pass tries again.
+            self._enter(queue_id, min(again, self._due.get(queue_id, again)))
+            return
         dropped = future.result()
         assert isinstance(dropped, int)
         self._counters.expired_records += dropped

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from mrecordlog_async import LogState, MultiRecordLog, PositionInPastError, QueueOptions, ReadOnlyLog
 from mrecordlog_async.engine import retention as retention_module
 from mrecordlog_async.engine.age_clock import AgeClock
+from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.memory.times import TICK_NS
 from tests.engine.test_failing import Failing
 
@@ -332,6 +334,20 @@ async def test_a_failed_log_removes_nothing(directory: Path, clocks: Clocks) -> 
         await expire(log)
         assert log.state is LogState.FAILED
         assert positions(log) == [0]
+
+
+async def test_what_a_full_disk_kept_goes_once_there_is_space(directory: Path, clocks: Clocks) -> None:
+    """A truncate that is refused is made again after a hundredth of the age, not after the whole of it."""
+    async with opened(directory) as log:
+        await log.create_queue("q", options=QueueOptions(max_age=AGE))
+        await log.append_records("q", None, [b"0", b"1"])
+        clocks.pass_by(AGE + 1)
+        with patch.object(Journal, "commit", side_effect=OSError(errno.ENOSPC, "No space left on device")):
+            assert await expire(log) == 1
+        assert positions(log) == [0, 1]
+        clocks.pass_by(1)
+        assert await expire(log) == 1
+        assert positions(log) == []
 
 
 def test_the_clock_of_ages_never_goes_back() -> None:
