@@ -417,7 +417,7 @@ class LogFailedError(RecordLogError):
         written: Whether the call that raised this was stored: "unknown" if its batch met the failure (after reopening
             it is there as a whole, or not at all), "no" if it came later, "acknowledged" where `close` reports calls
             that had returned.
-        in_doubt: For each queue with acknowledged changes that were never synced, the position that the first of them
+        in_doubt: For each queue with acknowledged changes that were never synced, the lowest position that one of them
             concerns. A crash of the machine may take them. Always empty under `PersistPolicy.always()`.
     """
 

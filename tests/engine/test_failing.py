@@ -78,6 +78,25 @@ async def test_close_tells_what_could_not_be_synced(directory: Path, policy: Per
         assert log.next_position("b") == 8
 
 
+async def test_the_lowest_position_in_doubt_is_named(directory: Path) -> None:
+    """Also where the first change that was not synced concerns a later one: an acknowledgement comes after appends."""
+    disk = Failing()
+    log = await MultiRecordLog.open(directory, persist_policy=NEVER, filesystem=disk)
+    await log.append_records("q", None, [b"0", b"1", b"2", b"3"], create=True)
+    held = await log.attach_consumer("q", "c", create=True)
+    await log.append_record("other", None, b"0", create=True)
+    await log.append_records("other", None, [b"1", b"2"])
+    await log.sync()
+    disk.failing = True
+    await log.append_record("q", None, b"4")
+    await log.acknowledge("q", "c", 0, queue_id=held.queue_id, epoch=held.epoch)
+    await log.append_record("other", None, b"3")
+    await log.truncate("other", 1)
+    with pytest.raises(LogFailedError) as caught:
+        await log.close()
+    assert caught.value.in_doubt == {"q": 1, "other": 1}
+
+
 async def test_leaving_the_context_tells_it_too(directory: Path) -> None:
     """`async with` ends with the error, whichever way the log was opened."""
     disk = Failing()
