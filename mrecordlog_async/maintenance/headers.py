@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from mrecordlog_async.errors import CorruptionError
@@ -23,7 +23,7 @@ OnProgress = Callable[[RecoveryProgress], None]
 class LogHeaders:
     """What headers and `CLOSED` say about a log's segments.
 
-    was_closed: the file `CLOSED` exists, readable or not, so nothing in the log is a torn tail.
+    was_closed: the file `CLOSED` exists, readable or not, and is not outdated, so nothing in the log is a torn tail.
     """
 
     directory: LogDirectory
@@ -91,13 +91,15 @@ def read_headers(directory: LogDirectory, segments: Sequence[int]) -> LogHeaders
         raise CorruptionError(segment_name(numbers[0]), 0, "no segment has a header that can be read")
     log_id = max(set(log_ids), key=log_ids.count)
     headers = {number: header for number, header in headers.items() if header.log_id == log_id}
-    if closed is not None and (closed.log_id != log_id or closed.segment < numbers[-1]):
-        damage.append(Damage(CLOSED_NAME, 0, 0, "CLOSED belongs to another log, or to an earlier end of this one"))
+    if closed is not None and closed.log_id != log_id:
+        damage.append(Damage(CLOSED_NAME, 0, 0, "CLOSED belongs to another log"))
         closed = None
-    elif closed is not None and closed.segment == numbers[-1] and _is_outdated(directory, closed):
-        was_closed = _read_closed(directory)[0] == closed  # otherwise a writer has opened the log meanwhile
-        if was_closed:
+    elif closed is not None and _is_outdated(directory, closed, numbers[-1], headers):
+        if _read_closed(directory)[0] == closed:  # otherwise a writer has opened the log meanwhile
             damage.append(Damage(CLOSED_NAME, 0, 0, "CLOSED is older than the last segment; remove it"))
+        closed, was_closed = None, False
+    elif closed is not None and closed.segment < numbers[-1]:
+        damage.append(Damage(CLOSED_NAME, 0, 0, "CLOSED names an earlier segment than the last one"))
         closed = None
     oldest = max((header.oldest_segment for header in headers.values()), default=numbers[0])
     found = LogHeaders(directory, numbers, log_id, numbers[0], headers, closed, was_closed, damage, sum(sizes.values()))
@@ -137,8 +139,10 @@ def _oldest_committed(scan: SegmentScan) -> int:
     return max((item.commit.oldest_segment for item in scan.items() if type(item) is Batch), default=0)
 
 
-def _is_outdated(directory: LogDirectory, closed: Closed) -> bool:
-    """Return whether a whole batch follows the end that *closed* names."""
+def _is_outdated(directory: LogDirectory, closed: Closed, last: int, headers: Container[int]) -> bool:
+    """Return whether the log went on after the end that *closed* names. headers: of the segments up to *last*."""
+    if closed.segment != last:
+        return closed.segment < last and last in headers
     end = SegmentEnd(closed.segment, closed.log_id, closed.end, closed.last_batch + 1, closed.end)
     with directory.opened(closed.segment) as handle:
         return batch_follows(directory.files, handle, end, directory.files.size(handle))

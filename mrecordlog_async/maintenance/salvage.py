@@ -127,7 +127,10 @@ def _salvage(
     for number in range(log.stop, listing.stop):
         replay.lose(Damage(segment_name(number), 0, 0, "the segment is missing"))
     for damage in log.damage:  # in the files that say where the log ends
-        replay.lose(damage)
+        if log.was_closed:
+            replay.lose(damage)
+        else:
+            replay.damage.append(damage)  # an outdated `CLOSED`: the log went on after it, and hides nothing
     rules = [(rule.pattern, rule.name) for rule in sorted(replay.rules)]
     return Salvage(replay.finish(), replay.damage, len(listing.segments), torn_bytes, rules)
 

@@ -14,7 +14,7 @@
    | 2 | one of the two, and no COMMIT as in row 3 | torn tail: an unfinished batch | zero, report, continue at o |
    | 3 | a COMMIT, at any byte, that names the batch due at o as durable | acknowledged data damaged | CorruptionError |
    | 4 | `CLOSED` names another end, or cannot be read | damage, or a removed segment | CorruptionError |
-   | 5 | `CLOSED` names o, and the whole batch due there follows | `CLOSED` is outdated | CorruptionError |
+   | 5 | `CLOSED` names an older segment, or o and the batch due there follows | outdated `CLOSED` | CorruptionError |
    | 6 | `CLOSED` names o, and no such batch follows | the end of the log | continue at o |
    | 7 | a read error | the medium, not the content | OSError |
 
@@ -52,9 +52,8 @@ from mrecordlog_async.recovery.segment_files import (
     SegmentRemovedError,
     sync_for_readers,
 )
-from mrecordlog_async.recovery.torn_or_damaged import SegmentEnd, Tail, judge_end
+from mrecordlog_async.recovery.torn_or_damaged import SegmentEnd, Tail, check_closed_segment, judge_end
 from mrecordlog_async.storage.directory import Listing, LogDirectory
-from mrecordlog_async.storage.segment import segment_name
 
 Progress = Callable[[RecoveryProgress], None]
 
@@ -189,12 +188,8 @@ class _LogReader:
         size = self._files.size(handle)
         header = self._files.header(handle, number)
         self._files.check_not_removed(number)  # the size is that of the whole segment
-        if closed is not None and (closed.log_id, closed.segment) != (header.log_id, number):
-            raise CorruptionError(
-                segment_name(number),
-                None,
-                f"the log was closed in {segment_name(closed.segment)}, which is not the last segment here",
-            )
+        if closed is not None:
+            check_closed_segment(header, closed)
         self._measure(header, size)
         return OpenSegment.of(handle, header), size
 

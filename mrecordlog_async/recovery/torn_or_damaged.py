@@ -18,13 +18,18 @@ from typing import NamedTuple
 
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.frame import BLOCK_BYTES
-from mrecordlog_async.format.header import Closed
+from mrecordlog_async.format.header import Closed, SegmentHeader
 from mrecordlog_async.format.parse import COMMIT_FRAME_BYTES, MalformedError, SegmentParser, find_commits
 from mrecordlog_async.format.record import Commit
 from mrecordlog_async.storage.filesystem import FileSystem, read_exact
-from mrecordlog_async.storage.segment import read_pieces, segment_name
+from mrecordlog_async.storage.segment import CLOSED_NAME, read_pieces, segment_name
 
 _ZEROS = bytes(BLOCK_BYTES)
+
+_OUTDATED = (
+    "CLOSED is older than this segment, as after copying a log over an older copy; remove CLOSED to keep the batches "
+    "that follow"
+)
 
 ByteRange = tuple[int, int]
 """Offsets of the first byte and of the one after the last."""
@@ -134,6 +139,18 @@ def judge_end(files: FileSystem, handle: int, end: SegmentEnd, closed: Closed | 
             raise _damaged(end, evidence)
 
 
+def check_closed_segment(header: SegmentHeader, closed: Closed) -> None:
+    """Rows 4 and 5: raise CorruptionError unless *closed* is of the last segment, whose header is *header*."""
+    name, closed_in = segment_name(header.segment), segment_name(closed.segment)
+    if closed.log_id != header.log_id:
+        reason = f"CLOSED belongs to another log than {name}; remove CLOSED if the segments are those of the right log"
+        raise CorruptionError(CLOSED_NAME, None, reason)
+    if closed.segment > header.segment:
+        raise CorruptionError(closed_in, None, "the segment is missing, and the log was closed in it")
+    if closed.segment < header.segment:
+        raise CorruptionError(name, None, f"CLOSED says the log ends in {closed_in}: {_OUTDATED}")
+
+
 def _check_closed(end: SegmentEnd, closed: Closed) -> None:
     """Row 4: raise CorruptionError unless the log ends where `CLOSED` states."""
     if (end.offset, end.due_batch - 1) != (closed.end, closed.last_batch):
@@ -166,8 +183,7 @@ def _outdated(end: SegmentEnd) -> CorruptionError:
     return CorruptionError(
         segment_name(end.number),
         end.offset,
-        f"CLOSED says the log ends here, but batch {end.due_batch} follows: CLOSED is older than this segment, as "
-        "after copying a log over an older copy; remove CLOSED to keep the batches that follow",
+        f"CLOSED says the log ends here, but batch {end.due_batch} follows: {_OUTDATED}",
     )
 
 

@@ -266,7 +266,7 @@ def test_a_note_of_an_end_that_batches_follow_is_damage(directory: Path) -> None
     build(directory, more)
     (directory / "CLOSED").write_bytes(older)
     (queue,) = read(directory).values()
-    assert (sorted(records(queue)), queue.missing) == ([0, 1, 2], [])
+    assert (sorted(records(queue)), queue.missing, queue.maybe_gone) == ([0, 1, 2], [], False)
     found = verify(directory)
     assert not found.ok
     assert [(each.segment, each.reason) for each in found.damage] == [
@@ -276,7 +276,7 @@ def test_a_note_of_an_end_that_batches_follow_is_damage(directory: Path) -> None
 
 @pytest.mark.parametrize("log_id", [None, bytes(16)], ids=["older", "of another log"])
 def test_a_note_of_another_end_is_damage(directory: Path, log_id: bytes | None) -> None:
-    """Opening refuses the log, repair does not: no record is lost, but where the log really ended is unknown."""
+    """Opening refuses the log, repair does not: no record is lost. With a note of another log, the end is unknown."""
     build(directory, two_segments)
     with ReadOnlyLog.open(directory) as log:
         contents = log.recovered
@@ -284,4 +284,4 @@ def test_a_note_of_another_end_is_damage(directory: Path, log_id: bytes | None) 
     note = Closed(log_id or contents.log_id, at.segment if log_id else 0, at.offset, at.last_batch)
     (directory / "CLOSED").write_bytes(encode_closed(note))
     (queue,) = read(directory).values()
-    assert (sorted(records(queue)), queue.missing, queue.maybe_gone) == ([0, 1], [], True)
+    assert (sorted(records(queue)), queue.missing, queue.maybe_gone) == ([0, 1], [], log_id is not None)

@@ -249,6 +249,33 @@ async def test_a_closed_that_is_older_than_the_batches_after_it_is_refused(direc
     assert (await reopen(mixed))[0] == expected
 
 
+async def test_a_closed_of_an_earlier_segment_is_refused_with_advice(directory: Path, tmp_path: Path) -> None:
+    """A copy over an older one, from before the log rolled: the same advice, and the same result."""
+    await write_log(directory, tmp_path / "unused")
+    mixed = damage.copy(directory, tmp_path / "mixed")
+    async with MultiRecordLog.open(directory, segment_bytes=SEGMENT_BYTES) as log:
+        for _ in range(4):
+            await log.append_record("q", None, bytes(damage.BLOCK_BYTES))
+        shutil.copytree(directory, mixed, dirs_exist_ok=True)
+        expected = contents(log)
+    error = await refuses(mixed, damage.last_segment(mixed).name)
+    assert "CLOSED is older" in error.reason and "remove CLOSED" in error.reason
+    (mixed / "CLOSED").unlink()
+    assert (await reopen(mixed))[0] == expected
+
+
+async def test_a_closed_of_another_log_is_refused_as_such(directory: Path, tmp_path: Path) -> None:
+    """Its segment may have the same number as the last one here, so that says nothing."""
+    states = await write_log(directory, tmp_path / "unused")
+    async with MultiRecordLog.open(tmp_path / "other"):
+        pass
+    shutil.copy(tmp_path / "other" / "CLOSED", directory / "CLOSED")
+    error = await refuses(directory, "CLOSED")
+    assert "another log" in error.reason and "remove CLOSED" in error.reason
+    (directory / "CLOSED").unlink()
+    assert (await reopen(directory))[0] == states[-1]
+
+
 @pytest.mark.parametrize(("segment", "skipped"), [(7, 0), (0, 1)], ids=["another segment", "another number"])
 async def test_a_batch_that_is_not_the_next_one_does_not_contradict_closed(
     directory: Path, tmp_path: Path, segment: int, skipped: int
