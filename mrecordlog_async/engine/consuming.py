@@ -21,6 +21,7 @@ from mrecordlog_async.engine.setting_commands import (
     MoveConsumer,
 )
 from mrecordlog_async.errors import ConsumerNotFoundError, QueueNotFoundError
+from mrecordlog_async.format.table import TableRule
 from mrecordlog_async.memory.setting_reads import SettingReader
 from mrecordlog_async.memory.settings import is_pattern, matches, owner_bytes
 from mrecordlog_async.memory.times import tick_of_time
@@ -104,6 +105,9 @@ class ConsumingLog(LiveReader, SettingReader):
         if not is_pattern(queue):
             await self._begin(DeleteConsumer(self._new_future(), queue, consumer))
             return
+        if TableRule(queue, consumer) in self._queues.rules:
+            # The rule comes last: if this call fails before, it can be made again and deletes the rest.
+            await self._delete_matching(queue, consumer)
         try:
             await self._begin(ChangeRule(self._new_future(), queue, consumer, True, False))
         except ConsumerNotFoundError:
@@ -111,9 +115,15 @@ class ConsumingLog(LiveReader, SettingReader):
                 raise
             await self._begin(DeleteConsumer(self._new_future(), queue, consumer))
             return
-        for found in self._matching(queue):
+        await self._delete_matching(queue, consumer)  # of the queues that were created meanwhile
+
+    async def _delete_matching(self, pattern: str, consumer: str) -> None:
+        """Delete *consumer* of every queue that matches *pattern* and has it."""
+        for found in self._matching(pattern):
             calls = [
-                self._begin(DeleteConsumer(self._new_future(), name, consumer, queue_id)) for name, queue_id in found
+                self._begin(DeleteConsumer(self._new_future(), name, consumer, queue_id))
+                for name, queue_id in found
+                if self._has_consumer(name, consumer)
             ]
             await _all_but_deleted(calls)
 

@@ -67,9 +67,12 @@ def test_consumers_are_created_listed_moved_and_deleted(target: str) -> None:
 
 
 def test_a_pattern_concerns_all_queues(target: str) -> None:
-    """With * every queue gets the consumer, and so does one that is created later."""
+    """With * every queue gets the consumer, and so does one that is created later; repeating it does what is left."""
     run("configure", target, "a", "--create")
     run("consumers", target, "*", "--create", "lake")
+    run("consumers", target, "a", "--delete", "lake")
+    again = run("consumers", target, "*", "--create", "lake")
+    assert (again.returncode, again.stdout) == (0, b"*: consumer lake exists\n")
     run("configure", target, "b", "--create")
     listed = [json.loads(line) for line in run("consumers", target, "--json").stdout.splitlines()]
     assert [(one["queue"], one["consumer"]) for one in listed] == [("a", "lake"), ("b", "lake")]

@@ -35,6 +35,7 @@ from mrecordlog_async import (
     RecordLogError,
 )
 from mrecordlog_async.cli.main import main
+from mrecordlog_async.engine.commit import CommitRequest, CommitResult
 from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.engine.setting_commands import Attached
 
@@ -277,6 +278,24 @@ async def test_a_consumer_of_a_queue_with_a_star_in_its_name_can_be_deleted(log:
     await log.create_consumer("a*b", "c")
     await log.delete_consumer("a*b", "c")
     assert [*log.consumers("a*b"), *log.consumers("axb"), *log.consumer_rules()] == []
+
+
+async def test_deleting_a_rule_half_way_is_repeated(log: MultiRecordLog) -> None:
+    """If the disk refuses a part of it, the same call does the rest: no consumer is left that keeps records."""
+    await log.create_consumer("*", "lake")
+    commit, refusing = Journal.commit, False
+
+    def refuse_from_second(journal: Journal, request: CommitRequest) -> CommitResult:
+        nonlocal refusing
+        if refusing:
+            raise OSError(errno.EIO, "Input/output error")
+        refusing = True
+        return commit(journal, request)
+
+    with patch.object(Journal, "commit", refuse_from_second), pytest.raises(OSError, match="Input/output error"):
+        await log.delete_consumer("*", "lake")
+    await log.delete_consumer("*", "lake")
+    assert [*log.consumers("q"), *log.consumer_rules()] == []
 
 
 async def test_a_rule_gives_every_queue_a_consumer(directory: Path, log: MultiRecordLog) -> None:

@@ -25,6 +25,7 @@ from mrecordlog_async.cli.parser import START, CommandLine, Parser
 from mrecordlog_async.cli.services import Servers, open_fleet, refuse_several
 from mrecordlog_async.cli.target import add_log, connect, is_service, is_several, open_placed_target, run_async
 from mrecordlog_async.errors import ConsumerNotFoundError, QueueNotFoundError
+from mrecordlog_async.memory.settings import is_pattern
 from mrecordlog_async.model import ConsumerSummary, Start
 
 if TYPE_CHECKING:
@@ -170,8 +171,9 @@ async def _change(arguments: argparse.Namespace) -> int:
     start = _start(arguments.seek[1]) if arguments.seek else arguments.start
     async with open_placed_target(arguments) as log:
         if arguments.create:
-            await log.create_consumer(queue, arguments.create, start=start)
-            done = {"queue": queue, "consumer": arguments.create, "created": True}
+            # With a pattern, the command is repeated to create what a failed one did not.
+            created = await log.create_consumer(queue, arguments.create, start=start, exist_ok=is_pattern(queue))
+            done = {"queue": queue, "consumer": arguments.create, "created": created}
         elif arguments.delete:
             await log.delete_consumer(queue, arguments.delete)
             done = {"queue": queue, "consumer": arguments.delete, "deleted": True}
