@@ -133,6 +133,30 @@ async def zombie(run: Run) -> None:
     await run.sync()
 
 
+async def tools(run: Run) -> None:
+    """Commands that open the directory after a crash and after a clean close, before a holder from then calls again."""
+    await run.open()
+    await run.do("create", "a", options=(KEEP, 0, 0))
+    await run.attach("a", "c")
+    await run.append("a", 100, 100, 100)
+    await run.acknowledge("a", "c", 0)
+    await run.kill()
+    await run.open_without_records(PersistPolicy.always())
+    await run.append("a", 60)
+    await run.close()
+    await run.open()
+    await run.acknowledge("a", "c", 1)
+    await run.attach("a", "d")
+    await run.close()
+    await run.open_without_records(PersistPolicy.always())
+    await run.create("b")
+    await run.close()
+    await run.open()
+    await run.acknowledge("a", "c", 1)
+    await run.acknowledge("a", "d", 1)
+    await run.sync()
+
+
 async def reserve_of_consumers(run: Run) -> None:
     """A disk that appends have filled: what truncates succeeds, attaching does for a while, the rest is refused."""
     await run.open()
@@ -173,6 +197,7 @@ CONSUMER_CASES = {
     "never, holders": Case(holders, NEVER, may_refuse=True),
     "zombie": Case(zombie, may_refuse=True),
     "never, zombie": Case(zombie, NEVER, may_refuse=True),
+    "never, tools": Case(tools, NEVER, may_refuse=True),
     "reserve of consumers": Case(reserve_of_consumers, capacity_bytes=300_000, may_refuse=True),
     "consumers below a limit": Case(
         reserve_of_consumers, limits=Limits(disk_bytes=420_000), early_roll_bytes=4_096, may_refuse=True

@@ -311,6 +311,7 @@ class Run:
         self._original: list[Run] = []  # what this is a copy of
         self.opened = False
         self.holders: dict[tuple[str, str], Attached] = {}  # by queue and consumer: the last result of "attach"
+        self.ended_holders: set[tuple[int, int]] = set()  # queue id and epoch: from before a crash under a weak policy
         self.unfinished = False  # a copy that is still being made
         self.log: MultiRecordLog | None = None
         self.stopped: BaseException | None = None
@@ -349,20 +350,21 @@ class Run:
         self._note_fence(self.log)
         self.note("opened")
 
-    async def open_without_records(self) -> None:
-        """Open the log as `mrecordlog truncate DIR` does, and begin a new life."""
+    async def open_without_records(self, policy: PersistPolicy | None = None) -> None:
+        """Open the log as `mrecordlog truncate DIR` does, with *policy* or that of the run, and begin a new life."""
+        policy = policy or self.policy
         self.loop = asyncio.get_running_loop()
         was_closed = not self.opened or self.disk.exists(f"{self.directory}/CLOSED")
         self.log = await open_placed_log(
             self.directory,
             filesystem=self.disk,
             segment_bytes=self.segment_bytes,
-            policy=self.policy,
+            policy=policy,
             limits=self.limits,
         )
         state = self._look(self.directory)
         Verdict(self.model).check(state, self.model.bounds(), "reopened without records")
-        self.lives.append(Life(Model.under(self.policy, state, was_closed)))
+        self.lives.append(Life(Model.under(policy, state, was_closed)))
         self._note_fence(self.log)
         self.note("opened")
 
@@ -402,6 +404,8 @@ class Run:
     async def kill(self) -> None:
         """Let the process die. Call `open` for the next process, which finds the disk as it is."""
         self.note("killed")
+        if not self.policy.syncs_each_batch:
+            self.ended_holders |= {(held.queue_id, held.epoch) for held in self.holders.values()}
         fault, calls, names = self.disk.fault, self.disk.calls, self.disk.call_names
         old, self.log = self.log, None
         self.disk.on_call = lambda call: None
@@ -583,6 +587,8 @@ class Run:
             loop.next_call = None
         if call.outcome != "answered":
             call.answer(value)  # the call needed no future
+        if call.holder in self.ended_holders:
+            raise Violation(f"a holder from before a crash moved consumer {call.consumer!r} of {call.queue!r}")
         return value
 
 

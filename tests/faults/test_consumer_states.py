@@ -27,6 +27,7 @@ EVERY = {
     "never, holders": 2,
     "zombie": 7,
     "never, zombie": 2,
+    "never, tools": 3,
     "reserve of consumers": 61,
     "consumers below a limit": 61,
 }
