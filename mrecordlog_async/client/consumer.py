@@ -30,9 +30,10 @@ class Consumer(AsyncIterator[Record]):
                 await c.acknowledge(batch)
 
     Delivery is at least once: what was not acknowledged is handed out again after the consumer is entered the next
-    time. Entering takes a new epoch, and every call of an older holder raises ConsumerFencedError from then on. A
-    consumer survives restarts of the service. Cancelling a call, even by `asyncio.wait_for`, loses nothing. (On Python
-    3.11, do not put one `asyncio.wait_for` into another: it may drop a batch that arrives as it is cancelled.)
+    time. Entering takes a new epoch, and every call of an older holder raises ConsumerFencedError from then on; `async
+    for record` first hands out what it has received. A consumer survives restarts of the service. Cancelling a call,
+    even by `asyncio.wait_for`, loses nothing. (On Python 3.11, do not put one `asyncio.wait_for` into another: it may
+    drop a batch that arrives as it is cancelled.)
 
     Attributes:
         queue: Name of the queue.

@@ -17,6 +17,7 @@ change while a batch is being written.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Iterator, Sequence
 
@@ -306,6 +307,15 @@ class Journal:
             return
         at = self.end
         self.directory.write_closed(Closed(self._log_id, at.segment, at.offset, at.last_batch))
+
+    def mark_end(self, oldest_segment: int | None) -> None:
+        """Write the mark of a log that is released without `CLOSED`, unless this opening or segment has no batch.
+
+        Failing to do so does not fail closing.
+        """
+        if self._nonce is None and self.all_synced and self.end.last_batch >= self.end.first_batch:
+            with contextlib.suppress(OSError, LogIOError):
+                self.commit_mark(oldest_segment)
 
     def close(self) -> None:
         """Close the files; a spare is removed."""

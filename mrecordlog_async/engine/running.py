@@ -215,7 +215,8 @@ class RunningLog:
         for command in refused:
             command.refuse(error)
         fenced = self._fence is None or _is_done(self._fence)
-        give_back = partial(self._give_back, self._writer.failure is None and fenced and self._states_end)
+        healthy = self._writer.failure is None
+        give_back = partial(self._give_back, healthy, fenced and self._states_end, self._queues.pins.oldest())
         ending = release(self._opened.directory.path, self._thread, give_back)
         try:
             await asyncio.wrap_future(ending)  # a single job on the thread: cancelling the wait still releases the lock
@@ -223,14 +224,18 @@ class RunningLog:
         finally:
             self._forget()
 
-    def _give_back(self, states_end: bool) -> None:
-        """Record where the log ends, if that may be stated; release its files and its lock. Runs on the log's thread.
+    def _give_back(self, healthy: bool, states_end: bool, oldest_segment: int | None) -> None:
+        """Record where a healthy log ends, then release its files and its lock. Runs on the log's thread.
 
-        It may not be stated of a failed log, nor while holders from before a crash are not fenced off durably.
+        The end must not be stated while holders from before a crash are not fenced off durably. Then a mark shows at
+        least that the last batch was stored.
         """
+        journal = self._opened.journal
         try:
-            if states_end:
-                self._opened.journal.write_closed()
+            if healthy and states_end:
+                journal.write_closed()
+            elif healthy:
+                journal.mark_end(oldest_segment)
         finally:
             self._opened.close()
 

@@ -70,3 +70,24 @@ async def test_the_mark_costs_one_sync_for_each_idle_spell(directory: Path) -> N
         await written(log, 4)
         stats = log.stats()
         assert stats.syncs == stats.sync_seconds.count == 4
+
+
+async def test_a_log_that_is_left_unclosed_has_its_mark_at_once(directory: Path) -> None:
+    """Damage to the last batch of a tool, after a crash of the service, is not taken for an unfinished batch."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("q")
+    (directory / "CLOSED").unlink()
+    async with MultiRecordLog.open(directory) as log:
+        log.keep_unclosed()
+        await log.append_record("q", None, b"acknowledged")
+        last_batch = log._opened.journal.end.last_batch
+    assert not (directory / "CLOSED").exists()
+    last = damage.last_segment(directory)
+    whole = last.read_bytes()
+    damage.flip_byte(last, whole.index(b"acknowledged"))
+    with pytest.raises(CorruptionError, match=f"batch {last_batch} is damaged"):
+        await MultiRecordLog.open(directory)
+    last.write_bytes(whole)
+    async with MultiRecordLog.open(directory) as log:
+        log.keep_unclosed()
+    assert last.read_bytes() == whole, "nothing was stored, so nothing needs a mark"
