@@ -301,12 +301,13 @@ class Journal:
         """Free a step of a removed segment's space, or with *everything* the space of all of them."""
         self._older.shrink(everything)
 
-    def write_closed(self) -> None:
+    def write_closed(self, oldest_segment: int | None) -> None:
         """Record where the log ends, after the last batch was synced. Failing to do so does not fail closing."""
         if self.has_old_tail:  # the next open must see it: with `CLOSED` it would write there without zeroing first
             return
         at = self.end
-        self.directory.write_closed(Closed(self._log_id, at.segment, at.offset, at.last_batch))
+        if not self.directory.write_closed(Closed(self._log_id, at.segment, at.offset, at.last_batch)):
+            self.mark_end(oldest_segment)
 
     def mark_end(self, oldest_segment: int | None) -> None:
         """Write the mark of a log that is released without `CLOSED`, unless this opening or segment has no batch.

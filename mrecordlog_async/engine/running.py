@@ -233,7 +233,7 @@ class RunningLog:
         journal = self._opened.journal
         try:
             if healthy and states_end:
-                journal.write_closed()
+                journal.write_closed(oldest_segment)
             elif healthy:
                 journal.mark_end(oldest_segment)
         finally:

@@ -94,8 +94,12 @@ class LockedDirectory(LogDirectory):
             self.sync()
             return temporary, self.files.create(temporary)
 
-    def write_closed(self, closed: Closed) -> None:
-        """Record where the log ends. If this fails, nothing is lost: the next open finds the end by itself."""
+    def write_closed(self, closed: Closed) -> bool:
+        """Record where the log ends. If this fails, nothing is lost: the next open finds the end by itself.
+
+        Returns False if `CLOSED` certainly does not exist.
+        """
+        may_exist = False
         with contextlib.suppress(OSError):
             temporary, handle = self.create_temporary(self.closed_path)
             try:
@@ -103,8 +107,10 @@ class LockedDirectory(LogDirectory):
                 self.files.sync(handle)
             finally:
                 self.files.close(handle)
+            may_exist = True
             self.files.rename(temporary, self.closed_path)
             self.sync()
+        return may_exist
 
     def remove_closed(self) -> None:
         """Remove `CLOSED`, durably, before the next batch: a log that has both does not open."""

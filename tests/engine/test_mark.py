@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 
 from mrecordlog_async import CorruptionError, MultiRecordLog, PersistPolicy
 from mrecordlog_async.engine import timers
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
 
 
@@ -91,3 +93,28 @@ async def test_a_log_that_is_left_unclosed_has_its_mark_at_once(directory: Path)
     async with MultiRecordLog.open(directory) as log:
         log.keep_unclosed()
     assert last.read_bytes() == whole, "nothing was stored, so nothing needs a mark"
+
+
+class NoNewFiles(OsFileSystem):
+    """A disk without space for another file while the test says so."""
+
+    full = False
+
+    def create(self, path: str) -> int:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+        return super().create(path)
+
+
+async def test_a_closed_that_finds_no_space_is_replaced_by_the_mark(directory: Path) -> None:
+    """A log that was closed on a full disk shows damage to its last batch as well."""
+    disk = NoNewFiles()
+    async with MultiRecordLog.open(directory, filesystem=disk) as log:
+        await log.create_queue("q")
+        await log.append_record("q", None, b"acknowledged")
+        disk.full = True
+    assert not (directory / "CLOSED").exists()
+    last = damage.last_segment(directory)
+    damage.flip_byte(last, last.read_bytes().index(b"acknowledged"))
+    with pytest.raises(CorruptionError, match="is damaged"):
+        await MultiRecordLog.open(directory)

@@ -36,6 +36,14 @@ class Watched(OsFileSystem):
         self._fail("capacity_of")
         return super().capacity_of(handle)
 
+    def create(self, path: str) -> int:
+        self._fail("create")
+        return super().create(path)
+
+    def sync(self, handle: int) -> None:
+        self._fail("sync")
+        super().sync(handle)
+
     def rename(self, old: str, new: str) -> None:
         self._fail("rename")
         super().rename(old, new)
@@ -74,7 +82,7 @@ def test_a_lock_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
 def test_the_end_of_the_log_is_written_and_removed(tmp_path: Path) -> None:
     """It appears under its name only, and a reader finds what was written."""
     directory = LockedDirectory.take(LogDirectory.at(tmp_path))
-    directory.write_closed(CLOSED)
+    assert directory.write_closed(CLOSED)
     assert directory.closed() == CLOSED
     assert sorted(path.name for path in tmp_path.iterdir()) == ["CLOSED", "LOCK"]
     directory.remove_closed()
@@ -82,10 +90,11 @@ def test_the_end_of_the_log_is_written_and_removed(tmp_path: Path) -> None:
     directory.close()
 
 
-def test_an_end_that_cannot_be_written_is_left_out(tmp_path: Path) -> None:
-    """Closing a log does not fail for it."""
-    directory = LockedDirectory.take(LogDirectory.at(tmp_path, Watched("rename")))
-    directory.write_closed(CLOSED)
+@pytest.mark.parametrize(("call", "may_exist"), [("create", False), ("sync", False), ("rename", True)])
+def test_an_end_that_cannot_be_written_is_left_out(tmp_path: Path, call: str, may_exist: bool) -> None:
+    """Closing a log does not fail for it. A rename that fails may have been done."""
+    directory = LockedDirectory.take(LogDirectory.at(tmp_path, Watched(call)))
+    assert directory.write_closed(CLOSED) is may_exist
     assert directory.closed() is None
     directory.close()
 
