@@ -21,8 +21,11 @@ REST = "_rest"
 TAKEN = {"server", "queue", "queue_id", "position", "timestamp", "date", "payload", ERROR, REST}
 """Columns that a table has anyway."""
 
-_FOREIGN_TYPE = re.compile(r'"(?:type|elementType|keyType|valueType)":"(interval[^"]*|void|time\([^"]*)"')
-"""Types of Spark that delta-rs stores and no other reader of Delta tables knows: none can read the table then."""
+_FOREIGN_TYPE = re.compile(r'"(?:type|elementType|keyType|valueType)":"(interval[^"]*|void|variant|time\([^"]*)"')
+"""Types of Spark that delta-rs stores and no other reader of Delta tables knows: none can read the table then.
+
+And variant, whose rows the tasks fail to write.
+"""
 
 _PARSED = "__parsed"
 _CORRUPT = "__corrupt"
@@ -53,7 +56,9 @@ def parsed_schema(ddl: str) -> StructType:
         )
     foreign = _FOREIGN_TYPE.search(schema.json())
     if foreign is not None:
-        raise RefusedError(f"--schema: a Delta table has no type {foreign[1]!r}: use string, and cast it when you read")
+        raise RefusedError(
+            f"--schema: a drain's table has no type {foreign[1]!r}: use string, and cast it when you read"
+        )
     _refuse_names([each.name.lower() for each in schema])
     return schema
 

@@ -189,6 +189,7 @@ def test_payloads_become_columns_and_nothing_is_lost(
         ("no ddl at all", "not Spark's DDL"),
         ("i interval day to second", "has no type 'interval day to second'"),
         ("m map<string, array<void>>", "has no type 'void'"),
+        ("v array<variant>", "has no type 'variant'"),
     ):
         with pytest.raises(RefusedError, match=said):
             run_drain(spark, replace(keeping, schema=ddl))
