@@ -103,7 +103,13 @@ def read_headers(directory: LogDirectory, segments: Sequence[int]) -> LogHeaders
         closed = None
     oldest = max((header.oldest_segment for header in headers.values()), default=numbers[0])
     found = LogHeaders(directory, numbers, log_id, numbers[0], headers, closed, was_closed, damage, sum(sizes.values()))
-    found.oldest = max(min(oldest, numbers[-1]), _oldest_committed(found.scan(numbers[-1])))
+    committed, last_batch = _read_last(found.scan(numbers[-1]))
+    if closed is not None and closed.segment == numbers[-1] and last_batch not in (None, closed.last_batch):
+        reason = f"CLOSED says the log ends after batch {closed.last_batch} at offset {closed.end}, but it does not"
+        damage.append(Damage(CLOSED_NAME, 0, 0, reason))
+        found.closed = None
+        committed, _ = _read_last(found.scan(numbers[-1]))  # what follows that offset, too
+    found.oldest = max(min(oldest, numbers[-1]), committed)
     return found
 
 
@@ -134,9 +140,16 @@ def _header_or_none(directory: LogDirectory, handle: int, number: int) -> Segmen
         return None
 
 
-def _oldest_committed(scan: SegmentScan) -> int:
-    """Return the oldest live segment that the COMMITs of the last segment name."""
-    return max((item.commit.oldest_segment for item in scan.items() if type(item) is Batch), default=0)
+def _read_last(scan: SegmentScan) -> tuple[int, int | None]:
+    """Return the oldest live segment that the COMMITs of the last segment name, and its last batch; None if damaged."""
+    oldest, last_batch, is_damaged = 0, None, False
+    for item in scan.items():
+        if type(item) is Batch:
+            oldest, last_batch = max(oldest, item.commit.oldest_segment), item.commit.batch
+        is_damaged = is_damaged or type(item) is DamagedRange
+    if last_batch is None and scan.header is not None:
+        last_batch = scan.header.first_batch - 1
+    return oldest, None if is_damaged else last_batch
 
 
 def _is_outdated(directory: LogDirectory, closed: Closed, last: int, headers: Container[int]) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 from mrecordlog_async import CorruptionError, MultiRecordLog, ReadOnlyLog
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.engine import older_segments
+from mrecordlog_async.format.header import decode_closed, encode_closed
 from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.storage.filesystem import Buffer
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
@@ -276,11 +278,25 @@ def damage_closed(directory: Path) -> None:
     damage.flip_byte(directory / "CLOSED", 30)
 
 
+def name_another_last_batch(directory: Path) -> None:
+    """`CLOSED` is that of a copy that was written further, and an end of that one lies where a batch ends here."""
+    path, ends = directory / "CLOSED", damage.batch_ends(damage.last_segment(directory))
+    closed = decode_closed(path.read_bytes())
+    path.write_bytes(encode_closed(replace(closed, end=ends[-3])))
+
+
 @pytest.mark.parametrize("options", [[], ["--copy"], ["--verify"]])
 @pytest.mark.parametrize(
-    "harm", [lose_the_last_segment, lose_the_last_segment_after_a_kill, lose_a_live_segment, damage_closed]
+    "harm",
+    [
+        lose_the_last_segment,
+        lose_the_last_segment_after_a_kill,
+        lose_a_live_segment,
+        damage_closed,
+        name_another_last_batch,
+    ],
 )
-def test_a_log_that_misses_a_segment_is_not_copied(
+def test_a_log_whose_end_is_in_doubt_is_not_copied(
     tmp_path: Path, harm: Callable[[Path], None], options: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A snapshot says itself where it ends, so it would hide the loss: the exit code is 3, and no files are left."""

@@ -285,3 +285,25 @@ def test_a_note_of_another_end_is_damage(directory: Path, log_id: bytes | None) 
     (directory / "CLOSED").write_bytes(encode_closed(note))
     (queue,) = read(directory).values()
     assert (sorted(records(queue)), queue.missing, queue.maybe_gone) == ([0, 1], [], log_id is not None)
+
+
+@pytest.mark.parametrize("back", [0, 2], ids=["its end", "an earlier end"])
+@pytest.mark.parametrize("other", [-1, 1], ids=["lower", "higher"])
+def test_a_note_of_another_last_batch_is_damage(directory: Path, back: int, other: int) -> None:
+    """At the offset that CLOSED names ends a batch, but not that one: what follows it is read, too."""
+
+    async def more(log: MultiRecordLog) -> None:
+        await two_segments(log)
+        for _ in range(3):
+            await log.append_record("a", None, b"more")
+
+    *_, last = build(directory, more)
+    with ReadOnlyLog.open(directory) as log:
+        log_id, at = log.recovered.log_id, log.recovered.end
+    end = damage.batch_ends(last)[-1 - back]
+    note = Closed(log_id, at.segment, end, at.last_batch - back + other)
+    (directory / "CLOSED").write_bytes(encode_closed(note))
+    (queue,) = read(directory).values()
+    assert (sorted(records(queue)), queue.missing) == ([0, 1, 2, 3, 4], [])
+    reason = f"CLOSED says the log ends after batch {note.last_batch} at offset {end}, but it does not"
+    assert [(each.segment, each.reason) for each in verify(directory).damage] == [("CLOSED", reason)]
