@@ -9,12 +9,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+from mrecordlog_async.errors import CorruptionError, PositionInPastError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.maintenance.carry import Carried, carry_all, with_room
+from mrecordlog_async.maintenance.damage import Damage
 from mrecordlog_async.maintenance.lenient_replay import SalvagedQueue
 from mrecordlog_async.maintenance.new_directory import free_names
 from mrecordlog_async.maintenance.rebuild import QueueShape, new_log, write_queues
 from mrecordlog_async.maintenance.salvage import Salvage, salvage_from, salvaged_runs
+from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.options import GIB, QueueOptions
 from mrecordlog_async.storage.directory import LogDirectory
@@ -78,6 +81,7 @@ def repair(
         FileNotFoundError: there is no log in *directory*.
         LogLockedError: a process has the log open.
         CorruptionError: no segment is left, or none has a header that can be read.
+        ValueError: the files contradict each other, or something changed them meanwhile.
         OSError: the disk could not be read or written.
     """
     log = LogDirectory.at(directory, filesystem)
@@ -86,11 +90,21 @@ def repair(
         free_names(log.files, path)  # a name that is taken is reported before the whole log is read
     with _locked(log):
         found = salvage_from(log, on_progress, keeps_payloads=False)
+        found.damage.extend([] if found.damage else _refusal(log))
         written = bool(write and found.damage)
         raised: tuple[str, ...] = ()
         if written:
             raised = asyncio.run(write_log(path, log, found, segment_bytes, on_write or on_progress))
     return Repair(found, path, written, raised)
+
+
+def _refusal(log: LogDirectory) -> list[Damage]:
+    """Return why open refuses a log of which every part is whole: they may be from copies that went on differently."""
+    try:
+        StoredLog.open(log.path, filesystem=log.files).close()
+    except CorruptionError as error:
+        return [Damage(error.segment, error.offset or 0, 0, error.reason)]
+    return []
 
 
 async def write_log(
@@ -110,7 +124,13 @@ async def write_log(
     shapes = [QueueShape(queue.name, queue.first_position, queue.readable_next_position) for queue in queues.values()]
     runs = ((queues[queue_id].name, run) for queue_id, run in salvaged_runs(source, queues, on_progress))
     async with new_log(target, segment_bytes, source.files) as log:
-        written = await write_queues(log, shapes, runs)
+        try:
+            written = await write_queues(log, shapes, runs)
+        except PositionInPastError as error:
+            raise ValueError(
+                f"{source.path}: the records of queue {error.queue!r} go back to position {error.position}: files of "
+                "two copies of the log are mixed; put the files of one copy there"
+            ) from None
         due = sum(queue.record_count for queue in queues.values())
         if written != due:
             raise ValueError(

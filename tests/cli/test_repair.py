@@ -6,7 +6,8 @@ import asyncio
 import json
 import os
 import random
-from collections.abc import Callable
+import shutil
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from mrecordlog_async.format.frame import FULL
 from mrecordlog_async.maintenance.salvage import salvage
 from tests import damage
 from tests.cli.carried import all_settings, settings_seen
-from tests.cli.running import build, mrecordlog
+from tests.cli.running import BLOCK_BYTES, build, mrecordlog
 from tests.conftest import contents
 from tests.maintenance.salvage_histories import HARMS, make_history
 
@@ -308,3 +309,67 @@ def test_a_limit_that_restored_records_exceed_is_raised(tmp_path: Path) -> None:
     settings = settings_seen(tmp_path / "wal.repaired")[0]["q"]
     assert settings.options == QueueOptions(max_records=4, max_bytes=1_000)
     assert settings.consumers == {"c": 3}
+
+
+def mixed_copies(directory: Path, later: str) -> str:
+    """Build a log whose second segment is from a copy that went on differently; return why open refuses it.
+
+    The first segments of both have a record in *later* and end at the same offset.
+    """
+
+    async def begin(log: MultiRecordLog) -> None:
+        for queue in ("a", "b", "c"):
+            await log.create_queue(queue)
+
+    def then_append(queue: str) -> Callable[[MultiRecordLog], Awaitable[None]]:
+        async def append(log: MultiRecordLog) -> None:
+            await log.append(queue, b"in one copy only")
+            await log.append(later, bytes(BLOCK_BYTES))
+            await log.append(later, b"in the second segment")
+
+        return append
+
+    copy = directory.with_name("copy")
+    build(directory, begin, blocks=1)
+    shutil.copytree(directory, copy)
+    build(directory, then_append("a"), blocks=1)
+    build(copy, then_append("b"), blocks=1)
+    for name in (damage.segments(copy)[-1].name, "CLOSED"):
+        shutil.copy(copy / name, directory / name)
+    with pytest.raises(CorruptionError) as refused:
+        ReadOnlyLog.open(directory)
+    return refused.value.reason
+
+
+def test_segments_of_two_copies_are_repaired(tmp_path: Path) -> None:
+    """Each of them is whole, but they contradict each other, so open refuses the log: that is damage to repair."""
+    directory = tmp_path / "wal"
+    reason = mixed_copies(directory, later="c")
+    shown = mrecordlog("repair", directory)
+    assert (shown.code, f": {reason}\n" in shown.out) == (3, True)
+    assert "queue b: 0 records readable, missing position 0\n" in shown.out
+    assert mrecordlog("repair", directory, "--apply").code == 0
+    with ReadOnlyLog.open(tmp_path / "wal.repaired") as log:
+        assert [payload for _, payload in log.range("c")] == [bytes(BLOCK_BYTES), b"in the second segment"]
+
+
+def test_copies_with_two_records_at_one_position_are_not_mixed_by_repair(tmp_path: Path) -> None:
+    """Only the owner knows which of the two copies counts."""
+    directory = tmp_path / "wal"
+    mixed_copies(directory, later="a")
+    assert mrecordlog("repair", directory).code == 3
+    refused = mrecordlog("repair", directory, "--apply")
+    assert (refused.code, "files of two copies of the log are mixed" in refused.err) == (1, True)
+
+
+def test_the_advice_writes_what_was_announced(directory: Path, tmp_path: Path) -> None:
+    """Also to a directory that was named: the command that the report advises names it, too."""
+    path, offset = frame_of(directory, b"b30")
+    damage.flip_byte(path, offset)
+    target = tmp_path / "elsewhere"
+    advice = mrecordlog("repair", directory, "--to", target).out.splitlines()[-1]
+    assert advice == (
+        f"nothing was written; `mrecordlog repair {directory} --apply --to {target}` writes this to {target}"
+    )
+    assert mrecordlog(*advice.split("`")[1].split()[1:]).code == 0
+    assert target.exists()

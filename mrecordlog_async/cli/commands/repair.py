@@ -126,7 +126,8 @@ def _lines(found: Salvage, directory: str, target: str, written: bool, raised: S
     if written:
         yield f"written to {target}; {directory} is unchanged\n"
     else:
-        yield f"nothing was written; `mrecordlog repair {directory} --apply` writes this to {target}\n"
+        to = "" if target == _named(directory) + REPAIRED_SUFFIX else f" --to {target}"
+        yield f"nothing was written; `mrecordlog repair {directory} --apply{to}` writes this to {target}\n"
 
 
 def describe(damage: Damage) -> str:
