@@ -71,11 +71,14 @@ def export(log: StoredLog, writer: Writer) -> int:
     for queue in log.contents():
         name = queue.name
         writer.create_queue(name)
+        held = 0
         for call in calls(QueueCopy(*queue)):
             if isinstance(call, Truncate):
                 writer.truncate(name, call.position)
+                held = 0
             else:
                 writer.append(name, call.first_position, call.payloads())
-                records += call.record_count
+                held += call.record_count
+        records += held
     writer.sync()
     return records
