@@ -12,6 +12,7 @@ from mrecordlog_async.cli.dumped_settings import settings_of
 from mrecordlog_async.cli.exit_codes import UsageError
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.memory.settings import is_pattern
+from mrecordlog_async.model import POSITION_MAX
 
 
 class QueueLine(NamedTuple):
@@ -48,7 +49,7 @@ def parse_line(number: int, line: str) -> QueueLine | RecordLine | RuleLine:
             return _rule(facts)
         queue, payload = _name(facts["queue"]), _payload(facts)
         return _queue(queue, facts) if payload is None else RecordLine(queue, _position(facts), payload)
-    except (ValueError, KeyError, TypeError, binascii.Error) as error:
+    except (ValueError, KeyError, TypeError, RecursionError, binascii.Error) as error:
         raise UsageError(f"line {number} is not a valid dump line: {error!r}") from None
 
 
@@ -87,7 +88,10 @@ def _rule(facts: dict[str, Any]) -> RuleLine:
 def _payload(facts: dict[str, Any]) -> bytes | None:
     """Return the payload of a record's line, None for a queue's line."""
     if "text" in facts:
-        return str(facts["text"]).encode()
+        text = facts["text"]
+        if type(text) is not str:
+            raise ValueError(f"text must be a string, not {text!r}")
+        return text.encode()
     if "payload" in facts:
         return base64.b64decode(facts["payload"], validate=True)
     return None
@@ -95,6 +99,6 @@ def _payload(facts: dict[str, Any]) -> bytes | None:
 
 def _count(facts: dict[str, Any], name: str, default: int = 0) -> int:
     value = facts.get(name, default)
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{name} must be a whole number, not {value!r}")
+    if type(value) is not int or not 0 <= value <= POSITION_MAX + 1:
+        raise ValueError(f"{name} must be a whole number up to {POSITION_MAX + 1}, not {value!r}")
     return value

@@ -7,6 +7,7 @@ from typing import Any
 
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.memory.settings import owner_bytes
+from mrecordlog_async.model import POSITION_MAX
 from mrecordlog_async.options import QueueOptions
 
 _DEFAULTS = asdict(QueueOptions())
@@ -39,7 +40,7 @@ def settings_of(facts: dict[str, Any]) -> QueueSettings:
     settings = QueueSettings(QueueOptions(**facts.get("options", {})), sealed)
     for consumer in facts.get("consumers", ()):
         name, position, owner = consumer["consumer"], consumer["position"], consumer.get("owner")
-        if type(name) is not str or type(position) is not int or position < 0:
+        if type(name) is not str or type(position) is not int or not 0 <= position <= POSITION_MAX + 1:
             raise ValueError(f"a consumer needs a name and a position, not {consumer!r}")
         settings.consumers[name] = position
         if owner is not None:

@@ -107,11 +107,17 @@ def test_a_wrong_line_is_named(tmp_path: Path) -> None:
         b'{"queue": "q", "position": 1.5, "text": "x"}',
         b'{"queue": "q", "position": true, "text": "x"}',
         b'{"queue": "q", "position": -1, "text": "x"}',
+        b'{"queue": "q", "position": 9223372036854775808, "text": "x"}',
+        b'{"queue": "q", "text": null}',
+        b'{"queue": "q", "text": {"a": 1}}',
         b'{"queue": "q", "first_position": "x"}',
+        b'{"queue": "q", "first_position": 9223372036854775808, "next_position": 9223372036854775808}',
+        b'{"queue": "q", "consumers": [{"consumer": "c", "position": 9223372036854775808}]}',
         b'{"queue": "q", "first_position": -5}',
         b'{"queue": "q", "text": "\xff"}',
         b'{"queue": "\xff", "text": "x"}',
         b"7",
+        b"[" * 100_000,
     ],
 )
 def test_what_no_dump_has_is_named_by_its_line(tmp_path: Path, line: bytes) -> None:
