@@ -279,3 +279,66 @@ async def test_a_queue_of_a_service_that_is_truncated_while_it_is_dumped(
         {"queue": "q", "first_position": 0, "next_position": 3, "remaining": 0},
         {"queue": "q", "first_position": 3, "next_position": 3, "remaining": 0},
     ]
+
+
+class Deleted:
+    """Deletes the queue "q" of a service right after the client's *call*-th answer about a queue's positions."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, served: Served, call: int, *, recreated: bool) -> None:
+        self.calls, self.due, self.served, self.recreated = 0, call, served, recreated
+        for name in ("summary", "queue_summary"):
+            patch.setattr(RecordLogClient, name, self._then_deleted(getattr(RecordLogClient, name)))
+
+    def _then_deleted(self, read: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def then_deleted(client: RecordLogClient, *queue: str) -> Any:
+            found = await read(client, *queue)
+            self.calls += 1
+            if self.calls == self.due:
+                await client.delete_queue("q", past_consumers=True)
+                if self.recreated:
+                    await client.append("q", b"of another queue", create=True)
+            return found
+
+        return then_deleted
+
+
+@pytest.mark.parametrize("recreated", [False, True], ids=["for good", "and recreated"])
+@pytest.mark.parametrize("named", [[], ["--queue", "q"]], ids=["all", "one"])
+async def test_a_dump_of_a_service_is_whole_if_a_queue_is_deleted_meanwhile(
+    tmp_path: Path,
+    served: Served,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    named: list[str],
+    recreated: bool,
+) -> None:
+    """After whichever request: the queue is empty where it ended, or as it is since, and no line is missing."""
+    call, deleted = 0, None
+    while deleted is None or deleted.calls >= call:
+        call += 1
+        for queue in served.log.list_queues():
+            await served.log.delete_queue(queue)
+        await served.log.append_records("q", None, [b"x"] * 3, create=True)
+        await served.log.create_consumer("q", "c", start=2)
+        with monkeypatch.context() as patch:
+            deleted = Deleted(patch, served, call, recreated=recreated)
+            assert await asyncio.to_thread(main, ["dump", served.url, *named]) == 0
+        async with MultiRecordLog.open(tmp_path / f"copy {call}") as copy:
+            await load(copy, capsys.readouterr().out.splitlines())
+            found = contents(copy)
+        whole, since = (0, 3, [(at, b"x") for at in range(3)]), (0, 1, [(0, b"of another queue")])
+        assert list(found) == ["q"]
+        assert found["q"] in (whole, (3, 3, []), *([since] if recreated else [])), call
+    assert call > 3
+
+
+async def test_a_dump_of_a_queue_that_does_not_exist_prints_nothing(
+    served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also if a queue that exists is named before it: as in a directory."""
+    await served.log.append("there", b"x", create=True)
+    for named in (["not there"], ["there", "not there"]):
+        options = [option for queue in named for option in ("--queue", queue)]
+        assert await asyncio.to_thread(main, ["dump", served.url, *options]) == 1
+        printed = capsys.readouterr()
+        assert (printed.out, "queue 'not there' does not exist" in printed.err) == ("", True)

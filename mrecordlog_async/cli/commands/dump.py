@@ -16,7 +16,7 @@ queues and rules follow, so that load notices if the end of a dump is missing.
 A payload is base64. With --text it is text if it is valid UTF-8. Both load back to the same bytes. The dump of a
 directory shows the log as it was when the dump began, even while a service uses it. Through a service, each queue is
 dumped as it is when the dump reaches it. Records that the service truncates meanwhile may be missing; if they are the
-last ones of a queue, another line of the queue follows, in which it is empty.
+last ones of a queue, another line of the queue follows, in which it is empty. So is a queue that is deleted meanwhile.
 
   mrecordlog dump ./wal > wal.ndjson
   mrecordlog dump ./wal --queue orders --text | jq -r .text
@@ -28,7 +28,8 @@ import argparse
 import base64
 import json
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from mrecordlog_async.cli.dumped_lines import as_utf_8
@@ -37,8 +38,9 @@ from mrecordlog_async.cli.exit_codes import FINE
 from mrecordlog_async.cli.output import open_log
 from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.cli.target import add_log, connect, is_service, run_async
+from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
-from mrecordlog_async.model import Record
+from mrecordlog_async.model import QueueSummary, Record
 
 if TYPE_CHECKING:
     from mrecordlog_async.client.client import RecordLogClient
@@ -69,8 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
             for run in runs:
                 sys.stdout.writelines(record_lines(name, run.records(), text=arguments.text))
                 end = run.next_position
-            if end < next_position:  # its last records were truncated meanwhile, and so was every one before them
-                sys.stdout.write(queue_line(name, next_position, next_position, remaining, settings))
+            sys.stdout.write(end_line(name, end, next_position, remaining, settings))
         sys.stdout.writelines(rule_lines(rules))
     return FINE
 
@@ -78,23 +79,49 @@ def run(arguments: argparse.Namespace) -> int:
 async def _dump_service(arguments: argparse.Namespace) -> int:
     async with connect(arguments) as client:
         rules = await client.consumer_rules() if arguments.queue is None else []
-        queues = arguments.queue or await client.list_queues()
-        remaining = len(queues) + len(rules)
-        for queue in queues:
+        listed = await _list(client, arguments.queue)
+        remaining = len(listed) + len(rules)
+        for queue in listed:
             remaining -= 1
-            settings = await _settings_of(client, queue)
-            summary = await client.queue_summary(queue)
-            settings.sealed = summary.sealed
-            sys.stdout.write(queue_line(queue, summary.first_position, summary.next_position, remaining, settings))
-            end = summary.first_position
-            async for run in client.runs(queue, summary.first_position, summary.next_position):
-                sys.stdout.writelines(record_lines(queue, run.records(), text=arguments.text))
-                end = run.next_position
-            if end < summary.next_position:  # as in a directory
-                next_position = summary.next_position
-                sys.stdout.write(queue_line(queue, next_position, next_position, remaining, settings))
+            async for line in _lines_of(client, queue, remaining, text=arguments.text):
+                sys.stdout.write(line)
         sys.stdout.writelines(rule_lines(rules))
     return FINE
+
+
+async def _list(client: RecordLogClient, queues: Sequence[str] | None) -> list[QueueSummary]:
+    """Return the queues to dump; raise QueueNotFoundError before anything is printed if one does not exist."""
+    if queues is None:
+        return list((await client.summary()).values())
+    return [await client.queue_summary(queue) for queue in queues]
+
+
+async def _lines_of(client: RecordLogClient, listed: QueueSummary, remaining: int, *, text: bool) -> AsyncIterator[str]:
+    """Yield the lines of a queue. One that was deleted since it was listed is empty, so that no line is missing."""
+    queue, next_position = listed.queue, listed.next_position
+    end, settings = next_position, QueueSettings()
+    with suppress(QueueNotFoundError):
+        summary, settings = await _as_it_is(client, listed)
+        end, next_position = summary.first_position, summary.next_position
+    yield queue_line(queue, end, next_position, remaining, settings)
+    with suppress(QueueNotFoundError):
+        async for run in client.runs(queue, end, next_position):
+            for line in record_lines(queue, run.records(), text=text):
+                yield line
+            end = run.next_position
+    yield end_line(queue, end, next_position, remaining, settings)
+
+
+async def _as_it_is(client: RecordLogClient, listed: QueueSummary) -> tuple[QueueSummary, QueueSettings]:
+    """Return positions and settings of a queue, both before or both after it was deleted and created again."""
+    known = listed
+    while True:
+        settings = await _settings_of(client, listed.queue)
+        summary = await client.queue_summary(listed.queue)
+        if summary.id == known.id:
+            settings.sealed = summary.sealed
+            return summary, settings
+        known = summary
 
 
 async def _settings_of(client: RecordLogClient, queue: str) -> QueueSettings:
@@ -111,6 +138,14 @@ def queue_line(queue: str, first_position: int, next_position: int, remaining: i
     """Return the line of a queue: its name and positions, how many queues and rules follow, and what is set for it."""
     facts = {"queue": queue, "first_position": first_position, "next_position": next_position, "remaining": remaining}
     return json.dumps({**facts, **settings_facts(settings)}, ensure_ascii=False) + "\n"
+
+
+def end_line(queue: str, end: int, next_position: int, remaining: int, settings: QueueSettings) -> str:
+    """Return the line after the records of a queue, which end before *end*; "" if those were all.
+
+    Otherwise its last records were removed while it was read, and so was every one before them: the queue is empty.
+    """
+    return queue_line(queue, next_position, next_position, remaining, settings) if end < next_position else ""
 
 
 def rule_lines(rules: Sequence[tuple[str, str]]) -> Iterator[str]:
