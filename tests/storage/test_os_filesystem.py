@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -56,6 +57,28 @@ def test_a_link_cannot_be_replaced(tmp_path: Path) -> None:
 def test_a_mount_point_cannot_be_replaced(path: str) -> None:
     """What is on another file system than its parent is a mount point."""
     assert not OsFileSystem().is_replaceable(path)
+
+
+BIND = ["unshare", "--mount", "--map-root-user", "sh", "-c", 'mount --bind "$1" "$2" && shift 2 && exec "$@"', "sh"]
+REPLACEABLE = """
+import sys
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
+
+print(*(OsFileSystem().is_replaceable(path) for path in sys.argv[1:]))
+"""
+
+
+def test_a_directory_that_is_mounted_on_one_of_the_same_file_system_cannot_be_replaced(tmp_path: Path) -> None:
+    """Only the kernel's word for it shows that mount point: both have the same device."""
+    paths = [str(tmp_path / name) for name in ("source", "mounted", "empty")]
+    for path in paths:
+        os.mkdir(path)
+    if not shutil.which("unshare") or subprocess.run([*BIND, *paths[:2], "true"], check=False).returncode:
+        pytest.skip("nothing can be mounted here")
+    asked = subprocess.run(
+        [*BIND, *paths[:2], sys.executable, "-c", REPLACEABLE, *paths], capture_output=True, text=True, check=False
+    )
+    assert (asked.returncode, asked.stdout, asked.stderr) == (0, "True False True\n", "")
 
 
 def test_names_are_counted(tmp_path: Path) -> None:
