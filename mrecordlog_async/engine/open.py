@@ -16,7 +16,7 @@ import errno
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -33,7 +33,7 @@ from mrecordlog_async.recovery.recovery import Progress, read_log
 from mrecordlog_async.recovery.replay import Replay
 from mrecordlog_async.recovery.torn_or_damaged import NOTHING
 from mrecordlog_async.storage.direct import Staging
-from mrecordlog_async.storage.directory import Listing, LogDirectory, make_directories, sync_names
+from mrecordlog_async.storage.directory import Listing, LogDirectory, make_directories, naming, sync_names
 from mrecordlog_async.storage.lock import LOCK_NAME
 from mrecordlog_async.storage.locked_directory import LockedDirectory
 from mrecordlog_async.storage.new_segment import RESERVE_BYTES, make_first_segment
@@ -100,7 +100,7 @@ def open_log(directory: LogDirectory, options: OpenOptions, on_progress: Progres
         OSError: A system call failed.
     """
     begun = time.perf_counter()
-    with _named(directory.path), contextlib.ExitStack() as on_error:
+    with naming(directory.path), contextlib.ExitStack() as on_error:
         locked = _lock(directory, options.create)
         on_error.callback(locked.close)
         recovered, file = _recover_or_create(locked, options, on_progress)
@@ -125,17 +125,6 @@ def open_log(directory: LogDirectory, options: OpenOptions, on_progress: Progres
         recovered.queues.skipped.clear()  # counts from now on
         was_closed = recovered.closed or recovered.created
         return OpenedLog(locked, recovered.log_id, journal, recovered.queues, report, was_closed)
-
-
-@contextlib.contextmanager
-def _named(path: str) -> Iterator[None]:
-    """Name *path* in an OSError of a call on an open file, which names none: "No space left on device"."""
-    try:
-        yield
-    except OSError as error:
-        if error.filename is None and error.errno is not None:
-            error.filename = path
-        raise
 
 
 def _lock(directory: LogDirectory, create: bool) -> LockedDirectory:

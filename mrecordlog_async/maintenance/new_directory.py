@@ -14,7 +14,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from mrecordlog_async.storage.directory import LogDirectory, make_directories, sync_names
+from mrecordlog_async.storage.directory import LogDirectory, make_directories, naming, sync_names
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.lock import LOCK_NAME, locked_by_another, take_lock
 
@@ -53,7 +53,8 @@ def free_names(files: FileSystem, directory: str | os.PathLike[str]) -> tuple[st
 def new_directory(files: FileSystem, directory: str | os.PathLike[str]) -> Iterator[str]:
     """Create a directory for the block to fill, and yield the path that it has until the block ends.
 
-    Then it gets its name. If the block raises an error, the directory is removed, unless that fails too.
+    Then it gets its name. If the block raises an error, the directory is removed, unless that fails too. An OSError
+    without a path, such as that of a full disk, gets the path of *directory*.
 
     Raises:
         FileExistsError: *directory* exists, or is being built.
@@ -65,7 +66,8 @@ def new_directory(files: FileSystem, directory: str | os.PathLike[str]) -> Itera
     lock = None
     try:
         lock = _lock(files, partial)
-        yield partial
+        with naming(path):
+            yield partial
         _check_place(files, handle, partial)
         with suppress(FileNotFoundError):
             files.unlink(f"{partial}/{LOCK_NAME}")

@@ -25,7 +25,7 @@ from mrecordlog_async.maintenance.new_directory import new_directory
 from mrecordlog_async.maintenance.scan import SegmentScan
 from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.model import RecoveryProgress
-from mrecordlog_async.storage.directory import Listing, LogDirectory
+from mrecordlog_async.storage.directory import Listing, LogDirectory, naming
 from mrecordlog_async.storage.filesystem import Buffer, FileSystem, read_exact, write_all
 from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, segment_name
 
@@ -84,9 +84,10 @@ def snapshot(
     files = source.files
     source.list_log()
     with new_directory(files, target) as partial:
-        made = _Copier(source, LogDirectory(files, partial), link).copy()
+        copier = _Copier(source, LogDirectory(files, partial), link)
+        made = copier.copy()
         if check:
-            StoredLog.open(partial, on_progress=on_progress, filesystem=files).close()
+            copier.check(on_progress)
     return made
 
 
@@ -107,6 +108,16 @@ class _Copier:
     def copy(self) -> Snapshot:
         """Copy until the target holds a whole prefix; return what was done."""
         return self._source.read_while_it_moves(self._copy)
+
+    def check(self, on_progress: Callable[[RecoveryProgress], None] | None) -> None:
+        """Read every byte of the target. An error names a linked segment as in the source: the link is removed."""
+        try:
+            StoredLog.open(self._target.path, on_progress=on_progress, filesystem=self._files).close()
+        except OSError as error:
+            linked = {self._link_path(number): number for number in self._linked}
+            if error.filename in linked:
+                error.filename = self._source.path_of(linked[error.filename])
+            raise
 
     def _copy(self, listing: Listing) -> Snapshot:
         self._remove_last()
@@ -146,15 +157,17 @@ class _Copier:
         scan = headers.scan(last)
         last_batch = _last_batch(scan)
         self._last = last
-        self._last_bytes = _copy_head(self._files, self._source.path_of(last), self._target.path_of(last), scan.end)
+        name = self._source.path_of(last)
+        self._last_bytes = _copy_head(self._files, name, self._target.path_of(last), scan.end, name)
         return Closed(headers.log_id, last, scan.end, last_batch), live
 
     def _take(self, number: int) -> None:
         """Give a finished segment its name in the target."""
         if number in self._copied or (self._link and number in self._linked):
             return
-        source = self._link_path(number) if number in self._linked else self._source.path_of(number)
-        self._copied[number] = _copy_head(self._files, source, self._target.path_of(number), None)
+        name = self._source.path_of(number)
+        source = self._link_path(number) if number in self._linked else name
+        self._copied[number] = _copy_head(self._files, source, self._target.path_of(number), None, name)
 
     def _finish(self, closed: Closed, live: range) -> Snapshot:
         """Remove what is not part of the prefix, and write where the prefix ends."""
@@ -165,9 +178,16 @@ class _Copier:
         for number in self._copied.keys() - kept:
             self._files.unlink(self._target.path_of(number))
         _write_durably(self._files, self._target.closed_path, [encode_closed(closed)])
-        linked = sum(_size(self._files, self._link_path(number)) for number in live if number not in self._copied)
+        linked = sum(self._linked_bytes(number) for number in live if number not in self._copied)
         copied = sum(self._copied[number] for number in kept & self._copied.keys())
         return Snapshot(len(kept), linked, copied + self._last_bytes)
+
+    def _linked_bytes(self, number: int) -> int:
+        handle = _open(self._files, self._link_path(number), self._source.path_of(number))
+        try:
+            return self._files.size(handle)
+        finally:
+            self._files.close(handle)
 
     def _link_path(self, number: int) -> str:
         """Return the path of a link: the segment's name, or a temporary one if a copy will get that name."""
@@ -209,27 +229,35 @@ def _last_batch(scan: SegmentScan) -> int:
 # Files.
 
 
-def _size(files: FileSystem, path: str) -> int:
-    handle = files.open(path, write=False)
+def _open(files: FileSystem, path: str, name: str) -> int:
+    """Open a file for reading; an error calls it *name*, because *path* may be a link that is removed again."""
     try:
-        return files.size(handle)
-    finally:
-        files.close(handle)
+        return files.open(path, write=False)
+    except OSError as error:
+        error.filename = name
+        raise
 
 
-def _copy_head(files: FileSystem, source: str, target: str, length: int | None) -> int:
+def _copy_head(files: FileSystem, source: str, target: str, length: int | None, name: str) -> int:
     """Copy the first *length* bytes, None for all, and sync them; return how many.
+
+    Args:
+        files: The disk.
+        source: The file to copy, which may be a link that is removed again.
+        target: The file to create.
+        length: How many bytes.
+        name: What an error calls the source.
 
     Raises:
         FileNotFoundError: *source* was removed; its space may be freed, or hold another segment. No copy is left.
     """
-    reader = files.open(source, write=False)
+    reader = _open(files, source, name)
     try:
         length = files.size(reader) if length is None else length
         with contextlib.suppress(FileNotFoundError):
             files.unlink(target)  # left by an earlier attempt
         try:
-            _write_durably(files, target, _pieces(files, reader, source, length))
+            _write_durably(files, target, _pieces(files, reader, name, length))
         except CorruptionError:
             if not _was_removed(files, source):
                 raise
@@ -250,12 +278,13 @@ def _was_removed(files: FileSystem, path: str) -> bool:
     return False
 
 
-def _pieces(files: FileSystem, reader: int, source: str, length: int) -> Iterator[Buffer]:
+def _pieces(files: FileSystem, reader: int, name: str, length: int) -> Iterator[Buffer]:
     at = 0
     while at < length:
-        piece = read_exact(files, reader, min(length - at, COPY_BYTES), at)
+        with naming(name):
+            piece = read_exact(files, reader, min(length - at, COPY_BYTES), at)
         if not piece:
-            raise CorruptionError(source.rpartition("/")[2], at, "the file became shorter")
+            raise CorruptionError(name.rpartition("/")[2], at, "the file became shorter")
         yield piece
         at += len(piece)
 

@@ -26,7 +26,7 @@ from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.recovery.replay import Replay
 from mrecordlog_async.recovery.segment_files import sync_for_readers
 from mrecordlog_async.recovery.torn_or_damaged import SegmentEnd, look_after
-from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.storage.directory import LogDirectory, naming
 from mrecordlog_async.storage.filesystem import read_exact
 from mrecordlog_async.storage.segment import PIECE_BYTES, segment_name
 
@@ -90,14 +90,15 @@ class Follower:
         except FileNotFoundError:
             return False  # nothing in it is live; its successor shows whether all of it was read
         try:
-            self._check_header(handle)
-            if parser.table is not None and not self._has_frame(handle):
-                self._doubt(handle, SegmentEnd.of(parser))
-                return False
-            self._files.drop_cache(handle)
-            batches = self._take_batches(handle)
-            if batches:
-                sync_for_readers(self._files, handle)
+            with naming(self._directory.path_of(recovered.end.segment)):
+                self._check_header(handle)
+                if parser.table is not None and not self._has_frame(handle):
+                    self._doubt(handle, SegmentEnd.of(parser))
+                    return False
+                self._files.drop_cache(handle)
+                batches = self._take_batches(handle)
+                if batches:
+                    sync_for_readers(self._files, handle)
         finally:
             self._files.close(handle)
         self._apply(batches)

@@ -17,7 +17,7 @@ from mrecordlog_async.format.parse import MalformedError, SegmentParser
 from mrecordlog_async.format.runs import Append, appends_of
 from mrecordlog_async.recovery.places import Place, PlacedQueue
 from mrecordlog_async.recovery.segment_files import SegmentRemovedError
-from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.storage.directory import LogDirectory, naming
 from mrecordlog_async.storage.segment import segment_name
 
 
@@ -75,7 +75,8 @@ def read_share(directory: LogDirectory, log_id: bytes, share: Share) -> Iterator
     except FileNotFoundError:
         raise SegmentRemovedError from None
     try:
-        yield from _read(directory, handle, log_id, share)
+        with naming(directory.path_of(share.segment)):
+            yield from _read(directory, handle, log_id, share)
     except MalformedError as error:
         raise _removed_or(directory, share, log_id, error.offset, error.reason) from None
     finally:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import Closed, HeaderError, SegmentHeader
 from mrecordlog_async.format.parse import SegmentParser
-from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.storage.directory import LogDirectory, naming
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.segment import CLOSED_NAME, segment_name
 
@@ -72,7 +72,8 @@ class SegmentFiles:
                 raise
             raise SegmentRemovedError from None
         try:
-            yield handle
+            with naming(self.directory.path_of(number)):
+                yield handle
         except CorruptionError:
             if not self.has_lock and self.directory.was_removed(number):
                 raise SegmentRemovedError from None

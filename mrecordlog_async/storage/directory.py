@@ -211,10 +211,11 @@ class LogDirectory:
 
     @contextmanager
     def opened(self, number: int) -> Iterator[int]:
-        """Open segment *number* for reading; the context manager closes it."""
+        """Open segment *number* for reading; the context manager closes it, and names it in an OSError."""
         handle = self.open(number)
         try:
-            yield handle
+            with naming(self.path_of(number)):
+                yield handle
         finally:
             self.files.close(handle)
 
@@ -268,12 +269,24 @@ class LogDirectory:
         except FileNotFoundError:
             return None
         try:
-            return decode_closed(read_exact(self.files, handle, CLOSED_BYTES + 1, 0))
+            with naming(self.closed_path):
+                return decode_closed(read_exact(self.files, handle, CLOSED_BYTES + 1, 0))
         finally:
             self.files.close(handle)
 
 
-# Any directory.
+# Any directory or file.
+
+
+@contextmanager
+def naming(path: str) -> Iterator[None]:
+    """Name *path* in an OSError of a call on an open file, which names none: "No space left on device"."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None and error.errno is not None:
+            error.filename = path
+        raise
 
 
 def make_directories(files: FileSystem, path: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -306,6 +307,65 @@ def test_a_log_whose_end_is_in_doubt_is_not_copied(
         ReadOnlyLog.open(directory)
     assert main(["snapshot", str(directory), str(tmp_path / "copy"), *options]) == 3
     assert f"{directory} is damaged" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["wal"]
+
+
+class Unreadable(OsFileSystem):
+    """A disk that cannot read the second block of the segment with *name*, whichever path it was opened by.
+
+    forbidden: it cannot be opened either.
+    """
+
+    def __init__(self, name: str, forbidden: bool) -> None:
+        self.name, self.forbidden, self.handles = name, forbidden, set[int]()
+
+    def open(self, path: str, *, write: bool = True) -> int:
+        if self.forbidden and self.name in path:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        handle = super().open(path, write=write)
+        if self.name in path:
+            self.handles.add(handle)
+        return handle
+
+    def close(self, handle: int) -> None:
+        self.handles.discard(handle)
+        super().close(handle)
+
+    def read(self, handle: int, length: int, offset: int) -> bytes:
+        if handle in self.handles and offset + length > BLOCK_BYTES:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return super().read(handle, length, offset)
+
+
+@pytest.mark.parametrize("place", [0, -1], ids=["finished", "last"])
+@pytest.mark.parametrize("link", [True, False], ids=["linked", "copied"])
+@pytest.mark.parametrize("forbidden", [False, True])
+def test_a_segment_that_cannot_be_read_is_named_as_in_the_log(
+    tmp_path: Path, forbidden: bool, link: bool, place: int
+) -> None:
+    """Its link in the unfinished snapshot is removed, and no file of that name would be found."""
+    directory = build(tmp_path / "wal", three_queues)
+    segment = damage.segments(directory)[place]
+    files = Unreadable(segment.name, forbidden)
+    with pytest.raises(OSError, match="Permission denied" if forbidden else "Input/output error") as refused:
+        snapshot(directory, tmp_path / "copy", link=link, check=True, filesystem=files)
+    assert refused.value.filename == str(segment)
+    assert os.listdir(tmp_path) == ["wal"]
+
+
+class Full(OsFileSystem):
+    """A disk without space."""
+
+    def write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_full_disk_is_that_of_the_target(tmp_path: Path) -> None:
+    """The error names the directory that was to be made: the log may be on another disk."""
+    directory = build(tmp_path / "wal", three_queues)
+    with pytest.raises(OSError, match="No space left") as refused:
+        snapshot(directory, tmp_path / "copy", filesystem=Full())
+    assert refused.value.filename == str(tmp_path / "copy")
     assert os.listdir(tmp_path) == ["wal"]
 
 
