@@ -10,7 +10,7 @@ The same lines, or a longer dump of the same log, complete what an attempt that 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -63,7 +63,7 @@ class IncompleteDumpError(RecordLogError):
         )
 
 
-async def load(target: Target, lines: Iterable[str]) -> Loader:
+async def load(target: Target, lines: Iterable[str] | AsyncIterable[str]) -> Loader:
     """Store *lines* in *target*.
 
     Raises:
@@ -71,9 +71,10 @@ async def load(target: Target, lines: Iterable[str]) -> Loader:
         LineError: The log refuses records; the same is true.
         IncompleteDumpError: The end of the dump is missing; the same is true.
     """
-    loader = Loader(target)
+    loader, number = Loader(target), 0
     try:
-        for number, line in enumerate(lines, 1):
+        async for line in lines if isinstance(lines, AsyncIterable) else _each(lines):
+            number += 1
             if line.strip():
                 await loader.take(number, line)
     finally:
@@ -82,6 +83,11 @@ async def load(target: Target, lines: Iterable[str]) -> Loader:
     await loader.advance_truncated()
     await loader.set_all()
     return loader
+
+
+async def _each(lines: Iterable[str]) -> AsyncIterator[str]:
+    for line in lines:
+        yield line
 
 
 @dataclass(slots=True)

@@ -21,15 +21,17 @@ async def read_input() -> AsyncIterator[bytes]:
     ahead = threading.Semaphore(PIECES_AHEAD)
 
     def read() -> None:
-        piece = b"?"
-        while piece:
+        piece: bytes | OSError = b"?"
+        while piece and not isinstance(piece, OSError):
             ahead.acquire()
             try:
                 piece = os.read(0, READ_BYTES)  # not sys.stdin: its lock must be free when the process ends
             except OSError as error:
-                loop.call_soon_threadsafe(pieces.put_nowait, error)
-                return
-            loop.call_soon_threadsafe(pieces.put_nowait, piece)
+                piece = error
+            try:
+                loop.call_soon_threadsafe(pieces.put_nowait, piece)
+            except RuntimeError:
+                return  # the loop is closed: the command has ended without the rest
 
     threading.Thread(target=read, daemon=True, name="standard input").start()
     while piece := await pieces.get():
@@ -41,10 +43,20 @@ async def read_input() -> AsyncIterator[bytes]:
 
 async def read_lines() -> AsyncIterator[list[bytes]]:
     """Yield lists of the lines that have arrived. The last line needs no newline."""
-    rest = b""
+    begun: list[bytes] = []  # pieces of a line, joined once: it may be longer than thousands of them
     async for piece in read_input():
-        *lines, rest = (rest + piece).split(b"\n")
+        *lines, rest = piece.split(b"\n")
         if lines:
+            lines[0] = b"".join((*begun, lines[0]))
+            begun.clear()
             yield lines
-    if rest:
-        yield [rest]
+        begun.append(rest)
+    if last := b"".join(begun):
+        yield [last]
+
+
+async def read_text_lines() -> AsyncIterator[str]:
+    """Yield the lines of standard input, which are UTF-8 whatever the locale says; other bytes become surrogates."""
+    async for lines in read_lines():
+        for line in lines:
+            yield line.decode(errors="surrogateescape")

@@ -238,6 +238,25 @@ def test_ctrl_c_ends_a_command_whose_output_nobody_reads(tmp_path: Path, command
         assert process.stderr.read() == b""
 
 
+@pytest.mark.usefixtures("interruptible")
+def test_load_ends_on_ctrl_c_while_nothing_comes(tmp_path: Path) -> None:
+    """The first one ends it, as append; the lines that came before are stored."""
+    with Process(tmp_path / "wal") as process:
+        command = [sys.executable, "-m", "mrecordlog_async", "load", process.address]
+        with subprocess.Popen(command, stdin=subprocess.PIPE) as loading:
+            assert loading.stdin is not None
+            loading.stdin.write(b'{"queue": "q", "text": "stored"}\n{"queue": "then"}\n')
+            loading.stdin.flush()
+            while b"then" not in run("ls", process.address).stdout:
+                pass
+            loading.send_signal(signal.SIGINT)
+            try:
+                assert loading.wait(30) == 130
+            finally:
+                loading.kill()
+        assert run("cat", process.address, "q").stdout == b"stored\n"
+
+
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     """`mrecordlog cat LOG q | head -1` ends quietly."""
     wal = str(tmp_path / "wal")

@@ -9,7 +9,8 @@ with the load.
 When the command ends, a directory is durable; what a service stored is as durable as its `serve --persist` says. At an
 invalid line the command stops and prints the line's number. If the end of a dump is missing, it stores the lines that
 there are, and fails. After that, and after a kill, load the complete lines: records that are stored already are
-compared with them, and the others are appended.
+compared with them, and the others are appended. A kill may leave an empty record before the first one of a queue in a
+service; the next load removes it.
 
   mrecordlog dump ./wal | mrecordlog load ./copy
   mrecordlog load http://127.0.0.1:8080 wal.ndjson
@@ -21,14 +22,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import sys
-from collections.abc import Iterable
+from collections.abc import AsyncIterable, Iterable
 
-from mrecordlog_async.cli.dumped_lines import as_utf_8
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.loader import Loader, load
 from mrecordlog_async.cli.output import plural
 from mrecordlog_async.cli.parser import CommandLine, Parser, add_segment_bytes
+from mrecordlog_async.cli.standard_input import read_text_lines
 from mrecordlog_async.cli.target import WRITE_RETRY_SECONDS, add_log, connect, is_service, run_async
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.maintenance.rebuild import BUILD_LIMITS
@@ -48,8 +48,7 @@ def add_parser(command_line: CommandLine) -> Parser:
 def run(arguments: argparse.Namespace) -> int:
     """Load the lines."""
     if arguments.file is None:
-        as_utf_8(sys.stdin)
-        return run_async(_run(arguments, sys.stdin))
+        return run_async(_run(arguments, read_text_lines()))
     if os.path.isdir(arguments.file):
         raise UsageError(
             f"{arguments.file} is a directory; `mrecordlog load-parquet URL {arguments.file}` loads a Delta table or "
@@ -59,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
         return run_async(_run(arguments, lines))
 
 
-async def _run(arguments: argparse.Namespace, lines: Iterable[str]) -> int:
+async def _run(arguments: argparse.Namespace, lines: Iterable[str] | AsyncIterable[str]) -> int:
     if is_service(arguments.log):
         async with connect(arguments, WRITE_RETRY_SECONDS) as client:
             loaded = await load(client, lines)
@@ -73,7 +72,7 @@ async def _run(arguments: argparse.Namespace, lines: Iterable[str]) -> int:
     return FINE
 
 
-async def _load_directory(directory: str, segment_bytes: int, lines: Iterable[str]) -> Loader:
+async def _load_directory(directory: str, segment_bytes: int, lines: Iterable[str] | AsyncIterable[str]) -> Loader:
     # One sync at the end: nothing is promised before the command ends.
     async with MultiRecordLog.open(
         directory,
