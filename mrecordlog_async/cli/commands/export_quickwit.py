@@ -31,7 +31,12 @@ def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("export-quickwit", "Write a log as files of Quickwit's Rust crate", __doc__)
     parser.add_argument("log", metavar="DIR", type=directory_argument, help="directory of the log")
-    parser.add_argument("target", metavar="TARGET", help="directory to write for the crate; must be new or empty")
+    parser.add_argument(
+        "target",
+        metavar="TARGET",
+        type=directory_argument,
+        help="directory to write for the crate; must be new or empty",
+    )
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     return parser
 

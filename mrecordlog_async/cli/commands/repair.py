@@ -50,7 +50,9 @@ def add_parser(command_line: CommandLine) -> Parser:
         help="directory of the damaged log; only read; must not be in use",
     )
     parser.add_argument("--apply", action="store_true", help="write the new log")
-    parser.add_argument("--to", metavar="TARGET", help="directory to write (default: DIR.repaired)")
+    parser.add_argument(
+        "--to", metavar="TARGET", type=directory_argument, help="directory to write (default: DIR.repaired)"
+    )
     add_segment_bytes(parser)
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
     return parser

@@ -35,7 +35,7 @@ def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("snapshot", "Copy a log while it is in use", __doc__)
     parser.add_argument("directory", metavar="DIR", type=directory_argument, help="directory of the log; only read")
-    parser.add_argument("target", metavar="TARGET", help="directory to create for the copy")
+    parser.add_argument("target", metavar="TARGET", type=directory_argument, help="directory to create for the copy")
     parser.add_argument("--copy", action="store_true", help="copy finished segments instead of linking them")
     parser.add_argument("--verify", action="store_true", help="check every byte; refuse a snapshot of a damaged log")
     parser.add_argument("--json", action="store_true", help="print the report as one JSON object")
