@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from mrecordlog_async.quickwit.frame import BLOCK_BYTES
+from mrecordlog_async.storage.directory import naming
 from mrecordlog_async.storage.filesystem import FileSystem, read_exact, write_all
 
 NUMBER_MAX = 2**64 - 1
@@ -63,7 +64,9 @@ class Directory:
 
     def block(self, number: int, offset: int) -> bytes:
         """See `Source`."""
-        return read_exact(self._files, self._handle(number, write=False), BLOCK_BYTES, offset)
+        handle = self._handle(number, write=False)
+        with naming(f"{self.path}/{file_name(number)}"):
+            return read_exact(self._files, handle, BLOCK_BYTES, offset)
 
     def size(self, number: int) -> int:
         """Return the length of a file in bytes."""

@@ -27,6 +27,7 @@ from mrecordlog_async.quickwit.frame import BLOCK_BYTES
 from mrecordlog_async.quickwit.reader import read
 from mrecordlog_async.quickwit.state import PlacedState
 from mrecordlog_async.quickwit.writer import Writer
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests.cli.carried import all_settings
 from tests.cli.running import build, mrecordlog, three_queues
 from tests.conftest import contents
@@ -89,6 +90,20 @@ def test_damage_stops_the_import_until_it_is_accepted(tmp_path: Path, name: str)
     facts = json.loads(ran.out)
     assert (ran.code, facts["imported"], facts["queues"]) == (0, True, 1)
     assert facts["findings"][0]["torn"] is False
+
+
+def test_a_file_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The disk's error names none."""
+    source = crate_directory(tmp_path / "crate", "02_small_records")
+
+    def read(files: OsFileSystem, handle: int, length: int, offset: int) -> bytes:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(OsFileSystem, "read", read)
+    assert main(["import-quickwit", str(source), str(tmp_path / "wal")]) == 1
+    assert capsys.readouterr().err == f"mrecordlog: {source}/wal-00000000000000000000: Input/output error\n"
 
 
 def test_an_existing_log_is_left_alone(tmp_path: Path) -> None:
