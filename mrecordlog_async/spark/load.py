@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from mrecordlog_async.model import POSITION_MAX
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.job_command import failures_as_sentences, read_token
@@ -39,8 +40,8 @@ class Loaded:
         stored: rows that were new.
         present: rows that were already in the log.
         skipped: rows at positions that the log has truncated.
-        refused: rows without queue, position or payload; and rows whose position holds another record or none in the
-            log, with those after them (see `restoring`).
+        refused: rows without queue, payload or a whole position of at least 0; and rows whose position holds another
+            record or none in the log, with those after them (see `restoring`).
         conflicts: queue → the position of its first row that differs from the log.
     """
 
@@ -64,7 +65,7 @@ class Loaded:
 
     def _why_refused(self) -> str:
         if not self.conflicts:
-            return "they have no queue, position or payload"
+            return "they have no queue, no payload, or no position that is a whole number of at least 0"
         queue, position = min(self.conflicts.items())
         more = f", and {len(self.conflicts) - 1:,} more queues differ" if len(self.conflicts) > 1 else ""
         return (
@@ -101,7 +102,7 @@ def run_load(
 
     Raises:
         RefusedError: nothing was stored: a column is missing, the rows come from several servers, or the log has
-            truncated their positions and *skip_truncated* is not set.
+            truncated their positions and *skip_truncated* is not set. *from_server* needs the column server.
         ServerDownError, ServiceRefusedError: the service could not be reached, or refused a request.
     """
     rows = _rows(_frame(session, source), from_server)
@@ -120,7 +121,10 @@ def run_load(
     return _without(loaded, [tuple(row) for row in refused])
 
 
-_UNUSABLE = "(queue is null or position is null or payload is null or position < 0)"
+_UNUSABLE = (
+    "(queue is null or position is null or payload is null "
+    f"or position < 0 or position > {POSITION_MAX} or position % 1 <> 0)"
+)
 """Rows that no log can store."""
 
 
@@ -207,6 +211,11 @@ def _rows(frame: DataFrame, from_server: str | None) -> DataFrame:
                     f"the files hold rows of several servers ({found[0]!r}, {found[1]!r}, …), whose positions would "
                     "collide: choose one with --from-server"
                 )
+    elif from_server is not None:
+        raise RefusedError(
+            f"the files have no column server, so there are no rows of server {from_server!r} to choose; leave out "
+            "--from-server to load all rows"
+        )
     _refuse_recreated(frame)
     return frame.select(*COLUMNS)
 

@@ -30,7 +30,7 @@ async def test_lines_may_begin_and_end_in_any_piece(monkeypatch: pytest.MonkeyPa
 
 
 async def test_text_is_utf_8_and_other_bytes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are refused by whoever takes the line."""
+    """The command refuses the line, and knows its number."""
     reading(monkeypatch, iter(["é\n".encode(), b"\xff\n", b""]).__next__)
     assert [line async for line in read_text_lines()] == ["é", "\udcff"]
 

@@ -91,3 +91,24 @@ def test_every_row_of_a_load_is_counted_once(
     assert {queue: len(records) for queue, records in service.records().items()} == {"new": 15, "other": 2, "q": 13}
     again = run_load(spark, str(place), service.url, skip_truncated=True)
     assert again == Loaded(stored=0, present=29, skipped=2, refused=18, conflicts={"other": 1})
+
+
+def test_rows_without_a_whole_position_are_refused(
+    spark: SparkSession, service: ThreadedService, tmp_path: Path
+) -> None:
+    """Positions may be stored as floating-point numbers. Those that no log can assign are counted; the others load."""
+    positions = [0.0, 1.0, 1.5, 2.0, -0.5, 1e300, float("nan"), float("inf")]
+    rows = {"queue": ["q"] * len(positions), "position": positions, "payload": [b"x"] * len(positions)}
+    source = tmp_path / "copy"
+    source.mkdir()
+    pq.write_table(pa.table(rows), source / "part.parquet")
+    with pytest.raises(RefusedError, match="no column server, so there are no rows of server 'a' to choose"):
+        run_load(spark, str(source), service.url, from_server="a")
+    assert service.records() == {}
+    loaded = run_load(spark, str(source), service.url)
+    assert loaded == Loaded(stored=3, present=0, refused=5)
+    assert loaded.line(1.0) == (
+        "stored 3 of 8 records in 1.0 s; 5 refused: they have no queue, no payload, or no position that is a whole "
+        "number of at least 0"
+    )
+    assert service.records() == {"q": [(0, b"x"), (1, b"x"), (2, b"x")]}
