@@ -7,12 +7,14 @@ interrupted import or repair leaves no incomplete log under the final name. Its 
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
+from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.maintenance.new_directory import free_names, rename_durably
 from mrecordlog_async.maintenance.placed_log import PlacedLog, open_placed_log
@@ -177,6 +179,7 @@ async def new_log(
     Raises:
         FileExistsError: *directory* exists, or is being built.
         FileNotFoundError: The log's directory was renamed, replaced or removed while it was built.
+        OSError: The disk is full, or cannot be written.
     """
     files = filesystem or OsFileSystem()
     directory, partial = free_names(files, directory)
@@ -192,5 +195,18 @@ async def new_log(
         ) as log:
             handle = files.open_directory(partial)  # locked, so no other run has begun there
             stack.callback(files.close, handle)
-            yield log
+            with _naming_full_disk(partial):
+                yield log
         rename_durably(files, handle, partial, directory)
+
+
+@contextmanager
+def _naming_full_disk(directory: str) -> Iterator[None]:
+    """Say what a full disk means for a log in *directory* that nobody uses yet: there is nothing to truncate."""
+    try:
+        yield
+    except LogFullError as error:
+        if error.resource != "space":
+            raise
+        reason = "the disk is full; free disk space, remove this directory and retry"
+        raise OSError(errno.ENOSPC, reason, directory) from error

@@ -118,6 +118,32 @@ def test_a_run_that_fails_removes_nothing_of_another(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "new.partial") == ["half"]
 
 
+class FullAfterAMoment(OsFileSystem):
+    """A disk that has space until *is_full* is set."""
+
+    is_full = False
+
+    def reserve(self, handle: int, offset: int, length: int) -> None:
+        if self.is_full:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().reserve(handle, offset, length)
+
+
+def test_a_new_log_on_a_full_disk_says_where_and_what_to_do(tmp_path: Path) -> None:
+    """It has no queues that somebody could truncate, and what it has so far takes space."""
+    files = FullAfterAMoment()
+
+    async def build() -> None:
+        async with new_log(str(tmp_path / "new"), filesystem=files) as log:
+            await log.create_queue("q")
+            files.is_full = True
+            await log.append("q", bytes(4 << 20))
+
+    with pytest.raises(OSError, match="free disk space, remove this directory and retry") as refused:
+        asyncio.run(build())
+    assert (refused.value.errno, refused.value.filename) == (errno.ENOSPC, str(tmp_path / "new.partial"))
+
+
 class WithoutLocks(OsFileSystem):
     """A network share that has no locks."""
 
