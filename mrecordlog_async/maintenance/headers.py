@@ -142,7 +142,8 @@ def _header_or_none(directory: LogDirectory, handle: int, number: int) -> Segmen
 
 def _read_last(scan: SegmentScan) -> tuple[int, int | None]:
     """Return the oldest live segment that the COMMITs of the last segment name, and its last batch; None if damaged."""
-    oldest, last_batch, is_damaged = 0, None, False
+    oldest, is_damaged = 0, False
+    last_batch: int | None = None
     for item in scan.items():
         if type(item) is Batch:
             oldest, last_batch = max(oldest, item.commit.oldest_segment), item.commit.batch

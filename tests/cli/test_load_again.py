@@ -313,7 +313,8 @@ async def test_a_dump_of_a_service_is_whole_if_a_queue_is_deleted_meanwhile(
     recreated: bool,
 ) -> None:
     """After whichever request: the queue is empty where it ended, or as it is since, and no line is missing."""
-    call, deleted = 0, None
+    call = 0
+    deleted: Deleted | None = None
     while deleted is None or deleted.calls >= call:
         call += 1
         for queue in served.log.list_queues():
