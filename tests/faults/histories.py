@@ -221,8 +221,9 @@ async def spare_cut(run: Run) -> None:
 async def _fill_pages(run: Run) -> None:
     """Append to both queues in one batch that ends with a page, so that the next one begins with a page."""
     first = -(_end(run) + COMMIT_OFFSET) % 4_096
-    tasks = [run.begin_append("a", first, position=_next(run, "a"))]
-    tasks.append(run.begin_append("b", 4_096 - COMMIT_OFFSET - 72, position=_next(run, "b")))
+    at_a, at_b = _next(run, "a"), _next(run, "b")
+    tasks = [run.begin_append("a", first, position=at_a)]
+    tasks.append(run.begin_append("b", 4_096 - COMMIT_OFFSET - 72, position=at_b))
     await asyncio.gather(*tasks)
 
 
@@ -611,7 +612,8 @@ async def torn(run: Run) -> None:
     for number in range(10):
         size = 512 - (_end(run) + COMMIT_OFFSET) % 512
         # At a given position: two records of one group would share a log record, and the COMMIT would lie elsewhere.
-        tasks = [run.begin_append("a", size), run.begin_append("b", 150 + number, position=_next(run, "b"))]
+        at = _next(run, "b")  # raises if a fault kept the queue from being created
+        tasks = [run.begin_append("a", size), run.begin_append("b", 150 + number, position=at)]
         halves = run.halves
         while run.halves == halves and not tasks[0].done():
             await run.turns(1)
