@@ -45,6 +45,7 @@ from mrecordlog_async.embedding import Queues, Worker, embedded
 from mrecordlog_async.engine.arguments import check_queues
 from mrecordlog_async.errors import LogClosedError, QueueNotFoundError, RecordLogError
 from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.memory.reads import is_there
 from mrecordlog_async.model import LogState, Record
 from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, problem_of
 from mrecordlog_async.service.options import ServiceOptions
@@ -257,22 +258,17 @@ async def tail_until_disconnect(
     position = log.first_position(queue) if start is None else start
     stopping = _stopping_of(log)
     while not stopping.is_set() and not await request.is_disconnected():
-        if not _is_there(log, queue, queue_id):
+        if not is_there(log, queue, queue_id):
             return
         # The wait is for a position that was not assigned yet, and ends at once where the records were truncated.
         position = max(position, log.first_position(queue))
         if not await _wait_for(log, queue, position, stopping, poll_seconds):
             return
-        if not _is_there(log, queue, queue_id):  # deleted, and maybe recreated, during the wait
+        if not is_there(log, queue, queue_id):  # deleted, and maybe recreated, during the wait
             return
         for record in log.range(queue, position):
             yield record
             position = record.position + 1
-
-
-def _is_there(log: MultiRecordLog, queue: str, queue_id: int) -> bool:
-    """Return whether *queue* is still the one that had this id."""
-    return log.queue_exists(queue) and log.queue_summary(queue).id == queue_id
 
 
 async def _wait_for(log: MultiRecordLog, queue: str, position: int, stopping: asyncio.Event, seconds: float) -> bool:

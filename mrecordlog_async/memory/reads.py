@@ -298,6 +298,12 @@ def check_bounds(start: object, stop: object) -> None:
             raise TypeError(f"positions are ints or None, not {type(position).__name__} ({position!r})")
 
 
+def is_there(log: QueueReader, queue: str, queue_id: int) -> bool:
+    """Return whether *queue* exists and is still the incarnation *queue_id*."""
+    found = log.extent(queue)
+    return found is not None and found[0] == queue_id
+
+
 def fingerprint(queue: Queue) -> int:
     """Return a number that is another one once `summarize` returns something else.
 

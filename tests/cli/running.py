@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mrecordlog_async import MultiRecordLog
+from mrecordlog_async.cli.output import open_log
+from mrecordlog_async.maintenance.stored_log import StoredLog
 from tests.said import at_any_speed
 
 BLOCK_BYTES = 32_768
@@ -39,6 +41,27 @@ def build(directory: Path, fill: Callable[[MultiRecordLog], Awaitable[None]], bl
 
     asyncio.run(make())
     return directory
+
+
+async def over_several_segments(log: MultiRecordLog) -> None:
+    """Two queues, "q" and "later", of 20 records each."""
+    await log.create_queue("q")
+    await log.create_queue("later")
+    for queue in ("q", "later"):
+        for number in range(20):
+            await log.append(queue, bytes([number]) * 10_000)
+
+
+def open_then_truncate(directory: str) -> StoredLog:
+    """Open a log that is `over_several_segments` for reading; then of "q" nothing is left, of "later" one record."""
+
+    async def truncate(log: MultiRecordLog) -> None:
+        await log.truncate("q", 19)
+        await log.truncate("later", 18)  # no segment with records of the other queue is left
+
+    opened = open_log(directory)
+    build(Path(directory), truncate)
+    return opened
 
 
 async def three_queues(log: MultiRecordLog) -> None:

@@ -14,10 +14,9 @@ from mrecordlog_async import MultiRecordLog, QueueOptions, ReadOnlyLog
 from mrecordlog_async.cli.commands import dump
 from mrecordlog_async.cli.loader import load
 from mrecordlog_async.cli.main import main
-from mrecordlog_async.cli.output import open_log
 from mrecordlog_async.client import RecordLogClient
 from mrecordlog_async.model import QueueSummary
-from tests.cli.running import build, mrecordlog
+from tests.cli.running import build, mrecordlog, open_then_truncate, over_several_segments
 from tests.conftest import contents
 from tests.serving import Served
 
@@ -226,31 +225,14 @@ def test_wrong_numbers_are_named(tmp_path: Path, more: str) -> None:
         assert log.list_queues() == []
 
 
-async def _over_several_segments(log: MultiRecordLog) -> None:
-    await log.create_queue("q")
-    await log.create_queue("later")
-    for queue in ("q", "later"):
-        for number in range(20):
-            await log.append(queue, bytes([number]) * 10_000)
-
-
 @pytest.mark.parametrize("named", [[], ["--queue", "q"]], ids=["all", "one"])
 def test_a_queue_that_is_truncated_while_it_is_dumped_keeps_its_next_position(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], named: list[str]
 ) -> None:
     """The dump says that the queue is empty, so that the copy assigns none of its positions again."""
-    source = build(tmp_path / "wal", _over_several_segments)
+    source = build(tmp_path / "wal", over_several_segments)
 
-    async def truncate(log: MultiRecordLog) -> None:
-        await log.truncate("q", 19)
-        await log.truncate("later", 18)  # no segment with records of the other queue is left
-
-    def then_truncated(directory: str) -> Any:
-        opened = open_log(directory)
-        build(Path(directory), truncate)
-        return opened
-
-    monkeypatch.setattr(dump, "open_log", then_truncated)
+    monkeypatch.setattr(dump, "open_log", open_then_truncate)
     assert main(["dump", str(source), *named]) == 0
     lines = capsys.readouterr().out
     assert '{"queue": "q", "first_position": 20, "next_position": 20' in lines

@@ -14,13 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mrecordlog_async import MultiRecordLog, ReadOnlyLog
+from mrecordlog_async import ReadOnlyLog
 from mrecordlog_async.cli.commands import export_quickwit
 from mrecordlog_async.cli.commands.export_quickwit import export
 from mrecordlog_async.cli.commands.import_quickwit import build as build_log
 from mrecordlog_async.cli.commands.import_quickwit import queues_of
 from mrecordlog_async.cli.main import main
-from mrecordlog_async.cli.output import open_log
 from mrecordlog_async.maintenance import stored_log
 from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.quickwit.frame import BLOCK_BYTES
@@ -29,7 +28,7 @@ from mrecordlog_async.quickwit.state import PlacedState
 from mrecordlog_async.quickwit.writer import Writer
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests.cli.carried import all_settings
-from tests.cli.running import build, mrecordlog, three_queues
+from tests.cli.running import build, mrecordlog, open_then_truncate, over_several_segments, three_queues
 from tests.conftest import contents
 from tests.quickwit.golden_cases import golden_bytes
 from tests.quickwit.memory import Memory
@@ -154,31 +153,14 @@ def test_an_export_names_what_it_leaves_out(tmp_path: Path, capsys: pytest.Captu
     assert left_out["rules"] == [{"pattern": "job-*", "consumer": "lake"}]
 
 
-async def over_several_segments(log: MultiRecordLog) -> None:
-    await log.create_queue("q")
-    await log.create_queue("later")
-    for queue in ("q", "later"):
-        for number in range(20):
-            await log.append(queue, bytes([number]) * 10_000)
-
-
 def test_a_queue_that_is_truncated_while_it_is_exported_keeps_its_next_position(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """As with dump: the log may be in use, and the crate assigns none of the queue's positions again."""
     source = build(tmp_path / "wal", over_several_segments)
 
-    async def truncate(log: MultiRecordLog) -> None:
-        await log.truncate("q", 19)
-        await log.truncate("later", 18)  # no segment with records of the other queue is left
-
-    def then_truncated(directory: str) -> StoredLog:
-        opened = open_log(directory)
-        build(Path(directory), truncate)
-        return opened
-
     monkeypatch.setattr(stored_log, "GROUP_BYTES", 1)  # each queue is read alone, as one with many bytes is
-    monkeypatch.setattr(export_quickwit, "open_log", then_truncated)
+    monkeypatch.setattr(export_quickwit, "open_log", open_then_truncate)
     assert main(["export-quickwit", str(source), str(tmp_path / "crate")]) == 0
     (file,) = (tmp_path / "crate").iterdir()
     queues = read(Memory({0: file.read_bytes()})).state.queues

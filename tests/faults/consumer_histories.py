@@ -91,13 +91,18 @@ async def options(run: Run) -> None:
     await run.idle()
 
 
-async def holders(run: Run) -> None:
-    """A process that dies with holders. Under a weak policy they must attach again; without a crash they need not."""
+async def _begin_held(run: Run) -> None:
+    """Create a queue that keeps records until they are acknowledged, with a holder that is past one of three."""
     await run.open()
     await run.do("create", "a", options=(KEEP, 0, 0))
     await run.attach("a", "c")
     await run.append("a", 100, 100, 100)
     await run.acknowledge("a", "c", 0)
+
+
+async def holders(run: Run) -> None:
+    """A process that dies with holders. Under a weak policy they must attach again; without a crash they need not."""
+    await _begin_held(run)
     begun = [run.begin_append("a", 50), run.begin_move("acknowledge", "a", "c", 1)]
     await run.turns(2)
     await run.kill()
@@ -135,11 +140,7 @@ async def zombie(run: Run) -> None:
 
 async def tools(run: Run) -> None:
     """Commands that open the directory after a crash and after a clean close, before a holder from then calls again."""
-    await run.open()
-    await run.do("create", "a", options=(KEEP, 0, 0))
-    await run.attach("a", "c")
-    await run.append("a", 100, 100, 100)
-    await run.acknowledge("a", "c", 0)
+    await _begin_held(run)
     await run.kill()
     await run.open_without_records(PersistPolicy.always())
     await run.append("a", 60)

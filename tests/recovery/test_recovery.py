@@ -235,6 +235,14 @@ async def test_bytes_after_the_end_that_closed_names_are_left_alone(directory: P
     assert (await reopen(directory))[0] == found
 
 
+async def _is_refused_until_closed_is_removed(mixed: Path, expected: object) -> None:
+    """An outdated CLOSED is refused with advice; without it, the log holds what is *expected*."""
+    error = await refuses(mixed, damage.last_segment(mixed).name)
+    assert "CLOSED is older" in error.reason and "remove CLOSED" in error.reason
+    (mixed / "CLOSED").unlink()
+    assert (await reopen(mixed))[0] == expected
+
+
 async def test_a_closed_that_is_older_than_the_batches_after_it_is_refused(directory: Path, tmp_path: Path) -> None:
     """A copy over an older one may keep its CLOSED: no batch is hidden, and without CLOSED everything is there."""
     await write_log(directory, tmp_path / "unused")
@@ -243,10 +251,7 @@ async def test_a_closed_that_is_older_than_the_batches_after_it_is_refused(direc
         await log.append_records("q", None, [b"1", bytes(3 * damage.BLOCK_BYTES), b"3"])
         shutil.copytree(directory, mixed, dirs_exist_ok=True)
         expected = contents(log)
-    error = await refuses(mixed, damage.last_segment(mixed).name)
-    assert "CLOSED is older" in error.reason and "remove CLOSED" in error.reason
-    (mixed / "CLOSED").unlink()
-    assert (await reopen(mixed))[0] == expected
+    await _is_refused_until_closed_is_removed(mixed, expected)
 
 
 async def test_a_closed_of_an_earlier_segment_is_refused_with_advice(directory: Path, tmp_path: Path) -> None:
@@ -258,10 +263,7 @@ async def test_a_closed_of_an_earlier_segment_is_refused_with_advice(directory: 
             await log.append_record("q", None, bytes(damage.BLOCK_BYTES))
         shutil.copytree(directory, mixed, dirs_exist_ok=True)
         expected = contents(log)
-    error = await refuses(mixed, damage.last_segment(mixed).name)
-    assert "CLOSED is older" in error.reason and "remove CLOSED" in error.reason
-    (mixed / "CLOSED").unlink()
-    assert (await reopen(mixed))[0] == expected
+    await _is_refused_until_closed_is_removed(mixed, expected)
 
 
 async def test_a_closed_of_another_log_is_refused_as_such(directory: Path, tmp_path: Path) -> None:

@@ -215,15 +215,21 @@ def test_a_run_that_ends_fails_once_it_has_read_the_rest(new_service: NewService
     query.drain()
 
 
-def test_a_batch_that_was_begun_needs_its_logs_until_they_are_forgotten(new_service: NewService) -> None:
-    """Without one of its logs it fails, and says how to go on: with the rest of the batch, then with the new log."""
+def _with_a_batch_begun(new_service: NewService) -> tuple[Query, ThreadedService, str]:
+    """Return a query of two services that died in a batch of both; the second one, "b", and its log."""
     first, second = new_service(), new_service()
     for service in (first, second):
         service.append("q", numbered("q", 0, 3))
     query = Query(f"a={first.url},b={second.url}")
     query.step()
     query.step(die_before_commit=True)
-    (lost,) = (log for log, name in Checkpoint.decode(query.committed).servers.items() if name == "b")
+    (log,) = (log for log, name in Checkpoint.decode(query.committed).servers.items() if name == "b")
+    return query, second, log
+
+
+def test_a_batch_that_was_begun_needs_its_logs_until_they_are_forgotten(new_service: NewService) -> None:
+    """Without one of its logs it fails, and says how to go on: with the rest of the batch, then with the new log."""
+    query, second, lost = _with_a_batch_begun(new_service)
     second.replace_by_nothing()
     with pytest.raises(LogMissingError, match=rf"server 'b': .*--forget, option forget: {lost[:8]}\)"):
         query.step()
@@ -357,13 +363,7 @@ def test_two_live_copies_are_refused(new_service: NewService, tmp_path: Path) ->
 
 def test_a_log_that_is_there_is_not_forgotten_by_a_batch_that_was_begun(new_service: NewService) -> None:
     """Its records would be left out of the batch, and its positions would be past them: they would never be read."""
-    first, second = new_service(), new_service()
-    for service in (first, second):
-        service.append("q", numbered("q", 0, 3))
-    query = Query(f"a={first.url},b={second.url}")
-    query.step()
-    query.step(die_before_commit=True)
-    (there,) = (log for log, name in Checkpoint.decode(query.committed).servers.items() if name == "b")
+    query, _, there = _with_a_batch_begun(new_service)
     query.options["forget"] = there[:8]
     query.restart()
     with pytest.raises(OptionError, match=f"server 'b' has the log {there[:8]}"):

@@ -18,8 +18,8 @@ from itertools import chain
 from aiohttp import web
 
 from mrecordlog_async.errors import LogFailedError, QueueNotFoundError
-from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.memory.cutting import runs_of, take_head
+from mrecordlog_async.memory.reads import is_there
 from mrecordlog_async.model import Run, Times, text_of_tick
 from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.log_schemas import LOG_ID
@@ -119,7 +119,7 @@ async def _follow(service: Service, events: Events, queue: str, queue_id: int, p
     """Send events until there is a reason to end, and return it; None if the client has disconnected."""
     log = service.log
     while True:
-        if not _is_there(log, queue, queue_id):  # deleted while the tail was sending
+        if not is_there(log, queue, queue_id):  # deleted while the tail was sending
             return "deleted"
         # The wait is for a position that was not assigned yet, and ends at once where the records were truncated.
         position = max(position, log.first_position(queue))
@@ -131,7 +131,7 @@ async def _follow(service: Service, events: Events, queue: str, queue_id: int, p
             return "deleted"
         if service.shutting_down:
             return "closing"
-        if not _is_there(log, queue, queue_id):
+        if not is_there(log, queue, queue_id):
             return "deleted"
         if woken is WakeReason.ENDED:  # not sealed: an application drains its log before it closes it
             return "sealed" if log.queue_summary(queue).sealed else "closing"
@@ -147,11 +147,6 @@ async def _follow(service: Service, events: Events, queue: str, queue_id: int, p
             if not await events.send(wire.gather(events_of, PIECE_BYTES)):
                 return None
         await asyncio.sleep(0)  # a tail with much to send lets other tasks run
-
-
-def _is_there(log: MultiRecordLog, queue: str, queue_id: int) -> bool:
-    """Return whether *queue* is still the incarnation *queue_id*."""
-    return log.queue_exists(queue) and log.queue_summary(queue).id == queue_id
 
 
 def _events(queue_id: int, run: Run, text: bool, times: Times) -> Iterator[bytes]:
