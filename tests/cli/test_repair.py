@@ -27,12 +27,15 @@ PAYLOAD_BYTES = 3_000
 
 
 async def two_queues(log: MultiRecordLog) -> None:
-    """Fill "a" and "b" over several segments, each record in its own batch."""
+    """Fill "a" and "b" over several segments, each record in its own batch.
+
+    The brackets end a payload: "b5" and the first byte of the next checksum would be "b59" in one log of 256.
+    """
     for queue in ("a", "b"):
         await log.create_queue(queue)
     for number in range(RECORDS):
         await log.append_record("a", None, b"a%d " % number * (PAYLOAD_BYTES // 4))
-        await log.append_record("b", None, b"b%d" % number)
+        await log.append_record("b", None, b"<b%d>" % number)
 
 
 @pytest.fixture
@@ -51,7 +54,7 @@ def frame_of(directory: Path, payload: bytes) -> tuple[Path, int]:
 
 def test_a_flipped_byte_from_verify_to_open(directory: Path, tmp_path: Path) -> None:
     """One byte of one record: verify names the place, repair the position, and the new log holds all the others."""
-    path, offset = frame_of(directory, b"b30")
+    path, offset = frame_of(directory, b"<b30>")
     damage.flip_byte(path, offset)
     before = damage.snapshot(directory)
 
@@ -87,7 +90,7 @@ def test_a_repair_of_the_working_directory_is_next_to_it(
 ) -> None:
     """The damaged directory is never changed, also where its name is not in the path that was typed."""
     (directory / "empty").mkdir()
-    damage.flip_byte(*frame_of(directory, b"b30"))
+    damage.flip_byte(*frame_of(directory, b"<b30>"))
     before = sorted(os.listdir(directory))
     monkeypatch.chdir(directory)
     assert main(["repair", typed, "--apply"]) == 0
@@ -115,7 +118,7 @@ def test_a_missing_segment_names_every_position_in_it(directory: Path) -> None:
 
 def test_the_last_record_of_a_queue_tells_its_position_by_its_head(directory: Path) -> None:
     """Nothing follows the damaged record, but its own header shows its position."""
-    path, offset = frame_of(directory, b"b59")
+    path, offset = frame_of(directory, b"<b59>")
     damage.flip_byte(path, offset)
     ran = mrecordlog("repair", directory)
     assert "missing position 59; the next position goes back from 60 to 59; may have been deleted\n" in ran.out
@@ -281,7 +284,7 @@ def test_options_seal_and_consumers_are_repaired(tmp_path: Path) -> None:
     """The new log has them, whether they stand in records or in the tables of later segments."""
     directory = build(tmp_path / "wal", settings_and_many_records, blocks=2)
     due = settings_seen(directory)
-    path, offset = frame_of(directory, b"b30")
+    path, offset = frame_of(directory, b"<b30>")
     damage.flip_byte(path, offset)
     applied = mrecordlog("repair", directory, "--apply", "--json")
     facts = json.loads(applied.out)
@@ -364,7 +367,7 @@ def test_copies_with_two_records_at_one_position_are_not_mixed_by_repair(tmp_pat
 
 def test_the_advice_writes_what_was_announced(directory: Path, tmp_path: Path) -> None:
     """Also to a directory that was named: the command that the report advises names it, too."""
-    path, offset = frame_of(directory, b"b30")
+    path, offset = frame_of(directory, b"<b30>")
     damage.flip_byte(path, offset)
     target = tmp_path / "elsewhere"
     advice = mrecordlog("repair", directory, "--to", target).out.splitlines()[-1]
