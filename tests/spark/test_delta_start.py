@@ -163,6 +163,39 @@ def mapped(engine: DeltaEngine) -> None:
     entry.write_text("\n".join(json.dumps(each) for each in actions))
 
 
+def constrained(engine: DeltaEngine) -> None:
+    DeltaTable(engine.place.uri).alter.add_constraint({"low": "position < 20"})
+
+
+def not_null(engine: DeltaEngine) -> None:
+    """Let a column that the drain leaves null in some rows be NOT NULL."""
+    set_metadata(engine, lambda metadata, fields: fields["error"].update(nullable=False))
+
+
+def with_invariant(engine: DeltaEngine) -> None:
+    rule = json.dumps({"expression": {"expression": "position < 20"}})
+    set_metadata(engine, lambda metadata, fields: fields["position"]["metadata"].update({"delta.invariants": rule}))
+
+
+def generated(engine: DeltaEngine) -> None:
+    rule = {"delta.generationExpression": "upper(queue)"}
+    set_metadata(engine, lambda metadata, fields: fields["queue"]["metadata"].update(rule))
+
+
+def set_metadata(engine: DeltaEngine, change: Callable[[dict[str, Any], dict[str, Any]], None]) -> None:
+    """Do what an ALTER TABLE of Spark does; delta-rs does not."""
+    log = engine.table_path / "_delta_log"
+    last = DeltaTable(engine.place.uri).version()
+    lines = [line for number in range(last + 1) for line in (log / entry_name(number)).read_bytes().splitlines()]
+    actions = [json.loads(line) for line in lines]
+    metadata = [each["metaData"] for each in actions if "metaData" in each][-1]
+    schema = json.loads(metadata["schemaString"])
+    change(metadata, {each["name"]: each for each in schema["fields"]})
+    metadata["schemaString"] = json.dumps(schema)
+    entry: list[Any] = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 4}}, {"metaData": metadata}]
+    (log / entry_name(last + 1)).write_text("\n".join(json.dumps(each) for each in entry))
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [
@@ -170,6 +203,9 @@ def mapped(engine: DeltaEngine) -> None:
         (created_again, "was created again by another program"),
         (resumed, "belongs to another checkpoint now"),
         (mapped, "maps the names of its columns"),
+        (constrained, r"has a constraint 'low' \(position < 20\)"),
+        (with_invariant, "has an invariant on the column 'position'"),
+        (generated, r"generates the column 'queue' \(upper\(queue\)\)"),
     ],
 )
 def test_a_table_that_others_change_while_the_drain_runs(
@@ -187,6 +223,43 @@ def test_a_table_that_others_change_while_the_drain_runs(
     with pytest.raises((ForeignBatchError, TableError), match=said):
         engine.drain()
     assert versions == [DeltaTable(engine.place.uri).version()] and service.positions("q") == (20, 30)
+
+
+@pytest.mark.parametrize("change", [constrained, with_invariant, generated])
+def test_a_table_with_rules_that_nothing_here_checks_is_refused(
+    engine: DeltaEngine, service: ThreadedService, change: Callable[[DeltaEngine], None]
+) -> None:
+    """delta-rs adds files to it without a look at their rows, and Delta's protocol forbids that."""
+    change(engine)
+    with pytest.raises(TableError, match="such rules are not checked here"):
+        engine.drain()
+    assert service.positions("q") == (20, 30) and len(engine.rows()) == 20
+
+
+def test_a_column_that_others_made_not_null_is_refused(engine: DeltaEngine) -> None:
+    """A column of a payload that does not parse is null. Columns that every row has may be NOT NULL."""
+    checkpoint = LocalLake(str(engine.checkpoint_path))
+    wider = Schema.from_arrow(pa.schema([*pa.schema(COLUMNS.to_arrow()), pa.field("error", pa.string())]))
+
+    def begin() -> None:
+        prepare(checkpoint, engine.place, wider, (), query_of(checkpoint))
+
+    begin()
+    set_metadata(engine, lambda metadata, fields: fields["payload"].update(nullable=False))
+    begin()
+    not_null(engine)
+    with pytest.raises(TableError, match="NOT NULL on the column 'error'"):
+        begin()
+    checkpoint.close()
+
+
+def test_a_table_is_resumed_whose_rules_nothing_here_checks(engine: DeltaEngine) -> None:
+    """A resume adds no rows; the drain says what is in its way."""
+    constrained(engine)
+    resumed(engine)
+    engine.checkpoint_path = engine.checkpoint_path.with_name(f"{engine.checkpoint_path.name} resumed")
+    with pytest.raises(TableError, match="has a constraint 'low'"):
+        engine.drain()
 
 
 def test_a_table_that_is_missing_is_refused(engine: DeltaEngine, service: ThreadedService) -> None:
@@ -255,6 +328,19 @@ def test_only_what_was_read_is_called_damaged(said: str, address: str, damaged: 
     with pytest.raises(TableError) as raised, explained(Place(address)):
         raise DeltaError(said)
     assert ("is damaged: restore" in str(raised.value)) is damaged
+
+
+def test_columns_are_not_added_to_a_table_that_delta_rs_cannot_write(engine: DeltaEngine) -> None:
+    """The sentence is about the table's feature, not about rights or space."""
+    checkpoint = LocalLake(str(engine.checkpoint_path))
+    log = engine.table_path / "_delta_log"
+    protocol = {"minReaderVersion": 3, "minWriterVersion": 7, "readerFeatures": [], "writerFeatures": ["rowTracking"]}
+    entry = log / entry_name(max(entry_numbers(str(engine.table_path))) + 1)
+    entry.write_text(json.dumps({"protocol": protocol}))
+    wider = Schema.from_arrow(pa.schema([*pa.schema(COLUMNS.to_arrow()), pa.field("error", pa.string())]))
+    with pytest.raises(TableError, match=r"needs what delta-rs does not write \(.*RowTracking.* Drop the feature"):
+        prepare(checkpoint, engine.place, wider, (), query_of(checkpoint))
+    checkpoint.close()
 
 
 @pytest.mark.parametrize("more", [{}, {"commitInfo": None}])

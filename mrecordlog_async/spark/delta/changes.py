@@ -5,7 +5,8 @@ Others may append, delete rows and rewrite files. A transaction that the table h
 1. the table was restored to a version without the last batch: Delta keeps the transactions of the versions in between,
 2. it was created again in place, or resumed with another checkpoint: it has another owner, or none.
 
-Some features of Delta change what a file means. What ignores them would lose rows, or bring back deleted ones.
+Some features of Delta change what a file means. What ignores them would lose rows, or bring back deleted ones. Others
+are rules for rows, which every writer has to keep.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Any
 
 from deltalake import DeltaTable
 
+from mrecordlog_async.spark.columns import ERROR, REST, TAKEN
 from mrecordlog_async.spark.delta.content import ADVICE, ForeignBatchError, TableError
 from mrecordlog_async.spark.delta.entries import MARK, commit_info, entry_name
 from mrecordlog_async.spark.delta.place import LOG, Place
@@ -25,6 +27,12 @@ OWNER = "mrecordlog.query"
 
 DELETION_VECTORS = "deletionVectors"
 """The feature of tables whose files may hold deleted rows."""
+
+CONSTRAINT = "delta.constraints."
+"""Begins the property of a table that states a CHECK constraint; its name follows."""
+
+NEVER_NULL = TAKEN - {ERROR, REST}
+"""Columns that have a value in every row of a drain."""
 
 RESUMING = "resume:"
 """Begins the owner of a table while a new checkpoint is made for it; the id of the new query follows."""
@@ -96,6 +104,30 @@ def refuse_mapped_columns(table: DeltaTable, address: str) -> None:
             f"{address} maps the names of its columns (delta.columnMapping.mode is {mode!r}), and files written here "
             "would lack them: use a new table and a new checkpoint"
         )
+
+
+def refuse_rules(table: DeltaTable, address: str) -> None:
+    """Raise TableError if *table* has rules for its rows: delta-rs checks none when it adds files."""
+    rule = next(_rules(table), None)
+    if rule is not None:
+        raise TableError(
+            f"{address} {rule}: such rules are not checked here, and rows could break them. Let the table do without "
+            "it, and start again; nothing was stored"
+        )
+
+
+def _rules(table: DeltaTable) -> Iterator[str]:
+    """Yield what *table* demands of its rows."""
+    for name, text in table.metadata().configuration.items():
+        if name.startswith(CONSTRAINT):
+            yield f"has a constraint {name.removeprefix(CONSTRAINT)!r} ({text})"
+    for column in table.schema().fields:
+        if "delta.invariants" in column.metadata:
+            yield f"has an invariant on the column {column.name!r}"
+        if (expression := column.metadata.get("delta.generationExpression")) is not None:
+            yield f"generates the column {column.name!r} ({expression})"
+        if not column.nullable and column.name not in NEVER_NULL:
+            yield f"has NOT NULL on the column {column.name!r}"
 
 
 def refuse_deletion_vectors(table: DeltaTable, address: str) -> None:

@@ -10,6 +10,7 @@
 | a column of another type, or another partitioning | refused |
 | the table's last batch is the checkpoint's, or the one that runs next | accepted |
 | a table that was restored to a version without its last batch | refused |
+| a table with constraints, or with columns that are mapped, generated or NOT NULL | refused |
 | anything else: one of them is older, copied or replaced | refused, with what it looks like |
 """
 
@@ -20,7 +21,7 @@ from collections.abc import Callable, Sequence
 from deltalake import DeltaTable, Field, Schema
 
 from mrecordlog_async.spark.batches import COMMITS, OFFSETS, newest
-from mrecordlog_async.spark.delta.changes import OWNER, RESUMING, refuse_mapped_columns, refuse_restored
+from mrecordlog_async.spark.delta.changes import OWNER, RESUMING, refuse_mapped_columns, refuse_restored, refuse_rules
 from mrecordlog_async.spark.delta.content import ForeignBatchError, refuse_apart
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.recovery import repair_checkpoint, repair_table
@@ -91,6 +92,7 @@ def prepare(
         _refuse_partitioning(table, place, partition_by)
         _refuse_older(table, place, query, planned, committed)
         refuse_mapped_columns(table, place.address)
+        refuse_rules(table, place.address)
         return table
 
     with explained(place):

@@ -21,7 +21,13 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
 
-from mrecordlog_async.spark.delta.changes import OWNER, refuse_mapped_columns, refuse_other_owner, refuse_restored
+from mrecordlog_async.spark.delta.changes import (
+    OWNER,
+    refuse_mapped_columns,
+    refuse_other_owner,
+    refuse_restored,
+    refuse_rules,
+)
 from mrecordlog_async.spark.delta.content import (
     ForeignBatchError,
     QueueRows,
@@ -174,6 +180,7 @@ class Table:
         """Raise ForeignBatchError, TableError for what others did to the table that no batch may follow."""
         if batch.files:  # `resume` stores its empty batch before it takes the table
             refuse_other_owner(table, batch.query, self.place.address)
+            refuse_rules(table, self.place.address)
         refuse_mapped_columns(table, self.place.address)
         refuse_restored(table, self.place, batch.query)
 
@@ -276,7 +283,7 @@ def sum_up(table: DeltaTable, place: Place) -> None:
     table.cleanup_metadata()
 
 
-def refuse_unsupported(error: CommitFailedError, address: str) -> None:
+def refuse_unsupported(error: Exception, address: str) -> None:
     """Raise TableError if a commit failed because of the table, and not because another writer was faster."""
     if APPEND_ONLY in str(error):
         raise TableError(
@@ -333,6 +340,7 @@ def explained(place: Place) -> Iterator[None]:
     try:
         yield
     except (DeltaError, OSError) as error:
+        refuse_unsupported(error, place.address)
         advice = (
             "Its log is damaged: restore the table from a copy, or use a new table and a new checkpoint"
             if _is_damage(str(error).replace(place.address, ""))
