@@ -86,6 +86,28 @@ def test_a_lost_response_does_not_deny_a_change(
 
 
 @pytest.mark.parametrize("change", CHANGES)
+def test_a_change_gets_past_a_drain_that_commits_all_the_time(
+    drained: DeltaEngine, service: ThreadedService, monkeypatch: pytest.MonkeyPatch, change: Callable[[Place], Replaced]
+) -> None:
+    """A batch is stored before each of its first five commits: it tries again, and so does the drain after it."""
+    commit, first = DeltaTable.create_write_transaction, iter(range(40, 90, 10))
+
+    def late(table: DeltaTable, *arguments: Any, **named: Any) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(DeltaTable, "create_write_transaction", commit)
+            if (at := next(first, None)) is not None:
+                service.append("7", numbered("7", at, at + 10))
+                drained.drain()
+        commit(table, *arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "create_write_transaction", late)
+        assert change(drained.place).removed == 12
+    stored = [row for row in drained.rows() if row[0] == "7"]
+    assert stored[-50:] == [("7", at, each) for at, each in enumerate(numbered("7", 40, 90), 40)]
+
+
+@pytest.mark.parametrize("change", CHANGES)
 def test_a_change_that_another_writer_made_is_not_ours(
     drained: DeltaEngine, monkeypatch: pytest.MonkeyPatch, change: Callable[[Place], Replaced]
 ) -> None:

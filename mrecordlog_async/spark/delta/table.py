@@ -46,8 +46,8 @@ from mrecordlog_async.spark.local_lake import LocalLake, make_directories
 
 logger = logging.getLogger("mrecordlog_async.spark")
 
-ATTEMPTS = 3
-"""How often a commit is tried: another writer (an optimize, say) may have committed in between."""
+ATTEMPTS = 15
+"""How often a commit is tried: another writer may have committed in between, and a drain may do so every second."""
 
 FILE_SECONDS_MAX = 30 * 60
 """Files of a batch that took longer may be removed by a vacuum, which spares files of the last hour."""
@@ -137,7 +137,7 @@ class Table:
 
         Raises:
             ForeignBatchError: the table and the checkpoint do not continue each other.
-            TableError: the table changed, a file is missing, or other writers were faster three times.
+            TableError: the table changed, a file is missing, or other writers were faster each time.
             SyncFailedError, WriteFailedError: the disk failed; the batch may be in the table or not.
         """
         self._step("sync of the checkpoint")

@@ -41,6 +41,9 @@ VACUUM_SECONDS_MIN = 3_600
 
 VACUUM_SECONDS = 7 * 24 * 3_600
 
+WRITTEN_AGAIN = 3
+"""How many entries are written again after a change; older ones are only synced."""
+
 LITERAL = "!$&'()+,-./:;=@_~"
 """What delta-rs does not percent-encode in the path of an action, apart from ASCII letters and digits."""
 
@@ -111,8 +114,8 @@ def optimize(place: Place, bytes_per_file: int = BYTES_PER_FILE) -> Replaced:
     Files that cannot be removed from the table stay as they are, with a warning.
 
     Raises:
-        TableError: there is no table, it has deletion vectors or mapped columns, or other writers were faster three
-            times.
+        TableError: there is no table, it has deletion vectors or mapped columns, or other writers were faster each
+            time. Files that were rewritten before stay so.
         SyncFailedError, WriteFailedError: the disk failed.
     """
     repair_log(place)
@@ -180,7 +183,7 @@ def drop_older(place: Place, seconds: float, *, apply: bool = True) -> Replaced:
 
     Raises:
         TableError: there is no table, it states no times, it has deletion vectors or mapped columns, an old file cannot
-            be removed, or other writers were faster three times.
+            be removed, or other writers were faster each time.
     """
     if apply:
         repair_log(place)
@@ -302,7 +305,7 @@ def _replace(place: Place, removed: list[Held], added: list[NewFile], *, changes
             continue
         _sync_entries(place)
         return True
-    raise TableError(f"other writers changed {place.address} {ATTEMPTS} times; nothing was changed. Run it again")
+    raise TableError(f"other writers changed {place.address} {ATTEMPTS} times meanwhile. Run it again")
 
 
 def _is_committed(place: Place, change: str, first: int, last: int) -> bool:
@@ -321,7 +324,7 @@ def _sync_entries(place: Place) -> None:
     lake = LocalLake(place.path)
     try:
         lake.sync()
-        for number in sorted(entry_numbers(place.path))[-ATTEMPTS:]:
+        for number in sorted(entry_numbers(place.path))[-WRITTEN_AGAIN:]:
             content = lake.read(f"{LOG}/{entry_name(number)}")
             if content is not None:  # otherwise it was summed up and deleted meanwhile
                 write_again(lake, number, content)
