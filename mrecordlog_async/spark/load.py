@@ -15,10 +15,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mrecordlog_async.model import POSITION_MAX
+from mrecordlog_async.spark.delta.place import LOG, local_path
 from mrecordlog_async.spark.fleet import Fleet
+from mrecordlog_async.spark.hadoop_lake import HadoopLake
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.job_command import failures_as_sentences, read_token
 from mrecordlog_async.spark.option_values import DEFAULT_SERVER
@@ -129,19 +132,26 @@ _UNUSABLE = (
 
 
 def _frame(session: SparkSession, source: str) -> DataFrame:
-    """Read a Delta table, or a directory of Parquet files."""
-    try:
-        from deltalake import DeltaTable
-
-        from mrecordlog_async.spark.delta.place import local_path
-        from mrecordlog_async.spark.delta.sink import FORMAT, DeltaSink
-    except ImportError:
-        return session.read.parquet(source)
+    """Read a Delta table, Parquet files or a directory of them. Raises RefusedError for a table that is elsewhere."""
     path = local_path(source)
-    if path is None or not DeltaTable.is_deltatable(path):
+    if path is None:
+        _refuse_table(session, source)
+    if path is None or not Path(path, LOG).is_dir():
         return session.read.parquet(source)
+    try:
+        from mrecordlog_async.spark.delta.sink import FORMAT, DeltaSink
+    except ImportError as error:
+        raise RefusedError(
+            f"{source} is a Delta table, which needs the package {error.name}: pip install 'mrecordlog_async[spark]'"
+        ) from None
     session.dataSource.register(DeltaSink)
     return session.read.format(FORMAT).load(path)
+
+
+def _refuse_table(session: SparkSession, source: str) -> None:
+    """Raise RefusedError if *source* is a Delta table. Some of its files hold rows that it does not have any more."""
+    if HadoopLake(session, source).names(LOG):
+        raise RefusedError(f"{source} is a Delta table on another file system: copy the table to a disk of this machine")
 
 
 def _bounds(options: Options) -> list[tuple[str, int, int]]:

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
+from mrecordlog_async.spark import load
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.load import Loaded, run_load
 from tests.spark.services import ThreadedService, numbered
@@ -112,3 +113,22 @@ def test_rows_without_a_whole_position_are_refused(
         "number of at least 0"
     )
     assert service.records() == {"q": [(0, b"x"), (1, b"x"), (2, b"x")]}
+
+
+def test_a_source_may_be_one_file(spark: SparkSession, service: ThreadedService, tmp_path: Path) -> None:
+    """Spark reads a file as it reads a directory."""
+    path = tmp_path / "copy.parquet"
+    pq.write_table(pa.table({"queue": ["q"], "position": [0], "payload": [b"one"]}), path)
+    assert run_load(spark, str(path), service.url) == Loaded(1, 0)
+
+
+def test_files_of_a_delta_table_are_not_read_without_its_log(
+    spark: SparkSession, service: ThreadedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have rows that were deleted from the table, and lack the columns that it is partitioned by."""
+    table = tmp_path / "table"
+    write_deltalake(str(table), pa.table({"queue": ["q"], "position": [0], "payload": [b"one"]}))
+    monkeypatch.setattr(load, "local_path", lambda address: None)  # as if on a file system that only Hadoop knows
+    with pytest.raises(RefusedError, match="copy the table to a disk of this machine"):
+        run_load(spark, table.as_uri(), service.url)
+    assert service.records() == {}
