@@ -88,6 +88,7 @@ def _run(
     report: Report,
     stopped: Callable[[], bool],
 ) -> Summary:
+    from mrecordlog_async.spark.delta.confirm import confirm
     from mrecordlog_async.spark.delta.sink import FORMAT, DeltaSink
     from mrecordlog_async.spark.delta.start import prepare, repair
 
@@ -109,6 +110,8 @@ def _run(
             refuse_missing(job, options, fleet, position, report)
 
         for line in prepare(checkpoint, place, columns, job.partition_by, query_id, check_services):
+            report(line)
+        for line in confirm(checkpoint, place, query_id, options):
             report(line)
         again = refusal.check(checkpoint, accepted(job), position)
         given = _source_options(job, synced, again, query_id)

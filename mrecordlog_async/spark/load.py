@@ -151,7 +151,9 @@ def _frame(session: SparkSession, source: str) -> DataFrame:
 def _refuse_table(session: SparkSession, source: str) -> None:
     """Raise RefusedError if *source* is a Delta table. Some of its files hold rows that it does not have any more."""
     if HadoopLake(session, source).names(LOG):
-        raise RefusedError(f"{source} is a Delta table on another file system: copy the table to a disk of this machine")
+        raise RefusedError(
+            f"{source} is a Delta table on another file system: copy the table to a disk of this machine"
+        )
 
 
 def _bounds(options: Options) -> list[tuple[str, int, int]]:

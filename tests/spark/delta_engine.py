@@ -15,6 +15,7 @@ from deltalake import DeltaTable, Schema
 
 from mrecordlog_async.spark.batches import COMMITS, OFFSETS, newest
 from mrecordlog_async.spark.blocks import READ_SCHEMA
+from mrecordlog_async.spark.delta.confirm import confirm
 from mrecordlog_async.spark.delta.content import merged
 from mrecordlog_async.spark.delta.parts import Layout, write_parts
 from mrecordlog_async.spark.delta.place import Place
@@ -88,6 +89,7 @@ class DeltaEngine:
         try:
             said = repair(checkpoint, self.place)
             said += prepare(checkpoint, self.place, COLUMNS, self.layout.partition_by, query)
+            said += confirm(checkpoint, self.place, query, self.source_options())
             yield DeltaRun(self, reader, query, checkpoint, said)
         finally:
             reader.stop()

@@ -6,6 +6,7 @@
     table       the driver's side: one durable commit for each batch
     sink        both, as Spark calls them
     start       what a drain decides about its table before the query starts
+    confirm     a stored batch that cannot run again
     scan        reading a table in Spark
     rest        what no column holds, where payloads are not stored
     upkeep      larger files, no old rows, no files that nothing names

@@ -28,6 +28,7 @@ from deltalake import DeltaTable
 from mrecordlog_async.spark.batches import COMMITS, OFFSETS, newest
 from mrecordlog_async.spark.checkpoint import Checkpoint, named
 from mrecordlog_async.spark.delta.changes import OWNER, RESUMING
+from mrecordlog_async.spark.delta.confirm import COMMITTED
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.table import NO_HOOKS, NewBatch, Table, columns_of
 from mrecordlog_async.spark.delta.upkeep import open_table, repair_log
@@ -64,7 +65,7 @@ def resume(place: Place, checkpoint: Lake) -> dict[str, dict[str, int]]:
     checkpoint.write(f"{OFFSETS}/0", content.encode())
     checkpoint.sync()
     Table(place).store(NewBatch(query, 0, [], []), table.schema(), table.metadata().partition_columns)
-    checkpoint.write(f"{COMMITS}/0", b'v1\n{"nextBatchWatermarkMs":0}')
+    checkpoint.write(f"{COMMITS}/0", COMMITTED)
     _finish(place, query)
     return found.next_positions()
 
