@@ -62,6 +62,10 @@ class FleetConsumer:
         self._create = create
         self._owner = owner
         self._take_over = take_over
+        self._begin()
+
+    def _begin(self) -> None:
+        """Know nothing yet of the servers: they are attached to each time the consumer is entered."""
         self._limits = BatchLimits(BATCH_RECORDS, BATCH_BYTES, BATCH_SECONDS)
         self._asked = asyncio.Event()
         self._offered: asyncio.Queue[tuple[FleetBatch, asyncio.Future[None]] | None] = asyncio.Queue()
@@ -73,6 +77,7 @@ class FleetConsumer:
         self._entered = False
 
     async def __aenter__(self) -> Self:
+        self._begin()
         try:
             await self._discover()
         except BaseException:  # one server refused it, or the caller was cancelled: the readers of the others end

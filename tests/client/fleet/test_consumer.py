@@ -111,6 +111,26 @@ async def test_a_consumer_that_cannot_be_entered_leaves_nothing_behind(tmp_path:
         assert not [task for task in asyncio.all_tasks() if task.get_name() == "consumer lake of a fleet"]
 
 
+async def test_a_consumer_that_is_entered_again_hands_out_what_was_not_acknowledged(tmp_path: Path) -> None:
+    """As one of a single service does; also after an end, and after a server that refused it lets it in."""
+    async with running(tmp_path) as here:
+        await here.served[0].log.append_record("q", None, b"a", create=True)
+        await here.served[1].log.create_queue("q")
+        async with RecordLogClient(here.served[1].url) as client, client.consumer("q", "lake", owner="0f" * 16):
+            consumer = here.fleet.consumer("q", "lake")
+            with pytest.raises(ConsumerOwnedError):
+                await consumer.__aenter__()
+            await client.delete_consumer("q", "lake")
+        async with asyncio.timeout(20):
+            async with consumer:
+                batch = await consumer.batch(max_wait=0)
+                assert batch is not None and batch.payloads() == [b"a"]
+            await here.fleet.seal_queue("q")
+            for left in ([b"a"], []):
+                async with consumer:
+                    assert await rest(consumer) == left
+
+
 async def test_a_consumer_ends_with_its_fleet_also_while_a_server_is_away(tmp_path: Path) -> None:
     """The call that waits for a batch gets the error; nothing looks at the servers any more."""
     async with running(tmp_path, 1) as here:
