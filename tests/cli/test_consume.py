@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import sys
+from argparse import Namespace
 from pathlib import Path
 
+import pytest
+
+from mrecordlog_async.cli.commands import consume
 from tests.cli.test_serve import run
 from tests.serving import Process
 
@@ -41,6 +46,28 @@ def test_once_ends_if_the_rest_is_removed_meanwhile(tmp_path: Path) -> None:
             "consume", process.address, "q", "--consumer", "c", "--once", "--batch", "1", "--exec", f"cat; {truncate}"
         )
     assert (once.returncode, once.stdout) == (0, b"a\nq: 3 records removed\n")
+
+
+async def test_once_takes_a_batch_that_is_slow_to_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not begin again each time it looks whether the records are still there."""
+    monkeypatch.setattr(consume, "LOOK_SECONDS", 0)
+
+    class Slow:
+        looks = 0
+
+        async def batch(self, **limits: object) -> str:
+            begun = self.looks
+            while self.looks < begun + 2:
+                await asyncio.sleep(0)
+            return "batch"
+
+        async def is_removed(self) -> bool:
+            self.looks += 1
+            return False
+
+    slow = Slow()
+    async with asyncio.timeout(10):
+        assert await consume._next(slow, Namespace(once=True, batch=1, wait=0), slow.is_removed) == "batch"
 
 
 def test_consumers_are_created_listed_moved_and_deleted(target: str) -> None:

@@ -148,14 +148,20 @@ async def _hand_out(
 
 async def _next(consumer: Any, arguments: argparse.Namespace, is_removed: Callable[[], Awaitable[bool]]) -> Any:
     """Return the next batch; None if none can come, or with --once if the records were removed meanwhile."""
-    look_seconds = LOOK_SECONDS + arguments.wait if arguments.once else None
-    while True:
-        try:
-            async with asyncio.timeout(look_seconds):
-                return await consumer.batch(max_records=arguments.batch, max_wait=arguments.wait)
-        except TimeoutError:
-            if arguments.once and await is_removed():
-                return None
+    limits = {"max_records": arguments.batch, "max_wait": arguments.wait}
+    if not arguments.once:
+        return await consumer.batch(**limits)
+    batch = asyncio.ensure_future(consumer.batch(**limits))
+    try:
+        while not batch.done():
+            # Not cancelled to look: a large batch may take longer, and would begin again each time.
+            await asyncio.wait((batch,), timeout=LOOK_SECONDS)
+            with suppress(RecordLogError):  # the batch gets the same error, if it does not pass
+                if not batch.done() and await is_removed() and not batch.done():
+                    return None
+        return await batch
+    finally:
+        batch.cancel()
 
 
 async def _end(log: Any, queue: str) -> int:
