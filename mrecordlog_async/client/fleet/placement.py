@@ -17,6 +17,7 @@ from mrecordlog_async.client.fleet.routing import Routing, slot_of
 from mrecordlog_async.client.fleet.server import Server
 from mrecordlog_async.client.retry import OutcomeUnknownError, ServiceUnreachableError
 from mrecordlog_async.errors import LogClosedError, LogFullError, RecordLogError
+from mrecordlog_async.names import check_name
 
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 1.0
@@ -71,6 +72,7 @@ class Placement:
     async def place(self, queue: str, key: Key | None, store: Store) -> Stored:
         """Store something at the server of *key*, or at the next one that takes it; *store* makes one attempt."""
         self.check_open()
+        check_name(queue)  # not every name has a UTF-8 to hash, and no server would take another one
         slot = slot_of(queue if key is None else key)
         deadline, pause = self._clock() + self._retry_seconds, FIRST_PAUSE_SECONDS
         failure: RecordLogError | None = None

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from mrecordlog_async import LogClosedError, LogFullError, MultiRecordLog, QueueOptions
+from mrecordlog_async import LogClosedError, LogFullError, MultiRecordLog, QueueNameError, QueueOptions
 from mrecordlog_async.client import (
     FleetError,
     OutcomeUnknownError,
@@ -268,6 +268,17 @@ async def test_what_a_fleet_cannot_be_given_is_refused_at_once() -> None:
         RecordLogFleet("http://h:1", on_unknown="ignore")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="a fleet needs servers"):
         RecordLogFleet([])
+
+
+@pytest.mark.parametrize("name", ["", "a\ud800"])
+async def test_what_cannot_be_a_queue_is_refused_without_a_server(name: str) -> None:
+    """No server is waited for that would take it, and its name is not taken for a key."""
+    async with RecordLogFleet("http://127.0.0.1:1") as fleet, asyncio.timeout(10):
+        with pytest.raises(QueueNameError):
+            await fleet.append_record(name, b"a")
+        async with fleet.producer(name) as producer:
+            with pytest.raises(QueueNameError):
+                await producer.append_record(b"a", key="k")
 
 
 async def test_a_name_that_no_resolver_takes_is_refused_at_once() -> None:
