@@ -131,7 +131,8 @@ class Reads:
 
         The tail survives restarts of the service, and calls that are cancelled. Records that are truncated before it
         reaches them are skipped. It ends when the queue is deleted, and after the last record of a sealed queue. If the
-        log is restored to an older state than what the tail has read, it raises ServiceError with the code `ahead`.
+        log is restored to an older state than what the tail has read, it raises ServiceError with the code `ahead`. It
+        looks every 30 s while no record comes: it misses records that have taken all those positions by then.
 
         Args:
             queue: Its name.
@@ -144,7 +145,7 @@ class Reads:
 
         async def begin() -> QueueSummary:
             summary = await self.queue_summary(queue)
-            if not isinstance(start, datetime):
+            if not isinstance(start, datetime) or tail.position is not None:
                 return summary
             return replace(summary, first_position=await self.position_at(queue, start))
 
@@ -153,15 +154,17 @@ class Reads:
                 self._transport, queue, position, None, limit=records, max_bytes=size, wait_seconds=wait_seconds
             )
 
-        return Tail(queue, None if isinstance(start, datetime) else start, begin, fetch)
+        tail = Tail(queue, None if isinstance(start, datetime) else start, begin, fetch)
+        return tail
 
     async def _follow(self, known: QueueSummary, position: int) -> AsyncGenerator[Page, None]:
         """Yield pages from *position* on until this incarnation of the queue is deleted, or sealed and read.
 
         Some may be empty.
         """
-        queue, reached = known.queue, known.next_position
+        queue, reached, clock = known.queue, known.next_position, asyncio.get_running_loop().time
         while True:
+            begun = clock()
             try:
                 page = await _read_page(self._transport, queue, position, None, wait_seconds=WAIT_SECONDS)
                 if page.queue_id != known.id:
@@ -178,6 +181,8 @@ class Reads:
             if summary.sealed and position >= summary.next_position:
                 return
             check_reached(summary, known.id, position, reached)
+            if clock() - begun < WAIT_SECONDS / 2:
+                await asyncio.sleep(PAUSE_SECONDS)
 
     async def _position_of(self, queue: str, start: Start) -> int:
         return await self.position_at(queue, start) if isinstance(start, datetime) else start

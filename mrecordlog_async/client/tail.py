@@ -171,7 +171,7 @@ class Tail(AsyncIterator[Record]):
             return page.complete
         with suppress(QueueNotFoundError):
             summary = await self._begin()
-            check_reached(summary, self._queue_id, self._position or 0, self._reached)
+            check_reached(summary, self._queue_id, page.next_position, self._reached)
             return summary.sealed and page.next_position >= summary.next_position
         return False
 
@@ -186,9 +186,14 @@ class Tail(AsyncIterator[Record]):
         # A page has at least one record; a larger one than fits is left for the next batch.
         if page is None or sum(len(run.payload) for run in page.runs) > size:
             return None
-        if not page.runs and await self._is_complete(page):
-            return None
         if not page.runs:
+            try:
+                if await self._is_complete(page):
+                    return None
+            except ServiceError as error:
+                if error.code != "ahead":
+                    raise
+                return None  # the next call meets it again; what was read before is handed out
             await asyncio.sleep(PAUSE_SECONDS if deadline is None else max(left, 0))
         return page
 

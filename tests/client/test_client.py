@@ -283,6 +283,69 @@ async def test_a_reader_that_is_past_the_end_of_a_restored_log_says_so(
                 await anext(reader)
 
 
+async def test_a_batch_that_waits_for_more_ends_if_the_log_is_restored(
+    tmp_path: Path, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was read is handed out, and the next call says that the reader is ahead."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.append("q", b"a", create=True)
+    shutil.copytree(directory, tmp_path / "restored")
+    monkeypatch.setattr(client_tail, "WAIT_SECONDS", 0)
+    monkeypatch.setattr(client_tail, "PAUSE_SECONDS", 0)
+    async with serving(directory) as served, RecordLogClient(served.url) as client, asyncio.timeout(10):
+        await served.log.append("q", b"b")
+        tail = client.tail("q")
+        waiting = asyncio.create_task(tail.batch(max_wait=None))
+        while served.service.requests < 10:
+            await asyncio.sleep(0)
+        await served.log.close()
+        async with MultiRecordLog.open(tmp_path / "restored") as log:
+            served.service.attach(log)
+            batch = await waiting
+            assert batch is not None and batch.payloads() == [b"a", b"b"]
+            with pytest.raises(ServiceError, match="at position 2, and the next one is 1: the log was restored"):
+                await tail.batch()
+
+
+async def test_a_reader_that_follows_pauses_while_the_service_ends(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that is drained has nothing to wait for: without a pause it would be asked hundreds of times per second."""
+    paused = asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        assert seconds == client_tail.PAUSE_SECONDS
+        paused.set()
+        await asyncio.Event().wait()
+
+    async with RecordLogClient(served.url) as client, asyncio.timeout(10):
+        await served.log.append("q", b"a", create=True)
+        reader = client.timed_runs("q", follow=True)
+        await anext(reader)
+        await served.log.drain()
+        monkeypatch.setattr(asyncio, "sleep", sleep)
+        waiting = asyncio.ensure_future(anext(reader))
+        await paused.wait()
+        waiting.cancel()
+        await asyncio.wait([waiting])
+
+
+async def test_a_tail_from_a_time_on_looks_for_its_position_once(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A service whose clock is set back meanwhile would refuse the time, because it is in the future."""
+    monkeypatch.setattr(client_tail, "WAIT_SECONDS", 0)
+    async with RecordLogClient(served.url) as client, asyncio.timeout(10):
+        times = [datetime.now(UTC)]
+        position_at = client.position_at
+        monkeypatch.setattr(client, "position_at", lambda queue, _: position_at(queue, times.pop()))
+        waiting = asyncio.create_task(anext(client.tail("q", times[0])))
+        while served.service.requests < 20:
+            await asyncio.sleep(0)
+        await served.log.append("q", b"a")
+        assert (await waiting).payload == b"a"
+
+
 async def test_a_tail_may_begin_past_the_end(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for the record at its position, however often it has to ask."""
     monkeypatch.setattr(client_tail, "WAIT_SECONDS", 0)
