@@ -108,6 +108,18 @@ async def test_a_sealed_queue_says_that_nothing_follows(served: Served) -> None:
     assert (again.status, again.json()["code"]) == (409, "queue_sealed")
 
 
+async def test_a_holder_whose_records_were_truncated_waits_for_the_next_one(served: Served) -> None:
+    """A response without records at once, again and again, would be no long poll."""
+    await served.log.append_records("q", None, [b"a", b"b"])
+    held = await attach(served)
+    await served.log.truncate("q", 1, past_consumers=True)
+    waiting = asyncio.create_task(read(served, held["epoch"], "&start=0&wait=30"))
+    while not served.service.tails and not waiting.done():
+        await asyncio.sleep(0)
+    await served.log.append("q", b"c")
+    assert records_in(await waiting) == [(2, "c")]
+
+
 async def test_consumers_are_created_listed_shown_and_deleted(served: Served) -> None:
     """The list shows what waits for each; creating twice is 409, or 200 if `exist_ok` allows it."""
     await served.log.append_records("q", None, [b"a", b"bb"])

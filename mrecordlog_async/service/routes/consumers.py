@@ -128,10 +128,11 @@ async def read_as_consumer(service: Service, request: web.Request) -> web.Stream
         start = log.consumers(queue)[consumer].position
     # A holder that is past the end read what a restored log does not have: new records would take those positions.
     check_assigned(log.queue_summary(queue), start - 1)
+    start = max(start, log.first_position(queue))  # what was truncated past the consumer is skipped
     await wait_for_records(service, request, queue, start)
     log.check_holder(queue, consumer, queue_id=queue_id, epoch=epoch)  # another one may have attached meanwhile
     summary = log.queue_summary(queue)
-    start = max(start, summary.first_position)  # what was truncated past the consumer is skipped
+    start = max(start, summary.first_position)
     complete = {COMPLETE: "1"} if summary.sealed and start >= summary.next_position else {}
     return await respond(service, request, summary, start, None, records_max, bytes_max, complete)
 
@@ -215,7 +216,7 @@ ROUTES = (
         parameters=(("exist_ok", "1: accept a consumer that exists"),),
         problems=(200, 404, 409, 429, 507),
     ),
-    Route("DELETE", _ONE, delete_consumer, "Delete a consumer", status=204, problems=(404,)),
+    Route("DELETE", _ONE, delete_consumer, "Delete a consumer", status=204, problems=(404, 507)),
     Route(
         "POST",
         _ONE + "/attach",
