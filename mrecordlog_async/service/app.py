@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from aiohttp import web
+from aiohttp import HttpVersion11, web
 
 from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, problem_of, too_large
@@ -24,6 +24,9 @@ UNREAD_BYTES = 256 * 1024
 
 ABOUT_THE_LOG = frozenset({404, 409, 410, 412})
 """Statuses of refusals that may state positions, or which log this is. One that is refused a token learns neither."""
+
+TAKES_CONTINUE = "mrecordlog.takes_continue"
+"""Extra information of a transport on which HTTP/1.0 stands for whatever version the client speaks."""
 
 SERVICE = web.AppKey("mrecordlog.service", Service)
 
@@ -165,8 +168,11 @@ def _expecting(service: Service, route: Route) -> Callable[[web.Request], Awaita
             service.bodies.check(request)
         except ProblemError as problem:
             return _refusal(problem)
-        if request.headers.get("Expect", "").lower() == "100-continue" and request.transport is not None:
-            request.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+        transport = request.transport
+        if transport is not None and request.headers.get("Expect", "").lower() == "100-continue":
+            # A client of HTTP/1.0 would take it for the response (RFC 9110, section 10.1.1).
+            takes = request.version >= HttpVersion11 or transport.get_extra_info(TAKES_CONTINUE)
+            transport.write(b"HTTP/1.1 100 Continue\r\n\r\n" if takes else b"")
         return None
 
     return expect

@@ -25,7 +25,7 @@ from urllib.parse import unquote_to_bytes
 from aiohttp import web
 
 from mrecordlog_async.log import MultiRecordLog
-from mrecordlog_async.service.app import build_app
+from mrecordlog_async.service.app import TAKES_CONTINUE, build_app
 from mrecordlog_async.service.connections import Connections
 from mrecordlog_async.service.service import Service
 
@@ -300,12 +300,13 @@ def _target(scope: Scope) -> bytes:
 
 
 def _addresses(scope: Scope) -> dict[str, Any]:
-    """Return the addresses of the connection. One that the ASGI server does not name is not taken for loopback."""
+    """Return what the connection knows of itself. An address that the ASGI server does not name is not loopback."""
     server, client = scope.get("server"), scope.get("client")
     local: object = ("", 0)
     if server is not None:
         local = server[0] if server[1] is None else tuple(server[:2])  # a Unix socket has no port
-    return {"sockname": local, "peername": tuple(client[:2]) if client is not None else None}
+    peer = tuple(client[:2]) if client is not None else None
+    return {"sockname": local, "peername": peer, TAKES_CONTINUE: True}
 
 
 async def _respond(connection: Connection, method: str, send: Send) -> None:

@@ -84,7 +84,8 @@ def _operation(route: Route, references: dict[type, Any]) -> dict[str, Any]:
     if route.takes is not None:
         content: dict[str, Any] = {JSON: {"schema": references[route.takes]}}
         content |= {kind: {"schema": {"type": "string", "format": "binary"}} for kind in route.accepts}
-        operation["requestBody"] = {"required": True, "content": content}
+        required = any(field.required for field in msgspec.structs.fields(route.takes))
+        operation["requestBody"] = {"required": required, "content": content}
     if route.open_to_all:
         operation["security"] = []
     return operation

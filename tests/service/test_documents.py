@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from mrecordlog_async import LogFullError
 from mrecordlog_async.protocol import bulk_schemas, schemas
 from mrecordlog_async.service.app import build_app
 from mrecordlog_async.service.openapi import document
@@ -89,6 +91,34 @@ async def test_the_schema_has_every_status_of_a_body(served: Served) -> None:
             target = path.format(queue="q", consumer="c")
             refused = await served.call(method.upper(), target, b"{}", headers={"Content-Encoding": "gzip"})
             assert refused.status == 415, path
+
+
+async def test_a_body_that_may_be_left_out_is_not_required(served: Served) -> None:
+    """Where every member has a default, a request without a body is as good as one with `{}`."""
+    for path, methods in document()["paths"].items():
+        for method, described in methods.items():
+            if "requestBody" in described and not path.endswith("/records"):  # without a body, an append adds a record
+                status = (await served.call(method.upper(), path.format(queue="q", consumer="c"))).status
+                assert described["requestBody"]["required"] == (status == 400), (method, path, status)
+
+
+@pytest.mark.parametrize(
+    ("call", "method", "path", "body"),
+    [
+        ("delete_queue", "DELETE", "/v1/queues/{queue}", None),
+        ("truncate", "POST", "/v1/queues/{queue}/truncate", {"position": 0}),
+        ("truncate", "POST", "/v1/truncate", {"queues": [{"queue": "q", "position": 0}]}),
+        ("delete_consumer", "DELETE", "/v1/queues/{queue}/consumers/{consumer}", None),
+    ],
+)
+async def test_the_schema_says_that_what_frees_space_needs_some(
+    served: Served, monkeypatch: pytest.MonkeyPatch, call: str, method: str, path: str, body: Any
+) -> None:
+    """Once the reserve is used up, a full disk refuses these requests too."""
+    await served.log.append("q", b"a")
+    monkeypatch.setattr(served.log, call, AsyncMock(side_effect=LogFullError("space")))
+    assert (await served.call(method, path.format(queue="q", consumer="c"), body)).status == 507
+    assert "507" in document()["paths"][path][method.lower()]["responses"]
 
 
 async def test_openapi_is_served(served: Served) -> None:

@@ -199,6 +199,8 @@ async def test_an_expected_body_is_refused_before_it_is_sent(served: Served) -> 
     """A client that sends Expect: 100-continue is refused before it sends the body."""
     assert await ask(served, HEAD + b"Expect: 100-continue\r\nContent-Length: 10000000000\r\n\r\n") == 413
     assert await ask(served, HEAD + b"Expect: 100-continue\r\nContent-Length: 1\r\n\r\n") == 100
+    older = HEAD.replace(b"HTTP/1.1", b"HTTP/1.0")  # such a client takes the first response for the only one
+    assert await ask(served, older + b"Expect: 100-continue\r\nContent-Length: 1\r\n\r\nx") == 200
 
 
 async def test_a_flood_of_chunks_is_bounded(directory: Path) -> None:

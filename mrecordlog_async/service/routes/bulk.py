@@ -222,6 +222,6 @@ ROUTES = (
         "Truncate many queues",
         takes=TruncateManyRequest,
         returns=TruncateManyResponse,
-        problems=(400, 409, 413, 429),
+        problems=(400, 409, 413, 429, 507),
     ),
 )

@@ -248,7 +248,7 @@ ROUTES = (
             ("id", "only if the queue still has this id, else 404"),
             ("past_consumers", "1: also if a consumer has not acknowledged all records"),
         ),
-        problems=(404, 409),
+        problems=(404, 409, 507),
     ),
     Route(
         "POST",
@@ -257,6 +257,6 @@ ROUTES = (
         "Drop records up to and including a position",
         takes=TruncateRequest,
         returns=TruncateResponse,
-        problems=(404, 409, 413),
+        problems=(404, 409, 413, 507),
     ),
 )
