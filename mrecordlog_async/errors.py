@@ -358,7 +358,8 @@ class LogFullError(RecordLogError):
     Attributes:
         resource: "memory" or "disk" (a limit), "pending" (`append_soon` only), "queues", "consumers", "positions",
             "queue" (the options of one queue), or "space" (the operating system has no space; the OSError is
-            `__cause__`).
+            `__cause__`). If segments without retained records cannot be removed, which a limit of the disk counts, the
+            OSError is `__cause__` as well.
         used: Bytes, records, queues or consumers in use, or the position that was asked for; 0 if unknown.
         limit: What is allowed, or the number of positions that a queue has; 0 if unknown.
         queue: The queue whose own limit is reached, or the one that holds the most memory; "" otherwise.
@@ -387,6 +388,11 @@ class LogFullError(RecordLogError):
             )
         if self.resource == "consumers":
             return f"the limit on consumers is reached: {self.used} of {self.limit}; delete some that nobody uses"
+        if self.resource == "disk" and isinstance(self.__cause__, OSError):
+            return (
+                f"the disk limit is reached: {self.used} of {self.limit} bytes in use, also by segments without "
+                "retained records, which cannot be removed; the reason is in the log of the process"
+            )
         unit = "" if self.resource == "queues" else " bytes"
         most = f" (queue {self.queue!r} holds the most)" if self.queue else ""
         return (

@@ -104,7 +104,8 @@ class Limits:
     Attributes:
         memory_bytes: Retained payloads and their bookkeeping.
         disk_bytes: Space reserved for segments; one segment takes at most an eighth of it, unless a single call needs
-            more. Truncates, deletes and the spare segment kept ready for them may exceed it by less than a segment.
+            more. Truncates, deletes and the spare segment kept ready for them may exceed it: by less than a segment,
+            unless truncates and deletes alone fill one.
         pending_bytes: Appends that are not stored yet. Above it callers wait, in order.
         record_bytes: One payload; below 2 GiB, and at most pending_bytes.
         name_bytes: The name of a new queue in UTF-8; at most 65,535.

@@ -384,10 +384,11 @@ class Journal:
     def _try_to_reserve(self, end: int, wanted: int, request: CommitRequest) -> None:
         limit = max(wanted, self.end.table_end + self._space.segment_bytes + RESERVE_BYTES)
         try:
+            taken, reserved = self.disk_bytes, self._file.reserved_bytes
             if request.needs_space or request.leaves_bytes:
-                taken, reserved = self.disk_bytes, self._file.reserved_bytes
-                self._space.check(wanted - reserved, taken)
-                limit = max(wanted, min(limit, reserved + self._space.room(taken)))
+                self._check_space(wanted - reserved, taken)
+            # For others too: what a truncate reserved beyond the limit, appends would use.
+            limit = max(wanted, min(limit, reserved + self._space.room(taken)))
             self._file.reserve(wanted, limit)
         except (OSError, LogFullError):
             least = end + request.leaves_bytes
@@ -451,7 +452,14 @@ class Journal:
     def _check_room_behind_roll(self, batch_bytes: int) -> None:
         """Raise LogFullError for a batch that will not fit into the next segment, before that segment is used up."""
         wanted = whole_blocks(self._preamble_bytes(0) + batch_bytes)
-        self._space.check(wanted - self._spare.reserved_bytes, self.disk_bytes)
+        self._check_space(wanted - self._spare.reserved_bytes, self.disk_bytes)
+
+    def _check_space(self, more: int, taken: int) -> None:
+        """Raise LogFullError if *more* bytes do not fit on top of *taken*; its cause is what keeps dead segments."""
+        try:
+            self._space.check(more, taken)
+        except LogFullError as full:
+            raise full from self._older.error
 
 
 def _leave(path: str) -> bool:

@@ -24,12 +24,15 @@ the system frees them after the last of these.
 
 
 class OlderSegments:
-    """segments: (number, bytes), oldest first. bytes: of all of them. unlink_errors: removals that failed."""
+    """segments: (number, bytes), oldest first. bytes: of all of them.
+
+    error: why the last attempt to remove some did not remove all of them, or None.
+    """
 
     def __init__(self, directory: LockedDirectory, segments: list[tuple[int, int]]) -> None:
         self.segments = segments
         self.bytes = sum(size for _, size in segments)
-        self.unlink_errors = 0
+        self.error: OSError | None = None
         self._directory = directory
         self._files = directory.files
         self._unfreed: list[tuple[int, int]] = []  # (handle, bytes) of removed segments that still take space
@@ -57,10 +60,11 @@ class OlderSegments:
         missing segment as a sign that all older ones are removed too.
         """
         removed = 0
+        self.error = None
         try:
             self._directory.check_place()
-        except OSError:
-            self.unlink_errors += 1
+        except OSError as error:
+            self.error = error.with_traceback(None)
             return 0
         for number, size in self.segments:
             if number >= oldest:
@@ -69,8 +73,8 @@ class OlderSegments:
             try:
                 if not reuse(path):
                     self._remove(path, size)
-            except OSError:
-                self.unlink_errors += 1
+            except OSError as error:
+                self.error = error.with_traceback(None)
                 break
             self.bytes -= size
             removed += 1

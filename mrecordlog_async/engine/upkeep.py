@@ -42,7 +42,7 @@ class UpkeepState:
     | marked | an attempt to write the mark | a stored batch of calls |
     | spare_failed | lack of space for a spare | any stored batch; removed segments |
     | unlink_failed | a dead segment that could not be removed | any stored batch; a batch that the disk refused |
-    | early_roll | a batch that the disk refused | an attempt to roll |
+    | early_roll | a batch that the disk refused | an attempt to roll, or a segment that could not be removed |
     | short_of_space | a batch that the disk refused | a stored batch with appends |
     """
 
@@ -145,24 +145,33 @@ class Upkeep:
         oldest = self._queues.pins.oldest()
         left = False
         if oldest is None and self._is_worth_a_roll():
-            left = await self._if_space_allows(journal.start_small)
+            await self._remove_dead_segments(oldest)
+            # Segments that cannot be removed keep their space: another one would only add to it.
+            if not journal.reclaimable():
+                left = await self._if_space_allows(journal.start_small)
             self.state.early_roll = False  # tried once for each refusal, when nothing is live any more
         # If there is no space for the next segment, only naming the dead ones frees some: so this must not roll.
         if not left and self._must_name_oldest(oldest):
             request = CommitRequest([], oldest, sync=True, needs_space=False, may_roll=False)
             await self._if_space_allows(journal.commit, request)
-        if journal.reclaimable() and not self.state.unlink_failed:
-            # Where space is short, or nothing is live, the log is to be small: no dead segment is kept as the spare.
-            removed = await self._on_log_thread(journal.reclaim, not self.state.short_of_space and oldest is not None)
-            self._counters.segments_removed += removed
-            if removed:
-                logger.debug("removed %d segments", removed)
-            self.state.unlink_failed = journal.reclaimable()
-            self.state.spare_failed = False
-            if self.state.short_of_space:
-                await self._on_log_thread(journal.shrink, True)
-            if removed and self._admission.waiting_for_space:
-                self.retry_parked()
+        await self._remove_dead_segments(oldest)
+
+    async def _remove_dead_segments(self, oldest: int | None) -> None:
+        """Remove the segments whose death is durable; *oldest*: the first one with anything live."""
+        journal = self._journal
+        if not journal.reclaimable() or self.state.unlink_failed:
+            return
+        # Where space is short, or nothing is live, the log is to be small: no dead segment is kept as the spare.
+        removed = await self._on_log_thread(journal.reclaim, not self.state.short_of_space and oldest is not None)
+        self._counters.segments_removed += removed
+        if removed:
+            logger.debug("removed %d segments", removed)
+        self.state.unlink_failed = journal.reclaimable()
+        self.state.spare_failed = False
+        if self.state.short_of_space:
+            await self._on_log_thread(journal.shrink, True)
+        if removed and self._admission.waiting_for_space:
+            self.retry_parked()
 
     def _must_name_oldest(self, oldest: int | None) -> bool:
         """Return whether an empty batch must say that older segments are dead, because no other batch is about to."""

@@ -133,3 +133,42 @@ async def test_segments_that_could_not_be_removed_go_once_their_space_is_needed(
                 await log.append_record("q", None, bytes(100_000))
             else:
                 await call
+
+
+async def test_a_log_whose_dead_segments_stay_does_not_grow_beyond_its_limit(directory: Path) -> None:
+    """A new segment makes no room while no old one can be removed: appends are refused, and the error says why."""
+    files, limits = Stuck(), Limits(disk_bytes=1 << 20)
+    async with MultiRecordLog.open(directory, limits=limits, recycle=False, filesystem=files) as log:
+        await log.create_queue("q")
+        files.is_stuck = True
+        await append_until_full(log)
+        for _ in range(40):
+            with contextlib.suppress(LogFullError):
+                await log.append_record("q", None, bytes(20_000))
+            await log.truncate("q", log.next_position("q"))
+        assert log.resource_usage().disk_bytes < limits.disk_bytes + limits.disk_bytes // 8
+        with pytest.raises(LogFullError, match="segments without retained records, which cannot be removed") as raised:
+            await log.append_record("q", None, bytes(100_000))
+        assert isinstance(raised.value.__cause__, PermissionError)
+        files.is_stuck = False
+        with contextlib.suppress(LogFullError):  # it reminds the log
+            await log.append_record("q", None, bytes(100_000))
+        with pytest.raises(LogFullError, match="in use; truncate or delete queues") as raised:
+            while True:
+                await log.append_record("q", None, bytes(100_000))
+        assert raised.value.__cause__ is None
+
+
+async def test_appends_use_no_space_that_truncates_reserved_beyond_the_limit(directory: Path) -> None:
+    """However many truncates a full log stores, an append is refused until they have freed something."""
+    limits = Limits(disk_bytes=1 << 20)
+    async with MultiRecordLog.open(directory, limits=limits) as log:
+        await log.create_queue("idle")
+        await log.create_queue("q")
+        with pytest.raises(LogFullError):
+            while True:
+                await log.append_record("idle", None, bytes(20_000))
+        for position in range(2_000):
+            await log.truncate("q", position)
+        with pytest.raises(LogFullError, match="truncate or delete queues"):
+            await log.append_record("idle", None, bytes(20_000))
