@@ -1,4 +1,4 @@
-"""Histories with consumers, options, seals and rules, of the kind that `histories` describes."""
+"""Histories with consumers, their owners, options, seals and rules, of the kind that `histories` describes."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ from .settings_model import DROP, KEEP
 
 NEVER = PersistPolicy.never()
 
+FIRST, SECOND = bytes(15) + b"1", bytes(15) + b"2"
+"""Owners of consumers."""
+
 LONG = "l" * 250
 """A consumer whose records soon fill a part of the reserve."""
 
@@ -19,8 +22,10 @@ LONG = "l" * 250
 async def consumers(run: Run) -> None:
     """Two consumers of a queue that keeps records for them, over rolls and a restart; one is fenced, one deleted."""
     await run.open()
-    await run.do("create", "a", options=(KEEP, 0, 0))
-    await asyncio.gather(run.begin("rule", consumer="lake"), run.begin_append("a", 300, 20), run.begin("create", "b"))
+    await run.do("create", "a", options=(KEEP, 0, 0, 0))
+    await asyncio.gather(
+        run.begin("rule", "*", consumer="lake"), run.begin_append("a", 300, 20), run.begin("create", "b")
+    )
     await run.attach("a", "c")
     await run.do("consume", "a", consumer="d", position=1)
     await run.append("a", *[700] * 5)
@@ -58,9 +63,9 @@ async def options(run: Run) -> None:
     """Queues that refuse or drop what is too much, options that change, and seals next to appends."""
     await run.open()
     await asyncio.gather(
-        run.begin("create", "full", options=(0, 0, 4)),
-        run.begin("create", "newest", options=(DROP, 0, 5)),
-        run.begin("create", "small", options=(DROP, 900, 0)),
+        run.begin("create", "full", options=(0, 0, 4, 0)),
+        run.begin("create", "newest", options=(DROP, 0, 5, 0)),
+        run.begin("create", "small", options=(DROP, 900, 0, 0)),
         run.begin("create", "free"),
     )
     for size in (30, 200):
@@ -71,8 +76,8 @@ async def options(run: Run) -> None:
     await run.append("small", 901)
     await run.append("free", 30_000)
     await asyncio.gather(
-        run.begin("configure", "full", options=(0, 0, 3)),
-        run.begin("configure", "full", options=(DROP, 0, 3)),
+        run.begin("configure", "full", options=(0, 0, 3, 0)),
+        run.begin("configure", "full", options=(DROP, 0, 3, 0)),
         run.begin_append("full", 10),
         run.begin("configure", "newest"),
         run.begin_append("newest", 10, 11, 12, 13),
@@ -94,7 +99,7 @@ async def options(run: Run) -> None:
 async def _begin_held(run: Run) -> None:
     """Create a queue that keeps records until they are acknowledged, with a holder that is past one of three."""
     await run.open()
-    await run.do("create", "a", options=(KEEP, 0, 0))
+    await run.do("create", "a", options=(KEEP, 0, 0, 0))
     await run.attach("a", "c")
     await run.append("a", 100, 100, 100)
     await run.acknowledge("a", "c", 0)
@@ -122,7 +127,7 @@ async def holders(run: Run) -> None:
 async def zombie(run: Run) -> None:
     """A holder from before a crash that calls only after later restarts, next to one that attached meanwhile."""
     await run.open()
-    await run.do("create", "a", options=(KEEP, 0, 0))
+    await run.do("create", "a", options=(KEEP, 0, 0, 0))
     await run.attach("a", "c")
     await run.attach("a", "d")
     await run.append("a", 100, 100, 100)
@@ -158,10 +163,70 @@ async def tools(run: Run) -> None:
     await run.sync()
 
 
+async def owners(run: Run) -> None:
+    """Consumers that belong to an owner, to another one by force, and to nobody; over a roll, a restart and a death."""
+    await run.open()
+    await run.do("create", "a", options=(KEEP, 0, 0, 0))
+    await run.attach("a", "c", owner=FIRST)
+    await run.append("a", 100, 100, 100)
+    await run.attach("a", "c", owner=SECOND)
+    await run.attach("a", "c")
+    await run.acknowledge("a", "c", 0)
+    await asyncio.gather(
+        run.attach("a", "c", owner=SECOND, forced=True),
+        run.attach("a", "c", owner=FIRST),
+        run.begin("move", "a", consumer="c", position=1),
+        run.begin("consume", "a", consumer="d"),
+    )
+    await run.append("a", 33_000)
+    await run.close()
+    await run.open()
+    await run.attach("a", "c", owner=FIRST)
+    await run.attach("a", "d", owner=FIRST)
+    await run.append("a", 33_000)
+    await run.kill()
+    await run.open()
+    await run.attach("a", "c", owner=SECOND)
+    await run.acknowledge("a", "c", 1)
+    await run.attach("a", "d", forced=True)
+    await run.acknowledge("a", "d", 1)
+    await run.sync()
+
+
+async def rules(run: Run) -> None:
+    """Rules of three patterns that give new queues consumers: made, removed and made again, and kept in tables."""
+    await run.open()
+    await asyncio.gather(
+        run.begin("rule", "*", consumer="lake"),
+        run.begin("create", "a1"),
+        run.begin("rule", "a*", consumer="lake"),
+        run.begin("rule", "a*", consumer="bill"),
+        run.begin("create", "a2"),
+        run.begin("unrule", "*", consumer="lake"),
+        run.begin("create", "b"),
+        run.begin("unrule", "*", consumer="lake"),
+        run.begin("rule", "a*", consumer="bill", exist_ok=True),
+    )
+    await run.append("b", 33_000)
+    await run.do("unrule", "a*", consumer="bill")
+    await run.create("a3")
+    await run.close()
+    await run.open()
+    await run.do("rule", "b*", consumer="bill")
+    await run.delete("b")
+    await run.create("b")
+    await run.append("a3", 33_000)
+    await run.do("unrule", "a*", consumer="lake")
+    await run.kill()
+    await run.open()
+    await asyncio.gather(run.begin("create", "a4"), run.begin("create", "b2"), run.begin("rule", "*", consumer="lake"))
+    await run.append("b2", 40)
+
+
 async def reserve_of_consumers(run: Run) -> None:
     """A disk that appends have filled: what truncates succeeds, attaching does for a while, the rest is refused."""
     await run.open()
-    await run.do("create", "kept", options=(KEEP, 0, 0))
+    await run.do("create", "kept", options=(KEEP, 0, 0, 0))
     await run.do("create", "other")
     await run.attach("kept", "c")
     await run.attach("other", "c")
@@ -199,6 +264,9 @@ CONSUMER_CASES = {
     "zombie": Case(zombie, may_refuse=True),
     "never, zombie": Case(zombie, NEVER, may_refuse=True),
     "never, tools": Case(tools, NEVER, may_refuse=True),
+    "owners": Case(owners, may_refuse=True),
+    "rules": Case(rules),
+    "never, rules": Case(rules, NEVER, may_refuse=True),
     "reserve of consumers": Case(reserve_of_consumers, capacity_bytes=300_000, may_refuse=True),
     "consumers below a limit": Case(
         reserve_of_consumers, limits=Limits(disk_bytes=420_000), early_roll_bytes=4_096, may_refuse=True

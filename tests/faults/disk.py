@@ -285,6 +285,10 @@ class Disk:
 
     def is_alone(self, handle: int) -> bool:
         node = self._handle(handle)[0]
+        try:
+            self._begin("is_alone")
+        except OSError:  # the system cannot tell
+            return False
         return sum(node == other for other, _ in self._handles.values()) == 1
 
     def recycles(self, handle: int) -> bool:
@@ -296,9 +300,11 @@ class Disk:
         return self.exists(path) and self._find(path) == self._handle(handle)[0]
 
     def is_replaceable(self, path: str) -> bool:
+        self._begin("is_replaceable")
         return True
 
     def mode(self, path: str) -> int:
+        self._begin("mode")
         self._find(path)
         return 0o700
 
@@ -399,6 +405,7 @@ class Disk:
 
     def drop_cache(self, handle: int) -> None:
         file = self._file(handle)
+        self._begin("drop_cache")
         if file.stale:
             file.stale = []
             file.current = bytearray(_applied(file.durable, file.pending))

@@ -15,6 +15,8 @@ import asyncio
 import concurrent.futures
 import selectors
 import threading
+import time
+import uuid
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
@@ -26,13 +28,14 @@ from unittest.mock import patch
 from mrecordlog_async import Limits, LogFailedError, MultiRecordLog, PersistPolicy, ReadOnlyLog, RecordLogError
 from mrecordlog_async.engine import open_async
 from mrecordlog_async.engine.admission import Admission
-from mrecordlog_async.engine.commands import AppendGroup, Command
+from mrecordlog_async.engine.commands import AppendGroup, Command, TruncateQueue
 from mrecordlog_async.engine.setting_commands import Attached, ChangeRule
 from mrecordlog_async.engine.thread import Progress
-from mrecordlog_async.format.record import OptionValues
+from mrecordlog_async.format.record import NO_OWNER, OptionValues
 from mrecordlog_async.maintenance.placed_log import PlacedLog, open_placed_log
 from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.memory.settings import options_of
+from mrecordlog_async.memory.times import TICK_NS
 
 from .disk import Disk, Fault, Snapshot
 from .judge import NO_OPTIONS, Bounds, Call, Model, State, Verdict, Violation, as_payloads, state_of
@@ -46,7 +49,7 @@ HAND_OVER_TURNS = 3
 STEP_TURNS = 2
 UNEVENTFUL = (
     *("read", "read_into", "size", "list_names", "open", "open_directory", "lock", "links", "capacity_of"),
-    *("set_direct", "recycles", "is_at"),
+    *("set_direct", "recycles", "is_at", "is_alone", "is_replaceable", "mode", "drop_cache"),
 )
 """Calls that change nothing: the moment before them is the same as the moment before the next call."""
 TIME_NS = 1_767_225_600_000_000_000
@@ -318,6 +321,7 @@ class Run:
         self.seen: State | None = None  # what a reader saw at the end of the history
         self.record_moments = True
         self.each_call: Callable[[], None] | None = None  # called before each call and inside each write
+        self.on_expiry: Callable[[TruncateQueue], None] | None = None  # called before retention truncates
         self._counter = 0
         self._watch(self.disk)
 
@@ -343,6 +347,8 @@ class Run:
         self.loop = asyncio.get_running_loop()
         was_closed = not self.opened or self.disk.exists(f"{self.directory}/CLOSED")
         self.log = await opening
+        assert self.log._retention is not None
+        self.log._retention._submit = self._expire
         self.opened = True
         state = state_of(self.log._queues)
         Verdict(self.model).check(state, self.model.bounds(), "reopened")
@@ -367,6 +373,16 @@ class Run:
         self.lives.append(Life(Model.under(policy, state, was_closed)))
         self._note_fence(self.log)
         self.note("opened")
+
+    def _expire(self, command: Command) -> None:
+        """Make a truncate of the log's retention as a call of the model."""
+        assert isinstance(command, TruncateQueue)
+        assert command.queue_id is not None
+        if self.on_expiry is not None:
+            self.on_expiry(command)
+        holder = (command.queue_id, 0)
+        call = self.begin("truncate", command.queue, position=command.position, holder=holder, forced=True)
+        call.add_done_callback(partial(_pass_on, command.future))
 
     def _note_fence(self, log: MultiRecordLog) -> None:
         """Note the first call, which the log makes itself: it ends the holders from before a crash."""
@@ -456,9 +472,9 @@ class Run:
     def begin_append(self, queue: str, *sizes: int, position: int | None = None) -> asyncio.Task[object]:
         return self.begin("append", queue, position=position, payloads=self.payloads(*sizes))
 
-    async def attach(self, queue: str, consumer: str) -> object:
+    async def attach(self, queue: str, consumer: str, **details: Any) -> object:
         """Attach to a consumer, and remember what the next calls of its holder carry."""
-        held = await self.do("attach", queue, consumer=consumer)
+        held = await self.do("attach", queue, consumer=consumer, **details)
         if isinstance(held, Attached):
             self.holders[queue, consumer] = held
         return held
@@ -569,6 +585,7 @@ class Run:
         assert isinstance(loop, VirtualLoop)
         if self.log is None:
             return None
+        call.tick = time.time_ns() // TICK_NS
         if self.by_taking:
             call.number, call.on_taken = -1, partial(self.model.place, call)
         else:
@@ -592,19 +609,31 @@ class Run:
         return value
 
 
+def _pass_on(future: asyncio.Future[object], made: asyncio.Task[object]) -> None:
+    """Pass the result of a call on to who waits for it; a call that was not made is cancelled."""
+    result = None if made.cancelled() else made.result()
+    if isinstance(result, BaseException):
+        future.set_exception(result)
+    elif result is None:
+        future.cancel()
+    else:
+        future.set_result(result)
+
+
 def _coroutine(log: MultiRecordLog, call: Call) -> Coroutine[Any, Any, object]:
     if call.kind == "append" and len(call.payloads) == 1:
         return log.append_record(call.queue, call.position, call.payloads[0])
     if call.kind == "append":
         return log.append_records(call.queue, call.position, call.payloads)
     if call.kind == "create":
-        options = None if call.options == NO_OPTIONS else options_of(OptionValues(*call.options, 0))
+        options = None if call.options == NO_OPTIONS else options_of(OptionValues(*call.options))
         return log.create_queue(call.queue, exist_ok=call.exist_ok, options=options)
     if call.kind == "delete":
         return log.delete_queue(call.queue, past_consumers=call.forced)
     if call.kind == "truncate":
         assert call.position is not None
-        return log.truncate(call.queue, call.position, past_consumers=call.forced)
+        queue_id = call.holder[0] if call.holder is not None else None
+        return log.truncate(call.queue, call.position, queue_id=queue_id, past_consumers=call.forced)
     if call.kind == "sync":
         return log.sync()
     return _setting(log, call)
@@ -614,17 +643,18 @@ def _setting(log: MultiRecordLog, call: Call) -> Coroutine[Any, Any, object]:
     """Return a call about consumers or options."""
     queue, consumer, position, holder = call.queue, call.consumer, call.position, call.holder
     if call.kind == "attach":
-        return log.attach_consumer(queue, consumer, create=True, start=position)
+        owner = uuid.UUID(bytes=call.owner) if call.owner != NO_OWNER else None
+        return log.attach_consumer(queue, consumer, create=True, start=position, owner=owner, take_over=call.forced)
     if call.kind == "consume":
         return log.create_consumer(queue, consumer, start=position)
     if call.kind == "release":
         return log.delete_consumer(queue, consumer)
     if call.kind == "configure":
-        return log.configure_queue(queue, options_of(OptionValues(*call.options, 0)))
+        return log.configure_queue(queue, options_of(OptionValues(*call.options)))
     if call.kind == "seal":
         return log.seal_queue(queue)
-    if call.kind == "rule":  # the rule alone: what `create_consumer` does after it are calls like any other
-        return _await(log, ChangeRule(log._new_future(), "*", consumer, False, False))
+    if call.kind in ("rule", "unrule"):  # the rule alone: what else such a call does are calls like any other
+        return _await(log, ChangeRule(log._new_future(), queue, consumer, call.kind == "unrule", call.exist_ok))
     assert position is not None
     if call.kind == "move":
         return log.seek_consumer(queue, consumer, position)
@@ -648,7 +678,8 @@ def without_chance() -> Iterator[None]:
     with (
         patch("mrecordlog_async.engine.open.secrets.randbits", lambda bits: FIRST_QUEUE_ID),
         patch("mrecordlog_async.engine.open.secrets.token_bytes", lambda length: LOG_ID[:length]),
-        patch("mrecordlog_async.engine.journal.time.time_ns", lambda: TIME_NS),
+        patch("time.time_ns", lambda: TIME_NS),
+        patch("mrecordlog_async.engine.age_clock.boot_ns", lambda: TIME_NS),
     ):
         yield
 

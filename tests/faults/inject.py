@@ -57,6 +57,10 @@ ERRORS: dict[str, list[tuple[str, int]]] = {
     "list_names": [("before", errno.EIO)],
     "capacity_of": [("before", errno.EIO)],
     "recycles": [("before", errno.EIO)],
+    "is_alone": [("before", errno.EAGAIN)],
+    "is_replaceable": [("before", errno.EIO)],
+    "mode": [("before", errno.EIO)],
+    "drop_cache": [("before", errno.EIO)],
     "lock": [("before", errno.ENOLCK)],
 }
 """The faults of each call: effect and error number."""

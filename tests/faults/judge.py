@@ -9,6 +9,7 @@ one.
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,8 +24,10 @@ from mrecordlog_async.errors import (
     QueueExistsError,
     QueueNotFoundError,
 )
+from mrecordlog_async.format.record import NO_OWNER
 from mrecordlog_async.format.table import OPENING_BYTES, TABLE_HEADER_BYTES, consumer_bytes, entry_bytes, rule_bytes
 from mrecordlog_async.memory.loose import PLACE_BITS
+from mrecordlog_async.memory.queue import Queue as LogQueue
 from mrecordlog_async.memory.queues import CONSUMER_OVERHEAD_BYTES, Queues
 
 from .settings_model import (
@@ -33,6 +36,7 @@ from .settings_model import (
     apply_setting,
     behind,
     is_refusal,
+    matching,
     moved_up,
     refused_append,
 )
@@ -44,7 +48,7 @@ BRANCHES_MAX = 10
 """How many cancelled calls of one life the judge follows in both ways."""
 
 
-NO_OPTIONS = (0, 0, 0)
+NO_OPTIONS = (0, 0, 0, 0)
 
 _ENDS = count(1)
 
@@ -70,8 +74,9 @@ class QueueState(NamedTuple):
     start: int
     next: int
     records: tuple[tuple[int, bytes], ...]
-    consumers: tuple[tuple[str, int, int], ...] = ()  # name, position, epoch
-    options: tuple[int, int, int] = NO_OPTIONS  # flags, most bytes, most records
+    consumers: tuple[tuple[str, int, int, bytes], ...] = ()  # name, position, epoch, owner
+    options: tuple[int, int, int, int] = NO_OPTIONS  # flags, most bytes, most records, most age
+    ticks: tuple[tuple[int, int], ...] = ()  # the first retained position of each time, and the time
 
 
 class State(NamedTuple):
@@ -79,7 +84,7 @@ class State(NamedTuple):
 
     next_queue_id: int
     queues: tuple[QueueState, ...]
-    rules: tuple[str, ...] = ()  # consumers of all new queues
+    rules: tuple[tuple[str, str], ...] = ()  # pattern and name: consumers of new queues
 
 
 @dataclass(slots=True)
@@ -99,8 +104,10 @@ class Call:
     single: bool = True
     consumer: str = ""
     holder: tuple[int, int] | None = None  # queue id and epoch
-    options: tuple[int, int, int] = NO_OPTIONS
-    forced: bool = False
+    owner: bytes = NO_OWNER
+    options: tuple[int, int, int, int] = NO_OPTIONS
+    forced: bool = False  # past consumers, or past an owner
+    tick: int = 0  # the time by the wall clock, which stands still while any call is open
     outcome: str = "open"
     value: object = None
     error: BaseException | None = None
@@ -149,7 +156,8 @@ class Queue:
         self.records: dict[int, bytes] = {}
         self.truncated: dict[int, bytes] = {}
         self.known_from = next_position  # records truncated below are not known, because the model began here
-        self.consumers: dict[str, tuple[int, int]] = {}  # position and epoch
+        self.ticks: dict[int, int] = {}  # of all records that are or were retained
+        self.consumers: dict[str, tuple[int, int, bytes]] = {}  # position, epoch and owner
         self.options = NO_OPTIONS
 
     def copy(self) -> Queue:
@@ -157,7 +165,7 @@ class Queue:
         copied = Queue(self.id, self.start, self.next)
         copied.records = dict(self.records)
         copied.truncated, copied.known_from = dict(self.truncated), self.known_from
-        copied.consumers, copied.options = dict(self.consumers), self.options
+        copied.consumers, copied.options, copied.ticks = dict(self.consumers), self.options, dict(self.ticks)
         return copied
 
     def append(self, call: Call) -> object:
@@ -174,6 +182,7 @@ class Queue:
         if self.start == 0 == self.next:
             self.start = first
         self.records.update(zip(range(first, stop), call.payloads, strict=True))
+        self.ticks.update(dict.fromkeys(range(first, stop), call.tick))
         self.next = stop
         return stop - 1
 
@@ -209,7 +218,7 @@ class Fold:
     def __init__(self, next_queue_id: int) -> None:
         self.next_queue_id = next_queue_id
         self.queues: dict[str, Queue] = {}
-        self.rules: set[str] = set()
+        self.rules: set[tuple[str, str]] = set()
         self.epochs_from = 0  # holders with a lower epoch must attach again
 
     @classmethod
@@ -219,8 +228,9 @@ class Fold:
         for queue in state.queues:
             fold.queues[queue.name] = Queue(queue.id, queue.start, queue.next)
             fold.queues[queue.name].records = dict(queue.records)
-            fold.queues[queue.name].consumers = {name: (position, epoch) for name, position, epoch in queue.consumers}
+            fold.queues[queue.name].consumers = {name: (at, epoch, owner) for name, at, epoch, owner in queue.consumers}
             fold.queues[queue.name].options = queue.options
+            fold.queues[queue.name].ticks = _ticks_of(queue)
         fold.rules = set(state.rules)
         return fold
 
@@ -238,7 +248,7 @@ class Fold:
             if queue is not None:
                 return False if call.exist_ok else QueueExistsError
             queue = self.queues[call.queue] = Queue(self.draw())
-            queue.consumers = {name: (0, self.draw()) for name in sorted(self.rules)}
+            queue.consumers = {name: (0, self.draw(), NO_OWNER) for name in matching(self.rules, call.queue)}
             queue.options = call.options
             return True
         if call.kind not in ("append", "truncate", "delete"):
@@ -249,6 +259,8 @@ class Fold:
             return queue.append(call)
         if call.kind == "truncate":
             assert call.position is not None
+            if call.holder is not None and call.holder[0] != queue.id:
+                return QueueNotFoundError
             if call.position >= queue.start and behind(queue, call.position, call.forced):
                 return ConsumerBehindError
             return queue.truncate(call.position)
@@ -271,6 +283,7 @@ class Fold:
                     tuple(sorted(queue.records.items())),
                     tuple((each, *place) for each, place in sorted(queue.consumers.items())),
                     queue.options,
+                    _changes((position, queue.ticks[position]) for position in sorted(queue.records)),
                 )
                 for name, queue in sorted(self.queues.items())
             ),
@@ -350,13 +363,44 @@ def _state_of(queues: Queues) -> State:
                 queue.first_position,
                 queue.next_position,
                 tuple(tuple(record) for run in queue.runs(None, None) for record in run.records()),  # type: ignore[misc]  # pairs
-                tuple((name, state.position, state.epoch) for name, state in sorted(queue.consumers.items())),
-                queue.options[:3] if queue.options is not None else NO_OPTIONS,
+                tuple((name, *state) for name, state in sorted(queue.consumers.items())),
+                tuple(queue.options) if queue.options is not None else NO_OPTIONS,  # type: ignore[arg-type]  # four
+                _shown_ticks(queue) if queue.records else (),
             )
             for queue in sorted(queues, key=lambda queue: queue.name)
         ),
-        tuple(sorted(rule.name for rule in queues.rules)),
+        tuple((rule.pattern, rule.name) for rule in sorted(queues.rules)),
     )
+
+
+def _shown_ticks(queue: LogQueue) -> tuple[tuple[int, int], ...]:
+    """Return the first retained position of each time, and the time. A span that has lost its records is left out."""
+    spans = list(queue.tick_spans())
+    if len({tick for _, _, tick in spans}) == 1:
+        first = queue.first_record()
+        assert first is not None
+        return ((first, spans[0][2]),)
+    positions = [position for run in queue.runs(None, None) for position, _ in run.records()]
+    return _changes(
+        (positions[at], tick)
+        for start, stop, tick in spans
+        if (at := bisect_left(positions, start)) < bisect_left(positions, stop)
+    )
+
+
+def _changes(ticks: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return those of (position, tick) that have another tick than the one before."""
+    found: list[tuple[int, int]] = []
+    for position, tick in ticks:
+        if not found or found[-1][1] != tick:
+            found.append((position, tick))
+    return tuple(found)
+
+
+def _ticks_of(queue: QueueState) -> dict[int, int]:
+    """Return the tick of each retained record."""
+    positions, ticks = zip(*queue.ticks, strict=True) if queue.ticks else ((), ())
+    return {position: ticks[bisect_right(positions, position) - 1] for position, _ in queue.records}
 
 
 @dataclass(slots=True)

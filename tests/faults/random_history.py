@@ -6,11 +6,15 @@ import asyncio
 import random
 
 from mrecordlog_async import Limits, PersistPolicy
+from mrecordlog_async.format.record import NO_OWNER
 
+from .consumer_histories import FIRST, SECOND
 from .driver import History, Run
 from .histories import Case
 from .judge import BRANCHES_MAX
+from .settings_model import DROP, KEEP
 
+OPTIONS = [(0, 0, 0, 0), (KEEP, 0, 0, 0), (KEEP, 0, 4, 0), (0, 0, 9, 0), (DROP, 0, 5, 0), (DROP, 60_000, 0, 0)]
 SIZES = [0, 1, 7, 40, 400, 505, 2_000, 9_000, 30_000, 32_700, 40_000]
 
 
@@ -41,21 +45,25 @@ def random_history(seed: int) -> History:
         names = ["a", "b", "c" * 40]
         tasks: list[asyncio.Task[object]] = []
         doubtful = 0
+        of_settings = chance.choice([0.0, 0.0, 0.2, 0.5])
         await run.open()
         await run.create("a")
         for _ in range(chance.randrange(10, 45)):
             step = chance.random()
             queue = chance.choice(names)
-            if step < 0.1:
+            if chance.random() < of_settings:
+                tasks.append(_change_settings(run, chance))
+            elif step < 0.1:
                 tasks += _append_singles(run, chance, names)
             elif step < 0.5:
                 tasks.append(_append(run, chance, queue))
             elif step < 0.62:
-                tasks.append(run.begin("truncate", queue, position=_near(run, chance, queue, -6, 2)))
+                forced = chance.random() < 0.5
+                tasks.append(run.begin("truncate", queue, position=_near(run, chance, queue, -6, 2), forced=forced))
             elif step < 0.70:
                 tasks.append(run.begin("create", queue, exist_ok=chance.random() < 0.3))
             elif step < 0.73:
-                tasks.append(run.begin("delete", queue))
+                tasks.append(run.begin("delete", queue, forced=chance.random() < 0.5))
             elif step < 0.75:
                 tasks.append(run.begin("sync"))
             elif step < 0.85:
@@ -87,6 +95,29 @@ def _append_singles(run: Run, chance: random.Random, queues: list[str]) -> list[
     """Begin calls with one record each; the log stores them as one MANY, and a large one as an APPEND."""
     calls = range(chance.choice([2, 5, 7]))
     return [run.begin_append(chance.choice(queues), chance.choice(SIZES[:6] + SIZES[-1:])) for _ in calls]
+
+
+def _change_settings(run: Run, chance: random.Random) -> asyncio.Task[object]:
+    """Begin a call about consumers, rules or options: of a holder if there is one, else of an operator."""
+    queue, consumer = chance.choice(["a", "a", "b"]), chance.choice("de")
+    position = _near(run, chance, queue, -4, 1)
+    kind = chance.choice(["attach", "attach", "move", "consume", "release", "configure", "rule", "unrule", "seal"])
+    if run.holders and chance.random() < 0.6:
+        queue, consumer = chance.choice(sorted(run.holders))
+        known = run.log is not None and run.log.queue_exists(queue)
+        found = run.log.consumers(queue).get(consumer) if known and run.log is not None else None
+        position = max((found.position if found is not None else 0) + chance.randint(-1, 2), 0)
+        return run.begin_move(chance.choice(["acknowledge"] * 5 + ["seek"]), queue, consumer, position)
+    if kind == "attach":
+        owner, forced = chance.choice([NO_OWNER, FIRST, SECOND]), chance.random() < 0.5
+        return asyncio.get_running_loop().create_task(run.attach(queue, consumer, owner=owner, forced=forced))
+    if kind in ("rule", "unrule"):
+        return run.begin(kind, chance.choice(["*", "a*"]), consumer=consumer)
+    if kind == "configure":
+        return run.begin("configure", queue, options=chance.choice(OPTIONS))
+    if kind == "seal" and chance.random() < 0.7:
+        return run.begin("create", queue, options=chance.choice(OPTIONS))
+    return run.begin(kind, queue, consumer=consumer, position=position)
 
 
 def _append(run: Run, chance: random.Random, queue: str) -> asyncio.Task[object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from mrecordlog_async.errors import (
@@ -9,6 +10,7 @@ from mrecordlog_async.errors import (
     ConsumerExistsError,
     ConsumerFencedError,
     ConsumerNotFoundError,
+    ConsumerOwnedError,
     LogFullError,
     PositionAheadError,
     PositionTruncatedError,
@@ -17,6 +19,7 @@ from mrecordlog_async.errors import (
     QueueSealedError,
     RecordTooLargeError,
 )
+from mrecordlog_async.format.record import NO_OWNER
 
 if TYPE_CHECKING:
     from .judge import Call, Fold, Queue
@@ -28,6 +31,7 @@ REFUSALS = (
     ConsumerExistsError,
     ConsumerFencedError,
     ConsumerNotFoundError,
+    ConsumerOwnedError,
     PositionAheadError,
     PositionTruncatedError,
     QueueOptionsError,
@@ -35,7 +39,7 @@ REFUSALS = (
 )
 """Errors that follow from what the queues hold."""
 
-DURABLE = ("attach", "consume", "release", "configure", "seal", "rule", "move", "fence")
+DURABLE = ("attach", "consume", "release", "configure", "seal", "rule", "unrule", "move", "fence")
 """Calls that are durable under every policy."""
 
 MAY_CHANGE_NOTHING = ("acknowledge", "seek", "configure")
@@ -56,11 +60,8 @@ def apply_setting(fold: Fold, call: Call) -> object:
     if call.kind == "fence":
         fence(fold)
         return None
-    if call.kind == "rule":
-        if call.consumer in fold.rules:
-            return ConsumerExistsError
-        fold.rules.add(call.consumer)
-        return True
+    if call.kind in ("rule", "unrule"):
+        return _change_rule(fold, call)
     queue = fold.queues.get(call.queue)
     if queue is None or (call.holder is not None and call.holder[0] != queue.id):
         return QueueNotFoundError
@@ -74,23 +75,42 @@ def apply_setting(fold: Fold, call: Call) -> object:
     return _consumer(fold, queue, call)
 
 
+def _change_rule(fold: Fold, call: Call) -> object:
+    rule = (call.queue, call.consumer)
+    if call.kind == "unrule":
+        if rule not in fold.rules:
+            return ConsumerNotFoundError
+        fold.rules.remove(rule)
+        return True
+    if rule in fold.rules:
+        return False if call.exist_ok else ConsumerExistsError
+    fold.rules.add(rule)
+    return True
+
+
+def matching(rules: Iterable[tuple[str, str]], queue: str) -> list[str]:
+    """Return the consumers that a new queue gets. The patterns of histories end with their only asterisk."""
+    return list(dict.fromkeys(name for pattern, name in sorted(rules) if queue.startswith(pattern[:-1])))
+
+
 def fence(fold: Fold) -> None:
     """Give every consumer with a holder from before the open one new epoch."""
     ended = [
         (queue, name)
         for queue in fold.queues.values()
-        for name, (_, epoch) in queue.consumers.items()
+        for name, (_, epoch, _) in queue.consumers.items()
         if epoch < fold.epochs_from
     ]
     if ended:
         epoch = fold.draw()
         for queue, name in ended:
-            queue.consumers[name] = (queue.consumers[name][0], epoch)
+            position, _, owner = queue.consumers[name]
+            queue.consumers[name] = (position, epoch, owner)
 
 
 def _configure(queue: Queue, call: Call) -> object:
-    flags, max_bytes, max_records = call.options
-    wanted = (flags | queue.options[0] & SEALED, max_bytes, max_records)
+    flags, max_bytes, max_records, _ = call.options
+    wanted = (flags | queue.options[0] & SEALED, *call.options[1:])
     held = sum(map(len, queue.records.values()))
     too_low = bool(max_records and len(queue.records) > max_records) or bool(max_bytes and held > max_bytes)
     if wanted == queue.options:
@@ -107,11 +127,13 @@ def _consumer(fold: Fold, queue: Queue, call: Call) -> object:
     if call.kind == "consume":
         if known is not None:
             return ConsumerExistsError
-        queue.consumers[call.consumer] = (_clamped(queue, call.position), fold.draw())
+        queue.consumers[call.consumer] = (_clamped(queue, call.position), fold.draw(), NO_OWNER)
         return True
     if call.kind == "attach":
-        position = known[0] if known is not None else _clamped(queue, call.position)
-        queue.consumers[call.consumer] = (position, fold.draw())
+        position, _, owner = known if known is not None else (_clamped(queue, call.position), 0, NO_OWNER)
+        if owner not in (NO_OWNER, call.owner) and not call.forced:
+            return ConsumerOwnedError
+        queue.consumers[call.consumer] = (position, fold.draw(), call.owner)
         return (queue.id, queue.consumers[call.consumer][1], position)
     if known is None:
         return ConsumerNotFoundError
@@ -122,9 +144,9 @@ def _consumer(fold: Fold, queue: Queue, call: Call) -> object:
     return _move(fold, queue, call, known)
 
 
-def _move(fold: Fold, queue: Queue, call: Call, known: tuple[int, int]) -> object:
+def _move(fold: Fold, queue: Queue, call: Call, known: tuple[int, int, bytes]) -> object:
     assert call.position is not None
-    position, epoch = known
+    position, epoch, owner = known
     if call.holder is not None and (call.holder[1] != epoch or epoch < fold.epochs_from):
         return ConsumerFencedError
     goal = call.position + (call.kind == "acknowledge")
@@ -132,9 +154,9 @@ def _move(fold: Fold, queue: Queue, call: Call, known: tuple[int, int]) -> objec
         return PositionAheadError
     if call.kind == "acknowledge" and goal <= position:
         return position
-    if goal < queue.start:
+    if call.kind != "acknowledge" and goal < queue.start:
         return PositionTruncatedError
-    queue.consumers[call.consumer] = (goal, fold.draw() if call.kind == "move" else epoch)
+    queue.consumers[call.consumer] = (goal, fold.draw() if call.kind == "move" else epoch, owner)
     truncate_to_slowest(queue)
     return goal
 
@@ -146,12 +168,12 @@ def _clamped(queue: Queue, position: int | None) -> int:
 def truncate_to_slowest(queue: Queue) -> None:
     """Truncate a queue that keeps its records until they are acknowledged."""
     if queue.options[0] & KEEP and queue.consumers:
-        queue.truncate(min(position for position, _ in queue.consumers.values()) - 1)
+        queue.truncate(min(position for position, _, _ in queue.consumers.values()) - 1)
 
 
 def refused_append(queue: Queue, call: Call) -> object:
     """Return why an append that is not a repeat is refused, or None; drop what must go for it."""
-    flags, max_bytes, max_records = queue.options
+    flags, max_bytes, max_records, _ = queue.options
     more, size = len(call.payloads), sum(map(len, call.payloads))
     if flags & SEALED:
         return QueueSealedError
@@ -167,7 +189,7 @@ def refused_append(queue: Queue, call: Call) -> object:
 
 
 def _is_over(queue: Queue, more: int, size: int, share: float) -> bool:
-    _, max_bytes, max_records = queue.options
+    _, max_bytes, max_records, _ = queue.options
     held = sum(map(len, queue.records.values()))
     too_many = bool(max_records) and len(queue.records) + more > int(max_records * share)
     return too_many or bool(max_bytes and held and held + size > int(max_bytes * share))
@@ -175,11 +197,11 @@ def _is_over(queue: Queue, more: int, size: int, share: float) -> bool:
 
 def behind(queue: Queue, position: int, forced: bool) -> bool:
     """Return whether a consumer forbids removing the records up to *position*."""
-    slowest = min((at for at, _ in queue.consumers.values()), default=queue.next)
+    slowest = min((at for at, _, _ in queue.consumers.values()), default=queue.next)
     return not forced and slowest <= min(position, queue.next - 1)
 
 
 def moved_up(queue: Queue) -> None:
     """Move the consumers that a truncate has passed."""
-    for name, (position, epoch) in queue.consumers.items():
-        queue.consumers[name] = (max(position, queue.start), epoch)
+    for name, (position, epoch, owner) in queue.consumers.items():
+        queue.consumers[name] = (max(position, queue.start), epoch, owner)

@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from mrecordlog_async import LogFullError, PersistPolicy
+from mrecordlog_async.format.record import NO_OWNER
 
-from .consumer_histories import CONSUMER_CASES
+from .consumer_histories import CONSUMER_CASES, FIRST, SECOND
 from .explore import Explorer, Tally
 from .inject import faults, inject
 from .settings_model import DROP, KEEP
@@ -28,6 +29,9 @@ EVERY = {
     "zombie": 7,
     "never, zombie": 2,
     "never, tools": 3,
+    "owners": 31,
+    "rules": 17,
+    "never, rules": 29,
     "reserve of consumers": 61,
     "consumers below a limit": 61,
 }
@@ -73,14 +77,17 @@ def test_the_reserve_is_for_what_truncates(name: str) -> None:
 
 
 CONSUMERS = st.sampled_from(["c", "d"])
-OPTIONS = st.sampled_from([(0, 0, 0), (KEEP, 0, 0), (KEEP, 0, 4), (0, 0, 3), (DROP, 0, 3), (DROP, 6_000, 7)])
+OWNERS = st.sampled_from([NO_OWNER, FIRST, SECOND])
+OPTIONS = st.sampled_from(
+    [(0, 0, 0, 0), (KEEP, 0, 0, 0), (KEEP, 0, 4, 0), (0, 0, 3, 0), (DROP, 0, 3, 0), (DROP, 6_000, 7, 0)]
+)
 
 
 class ConsumerMachine(LogMachine):
     """The machine of all logs, whose queues have consumers and options too."""
 
     @rule(queue=NAMES, options=OPTIONS, seed=st.integers(0, 10_000))
-    def work(self, queue: str, options: tuple[int, int, int], seed: int) -> None:
+    def work(self, queue: str, options: tuple[int, int, int, int], seed: int) -> None:
         """Append and attach; then holders, present ones and some that were fenced off, move in any order."""
         chance = random.Random(seed)
         self._begin("create", queue, options=options, exist_ok=True)
@@ -102,23 +109,27 @@ class ConsumerMachine(LogMachine):
         epoch = holder.epoch - (chance.random() < 0.15)  # of the holder before, or of nobody
         self._begin(kind, queue, consumer=consumer, position=position, holder=(holder.queue_id, epoch))
 
-    @rule(queue=NAMES, consumer=CONSUMERS)
-    def attach(self, queue: str, consumer: str) -> None:
-        self.waiting.append(self._do(self._attaching(queue, consumer)))
+    @rule(queue=NAMES, consumer=CONSUMERS, owner=OWNERS, forced=st.booleans())
+    def attach(self, queue: str, consumer: str, owner: bytes = NO_OWNER, forced: bool = True) -> None:
+        self.waiting.append(self._do(self._attaching(queue, consumer, owner, forced)))
 
-    async def _attaching(self, queue: str, consumer: str) -> object:
-        task = self.loop.create_task(self.run.attach(queue, consumer))
+    async def _attaching(self, queue: str, consumer: str, owner: bytes, forced: bool) -> object:
+        task = self.loop.create_task(self.run.attach(queue, consumer, owner=owner, forced=forced))
         await self.run.turns(1)
         return task
 
-    @rule(queue=NAMES, consumer=CONSUMERS, kind=st.sampled_from(["consume", "move", "release", "seal", "rule"]))
+    @rule(queue=NAMES, consumer=CONSUMERS, kind=st.sampled_from(["consume", "move", "release", "seal"]))
     def manage(self, queue: str, consumer: str, kind: str) -> None:
-        """An operator creates, moves or deletes a consumer, seals a queue or adds a rule."""
+        """An operator creates, moves or deletes a consumer, or seals a queue."""
         position = max(self._next(queue) - 2, 0)
         self._begin(kind, queue, consumer=consumer, position=position)
 
+    @rule(pattern=st.sampled_from(["*", "a*"]), consumer=CONSUMERS, kind=st.sampled_from(["rule", "unrule"]))
+    def change_rule(self, pattern: str, consumer: str, kind: str) -> None:
+        self._begin(kind, pattern, consumer=consumer)
+
     @rule(queue=NAMES, options=OPTIONS)
-    def configure(self, queue: str, options: tuple[int, int, int]) -> None:
+    def configure(self, queue: str, options: tuple[int, int, int, int]) -> None:
         self._begin("configure", queue, options=options)
 
     @rule(queue=NAMES, distance=st.integers(-5, 2), forced=st.booleans())

@@ -1,111 +1,135 @@
 """Crashes and faults while records are removed for their age: what retention dropped stays dropped, the rest stays.
 
-The age of all queues is a constant of the test, and its truncates are calls of the model: so everything that is
-promised for a truncate is checked for them.
+The retention of the log works by clocks that only the history moves, and its truncates are calls of the model: so
+everything that is promised for a truncate is checked for them. The times of records are a part of every state.
 """
 
 from __future__ import annotations
 
-import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from mrecordlog_async import PersistPolicy
-from mrecordlog_async.engine.age_clock import AgeClock
-from mrecordlog_async.engine.commands import Command, TruncateQueue
-from mrecordlog_async.engine.retention import Retention
-from mrecordlog_async.metrics import Counters
+from mrecordlog_async.engine.commands import TruncateQueue
 
 from .driver import TIME_NS, Run
 from .explore import Explorer, Tally
 from .histories import Case
 from .inject import faults, inject
+from .judge import Violation
 
 NS = 1_000_000_000
-AGE_TICKS = 300
+AGE_SECONDS = 30
+AGED = (0, 0, 0, AGE_SECONDS * NS)
 
 
-class Aging:
-    """The clock of a run, and the retention of its open log."""
+class Clocks:
+    """The clocks of a run.
+
+    seconds: what really passed. ahead: how far the wall clock is set ahead of that. It changes between calls only.
+    """
 
     def __init__(self, run: Run) -> None:
         self.run = run
         self.seconds = 0
-        self.truncates: list[asyncio.Task[object]] = []
-        self.retention: Retention | None = None
+        self.ahead = 0
+        self._stored: dict[bytes, tuple[int, int]] = {}  # by payload: life and second
+        run.on_expiry = self._check_expiry
 
-    def now(self) -> int:
-        """Return the wall clock, which is the time since boot as well."""
-        return TIME_NS + self.seconds * NS
+    @contextmanager
+    def installed(self) -> Iterator[Clocks]:
+        """Let the log use them."""
+        with (
+            patch("time.time_ns", lambda: TIME_NS + (self.seconds + self.ahead) * NS),
+            patch("mrecordlog_async.engine.age_clock.boot_ns", lambda: self.seconds * NS),
+        ):
+            yield self
 
-    def opened(self) -> None:
-        """Begin with the log that was just opened; every queue has the age."""
-        if self.run.log is None:
-            return
-        queues = self.run.log._queues
-        queues.newly_aging |= {queue.id for queue in queues}
-        self.retention = Retention(queues, AgeClock(), Counters(), self.submit)
-
-    def submit(self, command: Command) -> None:
-        """Make the truncate of retention as a call of the model."""
-        assert isinstance(command, TruncateQueue)
-        call = self.run.begin("truncate", command.queue, position=command.position, forced=True)
-        call.add_done_callback(lambda done: command.future.set_result(_number(done)))
-        self.truncates.append(call)
+    async def append(self, queue: str, *sizes: int) -> None:
+        """Append, and note when that was."""
+        payloads = self.run.payloads(*sizes)
+        self._stored |= dict.fromkeys(payloads, (len(self.run.lives), self.seconds))
+        await self.run.do("append", queue, payloads=payloads)
 
     async def expire(self, seconds: int) -> None:
-        """Let time pass, and remove what is too old."""
+        """Let time pass, and have the log remove what is too old."""
         self.seconds += seconds
-        if self.retention is not None and self.run.log is not None:
-            self.retention._queues.newly_aging |= {queue.id for queue in self.run.log._queues}
-            self.retention.run()
-            await asyncio.gather(*self.truncates, return_exceptions=True)
-            await self.run.turns(3)
+        if self.run.log is not None and self.run.log._retention is not None:
+            self.run.log._retention.look()
+            await self.run.idle(0.5)
 
-
-def _number(done: asyncio.Task[object]) -> int:
-    value = None if done.cancelled() or done.exception() is not None else done.result()
-    return value if isinstance(value, int) else 0
+    def _check_expiry(self, command: TruncateQueue) -> None:
+        """Raise Violation if a record is removed that is younger than its age. Only one life knows how old it is."""
+        assert self.run.log is not None
+        for position, payload in self.run.log.range(command.queue, None, command.position + 1):
+            life, second = self._stored.get(bytes(payload), (0, 0))
+            if life == len(self.run.lives) and self.seconds - second < AGE_SECONDS:
+                raise Violation(f"{command.queue}: record {position} is removed after {self.seconds - second} s")
 
 
 async def aging(run: Run) -> None:
     """Two queues over several segments; one pass while appends are under way, one after a restart, one that empties."""
-    aging = Aging(run)
-    with (
-        patch("mrecordlog_async.engine.journal.time.time_ns", aging.now),
-        patch("mrecordlog_async.engine.age_clock.wall_ns", aging.now),
-        patch("mrecordlog_async.engine.age_clock.boot_ns", aging.now),
-        patch("mrecordlog_async.engine.retention._max_age", lambda queue: queue and AGE_TICKS),
-    ):
+    with Clocks(run).installed() as clocks:
         await run.open()
-        await run.create("a")
-        await run.create("b")
-        aging.opened()
+        await run.do("create", "a", options=AGED)
+        await run.do("create", "b", options=AGED)
         for number in range(6):
-            await asyncio.gather(run.begin_append("a", 6_000, 30), run.begin_append("b", 40 * number))
-            aging.seconds += 8
+            await clocks.append("a", 6_000, 30)
+            await clocks.append("b", 40 * number + 4)
+            clocks.seconds += 8
         appended = run.begin_append("a", 500)
-        await aging.expire(0)
+        await clocks.expire(0)
         await appended
         await run.idle()
-        await run.append("a", 9_000)
+        await clocks.append("a", 9_000)
         await run.close()
-        aging.seconds += 20
+        clocks.seconds += 20
         await run.open()
-        aging.opened()
-        await aging.expire(0)
-        await run.append("b", 5)
-        await aging.expire(100)
+        await clocks.expire(0)
+        await clocks.append("b", 5)
+        await clocks.expire(100)
         await run.idle()
         await run.append("a", 1)
+
+
+async def clock_jumps(run: Run) -> None:
+    """The wall clock is set ahead and back, while the log is open and while it is not; a process dies in between."""
+    with Clocks(run).installed() as clocks:
+        await run.open()
+        await run.do("create", "a", options=AGED)
+        await run.create("b")
+        for ahead in (0, 3_600, -7_200, 5, -3_600):
+            clocks.ahead = ahead
+            await clocks.append("a", 7_000, 30)
+            await clocks.append("b", 500)
+            await clocks.expire(9)
+        await run.idle()
+        await run.close()
+        clocks.ahead = -9_000
+        await run.open()
+        await clocks.append("a", 40)
+        await clocks.expire(20)
+        await clocks.append("b", 9_000)
+        await run.kill()
+        clocks.ahead = 20
+        await run.open()
+        await clocks.append("a", 50)
+        await clocks.expire(15)
+        await run.do("configure", "b", options=AGED)
+        await clocks.expire(40)
+        await clocks.append("a", 60)
+        await run.idle()
 
 
 CASES = {
     "aging": Case(aging, early_roll_bytes=9_000),
     "aging, stepping": Case(aging, early_roll_bytes=9_000, stepping=True),
     "never, aging": Case(aging, PersistPolicy.never()),
+    "clock jumps": Case(clock_jumps, early_roll_bytes=9_000),
 }
 
 
@@ -117,16 +141,17 @@ def test_every_crash_state_keeps_what_is_young(name: str, tally: Tally) -> None:
     assert sum(call.kind == "truncate" and call.value not in (0, None) for call in _calls(run)) >= 4
     explorer = Explorer(deep_every=100, kill_every=13)
     with CASES[name].sizes():
-        explorer.explore(run, every=13)
+        explorer.explore(run, every=17)
     assert explorer.tally.crash_states + explorer.tally.nested_states > 50
     tally.add(explorer.tally)
 
 
-def test_a_fault_at_any_call_loses_nothing_young(tally: Tally) -> None:
+@pytest.mark.parametrize("name", ["aging", "clock jumps"])
+def test_a_fault_at_any_call_loses_nothing_young(name: str, tally: Tally) -> None:
     """A failed or full disk may keep what is too old; it never loses what is young."""
-    case, explorer = CASES["aging"], Explorer()
+    case, explorer = CASES[name], Explorer()
     calls = case.run(moments=False).disk.call_names
-    for fault in list(faults(calls))[::19]:
+    for fault in list(faults(calls))[::31]:
         inject(case, fault, explorer)
     assert explorer.tally.faults > 5
     tally.add(explorer.tally)
