@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from tests.serving import stop_listening
+
 APPENDED = b'{"position":0,"records":1,"duplicate":false}'
 REPEATED = b'{"position":0,"records":1,"duplicate":true}'
 
@@ -66,7 +68,7 @@ async def listening(
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
-        server.close()
+        await stop_listening(server)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)

@@ -32,7 +32,7 @@ from mrecordlog_async.client import (
 from mrecordlog_async.client import reads as client_reads
 from mrecordlog_async.client import tail as client_tail
 from mrecordlog_async.service.options import ServiceOptions
-from tests.serving import Process, Served, free_port, serving
+from tests.serving import Process, Served, free_port, serving, stop_listening
 
 
 async def test_the_client_speaks_like_the_log(served: Served) -> None:
@@ -84,7 +84,7 @@ async def test_following_ends_after_the_last_record_of_a_sealed_queue(served: Se
         await client.seal_queue("q")
         assert [run.payload async for runs, _ in client.timed_runs("q", follow=True) for run in runs] == [b"a"]
         tail = client.tail("q")
-        batch = await asyncio.wait_for(tail.batch(max_wait=None), 30)  # no limit was reached, and none will be
+        batch = await asyncio.wait_for(tail.batch(max_wait=None), 60)  # no limit was reached, and none will be
         assert batch is not None and batch.payloads() == [b"a"]
         assert await tail.batch(max_wait=None) is None
 
@@ -271,7 +271,7 @@ async def test_a_reader_that_is_past_the_end_of_a_restored_log_says_so(
     shutil.copytree(directory, tmp_path / "restored")
     for module in (client_tail, client_reads):
         monkeypatch.setattr(module, "WAIT_SECONDS", 0)
-    async with serving(directory) as served, RecordLogClient(served.url) as client, asyncio.timeout(10):
+    async with serving(directory) as served, RecordLogClient(served.url) as client, asyncio.timeout(60):
         reader = client.timed_runs("q", follow=True) if follow else client.tail("q").batches(max_wait=0)
         await anext(reader)
         await served.log.append("q", b"b")
@@ -349,7 +349,7 @@ async def test_a_tail_from_a_time_on_looks_for_its_position_once(
 async def test_a_tail_may_begin_past_the_end(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for the record at its position, however often it has to ask."""
     monkeypatch.setattr(client_tail, "WAIT_SECONDS", 0)
-    async with RecordLogClient(served.url) as client, asyncio.timeout(10):
+    async with RecordLogClient(served.url) as client, asyncio.timeout(60):
         waiting = asyncio.create_task(anext(client.tail("q", 5)))
         asked = served.service.requests
         while served.service.requests < asked + 10:
@@ -365,7 +365,7 @@ async def test_waiting_for_a_position_that_is_truncated_ends(served: Served) -> 
         while not served.service.tails:
             await asyncio.sleep(0.001)
         await served.log.truncate("q", 5)
-        assert await asyncio.wait_for(waiting, 10) is True
+        assert await asyncio.wait_for(waiting, 60) is True
 
 
 async def test_waiting_for_what_is_not_a_position_is_refused_as_by_the_log(served: Served) -> None:
@@ -425,7 +425,7 @@ async def test_tokens_and_unix_sockets_work(tmp_path: Path, directory: Path) -> 
             assert await client.create_queue("q")
             with pytest.raises(ServiceError, match="token"):
                 await stranger.list_queues()
-        server.close()
+        await stop_listening(server)
 
 
 async def test_waiting_for_a_service_that_does_not_become_ready_says_why(directory: Path) -> None:
@@ -466,7 +466,7 @@ async def test_a_lost_response_to_an_append_without_position_is_reported_as_unkn
         assert not repeating.done()
         repeating.cancel()
         await asyncio.wait((repeating,))
-    server.close()
+    await stop_listening(server)
 
 
 async def test_a_producer_shares_requests_between_callers(served: Served) -> None:

@@ -175,11 +175,19 @@ def _inode(port: int) -> str:
 
 def _holder(inode: str) -> int:
     """Return the process that has the socket open."""
-    for handle in Path("/proc").glob("[0-9]*/fd/*"):
-        with suppress(OSError):
-            if os.readlink(handle) == inode:
-                return int(handle.parts[2])
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended meanwhile
+            for handle in os.listdir(process / "fd"):
+                if _is_link_to(process / "fd" / handle, inode):
+                    return int(process.name)
     raise AssertionError(f"nobody has {inode} open")
+
+
+def _is_link_to(handle: Path, inode: str) -> bool:
+    try:
+        return os.readlink(handle) == inode
+    except OSError:
+        return False  # closed meanwhile
 
 
 def _parent(process: int) -> int:

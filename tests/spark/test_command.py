@@ -14,6 +14,7 @@ import sys
 import threading
 from argparse import Namespace
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -82,11 +83,11 @@ def _listening(session: int) -> list[str]:
     """Return the addresses that processes of a session listen at, from /proc."""
     inodes = set()
     for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if os.getsid(int(process.name)) == session:
-                inodes |= {os.readlink(link) for link in (process / "fd").iterdir()}
-        except OSError:
-            continue  # it has ended
+        with suppress(OSError):  # it has ended
+            handles = [*(process / "fd").iterdir()] if os.getsid(int(process.name)) == session else []
+            for handle in handles:
+                with suppress(FileNotFoundError):  # closed meanwhile: listening sockets stay open
+                    inodes.add(os.readlink(handle))
     found = []
     for table in ("tcp", "tcp6"):
         for line in Path("/proc/net", table).read_text().splitlines()[1:]:

@@ -22,7 +22,7 @@ from mrecordlog_async.client.fleet.addresses import Resolver
 from mrecordlog_async.client.fleet.routing import STAY_SECONDS, Routing, slot_of
 from tests.client.fleet.proxy import Proxy, proxied
 from tests.client.fleet.running import Clock, running
-from tests.serving import Served, serving
+from tests.serving import Served, serving, stop_listening
 
 
 async def test_keys_are_spread_and_each_stays_at_one_server(tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ async def test_a_log_is_followed_to_a_socket_and_back(served: Served, tmp_path: 
     on_socket = Proxy([served.port])
     path = tmp_path / "socket"
     server = await asyncio.start_unix_server(on_socket.serve, path)
-    async with server, proxied(served.port) as proxy, RecordLogFleet([proxy.url, f"unix:{path}"]) as fleet:
+    async with proxied(served.port) as proxy, RecordLogFleet([proxy.url, f"unix:{path}"]) as fleet:
         for number, way in enumerate((proxy, on_socket, proxy)):
             assert (await fleet.append_record("q", b"")).position == number
             way.cut()
@@ -218,6 +218,7 @@ async def test_a_log_is_followed_to_a_socket_and_back(served: Served, tmp_path: 
             other.targets = [served.port]
             await fleet._membership.look()
         on_socket.cut()
+    await stop_listening(server)
 
 
 async def test_two_copies_of_a_log_are_refused(tmp_path: Path) -> None:
@@ -291,14 +292,14 @@ async def test_a_look_ends_with_the_fleet(served: Served) -> None:
     """Nobody looks at the servers of a fleet that is closed, or was not entered."""
     fleet = RecordLogFleet(served.url)
     with pytest.raises(LogClosedError, match="not entered"):
-        await asyncio.wait_for(fleet.look(), 10)
+        await asyncio.wait_for(fleet.look(), 60)
     async with fleet:
         looking = asyncio.create_task(fleet.look())
         await asyncio.sleep(0)  # it waits now
     with pytest.raises(LogClosedError, match="fleet"):
-        await asyncio.wait_for(looking, 10)
+        await asyncio.wait_for(looking, 60)
     with pytest.raises(LogClosedError, match="closed"):
-        await asyncio.wait_for(fleet.look(), 10)
+        await asyncio.wait_for(fleet.look(), 60)
 
 
 async def test_a_client_of_one_server_is_at_hand(served: Served) -> None:
