@@ -251,7 +251,7 @@ def test_load_ends_on_ctrl_c_while_nothing_comes(tmp_path: Path) -> None:
                 pass
             loading.send_signal(signal.SIGINT)
             try:
-                assert loading.wait(30) == 130
+                assert loading.wait(60) == 130
             finally:
                 loading.kill()
         assert run("cat", process.address, "q").stdout == b"stored\n"

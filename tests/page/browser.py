@@ -144,5 +144,5 @@ def _request(method: str, url: str, body: dict[str, Any] | None = None) -> Any:
     data = None if body is None else json.dumps(body).encode()
     request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=60) as response:
+    with opener.open(request, timeout=DEADLINE_SECONDS) as response:
         return json.loads(response.read())["value"]

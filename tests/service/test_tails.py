@@ -78,7 +78,7 @@ async def test_a_tail_that_resumes_past_the_end_is_refused(served: Served, last_
     """The client has seen what a restored log does not have: new records would take those positions unseen."""
     await served.log.append_records("q", None, [b"a", b"b"])
     seen = {"Last-Event-ID": last_seen.format(served.log.queue_summary("q").id)}
-    refused = await served.call("GET", TAIL, headers=seen, timeout=aiohttp.ClientTimeout(10))
+    refused = await served.call("GET", TAIL, headers=seen, timeout=aiohttp.ClientTimeout(60))
     assert (refused.status, refused.json()["code"], refused.json()["next_position"]) == (409, "ahead", 2)
 
 

@@ -142,7 +142,7 @@ async def test_a_consumer_ends_with_its_fleet_also_while_a_server_is_away(tmp_pa
         await asyncio.sleep(0)
         await here.fleet.close()
         with pytest.raises(LogClosedError):
-            await asyncio.wait_for(waiting, 10)
+            await asyncio.wait_for(waiting, 60)
         await consumer.__aexit__(None, None, None)
 
 
@@ -150,7 +150,7 @@ async def test_a_consumer_of_a_fleet_that_was_not_entered_does_not_wait() -> Non
     """Nobody looks for its servers."""
     async with RecordLogFleet("http://127.0.0.1:1").consumer("q", "lake") as consumer:
         with pytest.raises(LogClosedError, match="not entered"):
-            await asyncio.wait_for(consumer.batch(), 10)
+            await asyncio.wait_for(consumer.batch(), 60)
 
 
 async def test_a_queue_that_was_made_again_is_read_from_its_beginning(tmp_path: Path) -> None:
