@@ -6,6 +6,7 @@ The keys of `logs` are the public ids of logs. A server's name and its address a
 and `server` is the name under which the log was last read, which its rows carry. id, next: the queue's incarnation and
 the next position to read. at: the log's state that the positions belong to, its newest opening and the last batch that
 changed something. A log whose history lacks that state went back, however far it has grown since (see `history`).
+If the server was found by a DNS name, `origin` is what the options call that name.
 
 Entries of logs and queues that are not configured or subscribed any more stay, so that reading continues there.
 
@@ -74,12 +75,14 @@ class Checkpoint:
         servers: log → the server's name under which it was last read.
         at: log → the state that its positions belong to.
         marks: log → queue → mark, of positions that come from version 2 and are not compared yet.
+        origins: log → what the options call the DNS name by which its server was found; only for such logs.
     """
 
     positions: Offset = field(default_factory=dict)
     servers: dict[str, str] = field(default_factory=dict)
     at: dict[str, At] = field(default_factory=dict)
     marks: dict[str, dict[str, Mark]] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def decode(cls, offset: Mapping[str, Any]) -> Checkpoint:
@@ -112,6 +115,8 @@ class Checkpoint:
         self.servers[log] = entry["server"]
         if entry["at"] is not None:
             self.at[log] = At(*entry["at"])
+        if "origin" in entry:
+            self.origins[log] = entry["origin"]
         self.positions[log] = {queue: [queue_id, at] for queue, (queue_id, at) in entry["queues"].items()}
         self._add_marked(log, entry.get("openings", {}))
 
@@ -151,6 +156,7 @@ class Checkpoint:
             {log: self.servers[log] for log in kept if log in self.servers},
             {log: self.at[log] for log in kept if log in self.at},
             {log: self.marks[log] for log in kept if log in self.marks},
+            {log: self.origins[log] for log in kept if log in self.origins},
         )
 
     def encode(self) -> dict[str, Any]:
@@ -167,4 +173,5 @@ class Checkpoint:
             if position is not None:
                 openings.setdefault(opening, {})[queue] = [*position] if tail is None else [*position, tail]
         entry = {"server": self.servers.get(log, ""), "at": at and list(at), "queues": queues}
+        entry |= {"origin": self.origins[log]} if log in self.origins else {}
         return entry | ({"openings": dict(sorted(openings.items()))} if openings else {})

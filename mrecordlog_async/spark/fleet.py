@@ -186,10 +186,11 @@ class Fleet:
         return forgotten(self.options.forget, known, self.survey() if found is None else found)
 
     def _report_missing(self, known: Checkpoint, standing: Standing) -> None:
-        """Report the logs of the checkpoint that no address of a DNS name has: their servers are down."""
-        for log, name in known.servers.items() if self.servers.lookups else ():
+        """Report the logs of the checkpoint that no address of their DNS names has any more: their servers are down."""
+        for log, origin in known.origins.items():
+            name = known.servers[log]
             there = log in standing.logs or log in standing.held or name in self.servers
-            if not there and log in known.positions:
+            if not there and origin in self.servers.lookup_names:
                 self._report_vanished(log, name)
 
     def _report_vanished(self, log: str, name: str) -> None:

@@ -29,6 +29,7 @@ class Servers:
         self._skips = not options.fail_on_server_down and not reached
         self._known = {server.name: server for server in options.servers if not server.is_lookup}
         lookups = [server for server in options.servers if server.is_lookup]
+        self.lookup_names = frozenset(server.name for server in lookups)
         self._discovery = Discovery(lookups, frozenset(self._known), self._identify)
         self._clients: dict[str, ServiceClient] = {}
 

@@ -187,7 +187,18 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._held.accept(again)
         listed = {each.server for each in surveys.values()}
         self._again = {server: queues for server, queues in self._again.items() if server not in listed}
-        return _stated(known, positions, surveys, self._options.subscription.includes).encode()
+        stated = _stated(known, positions, surveys, self._options.subscription.includes)
+        self._note_origins(stated, surveys)
+        return stated.encode()
+
+    def _note_origins(self, end: Checkpoint, surveys: Mapping[str, Listed]) -> None:
+        """Note in *end* which of the logs are there by a DNS name: only these can vanish from it."""
+        for log in surveys:
+            place = self._fleet.place_of(log)
+            if place is not None:
+                end.origins[log] = place.origin
+            else:
+                end.origins.pop(log, None)
 
     def _aim_at_late(self, surveys: Mapping[str, Listed]) -> None:
         """Let a run that ends read the logs, too, whose servers were down when it began."""
@@ -416,7 +427,7 @@ def _stated(
     known: Checkpoint, positions: Offset, surveys: Mapping[str, Listed], includes: Callable[[str], bool]
 ) -> Checkpoint:
     """Return *positions* with the states of their logs, as they were listed; the others keep the states they had."""
-    end = Checkpoint(positions, dict(known.servers), dict(known.at), dict(known.marks))
+    end = Checkpoint(positions, dict(known.servers), dict(known.at), dict(known.marks), dict(known.origins))
     for log, listed in surveys.items():
         end.servers[log] = listed.server
         if listed.at is not None:

@@ -72,6 +72,29 @@ def test_services_come_go_and_move(new_service: NewService, addresses: list[str]
     assert query.rows[7:] == rows_of("wal-1", "q", 3, 5)
 
 
+def test_only_services_that_were_found_by_a_name_can_vanish_from_it(
+    new_service: NewService, addresses: list[str]
+) -> None:
+    """A server, or a DNS name, that the options leave out is not missed, also if they have other DNS names."""
+    services = [new_service(host=f"127.0.0.{at}", name=f"wal-{at}") for at in range(1, 4)]
+    for service in services:
+        service.append("q", numbered("q", 0, 3))
+    names = [f"{name}=dns+http://localhost:{each.port}" for name, each in zip("xy", services[:2], strict=True)]
+    addresses[:] = ["127.0.0.1", "127.0.0.2"]
+    query = Query(",".join([*names, f"z={services[2].url}"]), failOnServerDown="false")
+    query.drain()
+    assert len(query.rows) == 9
+    query.options |= {"servers": names[0], "failOnServerDown": "true"}
+    addresses[:] = ["127.0.0.1"]
+    services[0].append("q", numbered("q", 3, 4))
+    query.drain()
+    assert query.rows[9:] == rows_of("wal-1", "q", 3, 4)
+    addresses.clear()
+    query.options["servers"] = f"{names[0]},z={services[2].url}"
+    with pytest.raises(ServerDownError, match=r"server 'wal-1' at dns.*no address has its log"):
+        query.drain()
+
+
 @pytest.mark.parametrize("returns", [True, False])
 def test_a_batch_that_was_begun_waits_for_a_service_that_its_name_lacks(
     new_service: NewService, addresses: list[str], monkeypatch: pytest.MonkeyPatch, returns: bool
