@@ -171,6 +171,10 @@ class Fleet:
                 standing.back[log] = evidence
         return known, standing
 
+    def repeated(self, call: Callable[[], T]) -> T:
+        """Return what *call* returns; if servers are found by DNS names, as `Outages.repeated` does."""
+        return self._outages.repeated(call) if self.servers.lookups else call()
+
     def forgotten(self, known: Checkpoint, found: Mapping[str, Listed] | None = None) -> frozenset[str]:
         """Return the logs of *known* that the options forget.
 

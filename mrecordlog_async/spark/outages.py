@@ -7,7 +7,7 @@
 | false | is skipped |
 
 A server that refuses to list its queues (a wrong token, or another program at its address) is down, too. With `true` it
-fails the query at once.
+fails the query at once. One that was found by a DNS name is waited for wherever that name finds it.
 
 One that is skipped gets no request but a probe in the background, after a pause that grows up to `PAUSE_SECONDS_MAX`.
 So a server that hangs delays the others once, by one timeout.
@@ -18,12 +18,15 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.probe import Probe
 
 logger = logging.getLogger("mrecordlog_async.spark")
+
+T = TypeVar("T")
 
 PAUSE_SECONDS = 1.0
 PAUSE_SECONDS_MAX = 10.0
@@ -120,6 +123,21 @@ class Outages:
             if not waits or now >= self._since.get(name, now) + self._wait_seconds:
                 raise self._errors[name]
         _sleep(POLL_SECONDS)
+
+    def repeated(self, call: Callable[[], T]) -> T:
+        """Return what *call* returns, and repeat it for as long as a server is waited for that may move meanwhile.
+
+        Raises:
+            ServerDownError: a server was down for too long, or none has responded before.
+        """
+        waits, begun = self._fails and self.has_reached_any, _clock()
+        while True:
+            try:
+                return call()
+            except ServerDownError:
+                if not waits or _clock() >= begun + self._wait_seconds:
+                    raise
+            _sleep(POLL_SECONDS)
 
     def _pause(self, name: str) -> None:
         pause = self._pauses.get(name, PAUSE_SECONDS)

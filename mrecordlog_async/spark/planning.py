@@ -213,8 +213,9 @@ def _plan_pieces(fleet: Fleet, key: str, starts: list[PlanStart], names: Mapping
         except ServerDownError as error:
             if key not in names:  # a table: nothing was begun
                 raise
+            fleet._places.pop(key, None)  # also if this is called again: it may be elsewhere by then
             fleet.report_down(error)
-        del fleet._places[key]
+        fleet._places.pop(key, None)
         fleet.locate({key}, names)
 
 

@@ -12,7 +12,10 @@ from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.responses import LogHistory
 
 SKIPPED_TIMEOUT_SECONDS = 10.0
-"""How long one response may take if servers that do not respond are skipped: so long the others wait for it, once."""
+"""How long one response may take if servers that do not respond are skipped: so long the others wait for it, once.
+
+Also if they may be at another address meanwhile.
+"""
 
 
 class Servers:
@@ -89,6 +92,8 @@ class Servers:
         timeout, retries, patience = options.timeout_seconds, options.retries, self._patience_seconds
         if self._skips:  # the probes try again
             timeout, retries, patience = min(timeout, SKIPPED_TIMEOUT_SECONDS), 0, 0.0
+        elif server.origin and patience and not self._reached:  # `Outages.repeated` waits, for another address, too
+            timeout, patience = min(timeout, SKIPPED_TIMEOUT_SECONDS), 0.0
         return ServiceClient(
             server,
             token=options.token_of(server.origin or server.name),

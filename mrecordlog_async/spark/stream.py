@@ -109,7 +109,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Remember where the queues end now: the run stops there."""
-        _, standing = self._fleet.standing(Checkpoint())
+        _, standing = self._fleet.repeated(lambda: self._fleet.standing(Checkpoint()))
         self._target = {log: _ends(listed.queues) for log, listed in standing.logs.items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -124,7 +124,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reopened, changing, refused = 0, "", False
         while reopened < REOPENED_MAX:
             try:
-                end = self._next(start, limit)
+                end = self._fleet.repeated(lambda: self._next(start, limit))
             except ReopenedError as error:
                 logger.info("a log was reopened between two requests; listing it again")
                 reopened, changing = reopened + 1, error.server
@@ -297,6 +297,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             OptionError: a log that the options forget is there: its part of the batch would never be read.
         """
+        return self._fleet.repeated(lambda: self._partitions(start, end))
+
+    def _partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         last = Checkpoint.decode(end)
         if self._committed.must_begin:  # a batch that runs again after a restart must not run for another holder
             self._readable(last)
@@ -313,10 +316,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._committed.releases and end != self._settled:
             with suppress(ReopenedError, HeldBackError):  # the next trigger does it, or reports it
-                known, surveys, again = self._readable(Checkpoint.decode(end))
-                for log in again:
-                    del surveys[log]
-                self._committed.release(self._check(known, surveys), surveys)
+                self._fleet.repeated(lambda: self._release(end))
+
+    def _release(self, end: dict[str, Any]) -> None:
+        known, surveys, again = self._readable(Checkpoint.decode(end))
+        for log in again:
+            del surveys[log]
+        self._committed.release(self._check(known, surveys), surveys)
 
     def expect_kept(self) -> None:
         """Log no warning about queues that keep what is released."""

@@ -128,6 +128,47 @@ def test_a_batch_that_was_begun_waits_for_a_service_that_its_name_lacks(
         assert times[-1] == 60.0
 
 
+@pytest.mark.parametrize("returns", [True, False])
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_stream_that_waits_for_a_service_finds_it_at_another_address(
+    new_service: NewService, addresses: list[str], monkeypatch: pytest.MonkeyPatch, begun: bool, returns: bool
+) -> None:
+    """A pod that is replaced has another address: it is waited for there, also if its batch was planned before."""
+    first = new_service(host="127.0.0.1", name="wal-0")
+    second = new_service(host="127.0.0.2", port=first.port, name="wal-1")
+    addresses[:] = ["127.0.0.1", "127.0.0.2"]
+    for service in (first, second):
+        service.append("q", numbered("q", 0, 3))
+    query = Query(f"wal=dns+http://localhost:{first.port}", serverWait="60")
+    while query.step():
+        pass
+    second.append("q", numbered("q", 3, 5))
+    if begun:
+        query.planned = query.reader.latestOffset(query.committed, query.reader.getDefaultReadLimit())
+        query.reader._plans = {}  # otherwise only the task needs the service
+    second.stop()
+    addresses.remove("127.0.0.2")
+    times = [0.0]
+
+    def pause(seconds: float) -> None:
+        times.append(times[-1] + 10.0)
+        if returns and len(times) == 3:
+            second.host = "127.0.0.3"
+            second.start()
+            addresses.append("127.0.0.3")
+        look(query)
+
+    monkeypatch.setattr(outages, "_clock", lambda: times[-1])
+    monkeypatch.setattr(outages, "_sleep", pause)
+    if returns:
+        assert query.step()
+        assert query.rows[6:] == rows_of("wal-1", "q", 3, 5)
+    else:
+        with pytest.raises(ServerDownError, match=r"server 'wal-1' at http"):
+            query.step()
+        assert times[-1] == 60.0
+
+
 def test_each_service_of_a_name_has_the_token_of_that_name(new_service: NewService, addresses: list[str]) -> None:
     """`token.NAME` is for all services that the name stands for; a wrong one is refused at the first look."""
     service = new_service("0123456789abcdef")
