@@ -85,12 +85,18 @@ def lifespan(
 
     Returns:
         A lifespan for `FastAPI(lifespan=...)`. Entering it raises LogLockedError if another process has the log open,
-            or another error of `MultiRecordLog.open`.
+            ValueError if the application has a log already, or another error of `MultiRecordLog.open`.
     """
     declared = check_queues(queues)
 
     @asynccontextmanager
     async def hold_open(app: FastAPI) -> AsyncIterator[Any]:
+        present = getattr(app.state, STATE_NAME, None)
+        if isinstance(present, MultiRecordLog) and present.state is LogState.OPEN:
+            raise ValueError(
+                f"the application has a log already, {present.directory!r}: open other logs with MultiRecordLog.open "
+                "in your own lifespan"
+            )
         async with AsyncExitStack() as stack:
             log = await stack.enter_async_context(embedded(directory, declared, workers, log_options))
             setattr(app.state, STATE_NAME, log)

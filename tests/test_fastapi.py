@@ -38,6 +38,18 @@ async def test_fastapi_lifespans_are_composed(directory: Path) -> None:
     assert log.state is LogState.CLOSED
 
 
+async def test_fastapi_refuses_a_second_log(directory: Path) -> None:
+    """`Log` means one log: records would go to the other one. The first one is closed, and the app can start again."""
+    second = directory / "second"
+    app = FastAPI(lifespan=lifespan(directory / "first", lifespan(second)))
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"has a log already, '.*first': open other logs with MultiRecordLog.open"):
+            async with app.router.lifespan_context(app):
+                raise AssertionError
+        assert log_of(app).state is LogState.CLOSED
+    assert not second.exists()
+
+
 async def test_workers_take_what_is_there_before_the_log_closes(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
