@@ -16,12 +16,15 @@ they fork their workers. Tails and producers belong to the process that made the
 
 from __future__ import annotations
 
+import asyncio
 import os
 import threading
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, TypeVar, overload
 from uuid import UUID
@@ -40,6 +43,7 @@ from mrecordlog_async.protocol.log_schemas import LogResponse
 from mrecordlog_async.protocol.schemas import StatsResponse
 
 T = TypeVar("T")
+Taken = TypeVar("Taken", Record, Batch)
 
 
 class BlockingRecordLogClient:
@@ -354,11 +358,16 @@ class _BlockingReader(_Blocking[T], Iterator[Record]):
 
     _inner: Any
 
+    def __init__(self, owner: BlockingRecordLogClient, thread: LoopThread, inner: T) -> None:
+        super().__init__(owner, thread, inner)
+        self._turn = asyncio.Lock()  # of the thread's loop
+        self._interrupted: deque[list[tuple[Tail, Record | Batch | None]]] = deque()
+
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Record:
-        record = self._thread.call(_next_of(self._inner))
+        record: Record | None = self._take(partial(anext, self._inner, None))
         if record is None:
             raise StopIteration
         return record
@@ -371,10 +380,8 @@ class _BlockingReader(_Blocking[T], Iterator[Record]):
         max_wait: float | None = BATCH_SECONDS,
     ) -> Batch | None:
         """Return the next records together, None once no more can come; see `RecordLogClient`."""
-        found: Batch | None = self._thread.call(
-            self._inner.batch(max_records=max_records, max_bytes=max_bytes, max_wait=max_wait)
-        )
-        return found
+        limits = {"max_records": max_records, "max_bytes": max_bytes, "max_wait": max_wait}
+        return self._take(partial(self._inner.batch, **limits))
 
     def batches(
         self,
@@ -387,6 +394,31 @@ class _BlockingReader(_Blocking[T], Iterator[Record]):
         while (batch := self.batch(max_records=max_records, max_bytes=max_bytes, max_wait=max_wait)) is not None:
             yield batch
 
+    def _take(self, take: Callable[[], Awaitable[Taken | None]]) -> Taken | None:
+        """Return what *take* takes. If a signal handler raises during the call, the next one takes it again."""
+        taken: list[tuple[Tail, Taken | None]] = []
+        try:
+            self._thread.call(self._taking(take, taken))
+        except BaseException:
+            self._interrupted.append(taken)  # type: ignore[arg-type]  # only read from now on
+            raise
+        return taken[0][1]
+
+    async def _taking(
+        self, take: Callable[[], Awaitable[Taken | None]], taken: list[tuple[Tail, Taken | None]]
+    ) -> None:
+        async with self._turn:  # an interrupted call has ended, and what it took until then is in its list
+            while self._interrupted:
+                for tail, found in self._interrupted.popleft():
+                    if found is not None:
+                        tail.return_to(found)
+            tail = self._tail()
+            taken.append((tail, await take()))
+
+    def _tail(self) -> Tail:
+        """Return what reads the records now: a consumer that is entered or moved reads with another one."""
+        raise NotImplementedError
+
 
 class BlockingTail(_BlockingReader[Tail]):
     """The records of a queue from a position on: iterate over them, or take batches. Any thread may call."""
@@ -396,6 +428,10 @@ class BlockingTail(_BlockingReader[Tail]):
         """The lowest position that may be handed out next; None before the first call of a tail without *start*."""
         position: int | None = self._inner.position
         return position
+
+    def _tail(self) -> Tail:
+        tail: Tail = self._inner
+        return tail
 
 
 class BlockingConsumer(_BlockingReader[Consumer]):
@@ -444,9 +480,9 @@ class BlockingConsumer(_BlockingReader[Consumer]):
         """Continue at *position*, forward or back, durably; return it."""
         return int(self._thread.call(self._inner.seek(position)))
 
-
-async def _next_of(reader: Tail | Consumer) -> Record | None:
-    return await anext(reader, None)
+    def _tail(self) -> Tail:
+        consumer: Consumer = self._inner
+        return consumer._reader()
 
 
 class BlockingProducer(_Blocking[Producer]):

@@ -69,6 +69,7 @@ class Tail(AsyncIterator[Record]):
         self._records: Iterator[Record] = iter(())
         self._reached = 0  # the queue's next position was there, or further
         self._ended = False
+        self._turn = asyncio.Lock()  # tasks that share the tail read one after the other, each from another position
 
     @property
     def position(self) -> int | None:
@@ -79,14 +80,23 @@ class Tail(AsyncIterator[Record]):
         return self
 
     async def __anext__(self) -> Record:
-        while True:
-            for record in self._records:
-                self._position = record.position + 1
-                return record
-            page = await self._page(None, PAGE_BYTES, WAIT_SECONDS)
-            if page is None:
-                raise StopAsyncIteration
-            self._records = chain.from_iterable(run.records() for run in page.runs)
+        record = self._next_at_hand()
+        if record is None:
+            async with self._turn:
+                record = self._next_at_hand()  # another task may have read while this one waited
+                while record is None:
+                    page = await self._page(None, PAGE_BYTES, WAIT_SECONDS)
+                    if page is None:
+                        raise StopAsyncIteration
+                    self._records = chain.from_iterable(run.records() for run in page.runs)
+                    record = self._next_at_hand()
+        return record
+
+    def _next_at_hand(self) -> Record | None:
+        for record in self._records:
+            self._position = record.position + 1
+            return record
+        return None
 
     async def batch(
         self,
@@ -113,6 +123,10 @@ class Tail(AsyncIterator[Record]):
             ValueError: A limit is below 1, or the time is negative.
         """
         limits = BatchLimits.checked(max_records, max_bytes, max_wait)
+        async with self._turn:
+            return await self._batch(limits)
+
+    async def _batch(self, limits: BatchLimits) -> Batch | None:
         self._records = iter(())  # they are read again from the position after the last one that was handed out
         page = await self._page(limits.records, limits.bytes, WAIT_SECONDS)
         if page is None:
@@ -143,6 +157,14 @@ class Tail(AsyncIterator[Record]):
         """End the tail. Not needed for one that is no longer used: it keeps nothing open."""
         self._ended = True
         self._records = iter(())
+
+    def return_to(self, found: Record | Batch) -> None:
+        """Hand out *found*, and what comes after it, again: its caller did not receive it."""
+        position = found.position if isinstance(found, Record) else found.first_position
+        if self._position is None or position < self._position:
+            self._position = position
+            self._records = iter(())
+            self._ended = False  # the end is found again
 
     async def _page(self, records: int | None, size: int, wait_seconds: int) -> Page | None:
         """Return the next page with records; None once the tail has ended."""

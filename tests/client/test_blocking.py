@@ -12,6 +12,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,9 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import pytest
 
-from mrecordlog_async import LogClosedError, QueueNotFoundError
+from mrecordlog_async import Batch, LogClosedError, QueueNotFoundError
 from mrecordlog_async.client import BlockingRecordLogClient, RecordLogClient, blocking
+from mrecordlog_async.client.loop_thread import LoopThread
 from tests.serving import TIMEOUT_SECONDS, Process
 
 
@@ -104,6 +106,52 @@ def test_a_consumer_holds_a_position_in_a_with_block(client: BlockingRecordLogCl
             c.acknowledge(batch)
     assert client.consumers("q")["worker"].position == 3
     client.delete_consumer("q", "worker")
+
+
+def test_an_interrupted_call_of_a_reader_loses_no_record(client: BlockingRecordLogClient) -> None:
+    """A signal handler, such as one for a time limit, may raise once the records are there: the next call returns them.
+
+    Entering and seeking begin at their position, also after such a call.
+    """
+    client.append_records("q", None, [b"%d" % number for number in range(9)])
+    tail = client.tail("q")
+    with interrupted():
+        tail.batch(max_records=2)
+    assert positions(tail.batch(max_records=2)) == [0, 1]
+    with interrupted():
+        next(tail)
+    assert [next(tail).position, next(tail).position] == [2, 3]
+    with client.consumer("q", "worker") as c:
+        with interrupted():
+            c.batch(max_records=2)
+        assert positions(c.batch(max_records=2)) + positions(c.batch(max_records=1)) == [0, 1, 2]
+        with interrupted():
+            c.batch(max_records=2)
+        assert c.seek(7) == 7
+        assert next(c).position == 7
+        with interrupted():
+            next(c)
+    with c:
+        assert next(c).position == 7
+    client.delete_consumer("q", "worker")
+
+
+@contextmanager
+def interrupted() -> Iterator[None]:
+    """Raise in the calling thread once its call has returned on the loop's thread."""
+    call = LoopThread.call
+
+    def call_and_raise(self: LoopThread, coroutine: Any) -> Any:
+        call(self, coroutine)
+        raise InterruptedError
+
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(InterruptedError):
+        patched.setattr(LoopThread, "call", call_and_raise)
+        yield
+
+
+def positions(batch: Batch | None) -> list[int]:
+    return [record.position for record in batch or ()]
 
 
 def test_many_threads_share_one_client_and_one_producer(client: BlockingRecordLogClient) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from mrecordlog_async import (
+    Batch,
     ConsumerNameError,
     Limits,
     LogFullError,
@@ -20,6 +21,7 @@ from mrecordlog_async import (
     QueueNotFoundError,
     QueueOptions,
     QueueOptionsError,
+    Record,
     RecordTooLargeError,
 )
 from mrecordlog_async.client import (
@@ -245,6 +247,23 @@ async def test_batches_by_number_bytes_and_time(served: Served) -> None:
         assert [batch async for batch in tail.batches()] == []
         with pytest.raises(ValueError, match="max_records must be at least 1"):
             tail.batches(max_records=0)
+
+
+async def test_tasks_that_share_a_tail_share_its_records(served: Served) -> None:
+    """As with a tail of the log: no record is handed out twice, alone or in a batch."""
+    await served.log.append_records("q", None, [b"%d" % number for number in range(8)])
+    async with RecordLogClient(served.url) as client:
+        tail = client.tail("q")
+        records = await asyncio.gather(anext(tail), anext(tail), anext(tail), anext(tail))
+        assert sorted(record.position for record in records) == [0, 1, 2, 3]
+        batches = await asyncio.gather(tail.batch(max_records=2), anext(tail), tail.batch(max_records=1))
+        assert tail.position == 8
+        assert sorted(position_of(found) for found in batches) == [4, 6, 7]
+
+
+def position_of(found: Batch | Record | None) -> int:
+    assert found is not None
+    return found.position if isinstance(found, Record) else found.first_position
 
 
 async def test_a_tail_waits_for_more_and_ends_with_its_queue(served: Served) -> None:
