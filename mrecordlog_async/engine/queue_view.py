@@ -71,9 +71,20 @@ class QueueView:
         self.first_position = position + 1
         self.next_position = max(self.next_position, self.first_position)
         self._held = None
+        self._forget_dead_runs()
         for name, state in self.consumers.items():
             if state.position <= position:
                 self.set_consumer(name, state._replace(position=position + 1))
+
+    def _forget_dead_runs(self) -> None:
+        """Forget planned runs that are truncated: a small queue that drops its oldest records may plan thousands.
+
+        The last one stays: it is the last append.
+        """
+        dead = 0
+        while dead < len(self.planned) - 1 and self.planned[dead + 1].first_position <= self.first_position:
+            dead += 1
+        del self.planned[:dead]
 
     def configure(self, options: OptionValues | None) -> None:
         """Plan other options."""

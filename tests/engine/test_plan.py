@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import given, settings
 
+from mrecordlog_async.engine import plan_appends
 from mrecordlog_async.engine.commands import Append, AppendGroup, Command, CreateQueue, DeleteQueue, TruncateQueue
 from mrecordlog_async.engine.commit import PlannedMany, PlannedRun
 from mrecordlog_async.engine.encode import build_records
 from mrecordlog_async.engine.plan import plan
 from mrecordlog_async.engine.plan_appends import RUN_RECORDS_MIN
 from mrecordlog_async.engine.planner import Outcome
+from mrecordlog_async.engine.queue_view import PlannedSingles, QueueView
 from mrecordlog_async.errors import LogFullError, PositionInPastError, QueueNameError, QueueNotFoundError
 from mrecordlog_async.format import record as log_record
 from mrecordlog_async.format import runs as log_runs
@@ -134,6 +138,43 @@ async def test_groups_of_one_batch_go_on_where_the_group_before_them_ended() -> 
         PlannedRun(1, 4, [b"d"]),
     ]
     assert later == [[2, 0], [1, 3], 4]
+
+
+async def test_the_cost_of_a_group_does_not_depend_on_how_many_came_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Groups of a batch with commands between them are compared with a few of the groups before them, not with all."""
+    queues = Queues(1)
+    for number in range(1, 401):
+        queues.apply(0, log_record.Create(number, f"q{number}"))
+    groups = [singles((f"q{number}", b"x"), (f"q{number + 1}", b"y")) for number in range(1, 401, 2)]
+    kept = Counter[str]()
+
+    def counted(*arguments: Any) -> PlannedSingles:
+        kept["groups"] += 1
+        return PlannedSingles(*arguments)
+
+    monkeypatch.setattr(plan_appends, "PlannedSingles", counted)
+    made = plan(groups, queues, Limits())
+    assert made.records == [PlannedMany([n, n + 1], [0, 0], [b"x", b"y"]) for n in range(1, 401, 2)]
+    assert [outcome.value for outcome in made.outcomes] == [[0, 0]] * 200
+    assert kept["groups"] <= 10
+
+
+async def test_the_cost_of_a_record_in_a_small_queue_does_not_depend_on_what_was_dropped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A batch that fills a queue of ten records a hundred times over looks at ten records at a time."""
+    queues, looked_at = state(), list[int]()
+    queues.apply(0, log_record.Options(1, log_record.OptionValues(log_record.DROP_OLDEST, 0, 10, 0)))
+    runs_of = QueueView._runs
+
+    def counted(view: QueueView, start: int, stop: int) -> list[Run]:
+        looked_at.append(len(view.planned))
+        return runs_of(view, start, stop)
+
+    monkeypatch.setattr(QueueView, "_runs", counted)
+    made = plan([group("q", *[b"x"] * 1_000)], queues, Limits())
+    assert made.outcomes[0].value == [*range(2, 1_002)]
+    assert 1 < max(looked_at) <= 11
 
 
 async def test_commands_between_groups_keep_their_place() -> None:
