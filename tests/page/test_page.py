@@ -197,6 +197,31 @@ def test_the_newest_records_are_shown_however_large_they_are(window: Browser, se
     assert positions == [str(number) for number in range(10, 30)]
 
 
+def test_a_late_response_does_not_replace_records_that_were_read_after_it(window: Browser, service: Process) -> None:
+    """They may be of another queue, or of one that is followed meanwhile; nor does a late error."""
+    window.open(service.address)
+    shown = window.run(
+        """
+        let arrive, fail;
+        const late = attempt(() => new Promise((resolve) => arrive = resolve));
+        const failed = attempt(() => new Promise((_, reject) => fail = reject));
+        return attempt(async () => [{ position: 1, payload: btoa("new") }])
+            .then(() => { arrive([{ position: 0, payload: btoa("old") }]); fail(new Error("late")); })
+            .then(() => Promise.all([late, failed]))
+            .then(() => [$("records").textContent, $("read-note").textContent]);
+        """
+    )
+    assert shown == ["1  new", "1 record"]
+    append(service, "q", b"a")
+    window.type("queue", "q")
+    window.run("attempt(() => new Promise((resolve) => window.arrive = resolve).finally(() => window.arrived = true))")
+    window.run("document.getElementById('follow').click()")
+    window.wait_for("the tail", lambda: window.text("read-note") == "waiting for records")
+    window.run("window.arrive([{ position: 0, payload: btoa('old') }])")
+    window.wait_for("the response", lambda: window.run("return window.arrived"))
+    assert (window.text("records"), window.text("read-note")) == ("", "waiting for records")
+
+
 def test_new_records_are_followed(window: Browser, service: Process) -> None:
     """Follow shows records as they are stored, until it is pressed again."""
     append(service, "orders", b"before")

@@ -1,6 +1,6 @@
 // One queue: its records as text, JSON or hex, its consumers, and an append.
 const NEWEST = 20, LINES = 500, SHOWN_BYTES = 4096;
-let shown = [], following = null;
+let shown = [], following = null, attempts = 0;
 
 function selectQueue(name) {
   $("queue").value = name;
@@ -19,10 +19,13 @@ async function read(query) {
   return Object.assign(records, { next: BigInt(response.headers.get("X-Next-Position")) });
 }
 async function attempt(action) {
+  const mine = ++attempts;  // what an earlier one finds may come later, and be of another queue
   stopFollowing();
   try {
-    showRecords(await action());
+    const found = await action();
+    if (mine === attempts) showRecords(found);
   } catch (error) {
+    if (mine !== attempts) return;
     showRecords([]);
     $("read-note").textContent = error instanceof TypeError ? "the service cannot be reached" : error.message;
   }
@@ -88,6 +91,7 @@ function stopFollowing() {
 async function startFollowing() {
   const mine = following = new AbortController(), start = $("start").value.trim() || "next";
   $("follow").setAttribute("aria-pressed", "true");
+  attempts++;
   showRecords([]);
   $("read-note").textContent = "waiting for records";
   try {
