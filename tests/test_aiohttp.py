@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession, UnixConnector, web
 
-from mrecordlog_async import LogLockedError, LogState, MultiRecordLog
+from mrecordlog_async import LogLockedError, LogState, MultiRecordLog, QueueNotFoundError
 from mrecordlog_async.aiohttp import LOG, setup
+from mrecordlog_async.client import RecordLogClient
 from mrecordlog_async.service import ServiceOptions
 from mrecordlog_async.service.app import SERVICE
 from mrecordlog_async.service.routes import records
@@ -128,6 +129,26 @@ async def test_a_host_applications_signals_see_every_response(directory: Path) -
         session.post(url + "/wal/v1/queues/q/records?create=1", data=b"a") as response,
     ):
         assert (response.status, response.headers["X-Request-Id"]) == (200, "7")
+
+
+async def test_a_client_works_where_responses_are_compressed(directory: Path) -> None:
+    """An application, or a proxy, compresses them for clients that take it; this one wants them as they are."""
+
+    @web.middleware
+    async def compress(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        response = await handler(request)
+        response.enable_compression()
+        return response
+
+    app = web.Application(middlewares=[compress])
+    setup(app, directory, prefix="/wal")
+    async with serving_app(app) as url, RecordLogClient(f"{url}/wal") as client:
+        assert await client.append("q", b"a" * 10_000, create=True) == 0
+        assert [record.payload async for record in client.range("q")] == [b"a" * 10_000]
+        with pytest.raises(QueueNotFoundError):
+            await client.queue_summary("other")
 
 
 async def test_a_second_application_on_the_directory_does_not_start(directory: Path) -> None:

@@ -59,7 +59,8 @@ class Transport:
         self._silence = self._silence_of(0.0)
         self._connections = connections
         self._slots = asyncio.Semaphore(connections)  # in order of arrival, unlike aiohttp's own limit
-        self._headers: dict[str, str] = {}
+        # aiohttp would offer gzip, and proxies and applications in front of the service would use it.
+        self._headers = {"Accept-Encoding": "identity"}
         self._set_token(token)
         if log_id is not None:
             self._headers[LOG_ID] = log_id
