@@ -46,7 +46,8 @@ class RecordLogClient(Changes, Consumers):
             if another log responds at the address. None for whichever responds.
 
     Raises:
-        ValueError: *url* is not the URL of a service, or *token* holds a line break; raised at once.
+        ValueError: *url* is not the URL of a service, *token* holds a line break, or there is a token and the URL has a
+            user name; raised at once.
         QueueNotFoundError: The queue does not exist; raised by every method that names one, except `queue_exists` and
             those that create it.
         ServiceError: The service refused for a reason that the log itself does not have, such as a missing token; see

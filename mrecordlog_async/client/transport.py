@@ -94,6 +94,8 @@ class Transport:
     def _set_token(self, token: str | None) -> None:
         check_token(token)
         self._headers.pop("Authorization", None)
+        if token and URL(self._base).user is not None:
+            raise ValueError("the URL has a user name, and a request cannot have a token as well: leave one out")
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
 

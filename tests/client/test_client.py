@@ -165,6 +165,13 @@ def test_a_token_with_its_line_break_is_refused_at_once() -> None:
         RecordLogFleet("a=http://localhost:8080", tokens={"a": "0123456789abcdef\r\n"})
 
 
+def test_a_user_name_next_to_a_token_is_refused_at_once() -> None:
+    """A request has one of them, and every request would raise an error that names neither."""
+    with pytest.raises(ValueError, match="the URL has a user name, and a request cannot have a token as well"):
+        RecordLogClient("http://user:password@localhost:8080", token="0123456789abcdef")
+    RecordLogClient("http://user:password@localhost:8080")
+
+
 async def test_errors_are_those_of_the_log(directory: Path) -> None:
     """Handlers written for the log work for the client."""
     limits = Limits(record_bytes=1_000, memory_bytes=20_000, pending_bytes=10_000)
