@@ -35,7 +35,7 @@ from mrecordlog_async.client.consumer import Consumer
 from mrecordlog_async.client.loop_thread import CLOSED, LoopThread
 from mrecordlog_async.client.producer import Producer
 from mrecordlog_async.client.tail import Tail
-from mrecordlog_async.client.transport import Payload, check_url
+from mrecordlog_async.client.transport import Payload
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.model import Batch, ConsumerSummary, QueueSummary, Record, Run, Start, Times
 from mrecordlog_async.options import QueueOptions
@@ -57,12 +57,12 @@ class BlockingRecordLogClient:
             `response_seconds`, `connections`, `log_id`.
 
     Raises:
-        ValueError: *url* is not the URL of a service; raised at once.
+        TypeError, ValueError: What `RecordLogClient` refuses at once, such as a token with a line break.
         LogClosedError: This client is closed.
     """
 
     def __init__(self, url: str, **options: Any) -> None:
-        check_url(url)
+        RecordLogClient(url, **options)  # refuses what it refuses now, and not in the first call
         self.url = url
         self._options = options
         self._lock = threading.Lock()

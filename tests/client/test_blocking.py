@@ -185,6 +185,13 @@ def test_close_ends_calls_of_other_threads(url: str, client: BlockingRecordLogCl
             call()
 
 
+@pytest.mark.parametrize("options", [{"token": "0123456789abcdef\n"}, {"tokens": "a"}])
+def test_what_the_client_refuses_at_once_is_refused_at_once(url: str, options: dict[str, str]) -> None:
+    """Not in the first call, which may be made in another process, long after."""
+    with pytest.raises((TypeError, ValueError), match=r"pass token\.strip|unexpected keyword argument"):
+        BlockingRecordLogClient(url, **options)
+
+
 def test_a_client_that_was_not_used_has_no_thread(url: str) -> None:
     """Servers make it before they fork their workers."""
     before = threads_of_clients()
