@@ -86,7 +86,10 @@ class Replay:
 
 
 async def replay(file: Path, directory: Path) -> int:
-    lines = file.read_bytes().splitlines()
+    try:
+        lines = file.read_bytes().splitlines()
+    except OSError as error:
+        raise SystemExit(f"{file}: {error.strerror}; name another file") from error
     if not lines:
         raise SystemExit(f"{file} has no lines")
     server, run = Server(directory), Replay(lines)
@@ -117,7 +120,7 @@ async def replay(file: Path, directory: Path) -> int:
             print(f"at the end: {len(again)} lines, {'the same file' if again == lines else 'NOT the same file'}")
     finally:
         code = server.stop()
-    print(f"the service ended with exit code {code}; its log is in {directory}")
+    print(f"the service ended with exit code {code}")
     return 0 if not lost and not wrong and again == lines else 1
 
 
@@ -141,7 +144,9 @@ def main() -> int:
     if arguments.dir is not None:
         if arguments.dir.exists() and os.listdir(arguments.dir):
             parser.error(f"{arguments.dir} is not empty")
-        return asyncio.run(replay(arguments.file, arguments.dir))
+        code = asyncio.run(replay(arguments.file, arguments.dir))
+        print(f"its log is in {arguments.dir}")
+        return code
     with tempfile.TemporaryDirectory() as directory:
         return asyncio.run(replay(arguments.file, Path(directory) / "wal"))
 

@@ -1,6 +1,8 @@
 """Two consumers of one queue, each at its own pace. A record is removed once both have acknowledged it.
 
-python examples/two_consumers.py ./wal
+python examples/two_consumers.py ./two_consumers
+
+The queue keeps the options that it was created with: use a directory where it does not exist yet.
 """
 
 import asyncio
@@ -30,4 +32,4 @@ async def main(directory: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "./wal"))
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "./two_consumers"))

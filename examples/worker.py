@@ -1,10 +1,11 @@
 """A worker next to the program that stores its records: it takes batches, delivers them and acknowledges them.
 
-    seq 1 1000 | python examples/worker.py ./wal
-    seq 1001 2000 | python examples/worker.py ./wal
+    seq 1 1000 | python examples/worker.py ./work
+    seq 1001 2000 | python examples/worker.py ./work
 
 Each line of the input becomes a record. The worker prints what it delivers. Stop the program at any moment, also with
 `kill -9`: the next run continues after the last acknowledgement, so a record may be delivered twice, but none is lost.
+The queue keeps the options that it was created with: use a directory where it does not exist yet.
 """
 
 import asyncio
@@ -36,4 +37,4 @@ async def main(directory: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "./wal"))
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "./work"))

@@ -62,7 +62,8 @@ def setup(
         app: The application. Add handlers and other `cleanup_ctx` entries as usual; entries added after this call may
             use `app[LOG]`.
         directory: The directory of the log; it is created if it does not exist.
-        queues: Queues to create if they do not exist: names, or `QueueOptions` by name.
+        queues: Queues to create if they do not exist: names, or `QueueOptions` by name. One that exists keeps its
+            options.
         workers: Coroutine functions that take the log, such as consumers. They run next to the application. After it
             ends, the log is drained, which ends their loops over batches, and closed once they have returned.
         prefix: Path below which the whole HTTP API is served too, for example `"/wal"`. None: no API.

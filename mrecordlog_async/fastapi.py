@@ -78,7 +78,8 @@ def lifespan(
         directory: The directory of the log; it is created if it does not exist.
         inner: The application's own lifespan. It runs inside, so it may use `log_of(app)`. The log is added to the
             state that it yields, because mounted applications see that state and not the outer application.
-        queues: Queues to create if they do not exist: names, or `QueueOptions` by name.
+        queues: Queues to create if they do not exist: names, or `QueueOptions` by name. One that exists keeps its
+            options.
         workers: Coroutine functions that take the log, such as consumers. They run next to the application. After it
             ends, the log is drained, which ends their loops over batches, and closed once they have returned.
         log_options: Keyword arguments of `MultiRecordLog.open`.

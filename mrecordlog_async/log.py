@@ -43,7 +43,8 @@ class MultiRecordLog(DrainingLog):
 
     Every change raises LogClosedError once the log is closed or closing, or on another event loop, LogFailedError once
     a write or sync has failed, and OSError if the disk refuses it for another reason than a lack of space: then nothing
-    of it was written. A name that no new queue may have raises QueueNameError instead of QueueNotFoundError.
+    of it was written. A name that no new queue may have raises QueueNameError instead of QueueNotFoundError. Looking
+    up or reading a queue raises LogClosedError once the log is closed.
 
     Attributes:
         directory: Absolute path of the log's directory.
@@ -76,7 +77,7 @@ class MultiRecordLog(DrainingLog):
             limits: How much the log may hold.
             segment_bytes: Nominal size of a segment, at least 32 KiB.
             create: Create the directory and the log if they do not exist.
-            queues: Queues to create if they do not exist: names, or options by name.
+            queues: Queues to create if they do not exist: names, or options by name. One that exists keeps its options.
             recycle: Use the file of a segment without live records again for a later segment, instead of deleting it.
                 Appends to it are faster; it keeps up to *segment_bytes* of disk space, which are given back before an
                 append is refused for lack of space. Only under `PersistPolicy.always()`, on ext4 and XFS. Copy such

@@ -32,7 +32,7 @@ class RecordLogClient(Changes, Consumers):
 
     The client belongs to one event loop; many tasks may call its methods at once. Each call is retried while the
     service cannot be reached, is recovering or is full, for `retry_seconds` at most. It raises the same errors as the
-    log.
+    log. A change that is cancelled may be made or not: repeat an append with its position.
 
     Args:
         url: `http://host:port`, `https://host:port` or `unix:/path/to/socket`; with the path below which an application

@@ -67,7 +67,9 @@ class Session:
 
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Session]:
-    found = Session(tmp_path, free_port())
+    directory = tmp_path / "my clicks"  # a path with a space, as people have
+    directory.mkdir()
+    found = Session(directory, free_port())
     yield found
     found.end()
 

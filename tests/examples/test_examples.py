@@ -69,11 +69,20 @@ def test_replay_of_a_file_through_kill_9(tmp_path: Path) -> None:
     file.write_bytes(b"".join(b"%d %s\n" % (number, b"x" * (number % 90)) for number in range(3_000)))
     done = run(sys.executable, str(EXAMPLES / "replay_file.py"), str(file), "--dir", str(tmp_path / "wal"))
     assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith(f"its log is in {tmp_path / 'wal'}\n")
     assert "0 acknowledged ones are lost" in done.stdout
     assert "3000 lines, the same file" in done.stdout
     killed_at = re.search(r"after (\d+) acknowledged", done.stdout)
     assert killed_at is not None
     assert 1_500 <= int(killed_at[1]) < 3_000
+
+
+def test_replay_of_a_file_that_is_not_there(tmp_path: Path) -> None:
+    """One sentence names the file, and no service is started."""
+    missing = tmp_path / "lines.log"
+    done = run(sys.executable, str(EXAMPLES / "replay_file.py"), str(missing), "--dir", str(tmp_path / "wal"))
+    assert (done.returncode, done.stderr) == (1, f"{missing}: No such file or directory; name another file\n")
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("name", ["aiohttp_ingest", "batch_to_parquet"])

@@ -40,7 +40,8 @@ class RecordLogFleet:
 
     A record goes to one server: that of its key, as long as it takes records. Servers come and go: addresses are looked
     up and probed every 10 s, and after failures. The order of the records of a key is that of the calls on each server,
-    not across a fail-over and the return from it, and not for a record that waits for space.
+    not across a fail-over and the return from it, and not for a record that waits for space. A cancelled append may be
+    stored or not.
 
     Args:
         servers: URLs (`http://host:port`, `unix:/path`), also with names (`a=http://host:port`, or a mapping), or
