@@ -116,6 +116,10 @@ class Servers:
         if absent is not None and not is_known:
             raise absent
 
+    def of(self, log_id: str) -> One:
+        """Return the server that has this log, one of those that responded."""
+        return next(one for one in self._responding if one.log_id == log_id)
+
     def fail(self, one: One, error: RecordLogError) -> None:
         """Print to standard error what failed at a server, and remember it for the exit code."""
         print(f"mrecordlog: {one.server}: {explain(error, None)}", file=sys.stderr)

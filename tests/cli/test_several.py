@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from mrecordlog_async.cli.commands import consume
 from mrecordlog_async.cli.commands.top import _Sources
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.cli.services import open_fleet
@@ -104,6 +105,24 @@ def test_consume_once_says_that_a_server_was_not_read(services: str, run: Run) -
     store(services, "some")
     found = run("consume", f"{services},http://127.0.0.1:1", "some", "--consumer", "c", "--once")
     assert (found.code, sorted(found.out.split()), "http://127.0.0.1:1" in found.err) == (5, ["0", "1"], True)
+
+
+def test_consume_once_does_not_wait_for_ever_for_a_server_that_went_away(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The records of the others are handed out, and what was not read is known by the exit code."""
+    monkeypatch.setattr(consume, "AWAY_SECONDS", 0)
+    with Process(tmp_path / "a", ["--name", "wal-a"]) as a, Process(tmp_path / "b", ["--name", "wal-b"]) as b:
+        run("configure", f"{a.address},{b.address}", "q", "--create")
+        for url, records in ((a.address, 2), (b.address, 9)):
+            for _ in range(records):
+                store(url, "q")
+        assert b.process is not None
+        killing = f"cat; kill -9 {b.process.pid} 2> {os.devnull} || true"
+        once = ("consume", f"{a.address},{b.address}", "q", "--consumer", "c", "--once", "--batch", "1")
+        found = run(*once, "--exec", killing)
+        assert (found.code, "wal-b: " in found.err) == (5, True)
+        assert run("consumers", a.address, "q", "--json").out.count('"position": 2') == 1
 
 
 def test_a_refusal_of_one_server_is_named_and_the_others_do_the_work(services: str, run: Run) -> None:

@@ -35,6 +35,9 @@ BATCH_RECORDS = 1_000
 LOOK_SECONDS = 1.0
 """How long --once waits for a batch before it looks whether the records are still there: an age limit removes them."""
 
+AWAY_SECONDS = 30.0
+"""How long --once waits for a server that went away meanwhile: a restart takes less."""
+
 Take = Callable[[Batch], Awaitable[int]]
 """Takes a batch, and returns 0 if it may be acknowledged."""
 
@@ -75,12 +78,20 @@ async def _consume_fleet(arguments: argparse.Namespace) -> int:
                 del ends[last.log_id]
             return not ends
 
+        now, away_since = asyncio.get_running_loop().time, dict[str, float]()
+
         async def is_removed() -> bool:
             assert ends is not None, "only --once asks"
             for log_id, end in list(ends.items()):
-                with suppress(RecordLogError):  # it is away: its records are waited for
-                    if await _first_position(fleet.client(log_id), queue) >= end:
-                        del ends[log_id]
+                try:
+                    is_over = await _first_position(fleet.client(log_id), queue) >= end
+                    away_since.pop(log_id, None)
+                except RecordLogError as error:
+                    is_over = now() - away_since.setdefault(log_id, now()) >= AWAY_SECONDS
+                    if is_over:
+                        servers.fail(servers.of(log_id), error)
+                if is_over:
+                    del ends[log_id]
             return not ends
 
         code = await _hand_out(consumer, arguments, is_done, is_removed)
