@@ -232,7 +232,7 @@ def row_runs(batch: pa.RecordBatch, queue: str | None) -> Iterator[RowRun]:
         queue: the queue of all rows, if there is no column queue.
 
     Raises:
-        MalformedRowsError: a column contains nulls.
+        MalformedRowsError: a column contains nulls, or a name of a queue is empty.
     """
     names = batch.schema.names
     payloads = _binary_column(batch)
@@ -241,6 +241,8 @@ def row_runs(batch: pa.RecordBatch, queue: str | None) -> Iterator[RowRun]:
     for column, name in ((queues, "queue"), (positions, "position")):
         if column is not None and column.null_count:
             raise MalformedRowsError(f"the column {name!r} is null in {column.null_count} rows; filter them")
+    if queues is not None and (empty := pc.sum(pc.equal(queues, "")).as_py()):
+        raise MalformedRowsError(f"the column 'queue' is empty in {empty} rows; filter them")
     for first, stop in _bounds(batch.num_rows, queues, positions):
         yield RowRun(
             str(queues[first].as_py()) if queues is not None else queue or "",

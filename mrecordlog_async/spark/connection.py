@@ -265,10 +265,10 @@ def _understood(response: http.client.HTTPResponse, understand: Callable[[http.c
         raise MalformedResponseError(f"malformed response ({kind}): {type(error).__name__}: {error}") from None
 
 
-def _authorization(url: str, token: str | None) -> dict[str, str]:
+def _authorization(url: str, token: str | None) -> dict[str, str | bytes]:
     """Return the authorization header: from the token, or from user and password in the URL."""
-    if token:
-        return {"Authorization": f"Bearer {token}"}
+    if token:  # as UTF-8: http.client would encode text as Latin-1
+        return {"Authorization": f"Bearer {token}".encode("utf-8", "surrogateescape")}
     user, _, _ = urlsplit(url).netloc.rpartition("@")
     return {"Authorization": f"Basic {b64encode(unquote(user).encode()).decode()}"} if user else {}
 

@@ -19,6 +19,7 @@ from zoneinfo import ZoneInfo
 from mrecordlog_async.dns_names import DNS, parse_lookup
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import EPOCH
+from mrecordlog_async.names import has_control_characters
 from mrecordlog_async.quantities import parse_seconds
 from mrecordlog_async.spark.checkpoint import Checkpoint
 
@@ -272,8 +273,23 @@ def read_tokens(found: Mapping[str, str], servers: Sequence[Server]) -> dict[str
         if len(names) != 1:
             why = f"the servers {' and '.join(names)}: give them" if names else "no server of this name: check"
             raise OptionError(f"{option} is for {why} names in the option servers")
-        tokens[names[0]] = found[option]
+        tokens[names[0]] = str(read_token(found, option))
     return tokens
+
+
+def read_name(found: Mapping[str, str], option: str) -> str | None:
+    """Read a name of a queue or a consumer. Raises OptionError if it is empty."""
+    if found.get(option) == "":
+        raise OptionError(f"{option}: expected a name")
+    return found.get(option)
+
+
+def read_token(found: Mapping[str, str], option: str) -> str | None:
+    """Read a token. Raises OptionError for one that no header can hold; the error of http.client would show it."""
+    text = found.get(option)
+    if text is not None and has_control_characters(text):
+        raise OptionError(f"{option}: the token holds a line break or another control character: pass token.strip()")
+    return text
 
 
 def is_token_of_one(option: str) -> bool:

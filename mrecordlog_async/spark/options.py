@@ -20,12 +20,14 @@ from mrecordlog_async.spark.option_values import (
     read_bound,
     read_count,
     read_logs,
+    read_name,
     read_path,
     read_paths,
     read_seconds,
     read_size,
     read_subscription,
     read_switch,
+    read_token,
     read_tokens,
     read_uuid,
 )
@@ -141,7 +143,7 @@ class Options:
             fail_on_server_down=not at_end and read_switch(found, "failOnServerDown", True),
             fail_at_end=at_end,
             truncate=read_switch(found, "truncate", False),
-            consumer=found.get("consumer"),
+            consumer=read_name(found, "consumer"),
             consumer_owner=read_uuid(found, "consumerOwner"),
             take_over=read_switch(found, "takeOver", False),
             sync_directories=read_paths(found, "syncDirs"),
@@ -151,9 +153,9 @@ class Options:
             forget=read_logs(found, "forget"),
             pushdown=read_switch(found, "pushdown", False),
             payload=read_switch(found, "payload", True),
-            queue=found.get("queue"),
+            queue=read_name(found, "queue"),
             create_queues=read_switch(found, "createQueues", True),
-            token=found.get("token"),
+            token=read_token(found, "token"),
             tokens=read_tokens(found, servers),
             timeout_seconds=read_seconds(found, "timeout", 60.0),
             retries=read_count(found, "retries", least=0, default=5) or 0,
@@ -189,8 +191,6 @@ class Options:
             raise OptionError("set consumer or truncate=true, not both: a consumer acknowledges instead of truncating")
         if self.consumer is None and (self.consumer_owner is not None or self.take_over):
             raise OptionError("consumerOwner and takeOver are for a stream that is a consumer: set consumer")
-        if self.consumer == "":
-            raise OptionError("consumer: expected a name")
         if not self.truncate and self.consumer is None:
             return
         how, what = ("truncate=true", "truncate") if self.truncate else ("consumer", "acknowledgement")

@@ -139,3 +139,10 @@ def test_small_blocks_give_the_same_batch_either_way(parts: list[tuple[str, int,
         patched.setattr(blocks, "SMALL_BLOCK_RECORDS", 0)
         (joined,) = record_batches("s", sent)
     assert gathered.equals(joined)
+
+
+def test_an_empty_name_of_a_queue_is_refused() -> None:
+    """No queue has it, and a request for it would be for another route."""
+    rows = pa.RecordBatch.from_pydict({"queue": ["q", "", ""], "payload": [b"a", b"b", b"c"]})
+    with pytest.raises(MalformedRowsError, match="the column 'queue' is empty in 2 rows; filter them"):
+        list(row_runs(rows, None))

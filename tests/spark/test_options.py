@@ -59,6 +59,14 @@ def test_servers_may_have_a_token_each() -> None:
         Options.parse({"servers": "a=http://h1:1,A=http://h2:1", "token.a": "own"})
 
 
+@pytest.mark.parametrize("option", ["token", "token.a"])
+def test_a_token_with_a_line_break_is_refused_and_not_shown(option: str) -> None:
+    """It comes from reading a file whole. Python's own error about such a header repeats the token."""
+    with pytest.raises(OptionError, match=rf"{option}: the token holds a line break") as refused:
+        Options.parse({"servers": "a=http://h:1", option: "0123456789abcdef\n"})
+    assert "0123" not in str(refused.value)
+
+
 def test_a_password_is_not_shown() -> None:
     """A password is shown neither in an error about the address nor when the options are printed."""
     with pytest.raises(OptionError) as refused:
@@ -168,6 +176,7 @@ def test_names_come_in_any_case() -> None:
         ({"truncate": "true", "asyncProgressTrackingEnabled": "true"}, "not both"),
         ({"serverWait": "-1"}, "seconds"),
         ({"truncate": "yes"}, "true or false"),
+        ({"queue": ""}, "queue: expected a name"),
         ({"maxRecordsPerTrigger": "0"}, "at least 1"),
         ({"maxRecordsPerTrigger": "many"}, "whole number"),
         ({"maxRecordsPerTrigger": "²"}, "whole number"),

@@ -120,6 +120,15 @@ def test_filters_narrow_what_is_fetched(service: ThreadedService) -> None:
     assert read(one) == []
 
 
+def test_a_token_beyond_ascii_is_sent_as_the_service_reads_it(new_service: NewService) -> None:
+    """In UTF-8, as by the command line; also one that Latin-1 does not have."""
+    for token in ("0123456789abcdef-ü", "0123456789abcdef-€"):
+        service = new_service(token)
+        service.append("q", numbered("q", 0, 2))
+        reader = LogReader(Options.parse({"servers": service.url, "token": token}))
+        assert len(reader.partitions()) == 1
+
+
 def test_a_server_that_is_down_may_be_left_out(new_service: NewService) -> None:
     """A server that is down is skipped only with failOnServerDown=false."""
     first, second = new_service(), new_service()
