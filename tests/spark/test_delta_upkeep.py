@@ -8,13 +8,15 @@ import shutil
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Field, TableFeatures
+from deltalake import DeltaTable, Field, TableFeatures, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
@@ -363,6 +365,39 @@ def test_deleted_rows_do_not_come_back(drained: DeltaEngine, service: ThreadedSe
     service.append("7", numbered("7", 40, 50))
     drained.drain()
     assert not any(service.records().values())
+
+
+NOON = datetime(2026, 1, 1, 12, 0, 0, 7, UTC)
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([5, -6, None], pa.int32()),
+        pa.array([2**63 - 1, 0, 1]),
+        pa.array([True, False, None]),
+        pa.array([NOON, NOON.replace(microsecond=0), None], pa.timestamp("us", "UTC")),
+        pa.array([1.5, 1e20, -0.1]),
+        pa.array([Decimal("1.50"), Decimal(-2), None], pa.decimal128(5, 2)),
+        pa.array([NOON.date(), None, date(1969, 1, 1)]),
+        pa.array([b"ab", b"\xff", None]),
+    ],
+    ids=lambda column: str(column.type),
+)
+def test_a_partition_column_may_have_any_type(tmp_path: Path, column: pa.Array) -> None:
+    """A table of another program is read, and its files are rewritten, with the values that it has."""
+    place, table = Place(str(tmp_path / "t")), pa.table({"position": [0, 1, 2], "by": column})
+    for _ in range(2):
+        write_deltalake(place.uri, table, mode="append", partition_by=["by"])
+
+    def values() -> list[Any]:
+        return sorted(open_table(place).to_pyarrow_table().column("by").to_pylist(), key=str)
+
+    before, reader = values(), DeltaReader(place, schema_of(place))
+    parts = [batch for part in reader.partitions() for batch in reader.read(part)]
+    assert sorted((each for part in parts for each in part.column("by").to_pylist()), key=str) == before
+    assert optimize(place) == Replaced(6, 3)
+    assert values() == before
 
 
 def test_a_batch_that_took_too_long_is_not_stored(

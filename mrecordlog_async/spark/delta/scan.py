@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from datetime import date
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -65,4 +64,4 @@ def _completed(batch: pa.RecordBatch, values: dict[str, str | None], schema: pa.
 def _constant(value: str | None, kind: pa.DataType, rows: int) -> pa.Array:
     if value is None:
         return pa.nulls(rows, kind)
-    return pa.repeat(pa.scalar(date.fromisoformat(value) if pa.types.is_date(kind) else value, kind), rows)
+    return pa.repeat(pa.scalar(value, pa.string()).cast(kind), rows)

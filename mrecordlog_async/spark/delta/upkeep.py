@@ -88,7 +88,7 @@ def files_of(table: DeltaTable) -> list[Held]:
 
 
 def _held(action: dict[str, Any], columns: list[str]) -> Held:
-    values = {name: None if (value := action.get(f"partition.{name}")) is None else str(value) for name in columns}
+    values = {name: _text(action.get(f"partition.{name}")) for name in columns}
     return Held(
         unquote(action["path"]),
         action["path"],
@@ -98,6 +98,13 @@ def _held(action: dict[str, Any], columns: list[str]) -> Held:
         None if action.get("null_count.timestamp") else action.get("max.timestamp"),
         action["modification_time"] or 0,
     )
+
+
+def _text(value: Any) -> str | None:
+    """Return the value of a partition column as an entry states it."""
+    if isinstance(value, bytes):
+        return value.decode()  # delta-rs keeps the text of binary values, which are escaped
+    return None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 @dataclass(frozen=True, slots=True)
