@@ -118,9 +118,12 @@ class MoveConsumer(Command):
 
 
 class ChangeRule(Command):
-    """Add or remove the rule that gives queues created from now on a consumer if their names match *pattern*."""
+    """Add or remove the rule that gives queues created from now on a consumer if their names match *pattern*.
 
-    __slots__ = ("consumer", "exist_ok", "pattern", "removes")
+    Removing one shrinks the table, and the consumers that it has made are deleted with it.
+    """
+
+    __slots__ = ("consumer", "exist_ok", "frees_space", "pattern", "removes")
 
     def __init__(
         self, future: asyncio.Future[object], pattern: str, consumer: str, removes: bool, exist_ok: bool
@@ -128,7 +131,7 @@ class ChangeRule(Command):
         super().__init__(future)
         self.pattern = pattern
         self.consumer = consumer
-        self.removes = removes
+        self.removes = self.frees_space = removes
         self.exist_ok = exist_ok
 
 

@@ -19,6 +19,7 @@ from mrecordlog_async import (
     RecordTooLargeError,
 )
 from mrecordlog_async.engine import timers
+from mrecordlog_async.engine.setting_commands import ChangeRule, DeleteConsumer
 from mrecordlog_async.storage.new_segment import RESERVE_BYTES
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
@@ -148,6 +149,22 @@ async def test_a_large_append_without_room_takes_no_small_one_with_it(directory:
         assert isinstance(results.pop(50), LogFullError)
         assert results == list(range(100))
         assert [payload for _, payload in log.range("small")] == [b"%d" % number for number in range(100)]
+
+
+async def test_a_rule_is_deleted_although_an_append_of_its_batch_waits_for_space(directory: Path) -> None:
+    """As its consumers are: otherwise they are deleted, and new queues get them again."""
+    disk = Room()
+    async with MultiRecordLog.open(directory, limits=Limits(on_full="wait"), filesystem=disk) as log:
+        await log.create_queue("q")
+        await log.create_consumer("*", "lake")
+        disk.left = 0
+        append = log.append_soon("q", bytes(3 * MIB))
+        deleted = log._begin(DeleteConsumer(log._new_future(), "q", "lake"))
+        removed = log._begin(ChangeRule(log._new_future(), "*", "lake", True, False))
+        await asyncio.gather(deleted, removed)
+        assert not append.done() and [*log.consumers("q"), *log.consumer_rules()] == []
+        disk.left = 1 << 40
+        assert await append == 0
 
 
 class FailingRoom(Room):
