@@ -16,10 +16,11 @@ Spans of commits are roots: a batch belongs to many callers.
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +30,8 @@ from mrecordlog_async.model import RecoveryReport
 if TYPE_CHECKING:
     from opentelemetry.metrics import CallbackOptions, Histogram, Meter, Observation
     from opentelemetry.trace import Span, Tracer
+
+logger = logging.getLogger("mrecordlog_async")
 
 NAME = "mrecordlog_async"
 _UNSET = ("ProxyTracerProvider", "NoOpTracerProvider", "_ProxyMeterProvider", "NoOpMeterProvider")
@@ -63,6 +66,7 @@ class Telemetry:
         self._observed: tuple[Observed, ...] = ()  # replaced, never changed: another thread iterates over it
         self._commit_seconds: Histogram | None = None
         self._request_seconds: Histogram | None = None
+        self._requests_are_broken = False  # something raised for a request
         if meter is not None:
             self._commit_seconds = meter.create_histogram("mrecordlog.commit.duration", "s", "Time of a batch")
             self._request_seconds = meter.create_histogram("http.server.request.duration", "s", "HTTP requests")
@@ -95,20 +99,58 @@ class Telemetry:
     def request(
         self, method: str, route: str, path: str, headers: Mapping[str, str]
     ) -> Iterator[Callable[[int], None]]:
-        """Make the span of a request while it is served. Yields a function to call with the status of the response."""
-        begun, statuses = time.perf_counter(), list[int]()
+        """Make the span of a request while it is served. Yields a function to call with the status of the response.
+
+        An error that the telemetry of the application raises is logged once, and does not fail the request.
+        """
+        begun, statuses, span = time.perf_counter(), list[int](), ExitStack()
+        if self._requests_are_broken:
+            yield statuses.append
+            return
+        with self._telling():
+            self._begin_span(span, statuses, method, route, path, headers)
         try:
-            if self._tracer is None:
-                yield statuses.append
-            else:
-                with self._server_span(self._tracer, method, route, path, headers) as span:
-                    yield statuses.append
-                    _finish(span, statuses)
+            yield statuses.append
+        except BaseException as error:
+            with self._telling():
+                span.__exit__(type(error), error, error.__traceback__)
+            raise
+        else:
+            with self._telling():
+                span.close()
         finally:
-            if self._request_seconds is not None:
-                facts: dict[str, Any] = {"http.request.method": method, "http.route": route}
-                facts |= {"http.response.status_code": statuses[0]} if statuses else {}
-                self._request_seconds.record(time.perf_counter() - begun, facts)
+            with self._telling():
+                self._time_request(time.perf_counter() - begun, method, route, statuses)
+
+    @contextmanager
+    def _telling(self) -> Iterator[None]:
+        """Do something about a request. That runs code of the application."""
+        try:
+            yield
+        except Exception:
+            if not self._requests_are_broken:
+                logger.exception("OpenTelemetry raised an error; requests have no more spans and are not timed")
+            self._requests_are_broken = True
+
+    def _begin_span(
+        self,
+        stack: ExitStack,
+        statuses: list[int],
+        method: str,
+        route: str,
+        path: str,
+        headers: Mapping[str, str],
+    ) -> None:
+        """Begin the span of a request, which ends with *stack*."""
+        if self._tracer is not None:
+            span = stack.enter_context(self._server_span(self._tracer, method, route, path, headers))
+            stack.callback(_finish, span, statuses)
+
+    def _time_request(self, seconds: float, method: str, route: str, statuses: list[int]) -> None:
+        if self._request_seconds is not None:
+            facts: dict[str, Any] = {"http.request.method": method, "http.route": route}
+            facts |= {"http.response.status_code": statuses[0]} if statuses else {}
+            self._request_seconds.record(seconds, facts)
 
     @staticmethod
     def _server_span(tracer: Tracer, method: str, route: str, path: str, headers: Mapping[str, str]) -> Any:
@@ -176,23 +218,33 @@ def _finish(span: Span, statuses: list[int]) -> None:
             span.set_status(Status(StatusCode.ERROR))
 
 
-_found: dict[tuple[int, int], Telemetry] = {}  # by the identities of the providers: instruments are made once
+_found: dict[tuple[int, int], Telemetry | None] = {}
+"""By the identities of the providers: instruments are made once. None if that raised an error."""
 
 
 def find() -> Telemetry | None:
-    """Return the telemetry of this process; None unless a provider of OpenTelemetry is configured."""
+    """Return the telemetry of this process; None unless a provider of OpenTelemetry is configured.
+
+    What a provider raises is logged once: it must not be an error of the log or of the service.
+    """
     if "opentelemetry" not in sys.modules:
         return None
     try:
         from opentelemetry import metrics, trace
     except ImportError:  # something else has this name, or only a part of the package is installed
         return None
-    tracers, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
-    traced, metered = (type(provider).__name__ not in _UNSET for provider in (tracers, meters))
-    if not traced and not metered:
-        return None
-    key = (id(tracers), id(meters))
-    if key not in _found:
-        tracer = trace.get_tracer(NAME) if traced else None
-        _found[key] = Telemetry(tracer, metrics.get_meter(NAME) if metered else None)
+    key = (0, 0)
+    try:
+        tracers, meters = trace.get_tracer_provider(), metrics.get_meter_provider()
+        traced, metered = (type(provider).__name__ not in _UNSET for provider in (tracers, meters))
+        if not traced and not metered:
+            return None
+        key = (id(tracers), id(meters))
+        if key not in _found:
+            tracer = trace.get_tracer(NAME) if traced else None
+            _found[key] = Telemetry(tracer, metrics.get_meter(NAME) if metered else None)
+    except Exception:
+        if key not in _found:
+            logger.exception("OpenTelemetry raised an error; nothing is reported to it")
+        _found[key] = None
     return _found[key]

@@ -138,17 +138,26 @@ def test_without_a_provider_nothing_is_imported_and_nothing_is_called(directory:
 
 BROKEN = """
 import asyncio, json, logging, sys
+from pathlib import Path
 from opentelemetry import trace
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 
 class Broken(SpanProcessor):
+    def on_start(self, span, parent_context=None):
+        self.fail(f"begin {span.name}")
+
     def on_end(self, span):
-        if span.name == sys.argv[2]:
+        self.fail(span.name)
+
+    def fail(self, where, *rest, **others):
+        if where == sys.argv[2]:
             raise RuntimeError("no room for spans")
 
 provider = TracerProvider()
 provider.add_span_processor(Broken())
 trace.set_tracer_provider(provider)
+if sys.argv[2] == "find":
+    provider.get_tracer = lambda *names, **others: Broken().fail("find")
 
 from mrecordlog_async import MultiRecordLog
 
@@ -162,12 +171,28 @@ async def main():
         positions = [await log.append("q", b"a") for _ in range(3)]
         print(json.dumps([positions, log.state.value, len(said)]))
 
-asyncio.run(main())
+async def serve():
+    from tests.serving import serving
+    async with serving(Path(sys.argv[1])) as served:
+        await served.log.create_queue("q")
+        for _ in range(3):
+            response = await served.call("POST", "/v1/queues/q/records", b"a")
+        print(json.dumps([response.status, served.log.next_position("q"), len(said)]))
+
+asyncio.run(serve() if sys.argv[3:] else main())
 """
 
 
-@pytest.mark.parametrize("span", ["mrecordlog.recovery", "mrecordlog.commit"])
+@pytest.mark.parametrize("span", ["mrecordlog.recovery", "mrecordlog.commit", "find"])
 def test_an_application_whose_telemetry_raises_keeps_its_log(directory: Path, span: str) -> None:
     """What a span processor raises is logged once. The log opens, and what was stored is acknowledged."""
     pytest.importorskip("opentelemetry.sdk")
     assert run(BROKEN, directory, span) == [[0, 1, 2], "open", 1]
+
+
+@pytest.mark.parametrize("when", ["", "begin "])
+def test_an_application_whose_telemetry_raises_keeps_its_service(directory: Path, when: str) -> None:
+    """What a span processor raises for a request is logged once. The response says that the record is stored."""
+    pytest.importorskip("opentelemetry.sdk")
+    span = f"{when}POST /v1/queues/{{queue}}/records"
+    assert run(BROKEN, directory, span, "service") == [200, 3, 1]
