@@ -102,7 +102,8 @@ class Transport:
     def _name_place(self, url: str, address: str | None) -> None:
         self._url, self._address = url, address
         self._socket_path = url.removeprefix("unix:") if url.startswith("unix:") else None
-        self._base = "http://localhost" if self._socket_path else url.rstrip("/")
+        # Percent-encoded, as are the paths that follow it.
+        self._base = "http://localhost" if self._socket_path else str(URL(url)).rstrip("/")
 
     async def send(
         self,

@@ -119,6 +119,14 @@ async def test_the_service_takes_the_id_of_a_queue_as_precondition(served: Serve
         assert (await served.call("DELETE", "/v1/queues/q?id=x")).status == 400
 
 
+@pytest.mark.parametrize("prefix", ["my späße", "my%20sp%C3%A4%C3%9Fe", "my%20späße/"])
+async def test_the_path_of_a_url_is_percent_encoded(prefix: str) -> None:
+    """A URL is written as people read it; a request line holds ASCII without spaces."""
+    async with scripted([Step()]) as server, RecordLogClient(f"{server.url}/{prefix}") as client:
+        assert await client.append_record("a/b", None, b"a") == 0
+        assert server.requests[0][0].split()[1] == "/my%20sp%C3%A4%C3%9Fe/v1/queues/a%2Fb/records"
+
+
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 async def test_redirects_are_refused(status: int) -> None:
     """A redirected append would become a GET, or reach another service; the error names the address."""
