@@ -45,7 +45,7 @@ from mrecordlog_async.cli.completed_word import LINE, completed_words
 from mrecordlog_async.cli.exit_codes import FAILED, FINE, INTERRUPTED, UsageError, exit_code_of
 from mrecordlog_async.cli.explain import explain, refuse_foreign_directory
 from mrecordlog_async.cli.parser import CommandLine, Parser
-from mrecordlog_async.cli.standard_output import OutputError, drop_output, name_standard_output
+from mrecordlog_async.cli.standard_output import OutputError, drop_output, drop_unwritten_errors, name_standard_output
 from mrecordlog_async.cli.target import is_service
 from mrecordlog_async.errors import RecordLogError
 
@@ -124,6 +124,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         if code == FAILED:
             raise  # a bug in this package: the traceback is the report
         return _fail(str(error), code)
+    finally:
+        drop_unwritten_errors()
 
 
 def _parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -92,3 +92,11 @@ def drop_output() -> None:
     """Send what is still to be written nowhere: Python would report an error once more when it ends, or wait."""
     if sys.stdout is not None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def drop_unwritten_errors() -> None:
+    """Drop what standard error did not take: Python would try again when it ends, and change the exit code to 120."""
+    try:
+        sys.stderr.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import pytest
@@ -267,13 +268,18 @@ def test_a_full_disk_behind_standard_output_is_code_1(place: Place, command: tup
     """The message says that it is the output, not the log, also where a help text or an error has no room."""
     words = [word.replace("DIR", str(place.intact)) for word in command]
     with open("/dev/full", "w") as full:
-        ran = subprocess.run([sys.executable, "-m", "mrecordlog_async", *words], stdout=full, stderr=subprocess.PIPE)
+        ran = buffering(words, stdout=full, stderr=subprocess.PIPE)
         assert ran.returncode == FAILED
         assert ran.stderr == b"mrecordlog: standard output: No space left on device; what was printed is incomplete\n"
         if command[0] == "ls":
-            for each in (["--help"], words):
-                ran = subprocess.run([sys.executable, "-m", "mrecordlog_async", *each], stdout=full, stderr=full)
-                assert ran.returncode == FAILED
+            for each, code in ((["--help"], FAILED), (words, FAILED), (["no command"], USAGE)):
+                assert buffering(each, stdout=full, stderr=full).returncode == code
+
+
+def buffering(words: list[str], **streams: Any) -> subprocess.CompletedProcess[bytes]:
+    """Run a command whose streams have buffers, as those of users do; Python writes what is in them when it ends."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run([sys.executable, "-m", "mrecordlog_async", *words], env=environment, **streams)
 
 
 @pytest.mark.skipif(sys.platform == "darwin", reason="APFS has only names in UTF-8")
