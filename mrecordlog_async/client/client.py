@@ -46,8 +46,8 @@ class RecordLogClient(Changes, Consumers):
             if another log responds at the address. None for whichever responds.
 
     Raises:
-        ValueError: *url* is not the URL of a service, *token* holds a line break, or there is a token and the URL has a
-            user name; raised at once.
+        ValueError: *url* is not the URL of a service, *token* holds a line break, there is a token and the URL has a
+            user name, or *connections* is below 1; raised at once.
         QueueNotFoundError: The queue does not exist; raised by every method that names one, except `queue_exists` and
             those that create it.
         ServiceError: The service refused for a reason that the log itself does not have, such as a missing token; see
@@ -55,7 +55,7 @@ class RecordLogClient(Changes, Consumers):
         ServiceUnreachableError: No attempt succeeded within `retry_seconds`.
         OutcomeUnknownError: The response to a change was lost, and it is unknown whether the change was made.
         LogFailedError: The log of the service has failed, and was not started again in time; it can be read.
-        LogClosedError: This client is closed.
+        LogClosedError: This client is closed, or the call was made on another event loop than its first one.
     """
 
     def __init__(

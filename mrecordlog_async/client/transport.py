@@ -32,6 +32,12 @@ Payload = bytes | bytearray | memoryview
 
 CONNECT_SECONDS = 5.0
 
+ELSEWHERE = (
+    "the client belongs to another event loop, that of its first call: make one client in each loop, or use a "
+    "BlockingRecordLogClient from all threads"
+)
+"""Message of the error for a call on another event loop, such as that of a second asyncio.run."""
+
 
 class Transport:
     """Send requests and retry them. Belongs to one event loop; the parameters are those of `RecordLogClient`."""
@@ -51,7 +57,10 @@ class Transport:
     ) -> None:
         """*address*: connect to it instead of the host of *url*. *eager*: retry nothing but a lost request."""
         check_url(url)
+        if connections < 1:
+            raise ValueError(f"connections must be at least 1, not {connections}")
         self._name_place(url, address)
+        self._loop: asyncio.AbstractEventLoop | None = None  # of the first call
         self._eager = eager
         self._retry_seconds = retry_seconds
         self._silence_seconds = timeout_seconds
@@ -135,12 +144,18 @@ class Transport:
         Raises:
             RecordLogError: The last refusal, or what is known after the last lost response.
         """
+        loop = asyncio.get_running_loop()
+        # Checked before anything is sent: otherwise a change would be made whose caller gets an error of asyncio.
+        if self._loop is not loop:
+            if self._loop is not None:
+                raise LogClosedError(ELSEWHERE)
+            self._loop = loop
         described: dict[str, str] = {}
         if content_type is not None:
             described["Content-Type"] = content_type
         if accept is not None:
             described["Accept"] = accept
-        deadline = asyncio.get_running_loop().time() + self._retry_seconds + wait_seconds
+        deadline = loop.time() + self._retry_seconds + wait_seconds
         attempts = Attempts(f"{method} {path}", self._url, repeat, self._retry_seconds, deadline)
         while True:
             url = URL(self._base + path, encoded=True).with_query(query or None)

@@ -13,6 +13,7 @@ from mrecordlog_async import (
     Batch,
     ConsumerNameError,
     Limits,
+    LogClosedError,
     LogFullError,
     MultiRecordLog,
     PositionInPastError,
@@ -254,6 +255,18 @@ async def test_batches_by_number_bytes_and_time(served: Served) -> None:
         assert [batch async for batch in tail.batches()] == []
         with pytest.raises(ValueError, match="max_records must be at least 1"):
             tail.batches(max_records=0)
+
+
+async def test_a_call_on_another_event_loop_is_refused(served: Served) -> None:
+    """It stores nothing: a second asyncio.run with the same client raises the error of the log."""
+    async with RecordLogClient(served.url) as client:
+        assert await client.append("q", b"a") == 0
+        for call in (client.append("q", b"b"), client.append_record("q", 1, b"b"), client.next_position("q")):
+            with pytest.raises(LogClosedError, match="the client belongs to another event loop"):
+                await asyncio.to_thread(asyncio.run, call)
+        assert await client.next_position("q") == 1
+    with pytest.raises(ValueError, match="connections must be at least 1, not 0"):
+        RecordLogClient(served.url, connections=0)
 
 
 async def test_tasks_that_share_a_tail_share_its_records(served: Served) -> None:
