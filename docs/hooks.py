@@ -180,6 +180,7 @@ async def _scrape() -> str:
             service = Service(ServiceOptions(metrics_per_queue=True))
             service.attach(log)
             service.connections.known = True  # as under `serve`
+            service.problems[404] = 1  # a problem shows the label of their counter
             return b"".join(await render(service)).decode()
 
 

@@ -62,11 +62,11 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Path) -> None:
 
 
 def test_the_sdist_can_be_tested_and_holds_no_stray_file(built: Path) -> None:
-    """It has tests, documents and examples; neither a token nor a log that was in the tree."""
+    """It has tests, what they read, documents and examples; neither a token nor a log that was in the tree."""
     (sdist,) = built.glob("*.tar.gz")
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    own = (*PACKAGES, "tests/", "docs/", "examples/")
+    own = (*PACKAGES, "tests/", "docs/", "examples/", ".ci/", ".github/")
     assert names - {"PKG-INFO", ".gitignore"} <= set(known_files())
     assert {name for name in known_files() if name.startswith(own)} <= names
     assert {"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "mkdocs.yml", "noxfile.py"} <= names

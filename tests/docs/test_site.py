@@ -55,6 +55,9 @@ def test_the_reference_has_every_setting_and_metric(site: Path) -> None:
         consumer_metrics.PER_CONSUMER,
     )
     assert all(f"{PREFIX}{name}" in metrics for table in tables for name in table)
+    labels = dict(re.findall(r"<code>(\w+)</code></td>\s*<td>\w+</td>\s*<td>([\w, ]*)</td>", metrics))
+    assert labels["mrecordlog_consumer_waiting_records"] == "consumer, queue"
+    assert labels["mrecordlog_http_problems_total"] == "status"  # which a service shows after its first problem
 
 
 def test_the_reference_has_every_route_and_error(site: Path) -> None:
