@@ -101,10 +101,8 @@ class Transport:
             self._session = None
 
     def _set_token(self, token: str | None) -> None:
-        check_token(token)
+        check_token(token, self._base)
         self._headers.pop("Authorization", None)
-        if token and URL(self._base).user is not None:
-            raise ValueError("the URL has a user name, and a request cannot have a token as well: leave one out")
         if token:
             self._headers["Authorization"] = f"Bearer {token}"
 
@@ -280,10 +278,12 @@ def check_url(url: str) -> None:
         raise ValueError(f"{url!r} is not the URL of a service (http://host:port or unix:/path/to/socket){hint}")
 
 
-def check_token(token: str | None) -> None:
-    """Raise ValueError for a token that no header can hold."""
+def check_token(token: str | None, url: str = "") -> None:
+    """Raise ValueError for a token that no header can hold, or that requests to *url* cannot have."""
     if token is not None and _CONTROL.search(token):
         raise ValueError("the token holds a line break or another control character: pass token.strip()")
+    if token and URL(url).user is not None:
+        raise ValueError("the URL has a user name, and a request cannot have a token as well: leave one out")
 
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")

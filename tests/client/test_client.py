@@ -168,8 +168,9 @@ def test_a_token_with_its_line_break_is_refused_at_once() -> None:
 
 def test_a_user_name_next_to_a_token_is_refused_at_once() -> None:
     """A request has one of them, and every request would raise an error that names neither."""
-    with pytest.raises(ValueError, match="the URL has a user name, and a request cannot have a token as well"):
-        RecordLogClient("http://user:password@localhost:8080", token="0123456789abcdef")
+    for client in (RecordLogClient, RecordLogFleet):
+        with pytest.raises(ValueError, match="the URL has a user name, and a request cannot have a token as well"):
+            client("http://user:password@localhost:8080", token="0123456789abcdef")
     RecordLogClient("http://user:password@localhost:8080")
 
 

@@ -25,6 +25,7 @@ from mrecordlog_async.client.fleet.lane import Lane
 from mrecordlog_async.client.fleet.membership import Membership
 from mrecordlog_async.client.fleet.placement import FleetError, Key, Placement, Stored
 from mrecordlog_async.client.fleet.producer import FleetProducer
+from mrecordlog_async.client.fleet.roster import Place
 from mrecordlog_async.client.fleet.server import Connecting, Server, ServerSummary, Tokens
 from mrecordlog_async.client.retry import OutcomeUnknownError
 from mrecordlog_async.client.transport import Payload, check_token, copied
@@ -63,8 +64,8 @@ class RecordLogFleet:
         clock: Returns the time in seconds, for every decision that depends on it; for tests.
 
     Raises:
-        ValueError: A server is not a URL, a token holds a line break or is for a name that no server has, or
-            `on_unknown` is not one of the three; raised at once.
+        ValueError: A server is not a URL, a token holds a line break, is for a name that no server has or
+            for a URL with a user name, or `on_unknown` is not one of the three; raised at once.
         FleetError: Two copies of a log run at once, or an address leads to changing logs; raised by `start`, and by
             appends if no other server is left.
         OutcomeUnknownError: The record may be stored, and that could not be settled.
@@ -92,10 +93,14 @@ class RecordLogFleet:
             raise ValueError(f"on_unknown must be 'raise', 'wait' or 'send_elsewhere', not {on_unknown!r}")
         self._waits = on_unknown == "wait"
         wanted = parse(servers)
+        checked = _checked(tokens or {}, token, names_of(wanted))
+        for place in wanted:
+            if isinstance(place, Place):
+                check_token(checked.of(place), place.url)
         self._membership = Membership(
             wanted,
             resolver or Resolver(),
-            Connecting(_checked(tokens or {}, token, names_of(wanted)), timeout_seconds, response_seconds, connections),
+            Connecting(checked, timeout_seconds, response_seconds, connections),
             clock,
             WAIT_SECONDS if on_unknown == "wait" else retry_seconds,
         )
