@@ -125,7 +125,7 @@ def run_load(
 
 
 _UNUSABLE = (
-    "(queue is null or position is null or payload is null "
+    "(queue is null or cast(queue as string) = '' or position is null or payload is null "
     f"or position < 0 or position > {POSITION_MAX} or position % 1 <> 0)"
 )
 """Rows that no log can store."""
