@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from types import MappingProxyType
 from typing import TypeVar
 
 from mrecordlog_async.errors import RecordLogError
@@ -48,6 +49,8 @@ IDENTIFIED_AT_FIRST = 2
 """How often a server is asked again, on new connections, which log it has: a load balancer has several."""
 
 SEEN_MAX = 16
+
+NO_ORIGINS: Mapping[str, str] = MappingProxyType({})
 
 
 class ReopenedError(Exception):
@@ -232,14 +235,17 @@ class Fleet:
         """Return the log that requests about *key*, a log or a server, are for; "" for any."""
         return self._logs.get(self.name_of(key), "")
 
-    def locate(self, logs: Collection[str], names: Mapping[str, str]) -> None:
-        """Find the servers that have *logs*, unless the last listing has shown it: the first call may plan a batch."""
+    def locate(self, logs: Collection[str], names: Mapping[str, str], origins: Mapping[str, str] = NO_ORIGINS) -> None:
+        """Find the servers that have *logs*, unless the last listing has shown it: the first call may plan a batch.
+
+        names: log → its server. origins: log → the DNS name by which its server was found, as in a checkpoint.
+        """
         if all(self._logs.get(self._places.get(log, "")) == log for log in logs):
             return
-        found = self._survey_for(logs, names)
+        found = self._survey_for(logs, names, origins)
         while not _has_all(found, logs) and self.down:
             self.wait_for_down(known=True)
-            found = self._survey_for(logs, names)
+            found = self._survey_for(logs, names, origins)
         at = {listed.log: name for name, listed in found.items()}
         for log in logs:
             name = names[log] if names[log] in found and found[names[log]].log == log else at.get(log)
@@ -251,11 +257,14 @@ class Fleet:
                 )
             self._places[log] = name or names[log]
 
-    def _survey_for(self, logs: Collection[str], names: Mapping[str, str]) -> dict[str, Listed]:
+    def _survey_for(
+        self, logs: Collection[str], names: Mapping[str, str], origins: Mapping[str, str]
+    ) -> dict[str, Listed]:
         """Return what `survey` returns. A server of *logs* that vanished from its DNS name is down."""
         found = self.survey()
-        for log in logs if self.servers.lookups else ():
-            if names[log] not in self.servers and not _has_all(found, [log]):
+        for log in logs:
+            looked_up = origins.get(log) in self.servers.lookup_names
+            if looked_up and names[log] not in self.servers and not _has_all(found, [log]):
                 self._report_vanished(log, names[log])
         return found
 

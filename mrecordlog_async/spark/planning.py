@@ -13,7 +13,7 @@ from types import MappingProxyType
 from mrecordlog_async.spark.checkpoint import Checkpoint, Offset
 from mrecordlog_async.spark.client import PlanStart, chunks
 from mrecordlog_async.spark.connection import QUEUES_AT_ONCE, ServerDownError, ServiceRefusedError
-from mrecordlog_async.spark.fleet import Fleet, same_opening
+from mrecordlog_async.spark.fleet import NO_ORIGINS, Fleet, same_opening
 from mrecordlog_async.spark.listed_plans import PIECE_BYTES, PIECE_RECORDS, Limits, ReadBefore
 from mrecordlog_async.spark.offsets import Listing, backlog, shares
 from mrecordlog_async.spark.partitions import Partition, Range, pack, partition_size
@@ -148,6 +148,7 @@ def partitions(
     wanted: Iterable[tuple[str, str, int, int, int]],
     names: Mapping[str, str] | None = None,
     planned: Mapping[tuple[str, str], QueuePlan] = MappingProxyType({}),
+    origins: Mapping[str, str] = NO_ORIGINS,
 ) -> list[Partition]:
     """Divide what is *wanted*, (log or server, queue, id, start, stop), into partitions.
 
@@ -155,6 +156,7 @@ def partitions(
         wanted: what is read; a log may be anywhere, as long as a server has it.
         names: log → the server's name that its rows carry; servers keep their own.
         planned: (log, queue) → a plan; it is used instead of a request if it is that of the range.
+        origins: log → the DNS name by which its server was found.
 
     Raises:
         DataLossError: a range is no longer complete. With `failOnDataLoss=false` the rest of it is read.
@@ -170,9 +172,9 @@ def partitions(
             ranges.setdefault(key, []).extend(ready.pieces)
         else:
             starts.setdefault(key, []).append(PlanStart(queue, queue_id, start, stop))
-    fleet.locate(starts.keys() & names.keys(), names)
+    fleet.locate(starts.keys() & names.keys(), names, origins)
     for key, asked in starts.items():
-        plans = _plan_pieces(fleet, key, asked, names)
+        plans = _plan_pieces(fleet, key, asked, names, origins)
         shown = names.get(key, key)
         ranges.setdefault(key, []).extend(
             piece for begun, plan in zip(asked, plans, strict=True) for piece in _pieces(fleet, shown, begun, plan)
@@ -197,7 +199,9 @@ def partitions(
     ]
 
 
-def _plan_pieces(fleet: Fleet, key: str, starts: list[PlanStart], names: Mapping[str, str]) -> list[QueuePlan]:
+def _plan_pieces(
+    fleet: Fleet, key: str, starts: list[PlanStart], names: Mapping[str, str], origins: Mapping[str, str]
+) -> list[QueuePlan]:
     """Request the pieces of *starts*; if the log has moved since it was listed, at its new address.
 
     A batch that was begun waits for a server that is down, also if the options say to skip it.
@@ -216,7 +220,7 @@ def _plan_pieces(fleet: Fleet, key: str, starts: list[PlanStart], names: Mapping
             fleet._places.pop(key, None)  # also if this is called again: it may be elsewhere by then
             fleet.report_down(error)
         fleet._places.pop(key, None)
-        fleet.locate({key}, names)
+        fleet.locate({key}, names, origins)
 
 
 def _pieces_of(fleet: Fleet, key: str, starts: list[PlanStart]) -> list[QueuePlan]:

@@ -306,7 +306,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first = Checkpoint.decode(start).positions
         kept = last.without(self._fleet.forgotten(last))
         moved = advanced(first, kept.positions)
-        found = partitions(self._fleet, moved, last.servers, self._plans)
+        found = partitions(self._fleet, moved, last.servers, self._plans, last.origins)
         return [PlannedPartition(partition) for partition in found]
 
     def commit(self, end: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ import pytest
 from mrecordlog_async.dns_names import Lookup
 from mrecordlog_async.spark import lookups, outages
 from mrecordlog_async.spark.connection import ServerDownError
+from mrecordlog_async.spark.fleet import LogMissingError
 from mrecordlog_async.spark.lookups import Discovery, look_up
 from mrecordlog_async.spark.option_values import Server
 from mrecordlog_async.spark.responses import LogHistory
@@ -126,6 +127,25 @@ def test_a_batch_that_was_begun_waits_for_a_service_that_its_name_lacks(
         with pytest.raises(ServerDownError, match=r"server 'wal-1' at dns.*no address has its log"):
             query.step()
         assert times[-1] == 60.0
+
+
+def test_a_batch_that_was_begun_does_not_wait_for_a_server_that_is_not_named_any_more(
+    new_service: NewService, addresses: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was not found by the DNS name that is left, so it cannot come back there: the sentence says how to go on."""
+    first, second = new_service(host="127.0.0.1", name="wal-0"), new_service()
+    for service in (first, second):
+        service.append("q", numbered("q", 0, 3))
+    addresses[:] = ["127.0.0.1"]
+    wal = f"wal=dns+http://localhost:{first.port}"
+    query = Query(f"{wal},z={second.url}", failOnServerDown="atEnd", serverWait="60")
+    query.step()
+    query.step(die_before_commit=True)
+    monkeypatch.setattr(outages, "_sleep", lambda seconds: pytest.fail("it waits"))
+    query.options["servers"] = wal
+    query.restart()
+    with pytest.raises(LogMissingError, match=r"server 'z': .*--forget, option forget: "):
+        query.step()
 
 
 @pytest.mark.parametrize("returns", [True, False])
