@@ -12,18 +12,24 @@ import pytest
 from fastapi import BackgroundTasks, FastAPI
 
 from mrecordlog_async import MultiRecordLog
+from mrecordlog_async.client import FleetProducer, Producer, RecordLogClient, RecordLogFleet
 from mrecordlog_async.fastapi import Log, lifespan
 from tests.asgi import call_asgi
 
-APPENDS = ("append", "append_record", "append_records")
+APPENDS = [
+    (kind, name)
+    for kind in (MultiRecordLog, RecordLogClient, Producer, RecordLogFleet, FleetProducer)
+    for name in ("append", "append_record", "append_records")
+    if hasattr(kind, name)
+]
 
 
-@pytest.mark.parametrize("name", APPENDS)
-def test_appends_are_coroutine_functions(name: str) -> None:
+@pytest.mark.parametrize(("kind", "name"), APPENDS)
+def test_appends_are_coroutine_functions(kind: type, name: str) -> None:
     """Code that asks before it calls awaits the result, as it does for the other changes."""
     # asyncio's question is deprecated since Python 3.14, and inspect's knows no marks before 3.12.
     is_coroutine_function = (inspect if sys.version_info >= (3, 12) else asyncio).iscoroutinefunction
-    assert is_coroutine_function(getattr(MultiRecordLog, name))
+    assert is_coroutine_function(getattr(kind, name))
 
 
 async def test_background_tasks_of_fastapi_store_their_records(directory: Path) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Coroutine, Iterable
 from contextlib import suppress
-from typing import overload
+from typing import Any, overload
 
 import msgspec
 
@@ -12,6 +12,7 @@ from mrecordlog_async.client.consumers import JSON, encoded_options
 from mrecordlog_async.client.responses import ServiceError, decoded
 from mrecordlog_async.client.retry import OutcomeUnknownError, Repeat
 from mrecordlog_async.client.transport import Payload, Transport, copied, path_of
+from mrecordlog_async.coroutine_mark import coroutine_function
 from mrecordlog_async.errors import PositionInPastError, QueueNotFoundError
 from mrecordlog_async.model import Run
 from mrecordlog_async.options import QueueOptions
@@ -77,17 +78,20 @@ class Changes:
             if not isinstance(error.__cause__, QueueNotFoundError):
                 raise
 
-    @overload
-    async def append(self, queue: str, payload: Payload, *, create: bool = False) -> int: ...
+    # The appends copy what is not `bytes` when they are called, as those of the log: a caller may use its buffer again.
 
     @overload
-    async def append(
+    def append(self, queue: str, payload: Payload, *, create: bool = False) -> Coroutine[Any, Any, int]: ...
+
+    @overload
+    def append(
         self, queue: str, payload: Payload, position: int | None, *, create: bool = False
-    ) -> int | None: ...
+    ) -> Coroutine[Any, Any, int | None]: ...
 
-    async def append(
+    @coroutine_function
+    def append(
         self, queue: str, payload: Payload, position: int | None = None, *, create: bool = False
-    ) -> int | None:
+    ) -> Coroutine[Any, Any, int | None]:
         """Append *payload* to *queue*: `append_record` with the position last, where it can be left out.
 
         Args:
@@ -102,19 +106,22 @@ class Changes:
         Raises:
             RecordLogError: The errors of `append_record`.
         """
-        return await self.append_record(queue, position, payload, create=create)
+        return self.append_record(queue, position, payload, create=create)
 
     @overload
-    async def append_record(self, queue: str, position: None, payload: Payload, *, create: bool = False) -> int: ...
+    def append_record(
+        self, queue: str, position: None, payload: Payload, *, create: bool = False
+    ) -> Coroutine[Any, Any, int]: ...
 
     @overload
-    async def append_record(
+    def append_record(
         self, queue: str, position: int | None, payload: Payload, *, create: bool = False
-    ) -> int | None: ...
+    ) -> Coroutine[Any, Any, int | None]: ...
 
-    async def append_record(
+    @coroutine_function
+    def append_record(
         self, queue: str, position: int | None, payload: Payload, *, create: bool = False
-    ) -> int | None:
+    ) -> Coroutine[Any, Any, int | None]:
         """Append *payload* to *queue* and wait until it is stored.
 
         Without a position, a lost response raises OutcomeUnknownError, because sending the record again could store it
@@ -136,12 +143,12 @@ class Changes:
             RecordTooLargeError: The record exceeds a limit of the service.
             LogFullError: The log has no room within `retry_seconds`; truncate queues.
         """
-        response = await _append(self._transport, queue, position, [copied(payload)], create)
-        return None if response.duplicate else response.position
+        return self._append_copied(queue, position, [copied(payload)], create)
 
-    async def append_records(
+    @coroutine_function
+    def append_records(
         self, queue: str, position: int | None, payloads: Iterable[Payload], *, create: bool = False
-    ) -> int | None:
+    ) -> Coroutine[Any, Any, int | None]:
         """Append *payloads* to *queue*, all or none, and wait until they are stored.
 
         Args:
@@ -160,7 +167,9 @@ class Changes:
             RecordTooLargeError: A record, or all together, exceed a limit of the service.
             LogFullError: The log has no room within `retry_seconds`; truncate queues.
         """
-        records = [copied(payload) for payload in payloads]
+        return self._append_copied(queue, position, [copied(payload) for payload in payloads], create)
+
+    async def _append_copied(self, queue: str, position: int | None, records: list[bytes], create: bool) -> int | None:
         response = await _append(self._transport, queue, position, records, create)
         return None if response.duplicate else response.position
 

@@ -21,13 +21,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from mrecordlog_async.client.responses import ServiceError
 from mrecordlog_async.client.retry import ServiceUnreachableError
 from mrecordlog_async.client.transport import Payload, copied
+from mrecordlog_async.coroutine_mark import coroutine_function
 from mrecordlog_async.errors import (
     LogClosedError,
     LogFailedError,
@@ -104,7 +105,8 @@ class Producer:
     ) -> None:
         await self.close()
 
-    async def append_record(self, payload: Payload) -> int:
+    @coroutine_function
+    def append_record(self, payload: Payload) -> Coroutine[Any, Any, int]:
         """Append *payload* and wait until it is stored. Cancelling stops the waiting, not the sending.
 
         Args:
@@ -127,11 +129,10 @@ class Producer:
                 producer has failed.
             LogClosedError: The producer is closed, or was not entered.
         """
-        position = await self._put([copied(payload)])
-        assert position is not None, "one record has a position"
-        return position
+        return self._put_one(copied(payload))  # at once, as in the log
 
-    async def append_records(self, payloads: Iterable[Payload]) -> int | None:
+    @coroutine_function
+    def append_records(self, payloads: Iterable[Payload]) -> Coroutine[Any, Any, int | None]:
         """Append *payloads*, all or none, and wait until they are stored.
 
         Args:
@@ -143,13 +144,18 @@ class Producer:
         Raises:
             RecordLogError: The errors of `append_record`.
         """
-        return await self._put([copied(payload) for payload in payloads])
+        return self._put([copied(payload) for payload in payloads])
 
     async def close(self) -> None:
         """Wait until every appended record is stored or refused. Later appends raise LogClosedError."""
         self._closed = True
         if self._sending is not None:
             await asyncio.wait((self._sending,))
+
+    async def _put_one(self, payload: bytes) -> int:
+        position = await self._put([payload])
+        assert position is not None, "one record has a position"
+        return position
 
     async def _put(self, payloads: list[bytes]) -> int | None:
         if self._failure is not None:

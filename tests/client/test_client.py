@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
+from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -268,6 +269,32 @@ async def test_a_call_on_another_event_loop_is_refused(served: Served) -> None:
         assert await client.next_position("q") == 1
     with pytest.raises(ValueError, match="connections must be at least 1, not 0"):
         RecordLogClient(served.url, connections=0)
+
+
+async def test_a_buffer_may_be_used_again_once_an_append_was_called(served: Served) -> None:
+    """As with the log: what is not bytes is copied at the call, not when it is awaited."""
+    buffer = bytearray(b"a")
+    async with (
+        RecordLogClient(served.url) as client,
+        client.producer("of a producer", create=True) as producer,
+        RecordLogFleet(served.url) as fleet,
+        fleet.producer("of a fleet") as writer,
+    ):
+        calls: list[Coroutine[Any, Any, object]] = [
+            client.append("q", buffer),
+            client.append_record("q", None, buffer),
+            client.append_records("q", None, [buffer]),
+            producer.append_record(buffer),
+            producer.append_records([buffer]),
+            fleet.append_record("q", buffer),
+            writer.append_record(buffer),
+            writer.append_records([buffer]),
+        ]
+        buffer[:] = b"b"
+        for call in calls:
+            await call
+    stored = [record.payload for queue in served.log.list_queues() for record in served.log.range(queue)]
+    assert stored == [b"a"] * len(calls)
 
 
 async def test_tasks_that_share_a_tail_share_its_records(served: Served) -> None:

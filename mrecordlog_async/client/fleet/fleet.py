@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from uuid import UUID
 
 from mrecordlog_async.client.client import RecordLogClient
@@ -29,6 +29,7 @@ from mrecordlog_async.client.fleet.roster import Place
 from mrecordlog_async.client.fleet.server import Connecting, Server, ServerSummary, Tokens
 from mrecordlog_async.client.retry import OutcomeUnknownError
 from mrecordlog_async.client.transport import Payload, check_token, copied
+from mrecordlog_async.coroutine_mark import coroutine_function
 from mrecordlog_async.errors import QueueSealedError
 from mrecordlog_async.options import QueueOptions
 
@@ -174,7 +175,8 @@ class RecordLogFleet:
 
     # Changes.
 
-    async def append_record(self, queue: str, payload: Payload, *, key: Key | None = None) -> Stored:
+    @coroutine_function
+    def append_record(self, queue: str, payload: Payload, *, key: Key | None = None) -> Coroutine[Any, Any, Stored]:
         """Append *payload* to *queue* on one server and wait until it is stored there.
 
         The queue is created where it does not exist. See `RecordLogFleet` for errors and for what follows a failure.
@@ -188,14 +190,14 @@ class RecordLogFleet:
         Returns:
             Where the record is stored.
         """
-        record = copied(payload)
+        record = copied(payload)  # at once, as in the log
 
         async def store(server: Server) -> int | None:
             if self._waits:
                 return await self._lane(server, queue).append([record])
             return await server.appends.append(queue, record, create=True)
 
-        return await self._placement.place(queue, key, store)
+        return self._placement.place(queue, key, store)
 
     async def create_queue(self, queue: str, *, options: QueueOptions | None = None) -> None:
         """Create *queue* on every server where it does not exist. A server that is found later gets it when it is used.

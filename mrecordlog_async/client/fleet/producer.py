@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from mrecordlog_async.client.fleet.decisions import Outcome, outcome_of
 from mrecordlog_async.client.fleet.lane import Lane
@@ -13,6 +13,7 @@ from mrecordlog_async.client.fleet.membership import Membership
 from mrecordlog_async.client.fleet.placement import Key, Place, Stored
 from mrecordlog_async.client.fleet.server import Server
 from mrecordlog_async.client.transport import Payload, copied
+from mrecordlog_async.coroutine_mark import coroutine_function
 from mrecordlog_async.errors import LogClosedError, RecordLogError
 from mrecordlog_async.options import QueueOptions
 
@@ -52,7 +53,8 @@ class FleetProducer:
     ) -> None:
         await self.close()
 
-    async def append_record(self, payload: Payload, *, key: Key | None = None) -> Stored:
+    @coroutine_function
+    def append_record(self, payload: Payload, *, key: Key | None = None) -> Coroutine[Any, Any, Stored]:
         """Append *payload* and wait until it is stored. Cancelling stops the waiting, not the sending.
 
         Args:
@@ -67,9 +69,10 @@ class FleetProducer:
             PositionInPastError: The record was not stored: another producer writes to the queue.
             RecordLogError: The errors of `RecordLogFleet`.
         """
-        return await self._append([copied(payload)], key)
+        return self._append([copied(payload)], key)  # at once, as in the log
 
-    async def append_records(self, payloads: Iterable[Payload], *, key: Key | None = None) -> Stored:
+    @coroutine_function
+    def append_records(self, payloads: Iterable[Payload], *, key: Key | None = None) -> Coroutine[Any, Any, Stored]:
         """Append *payloads* to one server, all or none, and wait until they are stored.
 
         Args:
@@ -82,7 +85,7 @@ class FleetProducer:
         Raises:
             RecordLogError: The errors of `append_record`.
         """
-        return await self._append([copied(payload) for payload in payloads], key)
+        return self._append([copied(payload) for payload in payloads], key)
 
     async def close(self) -> None:
         """Wait until every appended record is stored or refused. Later appends raise LogClosedError."""
