@@ -59,6 +59,8 @@ class Retention:
         self._running = False
         # A queue that was opened with records: those before this position were stored before the log was opened.
         self._opened_next = {queue_id: queue.next_position for queue_id, queue in self._aging()}
+        # Of each queue, when it was first seen with a `max_age`: the records before this position were stored by then.
+        self._seen: dict[int, tuple[int, int]] = {}
         self._take_new()
 
     def start(self) -> None:
@@ -104,11 +106,16 @@ class Retention:
         age = _max_age(queue)
         if queue is None or age is None:  # deleted, or configured otherwise
             self._opened_next.pop(queue_id, None)
+            self._seen.pop(queue_id, None)
             return False
         oldest, next_due = queue.first_position, now + age
+        seen_next, seen_at = self._seen.get(queue_id, (0, 0))
         for start, stop, tick in queue.tick_spans():
             before_open = start < self._opened_next.get(queue_id, 0)
-            expires = self._clock.stored_at(tick, before_open) + 1 + age  # + 1: the tick is rounded down
+            stored = self._clock.stored_at(tick, before_open)
+            if start < seen_next:
+                stored = min(stored, seen_at)
+            expires = stored + 1 + age  # + 1: the tick is rounded down
             if expires > now:
                 next_due = expires
                 break
@@ -166,7 +173,8 @@ class Retention:
 
     def _take_new(self) -> None:
         """Enter the queues that were given a `max_age`: they are looked at in this pass."""
-        for queue_id, _ in self._aging():
+        for queue_id, queue in self._aging():
+            self._seen.setdefault(queue_id, (queue.next_position, self._clock.now()))
             self._enter(queue_id, 0)
         self._queues.newly_aging.clear()
 

@@ -224,6 +224,24 @@ async def test_records_from_the_future_count_from_the_open(directory: Path, cloc
         assert positions(log) == [1]
 
 
+async def test_records_from_the_future_count_from_when_their_queue_got_an_age(directory: Path, clocks: Clocks) -> None:
+    """They were stored before that, whatever their time says, so they live for their age at most."""
+    async with opened(directory) as log:
+        await log.create_queue("q")
+        await log.append("q", b"0")
+    clocks.wall -= 10_000
+    async with opened(directory) as log:
+        clocks.pass_by(1_000)
+        await log.configure_queue("q", QueueOptions(max_age=AGE))
+        assert await expire(log) == 0
+        clocks.pass_by(AGE - 1)
+        await log.append("q", b"1")
+        assert await expire(log) == 0
+        clocks.pass_by(2)
+        assert await expire(log) == 1
+        assert positions(log) == [1]
+
+
 async def test_what_became_too_old_while_the_log_was_closed_goes_at_open(directory: Path, clocks: Clocks) -> None:
     """Unless it is opened without retention, or only read: then everything is still there."""
     async with opened(directory) as log:
