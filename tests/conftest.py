@@ -30,8 +30,10 @@ hypothesis.settings.register_profile("random", deadline=None, suppress_health_ch
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "same"))
 
 os.environ.setdefault("SPARK_SUBMIT_OPTS", quick_java.OPTIONS)
-# Hundreds of processes import the package. Each would compile it again, which is half of its start: 0.4 s.
-os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+# What images set and users do not. Hundreds of processes import the package: without bytecode each compiles it again,
+# which is half of its start, 0.4 s. And without buffers nothing is left in them when a process ends.
+for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"):
+    os.environ.pop(name, None)
 SESSIONS = 20
 """A run with so many tests of a Spark session starts Java often enough to make the archive of `quick_java`."""
 ARCHIVING = pytest.StashKey[subprocess.Popen[bytes]]()
