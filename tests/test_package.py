@@ -9,10 +9,11 @@ import sys
 import tarfile
 import tomllib
 import zipfile
-from importlib.metadata import distribution
+from importlib.metadata import distribution, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from tests.built import build, install, known_files
 from tests.docs.blocks import ROOT
@@ -108,6 +109,15 @@ def test_importing_the_package_loads_the_log_alone(python: Path) -> None:
     rooms = {name.split(".")[1] for name in loaded if name.startswith("mrecordlog_async.")}
     assert rooms.isdisjoint({"aiohttp", "bench", "cli", "client", "fastapi", "maintenance", "protocol", "quickwit"})
     assert rooms.isdisjoint({"service", "spark"})
+
+
+def test_the_extra_for_spark_brings_what_functions_over_arrow_need() -> None:
+    """`load-parquet` calls mapInArrow, which Spark refuses without the packages of its own extra `sql`."""
+    of_spark = [each for each in map(Requirement, requires("pyspark") or ()) if each.marker is not None]
+    needed = {each.name for each in of_spark if each.marker is not None and each.marker.evaluate({"extra": "sql"})}
+    assert "pyarrow" in needed
+    brought = {Requirement(each).name for each in PROJECT["optional-dependencies"]["spark"]}
+    assert needed - {"numpy"} <= brought  # which pandas requires
 
 
 def test_a_bare_installation_is_small(python: Path) -> None:
