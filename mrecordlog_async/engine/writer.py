@@ -170,11 +170,12 @@ class Writer:
                 self._note_refused(parts, refusal)
         self._parts = None
         self._upkeep.state.disk_refused()
+        given_up = [command for command in parts.given_up if not self._is_repeat(command)]
         if not waits or not _is_full(refusal):
-            self._refuse(parts.given_up, refusal)
+            self._refuse(given_up, refusal)
             return 0
-        waiting = joined(command for command in parts.given_up if _may_wait(command))
-        self._refuse([command for command in parts.given_up if not _may_wait(command)], refusal)
+        waiting = joined(command for command in given_up if _may_wait(command))
+        self._refuse([command for command in given_up if not _may_wait(command)], refusal)
         if waiting:
             self._admission.park(waiting, self._since)
             self._timers.arm_retry(self._upkeep.retry_parked)
@@ -193,6 +194,16 @@ class Writer:
             return refusal
         await self._acknowledge(batch, result)
         return None
+
+    def _is_repeat(self, command: Command) -> bool:
+        """Acknowledge an append that repeats what is stored, which needs no space; return whether it was one."""
+        if not isinstance(command, Append) or command.position is None:
+            return False
+        batch = plan([command], self._queues, self._limits, self._epochs_from)
+        if not batch.duplicates:
+            return False
+        self._finish_calls(batch.immediate)  # it was counted when the whole batch was planned
+        return True
 
     def _note_refused(self, parts: Parts, refusal: OSError | LogFullError) -> None:
         """Have the refused part tried in halves. A call that an empty log could not store is refused for good."""

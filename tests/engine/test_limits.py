@@ -151,6 +151,26 @@ async def test_a_large_append_without_room_takes_no_small_one_with_it(directory:
         assert [payload for _, payload in log.range("small")] == [b"%d" % number for number in range(100)]
 
 
+@pytest.mark.parametrize("on_full", ["raise", "wait"])
+async def test_a_repeat_is_recognized_although_an_append_of_its_batch_finds_no_space(
+    directory: Path, on_full: Any
+) -> None:
+    """It needs no space, and a refusal would say that the record is not stored."""
+    disk = Room()
+    async with MultiRecordLog.open(directory, limits=Limits(on_full=on_full), filesystem=disk) as log:
+        await log.create_queue("q")
+        await log.append_record("q", 0, b"stored")
+        disk.left = 0
+        append = log.append_soon("q", bytes(3 * MIB))
+        assert await log.append_record("q", 0, b"stored") is None
+        assert log.stats().duplicates == 1
+        disk.left = 1 << 40
+        if on_full == "wait":
+            assert await append == 1
+        else:
+            assert isinstance((await ends([append]))[0], LogFullError)
+
+
 async def test_a_rule_is_deleted_although_an_append_of_its_batch_waits_for_space(directory: Path) -> None:
     """As its consumers are: otherwise they are deleted, and new queues get them again."""
     disk = Room()
