@@ -282,9 +282,13 @@ class Moment:
 
 @dataclass(slots=True)
 class Life:
-    """The time from one opening of a log to the next: its calls and all its moments."""
+    """The time from one opening of a log to the next: its calls and all its moments.
+
+    first_batch: the number of the first batch that can be written in it.
+    """
 
     model: Model
+    first_batch: int = 0
     moments: list[Moment] = field(default_factory=list)
 
 
@@ -307,6 +311,7 @@ class Run:
         self.disk = disk or Disk()
         self.copies: list[Run] = []
         self.written: dict[int, Bounds] = {}  # by batch: what was promised when the batch was written
+        self.before: dict[str, bytes] = {}  # the files at a moment that a history chose
         self.halves = 0  # writes that were recorded half-way
         self.by_taking = False  # calls count in the order in which the writer takes them, because some wait in line
         self.shown: list[tuple[Model, Bounds, State]] = []  # what readers saw during the run
@@ -352,7 +357,8 @@ class Run:
         self.opened = True
         state = state_of(self.log._queues)
         Verdict(self.model).check(state, self.model.bounds(), "reopened")
-        self.lives.append(Life(Model.under(self.policy, state, was_closed)))
+        first_batch = self.log._opened.journal.end.last_batch + 1
+        self.lives.append(Life(Model.under(self.policy, state, was_closed), first_batch))
         self._note_fence(self.log)
         self.note("opened")
 
@@ -370,7 +376,8 @@ class Run:
         )
         state = self._look(self.directory)
         Verdict(self.model).check(state, self.model.bounds(), "reopened without records")
-        self.lives.append(Life(Model.under(policy, state, was_closed)))
+        first_batch = self.log._opened.journal.end.last_batch + 1
+        self.lives.append(Life(Model.under(policy, state, was_closed), first_batch))
         self._note_fence(self.log)
         self.note("opened")
 
@@ -465,12 +472,17 @@ class Run:
     async def sync(self) -> object:
         return await self.do("sync")
 
+    async def drain(self) -> object:
+        return await self.do("sync", forced=True)
+
     async def append(self, queue: str, *sizes: int, position: int | None = None) -> object:
         """Append records of these sizes, with payloads that no other call appends."""
         return await self.do("append", queue, position=position, payloads=self.payloads(*sizes))
 
-    def begin_append(self, queue: str, *sizes: int, position: int | None = None) -> asyncio.Task[object]:
-        return self.begin("append", queue, position=position, payloads=self.payloads(*sizes))
+    def begin_append(
+        self, queue: str, *sizes: int, position: int | None = None, soon: bool = False
+    ) -> asyncio.Task[object]:
+        return self.begin("append", queue, position=position, payloads=self.payloads(*sizes), soon=soon)
 
     async def attach(self, queue: str, consumer: str, **details: Any) -> object:
         """Attach to a consumer, and remember what the next calls of its holder carry."""
@@ -621,6 +633,8 @@ def _pass_on(future: asyncio.Future[object], made: asyncio.Task[object]) -> None
 
 
 def _coroutine(log: MultiRecordLog, call: Call) -> Coroutine[Any, Any, object]:
+    if call.soon:
+        return _append_soon(log, call)
     if call.kind == "append" and len(call.payloads) == 1:
         return log.append_record(call.queue, call.position, call.payloads[0])
     if call.kind == "append":
@@ -635,7 +649,7 @@ def _coroutine(log: MultiRecordLog, call: Call) -> Coroutine[Any, Any, object]:
         queue_id = call.holder[0] if call.holder is not None else None
         return log.truncate(call.queue, call.position, queue_id=queue_id, past_consumers=call.forced)
     if call.kind == "sync":
-        return log.sync()
+        return log.drain() if call.forced else log.sync()
     return _setting(log, call)
 
 
@@ -663,6 +677,10 @@ def _setting(log: MultiRecordLog, call: Call) -> Coroutine[Any, Any, object]:
         return log.seek_consumer(queue, consumer, position, queue_id=holder[0], epoch=holder[1])
     assert call.kind == "acknowledge"
     return log.acknowledge(queue, consumer, position, queue_id=holder[0], epoch=holder[1])
+
+
+async def _append_soon(log: MultiRecordLog, call: Call) -> object:
+    return await log.append_soon(call.queue, *call.payloads)
 
 
 async def _await(log: MultiRecordLog, command: Command) -> object:

@@ -274,6 +274,22 @@ def _check_files(disk: Disk, opened: OpenedLog, where: str, directory: str) -> N
         raise Violation(f"{where}: files {sorted(names)}, due were {sorted(due)}")
 
 
+def check_openings(run: Run) -> int:
+    """Lose all that was not synced, at every moment after an acknowledgement; return how often.
+
+    Raises Violation if the log does not know the opening that acknowledged.
+    """
+    due = [(life.first_batch, moment) for life in run.lives[1:] for moment in life.moments if moment.killed.at_least]
+    for first_batch, moment in due:
+        with without_chance():
+            opened = recover(moment.snapshot.crash(Plan()), f"before call {moment.number}")
+        found = [opening.first_batch for opening in opened.queues.openings]
+        opened.close()
+        if found[-1:] != [first_batch]:
+            raise Violation(f"before call {moment.number}: openings at {found}, the last one due was at {first_batch}")
+    return len(due)
+
+
 def _append(opened: OpenedLog, name: str, payload: bytes) -> None:
     queue = opened.queues.get(name)
     assert queue is not None

@@ -101,7 +101,7 @@ class Call:
     position: int | None = None
     payloads: tuple[bytes, ...] = ()
     exist_ok: bool = False
-    single: bool = True
+    soon: bool = False  # by `append_soon`
     consumer: str = ""
     holder: tuple[int, int] | None = None  # queue id and epoch
     owner: bytes = NO_OWNER

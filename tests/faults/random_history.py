@@ -76,6 +76,10 @@ def random_history(seed: int) -> History:
                 tasks[-1].cancel()
             elif step < 0.97:
                 await _settle(tasks)
+                if chance.random() < 0.3:
+                    drained = asyncio.create_task(run.drain())
+                    tasks += _append_singles(run, chance, names)
+                    await _settle([drained, *tasks])
                 await run.close()
                 await run.open()
                 doubtful = 0
@@ -93,8 +97,8 @@ def random_history(seed: int) -> History:
 
 def _append_singles(run: Run, chance: random.Random, queues: list[str]) -> list[asyncio.Task[object]]:
     """Begin calls with one record each; the log stores them as one MANY, and a large one as an APPEND."""
-    calls = range(chance.choice([2, 5, 7]))
-    return [run.begin_append(chance.choice(queues), chance.choice(SIZES[:6] + SIZES[-1:])) for _ in calls]
+    calls, soon = range(chance.choice([2, 5, 7])), chance.random() < 0.3
+    return [run.begin_append(chance.choice(queues), chance.choice(SIZES[:6] + SIZES[-1:]), soon=soon) for _ in calls]
 
 
 def _change_settings(run: Run, chance: random.Random) -> asyncio.Task[object]:

@@ -11,7 +11,7 @@ from mrecordlog_async.readonly import ReadOnlyLog
 
 from .disk import Plan
 from .driver import COPY, DIRECTORY, Run, without_chance
-from .explore import Explorer, Tally, recover
+from .explore import Explorer, Tally, check_openings, recover
 from .histories import BLOCK_BYTES, CASES, Case, commit_at
 from .judge import State, Verdict, Violation, state_of
 
@@ -93,6 +93,12 @@ def test_a_directory_that_was_just_renamed_keeps_its_name_once_it_was_opened(rea
         else:
             ReadOnlyLog.open(COPY, filesystem=disk).close()
     assert disk.snapshot().crash(Plan()).exists(COPY)
+
+
+@pytest.mark.parametrize("name", ["never, killed", "killed, stepping", "interval"])
+def test_an_opening_is_durable_before_anything_is_acknowledged_in_it(name: str, tally: Tally) -> None:
+    """Under every policy: so a reader that was shown one of its positions notices a log that a power cut set back."""
+    tally.crash_states += check_openings(CASES[name].run())
 
 
 @pytest.mark.parametrize("made", ["log", "copy"])

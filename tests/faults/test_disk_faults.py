@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from mrecordlog_async import LogFailedError, LogFullError
+from mrecordlog_async import Limits, LogFailedError, LogFullError
 
 from .disk import Fault
 from .driver import Run
@@ -168,3 +168,25 @@ def test_no_room_is_refused_before_anything_is_written() -> None:
     assert all(isinstance(error, LogFullError) and error.resource == "space" for error in refused)
     assert {call.outcome for call in run.model.calls if call.kind in ("truncate", "delete")} == {"answered"}
     assert run.model.calls[-1].outcome == "answered"
+
+
+async def _one_record_at_a_time(run: Run) -> None:
+    await run.open()
+    await run.create("a")
+    for position in range(60):
+        await run.append("a", 9_000)
+        await run.truncate("a", position)
+        if position % 3 == 0:
+            await run.idle(1.2)
+
+
+def test_no_removal_for_good_stops_a_log_at_its_limit() -> None:
+    """Dead segments that cannot be removed count in the limit: appends are refused, and truncates take little more."""
+    limits = Limits(disk_bytes=420_000)
+    case = Case(_one_record_at_a_time, limits=limits, early_roll_bytes=4_096, may_refuse=True, recycle=False)
+    run = inject(case, Fault(1, errno.EACCES, on=True, calls=frozenset({"unlink"})), Explorer())
+    assert run.disk.allocated_bytes() < limits.disk_bytes + 150_000, "more than a segment and a spare, with reserves"
+    assert {call.outcome for call in run.model.calls if call.kind == "truncate"} == {"answered"}
+    refused = [call.error for call in run.model.calls if isinstance(call.error, LogFullError)]
+    assert {error.resource for error in refused} == {"disk"}
+    assert isinstance(refused[-1].__cause__, PermissionError)

@@ -6,6 +6,7 @@ everything that is promised for a truncate is checked for them. The times of rec
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -122,6 +123,9 @@ async def clock_jumps(run: Run) -> None:
         await run.do("configure", "b", options=AGED)
         await clocks.expire(40)
         await clocks.append("a", 60)
+        recreated = [run.begin("delete", "a"), run.begin("create", "a"), run.begin_append("a", 70)]
+        await clocks.expire(AGE_SECONDS + 1)  # decides before these calls, and truncates after them: not this queue
+        await asyncio.gather(*recreated)
         await run.idle()
 
 

@@ -72,9 +72,9 @@ class LogMachine(RuleBasedStateMachine):
     def create(self, queue: str, exist_ok: bool) -> None:
         self._begin("create", queue, exist_ok=exist_ok)
 
-    @rule(queue=NAMES, sizes=SIZES)
-    def append(self, queue: str, sizes: list[int]) -> None:
-        self._begin("append", queue, payloads=self.run.payloads(*sizes))
+    @rule(queue=NAMES, sizes=SIZES, soon=st.booleans())
+    def append(self, queue: str, sizes: list[int], soon: bool) -> None:
+        self._begin("append", queue, payloads=self.run.payloads(*sizes), soon=soon and len(sizes) == 1)
 
     @rule(queue=NAMES, sizes=SIZES, distance=st.integers(-3, 4))
     def append_at(self, queue: str, sizes: list[int], distance: int) -> None:

@@ -1,0 +1,167 @@
+"""Bugs in what the log learned later, patched in like those in `seeded_bugs`.
+
+They concern `CLOSED` and the mark of a log without it, consumers and their owners, incarnations of queues, openings,
+and the times of records.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+from mrecordlog_async.engine.age_clock import AgeClock
+from mrecordlog_async.engine.commands import TruncateQueue
+from mrecordlog_async.engine.commit import CommitRequest
+from mrecordlog_async.engine.journal import Journal
+from mrecordlog_async.engine.plan_consumers import ConsumerPlanner
+from mrecordlog_async.engine.queue_view import QueueView
+from mrecordlog_async.engine.setting_commands import AttachConsumer
+from mrecordlog_async.format.parse import Batch
+from mrecordlog_async.memory.times import TICK_NS
+from mrecordlog_async.recovery import torn_or_damaged
+from mrecordlog_async.recovery.replay import Replay
+
+from .consumer_histories import CONSUMER_CASES
+from .disk import Fault
+from .driver import DIRECTORY, Run, without_chance
+from .explore import Explorer, check_openings
+from .histories import CASES, Case
+from .seeded_bugs import Hunt, SeededBug, crash
+from .survivors import refuse
+from .test_retention_states import CASES as AGED_CASES
+
+# What notices them.
+
+
+def answers(case: Case) -> Hunt:
+    """Run a history whose calls must all end with the expected results."""
+
+    def hunt() -> None:
+        for life in case.run(moments=False).lives:
+            life.model.states()
+
+    return hunt
+
+
+def age_and_crash() -> None:
+    """Explore crash states of a log whose records have many times."""
+    Explorer(deep_every=0, subsets=2).explore(AGED_CASES["clock jumps"].run(), every=40)
+
+
+def lose_what_is_not_synced() -> None:
+    """Lose everything that a weak policy may lose. The opening must be known."""
+    check_openings(CASES["never, killed"].run())
+
+
+async def _twice(run: Run) -> None:
+    await run.open()
+    await run.create("a")
+    await run.append("a", 400)
+    await run.close()
+    run.before = run.disk.content(DIRECTORY)
+    await run.open()
+    await run.append("a", 500)
+
+
+def damage_without_closed() -> None:
+    """Damage the last batch of a log that a full disk left without `CLOSED`."""
+    case = Case(_twice)
+    calls = case.run(moments=False).disk.call_names
+    last_create = len(calls) - calls[::-1].index("create")
+    run = case.run(Fault(last_create, errno.ENOSPC), moments=False)
+    files = _files(run.disk.content(DIRECTORY))
+    assert "CLOSED" not in files
+    (name,) = files
+    at = files[name].index(run.model.calls[-1].payloads[0])
+    with without_chance():
+        refuse({name: files[name][:at] + b"?" + files[name][at + 1 :]})
+
+
+def closed_of_before() -> None:
+    """Put the `CLOSED` of an earlier life next to a log that was written since."""
+    run = Case(_twice).run(moments=False)
+    with without_chance():
+        refuse({**_files(run.disk.content(DIRECTORY)), "CLOSED": run.before["CLOSED"]})
+
+
+def _files(content: dict[str, bytes]) -> dict[str, bytes]:
+    return {name: data for name, data in content.items() if name != "LOCK"}
+
+
+# The bugs.
+
+
+def unclosed_log_without_mark() -> AbstractContextManager[Any]:
+    return patch.object(Journal, "mark_end", lambda self, oldest_segment: None)
+
+
+def outdated_closed_believed() -> AbstractContextManager[Any]:
+    return patch.object(torn_or_damaged, "batch_follows", lambda files, handle, end, size: False)
+
+
+def truncated_to_the_fastest_consumer() -> AbstractContextManager[Any]:
+    def slowest(self: QueueView) -> tuple[int, str] | None:
+        return max(((state.position, name) for name, state in self.consumers.items()), default=None)
+
+    return patch.object(QueueView, "slowest", slowest)
+
+
+def owner_not_asked() -> AbstractContextManager[Any]:
+    original = ConsumerPlanner._attach
+
+    def attach(self: ConsumerPlanner, call: AttachConsumer) -> None:
+        call.take_over = True
+        original(self, call)
+
+    return patch.dict("mrecordlog_async.engine.plan._DECIDE", {AttachConsumer: attach})
+
+
+def truncate_of_another_incarnation() -> AbstractContextManager[Any]:
+    original = ConsumerPlanner._truncate
+
+    def truncate(self: ConsumerPlanner, call: TruncateQueue) -> None:
+        call.queue_id = None
+        original(self, call)
+
+    return patch.dict("mrecordlog_async.engine.plan._DECIDE", {TruncateQueue: truncate})
+
+
+def opening_not_durable() -> AbstractContextManager[Any]:
+    original = Journal._with_opening
+
+    def with_opening(self: Journal, request: CommitRequest, records: Any) -> Any:
+        return request, original(self, request, records)[1]
+
+    return patch.object(Journal, "_with_opening", with_opening)
+
+
+def aged_by_the_wall_clock() -> AbstractContextManager[Any]:
+    return patch.object(AgeClock, "now", lambda self: time.time_ns() // TICK_NS)
+
+
+def times_of_the_restart() -> AbstractContextManager[Any]:
+    original = Replay.add
+
+    def add(self: Replay, name: str, segment: int, batch: Batch) -> None:
+        original(self, name, segment, batch._replace(commit=batch.commit._replace(time_ns=time.time_ns())))
+
+    return patch.object(Replay, "add", add)
+
+
+LATER = {
+    bug.bug.__name__: bug
+    for bug in (
+        SeededBug(unclosed_log_without_mark, damage_without_closed),
+        SeededBug(outdated_closed_believed, closed_of_before),
+        SeededBug(truncated_to_the_fastest_consumer, crash("consumers", every=3)),
+        SeededBug(owner_not_asked, answers(CONSUMER_CASES["owners"])),
+        SeededBug(truncate_of_another_incarnation, answers(AGED_CASES["clock jumps"])),
+        SeededBug(opening_not_durable, lose_what_is_not_synced),
+        SeededBug(aged_by_the_wall_clock, answers(AGED_CASES["clock jumps"])),
+        SeededBug(times_of_the_restart, age_and_crash),
+    )
+}
+"""Every one of them by its name."""
