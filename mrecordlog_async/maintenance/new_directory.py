@@ -1,8 +1,8 @@
 """A directory that gets its name when it is complete: built as `NAME.partial`, made durable, and renamed.
 
 1. If the work is interrupted, no incomplete directory has the final name.
-2. The process that builds a directory holds the lock on its `LOCK`: one with an open log does so anyway. So a directory
-   that is being built differs from one that a killed process left.
+2. The process that builds a directory holds the lock on its `LOCK`, a log's own or one that is taken here. So a
+   directory that is being built differs from one that a killed process left.
 3. The directory stays open. If somebody removes it meanwhile, and another run begins one of the same name, that one is
    neither renamed nor removed here.
 """
@@ -50,11 +50,21 @@ def free_names(files: FileSystem, directory: str | os.PathLike[str]) -> tuple[st
 
 
 @contextmanager
-def new_directory(files: FileSystem, directory: str | os.PathLike[str]) -> Iterator[str]:
+def new_directory(
+    files: FileSystem, directory: str | os.PathLike[str], *, takes_lock: bool = True
+) -> Iterator[str]:
     """Create a directory for the block to fill, and yield the path that it has until the block ends.
 
     Then it gets its name. If the block raises an error, the directory is removed, unless that fails too. An OSError
     without a path, such as that of a full disk, gets the path of *directory*.
+
+    Args:
+        files: The disk.
+        directory: The directory to create.
+        takes_lock: Lock it for the block; False for a block that opens a log there, which takes the same lock.
+
+    Yields:
+        The path.
 
     Raises:
         FileExistsError: *directory* exists, or is being built.
@@ -65,13 +75,16 @@ def new_directory(files: FileSystem, directory: str | os.PathLike[str]) -> Itera
     handle = files.open_directory(partial)
     lock = None
     try:
-        lock = _lock(files, partial)
+        lock = _lock(files, partial) if takes_lock else None
         with naming(path):
             yield partial
         _check_place(files, handle, partial)
         with suppress(FileNotFoundError):
             files.unlink(f"{partial}/{LOCK_NAME}")
-        rename_durably(files, handle, partial, path)
+        files.sync_directory(handle)
+        _check_place(files, handle, partial)
+        files.rename(partial, path)
+        sync_names(files, path)
     except BaseException:
         _remove(files, handle, partial)
         raise
@@ -79,17 +92,6 @@ def new_directory(files: FileSystem, directory: str | os.PathLike[str]) -> Itera
         if lock is not None:
             files.close(lock)
         files.close(handle)
-
-
-def rename_durably(files: FileSystem, handle: int, partial: str, path: str) -> None:
-    """Give a complete directory, open as *handle*, its name, so that its files and its path survive a power failure.
-
-    Raises FileNotFoundError if *partial* names another directory by now.
-    """
-    files.sync_directory(handle)
-    _check_place(files, handle, partial)
-    files.rename(partial, path)
-    sync_names(files, path)
 
 
 def _names(files: FileSystem, path: str) -> list[str]:

@@ -1,7 +1,6 @@
 """Recreate queues position by position: the calls to make, and a new log that exists whole or not at all.
 
-A log is built in `NAME.partial`, next to its final name. It is synced by closing it, and then renamed, so an
-interrupted import or repair leaves no incomplete log under the final name. Its records are not kept in memory.
+A log is built in `NAME.partial`, as every new directory, and synced by closing it. Its records are not kept in memory.
 """
 
 from __future__ import annotations
@@ -9,14 +8,14 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import ExitStack, asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
 from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.log import MultiRecordLog
-from mrecordlog_async.maintenance.new_directory import free_names, rename_durably
+from mrecordlog_async.maintenance.new_directory import new_directory
 from mrecordlog_async.maintenance.placed_log import PlacedLog, open_placed_log
 from mrecordlog_async.model import POSITION_MAX, Run
 from mrecordlog_async.names import check_consumer_name, check_name
@@ -182,8 +181,7 @@ async def new_log(
         OSError: The disk is full, or cannot be written.
     """
     files = filesystem or OsFileSystem()
-    directory, partial = free_names(files, directory)
-    with ExitStack() as stack:
+    with new_directory(files, directory, takes_lock=False) as partial, _naming_full_disk(directory):
         async with await open_placed_log(
             partial,
             create=True,
@@ -193,11 +191,7 @@ async def new_log(
             kind=RebuiltLog,
             filesystem=files,
         ) as log:
-            handle = files.open_directory(partial)  # locked, so no other run has begun there
-            stack.callback(files.close, handle)
-            with _naming_full_disk(partial):
-                yield log
-        rename_durably(files, handle, partial, directory)
+            yield log
 
 
 @contextmanager
@@ -208,5 +202,5 @@ def _naming_full_disk(directory: str) -> Iterator[None]:
     except LogFullError as error:
         if error.resource != "space":
             raise
-        reason = "the disk is full; free disk space, remove this directory and retry"
+        reason = "the disk is full; free disk space and retry"
         raise OSError(errno.ENOSPC, reason, directory) from error

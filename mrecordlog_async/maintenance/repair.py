@@ -76,13 +76,14 @@ def repair(
         What was salvaged, and whether it was written.
 
     Raises:
-        FileExistsError: *target* is not empty, or `TARGET.partial` exists: an interrupted repair left it, or another
-            process is writing it.
+        FileExistsError: *target* is not empty, or `TARGET.partial` exists: a killed repair left it, or another process
+            is writing it.
         FileNotFoundError: there is no log in *directory*.
         LogLockedError: a process has the log open.
         CorruptionError: no segment is left, or none has a header that can be read.
         ValueError: the files contradict each other, or something changed them meanwhile.
-        OSError: the disk could not be read or written.
+        OSError: the disk could not be read or written. What was written of the new log is removed, unless that fails
+            too.
     """
     log = LogDirectory.at(directory, filesystem)
     path = log.path + REPAIRED_SUFFIX if target is None else os.path.abspath(os.fsdecode(target))

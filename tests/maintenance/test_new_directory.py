@@ -35,6 +35,32 @@ def test_nothing_is_left_of_one_that_fails(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_nothing_is_left_of_a_log_that_fails(tmp_path: Path) -> None:
+    """An import or a repair that has failed can be repeated, as a snapshot can."""
+
+    def fail() -> None:
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        build_log(tmp_path / "new", fail)
+    assert os.listdir(tmp_path) == []
+    build_log(tmp_path / "new", lambda: None)
+
+
+def test_nothing_is_left_of_a_log_that_cannot_be_created(tmp_path: Path) -> None:
+    """The first segment may find no space."""
+    files = FullAfterAMoment()
+    files.is_full = True
+
+    async def build() -> None:
+        async with new_log(str(tmp_path / "new"), filesystem=files):
+            raise AssertionError("it was created")
+
+    with pytest.raises(OSError, match="space"):
+        asyncio.run(build())
+    assert os.listdir(tmp_path) == []
+
+
 def test_one_that_is_being_built_is_not_called_left_over(tmp_path: Path) -> None:
     """Removing it would destroy the work of a running process, so the message says to wait."""
     with new_directory(FILES, tmp_path / "new") as partial:
@@ -130,7 +156,7 @@ class FullAfterAMoment(OsFileSystem):
 
 
 def test_a_new_log_on_a_full_disk_says_where_and_what_to_do(tmp_path: Path) -> None:
-    """It has no queues that somebody could truncate, and what it has so far takes space."""
+    """It has no queues that somebody could truncate. What it had so far is removed, so the same command can follow."""
     files = FullAfterAMoment()
 
     async def build() -> None:
@@ -139,9 +165,10 @@ def test_a_new_log_on_a_full_disk_says_where_and_what_to_do(tmp_path: Path) -> N
             files.is_full = True
             await log.append("q", bytes(4 << 20))
 
-    with pytest.raises(OSError, match="free disk space, remove this directory and retry") as refused:
+    with pytest.raises(OSError, match="free disk space and retry") as refused:
         asyncio.run(build())
-    assert (refused.value.errno, refused.value.filename) == (errno.ENOSPC, str(tmp_path / "new.partial"))
+    assert (refused.value.errno, refused.value.filename) == (errno.ENOSPC, str(tmp_path / "new"))
+    assert os.listdir(tmp_path) == []
 
 
 class WithoutLocks(OsFileSystem):
