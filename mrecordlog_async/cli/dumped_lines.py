@@ -14,6 +14,9 @@ from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.memory.settings import is_pattern
 from mrecordlog_async.model import POSITION_MAX
 
+EMPTY_LOG = {"remaining": 0}
+"""The only line of a log without queues and rules."""
+
 
 class QueueLine(NamedTuple):
     """A queue as its line has it. remaining: lines of queues and rules that follow; 0 in a dump of an older version."""
@@ -41,10 +44,16 @@ class RuleLine(NamedTuple):
     remaining: int = 0
 
 
-def parse_line(number: int, line: str) -> QueueLine | RecordLine | RuleLine:
+class EmptyLogLine(NamedTuple):
+    """A log without queues and rules. It has a line because a dump without any is that of a command that failed."""
+
+
+def parse_line(number: int, line: str) -> QueueLine | RecordLine | RuleLine | EmptyLogLine:
     """Return what the line with this number says. Raises UsageError with the number if it is invalid."""
     try:
         facts = json.loads(line)
+        if facts == EMPTY_LOG:
+            return EmptyLogLine()
         if "pattern" in facts:
             return _rule(facts)
         queue, payload = _name(facts["queue"]), _payload(facts)

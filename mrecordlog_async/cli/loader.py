@@ -10,11 +10,12 @@ The same lines, or a longer dump of the same log, complete what an attempt that 
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from mrecordlog_async.cli.dumped_lines import QueueLine, RecordLine, RuleLine, parse_line
+from mrecordlog_async.cli.dumped_lines import EMPTY_LOG, QueueLine, RecordLine, RuleLine, parse_line
 from mrecordlog_async.cli.load_target import begin_at, records_of, summary_of
 from mrecordlog_async.errors import PositionInPastError, RecordLogError, RecordTooLargeError
 from mrecordlog_async.maintenance.carry import Carried, carry_all
@@ -52,6 +53,17 @@ class OtherRecordError(PositionInPastError):
         )
 
 
+class NoLinesError(RecordLogError):
+    """The input is empty."""
+
+    def message(self) -> str:
+        """Return what that means."""
+        return (
+            "there are no lines to load: the file is empty, or the command that was to write them has failed; the dump "
+            f"of a log without queues is {json.dumps(EMPTY_LOG)}"
+        )
+
+
 class IncompleteDumpError(RecordLogError):
     """The end of a dump is missing. Its lines are stored."""
 
@@ -70,6 +82,7 @@ async def load(target: Target, lines: Iterable[str] | AsyncIterable[str]) -> Loa
         UsageError: A line is invalid. The records before it are stored; options, seals and consumers are not set.
         LineError: The log refuses records; the same is true.
         IncompleteDumpError: The end of the dump is missing; the same is true.
+        NoLinesError: There are no lines.
     """
     loader, number = Loader(target), 0
     try:
@@ -120,6 +133,7 @@ class Loader:
     _known: dict[str, _Queue] = field(default_factory=dict)
     _settings: dict[str, QueueSettings] = field(default_factory=dict)
     _rules: list[tuple[str, str]] = field(default_factory=list)
+    _has_lines: bool = False
     _remaining: int = 0
     _queue: str = ""
     _position: int | None = None
@@ -130,6 +144,7 @@ class Loader:
 
     async def take(self, number: int, line: str) -> None:
         """Take one line. Raises UsageError with its number if it is invalid."""
+        self._has_lines = True
         match parse_line(number, line):
             case QueueLine() as queue:
                 if queue.settings:
@@ -154,10 +169,12 @@ class Loader:
         await self._store(self._position, payloads, numbers)
 
     async def check_end(self) -> None:
-        """Raise IncompleteDumpError if lines are missing at the end. What is stored already does not count as missing.
+        """Raise NoLinesError or IncompleteDumpError if lines are missing at the end. What is stored already does not count as missing.
 
         Nor does what was truncated while the dump was made: the dump says so in another line of the queue.
         """
+        if not self._has_lines:
+            raise NoLinesError
         for name, queue in self._known.items():
             if queue.end < queue.due and (await summary_of(self.target, name)).next_position < queue.due:
                 raise IncompleteDumpError(

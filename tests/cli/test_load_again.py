@@ -208,6 +208,28 @@ def test_a_dump_that_ends_early_is_not_whole(tmp_path: Path) -> None:
     assert (loaded.code, mrecordlog("dump", copy).out) == (0, _in_lines(lines))
 
 
+@pytest.mark.parametrize("lines", ["", "\n"], ids=["nothing", "an empty line"])
+def test_no_lines_are_no_dump(tmp_path: Path, lines: str) -> None:
+    """The command that was to write them failed; a backup that is restored from them would be called whole."""
+    (tmp_path / "lines").write_text(lines)
+    for ran in (mrecordlog("load", tmp_path / "a", stdin=lines), mrecordlog("load", tmp_path / "b", tmp_path / "lines")):
+        assert (ran.code, "there are no lines to load" in ran.err) == (1, True)
+
+
+async def test_a_log_without_queues_is_dumped_and_loaded(
+    tmp_path: Path, directory: Path, served: Served, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line says so: an empty dump is one that failed."""
+    for queue in served.log.list_queues():
+        await served.log.delete_queue(queue)
+    for log in (served.url, str(directory)):
+        assert await asyncio.to_thread(main, ["dump", log]) == 0
+        lines = capsys.readouterr().out
+        assert json.loads(lines) == {"remaining": 0}
+        ran = await asyncio.to_thread(mrecordlog, "load", tmp_path / "copy", stdin=lines)
+        assert (ran.code, ran.out) == (0, "0 queues created, 0 records stored\n")
+
+
 def test_the_records_that_are_missing_are_named(tmp_path: Path) -> None:
     """Also in a dump of an older version, which does not say how many lines follow."""
     lines = '{"queue": "a", "first_position": 0, "next_position": 3}\n{"queue": "a", "position": 0, "text": "x"}\n'

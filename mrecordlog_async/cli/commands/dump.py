@@ -12,7 +12,8 @@ consumer is one line, unless queues were named:
   {"pattern": "*", "consumer": "lake", "remaining": 0}
 
 The line has options, seal and consumers only if they are set. Times of records are not dumped. "remaining" is how many
-queues and rules follow, so that load notices if the end of a dump is missing.
+queues and rules follow, so that load notices if the end of a dump is missing. Of a log without queues and rules, one
+line has only that.
 A payload is base64. With --text it is text if it is valid UTF-8. Both load back to the same bytes. The dump of a
 directory shows the log as it was when the dump began, even while a service uses it. Through a service, each queue is
 dumped as it is when the dump reaches it. Records that the service truncates meanwhile may be missing; if they are the
@@ -32,7 +33,7 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from mrecordlog_async.cli.dumped_lines import as_utf_8
+from mrecordlog_async.cli.dumped_lines import EMPTY_LOG, as_utf_8
 from mrecordlog_async.cli.dumped_settings import settings_facts
 from mrecordlog_async.cli.exit_codes import FINE
 from mrecordlog_async.cli.output import open_log
@@ -63,6 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     with open_log(arguments.log) as log:
         rules = log.consumer_rules() if arguments.queue is None else []
         remaining = len(arguments.queue or log.list_queues()) + len(rules)
+        sys.stdout.write(empty_line(remaining))
         for name, first_position, next_position, runs in log.contents(arguments.queue):
             remaining -= 1
             settings = log.settings(name)
@@ -81,6 +83,7 @@ async def _dump_service(arguments: argparse.Namespace) -> int:
         rules = await client.consumer_rules() if arguments.queue is None else []
         listed = await _list(client, arguments.queue)
         remaining = len(listed) + len(rules)
+        sys.stdout.write(empty_line(remaining))
         for queue in listed:
             remaining -= 1
             async for line in _lines_of(client, queue, remaining, text=arguments.text):
@@ -146,6 +149,11 @@ def end_line(queue: str, end: int, next_position: int, remaining: int, settings:
     Otherwise its last records were removed while it was read, and so was every one before them: the queue is empty.
     """
     return queue_line(queue, next_position, next_position, remaining, settings) if end < next_position else ""
+
+
+def empty_line(remaining: int) -> str:
+    """Return the line of a log without queues and rules; "" for one that has *remaining* of them."""
+    return "" if remaining else json.dumps(EMPTY_LOG) + "\n"
 
 
 def rule_lines(rules: Sequence[tuple[str, str]]) -> Iterator[str]:

@@ -8,7 +8,7 @@ with the load.
 
 When the command ends, a directory is durable; what a service stored is as durable as its `serve --persist` says. At an
 invalid line the command stops and prints the line's number. If the end of a dump is missing, it stores the lines that
-there are, and fails. After that, and after a kill, load the complete lines: records that are stored already are
+there are, and fails; so it does if there are none. After that, and after a kill, load the complete lines: records that are stored already are
 compared with them, and the others are appended. A kill may leave an empty record before the first one of a queue in a
 service; the next load removes it.
 
