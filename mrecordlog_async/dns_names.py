@@ -1,4 +1,4 @@
-"""DNS names that stand for several services, as a user writes them.
+"""URLs in messages, and DNS names that stand for several services, as a user writes them.
 
 | written | stands for |
 |---|---|
@@ -10,11 +10,19 @@ Requests to an address of a name carry the name, in `Host` and for TLS, and conn
 
 from __future__ import annotations
 
+import re
 from contextlib import suppress
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
 DNS = "dns+"
+
+_USER = re.compile(r"(\b(?!abfss?:|wasbs?:)[\w+]+://)[^\s/]*@")  # abfss://container@account has no user
+
+
+def shown_url(text: str) -> str:
+    """Return *text*, a URL or a sentence with URLs, without users and passwords: for messages."""
+    return _USER.sub(r"\1", text)
 
 
 class Lookup(NamedTuple):
@@ -42,7 +50,7 @@ def parse_lookup(text: str) -> Lookup:
     except ValueError:  # UnicodeError is one
         host, port = None, None
     if not host or parsed.scheme not in ("http", "https") or parsed.path not in ("", "/") or "@" in parsed.netloc:
-        raise ValueError(f"{_shown(text)!r} is not a DNS name of services: write dns+http://host:port")
+        raise ValueError(f"{shown_url(text)!r} is not a DNS name of services: write dns+http://host:port")
     if host.startswith("_"):
         _check_library(text)
         return Lookup(parsed.scheme, host, None)
@@ -57,12 +65,6 @@ def _check_library(text: str) -> None:
 
         return
     raise ValueError(f"{text!r} needs a resolver of SRV records: run pip install dnspython")
-
-
-def _shown(text: str) -> str:
-    """Return *text* without user and password."""
-    head, slashes, rest = text.partition("://")
-    return head + slashes + rest.rpartition("@")[2]
 
 
 def _bracketed(host: str) -> str:

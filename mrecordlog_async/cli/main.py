@@ -47,6 +47,7 @@ from mrecordlog_async.cli.explain import explain, refuse_foreign_directory
 from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.cli.standard_output import OutputError, drop_output, drop_unwritten_errors, name_standard_output
 from mrecordlog_async.cli.target import is_service
+from mrecordlog_async.dns_names import shown_url
 from mrecordlog_async.errors import RecordLogError
 
 EPILOG = """\
@@ -202,7 +203,7 @@ def _description(summaries: dict[str, str]) -> Iterator[str]:
 
 def _fail(message: str, code: int) -> int:
     with suppress(OSError):  # standard error may be on a full disk, too
-        print(f"mrecordlog: {message}", file=sys.stderr)
+        print(f"mrecordlog: {shown_url(message)}", file=sys.stderr)
     return code
 
 

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TypeVar
 
 from mrecordlog_async.cli.exit_codes import USAGE
+from mrecordlog_async.dns_names import shown_url
 from mrecordlog_async.memory.times import tick_of_time
 from mrecordlog_async.model import Start
 from mrecordlog_async.options import GIB
@@ -86,7 +87,7 @@ class Parser(argparse.ArgumentParser):
         message = re.sub(r"^(--\S+): ignored explicit argument.*", r"\1 is a switch and takes no value", message)
         usage = self.format_usage()
         what_is_log = WHAT_IS_LOG if message.startswith("missing") and " LOG " in usage else ""
-        self.exit(USAGE, f"{self.prog}: {message}\n{usage}{what_is_log}see `{self.prog} --help`\n")
+        self.exit(USAGE, f"{self.prog}: {shown_url(message)}\n{usage}{what_is_log}see `{self.prog} --help`\n")
 
     def _explain_unknown(self, word: str, line: list[str]) -> str:
         if word.startswith("-"):

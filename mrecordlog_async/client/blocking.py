@@ -36,6 +36,7 @@ from mrecordlog_async.client.loop_thread import CLOSED, LoopThread
 from mrecordlog_async.client.producer import Producer
 from mrecordlog_async.client.tail import Tail
 from mrecordlog_async.client.transport import Payload
+from mrecordlog_async.dns_names import shown_url
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.model import Batch, ConsumerSummary, QueueSummary, Record, Run, Start, Times
 from mrecordlog_async.options import QueueOptions
@@ -71,7 +72,7 @@ class BlockingRecordLogClient:
         _clients.add(self)
 
     def __repr__(self) -> str:
-        return f"<BlockingRecordLogClient {self.url!r}>"
+        return f"<BlockingRecordLogClient {shown_url(self.url)!r}>"
 
     def __enter__(self) -> BlockingRecordLogClient:
         return self

@@ -23,6 +23,7 @@ from mrecordlog_async.client.producer import Producer
 from mrecordlog_async.client.responses import decoded
 from mrecordlog_async.client.retry import ServiceUnreachableError
 from mrecordlog_async.client.transport import Transport
+from mrecordlog_async.dns_names import shown_url
 from mrecordlog_async.protocol.log_schemas import LogResponse
 from mrecordlog_async.protocol.schemas import StatsResponse
 
@@ -81,7 +82,7 @@ class RecordLogClient(Changes, Consumers):
         )
 
     def __repr__(self) -> str:
-        return f"<RecordLogClient {self.url!r}>"
+        return f"<RecordLogClient {shown_url(self.url)!r}>"
 
     async def __aenter__(self) -> RecordLogClient:
         return self

@@ -24,6 +24,7 @@ from yarl import URL
 from mrecordlog_async.client.outage import Outage
 from mrecordlog_async.client.responses import Reply
 from mrecordlog_async.client.retry import Attempts, Repeat
+from mrecordlog_async.dns_names import shown_url
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.names import check_name
 from mrecordlog_async.protocol.log_schemas import LOG_ID
@@ -76,7 +77,7 @@ class Transport:
         self._session: aiohttp.ClientSession | None = None
         self._left: list[aiohttp.ClientSession] = []  # for places that were left
         self._closing = asyncio.Event()
-        self._outage = Outage(self._url)
+        self._outage = Outage(self._shown_url)
         self._under_way: set[asyncio.Timeout] = set()
 
     async def close(self) -> None:
@@ -107,7 +108,7 @@ class Transport:
             self._headers["Authorization"] = f"Bearer {token}"
 
     def _name_place(self, url: str, address: str | None) -> None:
-        self._url, self._address = url, address
+        self._shown_url, self._address = shown_url(url), address
         self._socket_path = url.removeprefix("unix:") if url.startswith("unix:") else None
         # Percent-encoded, as are the paths that follow it.
         self._base = "http://localhost" if self._socket_path else str(URL(url)).rstrip("/")
@@ -154,7 +155,7 @@ class Transport:
         if accept is not None:
             described["Accept"] = accept
         deadline = loop.time() + self._retry_seconds + wait_seconds
-        attempts = Attempts(f"{method} {path}", self._url, repeat, self._retry_seconds, deadline)
+        attempts = Attempts(f"{method} {path}", self._shown_url, repeat, self._retry_seconds, deadline)
         while True:
             url = URL(self._base + path, encoded=True).with_query(query or None)
             headers = {**self._headers, **described}  # next to the URL: `move` changes both, and a token is for one
@@ -275,7 +276,8 @@ def check_url(url: str) -> None:
         good = False
     if not good:
         hint = f"; write http://{url}" if _HOST_ALONE.fullmatch(str(url)) else ""
-        raise ValueError(f"{url!r} is not the URL of a service (http://host:port or unix:/path/to/socket){hint}")
+        shown = re.sub(r"^(\w+://)?\S*@", r"\1", url)  # a password may be what breaks it
+        raise ValueError(f"{shown!r} is not the URL of a service (http://host:port or unix:/path/to/socket){hint}")
 
 
 def check_token(token: str | None, url: str = "") -> None:

@@ -292,6 +292,18 @@ def test_a_url_that_cannot_be_one_is_wrong_usage(command: str, log: str, why: st
     assert (refused.code, refused.out, why in refused.err) == (2, "", True)
 
 
+@pytest.mark.parametrize("log", ["http://user:secret@127.0.0.1:1", "http://u:secret@h:1,http://user:secret@127.0.0.1:1"])
+@pytest.mark.parametrize("command", ["ls", "top", "dump", "truncate"])
+def test_a_password_is_not_printed(command: str, log: str, run: Run) -> None:
+    """Terminals, scripts and journals keep what a command prints."""
+    failed = run(command, log, *(["q", "1"] if command == "truncate" else []))
+    assert failed.code in (2, 5)
+    assert "127.0.0.1:1" in failed.err
+    assert "secret" not in failed.out + failed.err
+    unknown = run(command, log.replace("http", "htp"))
+    assert (unknown.code, "secret" in unknown.err, "is not a URL of a service" in unknown.err) == (2, False, True)
+
+
 def test_a_server_that_does_not_respond_is_named(services: str, run: Run) -> None:
     """The others are shown, and the exit code says that not all were; without any, nothing is."""
     some = run("ls", f"{services},http://127.0.0.1:1")

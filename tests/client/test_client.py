@@ -27,6 +27,7 @@ from mrecordlog_async import (
     RecordTooLargeError,
 )
 from mrecordlog_async.client import (
+    BlockingRecordLogClient,
     OutcomeUnknownError,
     RecordLogClient,
     RecordLogFleet,
@@ -154,6 +155,31 @@ def test_a_wrong_url_is_refused_at_once(url: str, advice: str) -> None:
     """Not at the first request, which would have to say that its outcome is unknown."""
     with pytest.raises(ValueError, match=advice):
         RecordLogClient(url)
+
+
+async def test_a_password_is_not_shown(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a URL with user and password, as a proxy may want it: in no error, no line of the log and no repr."""
+    monkeypatch.setattr("mrecordlog_async.client.outage.SILENT_SECONDS", 0.0)
+    url = "http://user:secret@127.0.0.1:1/wal"
+    async with RecordLogClient(url, retry_seconds=0.2) as client:
+        with pytest.raises(ServiceUnreachableError) as gone:
+            await client.summary()
+    async with RecordLogFleet(f"{url},{url.replace('user', 'other')}", retry_seconds=0.0) as fleet:
+        with pytest.raises(ServiceUnreachableError) as away:
+            await fleet.create_queue("q")
+        shown = [str(fleet.failures()), repr(fleet), repr(fleet.servers())]
+    shown += [repr(client), repr(BlockingRecordLogClient(url)), str(gone.value), str(away.value), caplog.text]
+    assert [text for text in shown if "secret" in text or "user" in text] == []
+    assert gone.value.address == "http://127.0.0.1:1/wal"
+    assert "http://127.0.0.1:1/wal: connection refused; trying again" in caplog.text
+
+
+@pytest.mark.parametrize("url", ["http://user:secret@", "http://user:sec/ret@h", "user:secret@h:80", "http://u:secret@h?x"])
+def test_a_wrong_url_is_refused_without_its_password(url: str) -> None:
+    """A character in the password may be what makes it wrong."""
+    with pytest.raises(ValueError, match="not the URL of a service") as refused:
+        RecordLogClient(url)
+    assert "sec" not in str(refused.value)
 
 
 def test_a_token_with_its_line_break_is_refused_at_once() -> None:

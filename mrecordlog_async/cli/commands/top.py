@@ -39,6 +39,7 @@ from mrecordlog_async.cli.target import (
 )
 from mrecordlog_async.cli.top_samples import ORDERS, Behind, History, Sample, Service
 from mrecordlog_async.cli.top_view import View, plain, render
+from mrecordlog_async.dns_names import shown_url
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.maintenance.stored_log import StoredLog
 
@@ -154,7 +155,8 @@ class _Sources:
         self.histories[:] = [*(history for history, _ in self._watched), *self._unreached.values()]
 
     def _watch(self, name: str, client: RecordLogClient) -> None:
-        self._watched.append((History(name), lambda: _ask(name, client)))
+        shown = shown_url(name)
+        self._watched.append((History(shown), lambda: _ask(shown, client)))
 
     def _note_unreached(self, now: str) -> None:
         """Note the addresses and names that gave no server. What was a server before is shown under its name."""

@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from mrecordlog_async.dns_names import shown_url
+
 PERIOD_SECONDS = 60.0
 OPENINGS_KEPT = 16
 
@@ -34,7 +36,8 @@ class Place(NamedTuple):
     origin: str = ""
 
     def __str__(self) -> str:
-        return self.url if self.address is None else f"{self.url} ({self.address})"
+        """Return where it is, for messages."""
+        return shown_url(self.url) if self.address is None else f"{shown_url(self.url)} ({self.address})"
 
 
 class Seen(NamedTuple):
