@@ -46,7 +46,7 @@ from mrecordlog_async.cli.exit_codes import FAILED, FINE, INTERRUPTED, UsageErro
 from mrecordlog_async.cli.explain import explain, refuse_foreign_directory
 from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.cli.standard_output import OutputError, drop_output, drop_unwritten_errors, name_standard_output
-from mrecordlog_async.cli.target import is_service
+from mrecordlog_async.cli.target import is_service, refuse_token_file
 from mrecordlog_async.dns_names import shown_url
 from mrecordlog_async.errors import RecordLogError
 
@@ -175,6 +175,7 @@ def _check(arguments: argparse.Namespace, directory: str | None) -> None:
     if sys.stdout is None:
         raise UsageError("standard output is closed: send it to a file, or to /dev/null")
     if directory is not None:
+        refuse_token_file(arguments, directory)
         refuse_foreign_directory(directory)
 
 

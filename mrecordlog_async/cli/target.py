@@ -146,6 +146,12 @@ def read_tokens(arguments: argparse.Namespace) -> dict[str, str]:
     return found
 
 
+def refuse_token_file(arguments: argparse.Namespace, directory: str) -> None:
+    """Raise UsageError if a token is given for *directory*, and no other LOG is a service."""
+    if getattr(arguments, "token_file", None) and not any(map(is_service, getattr(arguments, "more", ()))):
+        raise UsageError(f"--token-file is for a service, and {directory} is a directory: name the URL, or leave it out")
+
+
 def named_file(text: str) -> tuple[str, str]:
     """Return the name and the path of NAME=FILE; the name is "" for FILE."""
     name, equals, path = text.partition("=")

@@ -54,12 +54,12 @@ class View:
     scrolled: int = 0
 
 
-def plain(histories: Sequence[History]) -> Iterator[str]:
-    """Yield the newest samples as lines of text."""
+def plain(histories: Sequence[History], order: str = "i") -> Iterator[str]:
+    """Yield the newest samples as lines of text, the queues of each log in this order."""
     for history in histories:
         yield _head(history) + "\n"
         if history.lost_since is None:
-            rows = [tuple(column.text(line) for column in COLUMNS) for line in history.lines()]
+            rows = [tuple(column.text(line) for column in COLUMNS) for line in sorted(history.lines(), key=ORDERS[order].key)]
             yield from columns([tuple(column.name for column in COLUMNS), *rows])
 
 

@@ -87,6 +87,21 @@ def test_wrong_usage_says_what_to_write(line: str, sentence: str, capsys: pytest
     assert second.startswith("usage: mrecordlog")
 
 
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("load http://h:1 --segment-bytes 1GiB", "--segment-bytes is for a directory; a service has that of `mrecordlog"),
+        ("ls ./wal --token-file t", "--token-file is for a service, and ./wal is a directory"),
+        ("top ./wal ./other --token-file t", "--token-file is for a service, and ./wal is a directory"),
+    ],
+)
+def test_an_option_without_effect_is_refused(line: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It shows that something else was meant than what would be done."""
+    assert main(line.split()) == 2
+    printed = capsys.readouterr()
+    assert (printed.out, sentence in printed.err) == ("", True)
+
+
 def test_a_missing_log_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     """The error shows both forms that LOG can have, with an example of each."""
     told = refused(capsys, "cat", "orders")

@@ -141,6 +141,8 @@ def test_lines_without_a_terminal_are_aligned() -> None:
     assert lines[0] == "here  directory\n"
     assert lines[1].split() == "queue first next records bytes in/s out/s oldest consumer behind keeps from".split()  # noqa: SIM905
     assert lines[2].split()[:4] == ["a", "4", "30", "26"]
+    by_name = list(plain([two_samples(service=None)], "n"))
+    assert [line.split()[0] for line in by_name[2:]] == ["[red]b", "a"]  # --sort queue
 
 
 def test_sparks_grow_with_their_values() -> None:

@@ -32,7 +32,7 @@ from mrecordlog_async.cli.standard_input import read_text_lines
 from mrecordlog_async.cli.target import WRITE_RETRY_SECONDS, add_log, connect, is_service, run_async
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.maintenance.rebuild import BUILD_LIMITS
-from mrecordlog_async.options import PersistPolicy
+from mrecordlog_async.options import GIB, PersistPolicy
 
 
 def add_parser(command_line: CommandLine) -> Parser:
@@ -41,12 +41,15 @@ def add_parser(command_line: CommandLine) -> Parser:
     add_log(parser)
     parser.add_argument("file", nargs="?", metavar="FILE", help="file with the lines (default: standard input)")
     add_segment_bytes(parser, "size of a segment file, for a directory")
+    parser.set_defaults(segment_bytes=None)
     parser.add_argument("--json", action="store_true", help="print the counts as one JSON object")
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Load the lines."""
+    if is_service(arguments.log) and arguments.segment_bytes is not None:
+        raise UsageError("--segment-bytes is for a directory; a service has that of `mrecordlog serve --segment-bytes`")
     if arguments.file is None:
         return run_async(_run(arguments, read_text_lines()))
     if os.path.isdir(arguments.file):
@@ -72,13 +75,13 @@ async def _run(arguments: argparse.Namespace, lines: Iterable[str] | AsyncIterab
     return FINE
 
 
-async def _load_directory(directory: str, segment_bytes: int, lines: Iterable[str] | AsyncIterable[str]) -> Loader:
+async def _load_directory(directory: str, segment_bytes: int | None, lines: Iterable[str] | AsyncIterable[str]) -> Loader:
     # One sync at the end: nothing is promised before the command ends.
     async with MultiRecordLog.open(
         directory,
         persist_policy=PersistPolicy.never(),
         limits=BUILD_LIMITS,
-        segment_bytes=segment_bytes,
+        segment_bytes=GIB if segment_bytes is None else segment_bytes,
         retention=False,
     ) as log:
         log.keep_unclosed()

@@ -96,7 +96,7 @@ async def _run(arguments: argparse.Namespace) -> int:
                 for history in histories:
                     print(json.dumps(history.facts()), flush=True)
             else:
-                sys.stdout.writelines(plain(histories))
+                sys.stdout.writelines(plain(histories, _SORTS[arguments.sort]))
                 sys.stdout.flush()
             if arguments.once:
                 return FINE
