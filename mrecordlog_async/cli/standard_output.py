@@ -6,9 +6,12 @@ import asyncio
 import codecs
 import io
 import os
+import signal
 import sys
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from typing import cast
 
 from mrecordlog_async.storage.filesystem import Buffer
@@ -26,11 +29,30 @@ class _Descriptor(io.FileIO):
 
     def write(self, data: Buffer, /) -> int:  # type: ignore[override]  # Python 3.12 names the type that it takes
         try:
-            return super().write(data)
+            with _ended_by_interrupt():
+                return super().write(data)
         except BrokenPipeError:
             raise
         except OSError as error:
             raise OutputError(error.errno, error.strerror) from None
+
+
+@contextmanager
+def _ended_by_interrupt() -> Iterator[None]:
+    """Let the first Ctrl-C end a write that nobody reads, also in a coroutine.
+
+    There asyncio's handler has asked the main task to end, which the task cannot do before the write returns.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    is_asyncio = isinstance(handler, partial)  # one that was ignored, or that a command has set, stays
+    if not is_asyncio or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _escaped(error: UnicodeError) -> tuple[str | bytes, int]:

@@ -238,6 +238,30 @@ def test_ctrl_c_ends_a_command_whose_output_nobody_reads(tmp_path: Path, command
         assert process.stderr.read() == b""
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="asks the system how much a pipe holds")
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("command", [("cat", "q"), ("cat", "q", "--follow"), ("dump",)], ids=" ".join)
+def test_ctrl_c_ends_a_command_of_a_service_whose_output_nobody_reads(tmp_path: Path, command: tuple[str, ...]) -> None:
+    """The first one, though the event loop does not run while a write waits."""
+    reading, writing = os.pipe()
+    holds = fcntl.fcntl(writing, fcntl.F_GETPIPE_SZ)
+    with Process(tmp_path / "wal") as process:
+        run("append", process.address, "q", "--create", stdin=bytes(10 * holds))
+        words = [sys.executable, "-m", "mrecordlog_async", command[0], process.address, *command[1:]]
+        with subprocess.Popen(words, stdout=writing, stderr=subprocess.PIPE) as printing:
+            os.close(writing)
+            while int.from_bytes(fcntl.ioctl(reading, termios.FIONREAD, bytes(4)), sys.byteorder) < holds // 2:
+                assert printing.poll() is None
+            printing.send_signal(signal.SIGINT)
+            try:
+                assert printing.wait(30) == 130
+            finally:
+                printing.kill()
+                os.close(reading)
+            assert printing.stderr is not None
+            assert printing.stderr.read() == b""
+
+
 @pytest.mark.usefixtures("interruptible")
 def test_load_ends_on_ctrl_c_while_nothing_comes(tmp_path: Path) -> None:
     """The first one ends it, as append; the lines that came before are stored."""
