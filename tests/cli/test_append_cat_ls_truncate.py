@@ -21,8 +21,10 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import MultiRecordLog
+from mrecordlog_async.cli.commands import append
+from mrecordlog_async.cli.main import main
 from tests.cli.test_serve import run
-from tests.serving import Process, free_port
+from tests.serving import Process, Served, free_port
 
 
 def test_lines_come_back_as_they_went_in(target: str) -> None:
@@ -279,6 +281,28 @@ def test_load_ends_on_ctrl_c_while_nothing_comes(tmp_path: Path) -> None:
             finally:
                 loading.kill()
         assert run("cat", process.address, "q").stdout == b"stored\n"
+
+
+async def test_what_cannot_be_appended_is_refused_before_the_input_is_read(
+    tmp_path: Path, served: Served, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Somebody may be typing it, and it would be lost."""
+
+    def read() -> None:
+        raise AssertionError("it was read")
+
+    monkeypatch.setattr(append, "read_input", read)
+    for log, queue, why in (
+        (served.url, "missing", "queue 'missing' does not exist; --create creates it"),
+        (str(tmp_path / "missing"), "q", "--create creates it"),
+        (str(tmp_path), "q", "--create creates it"),
+    ):
+        assert await asyncio.to_thread(main, ["append", log, queue]) == 1
+        assert why in capsys.readouterr().err
+    for log in (served.url, str(tmp_path / "missing")):
+        assert await asyncio.to_thread(main, ["append", log, "x" * 70_000, "--create"]) == 1
+        assert "is 70000 bytes long" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == ["wal"]
 
 
 def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:

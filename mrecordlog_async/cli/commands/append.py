@@ -32,6 +32,9 @@ from mrecordlog_async.cli.target import (
     open_target,
     run_async,
 )
+from mrecordlog_async.errors import QueueNotFoundError
+from mrecordlog_async.names import check_name
+from mrecordlog_async.storage.directory import LogDirectory
 
 
 def add_parser(command_line: CommandLine) -> Parser:
@@ -64,10 +67,14 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--key chooses among several services, and LOG names one log")
     if is_several(arguments.log):
         return run_async(_append_to_fleet(arguments))
+    if not is_service(arguments.log):
+        _refuse_directory(arguments)
     return run_async(_append_lines(arguments) if arguments.lines else _append_one(arguments))
 
 
 async def _append_one(arguments: argparse.Namespace) -> int:
+    if is_service(arguments.log):
+        await _refuse_service(arguments)
     payload = b"".join([piece async for piece in read_input()])
     async with open_target(arguments, create=arguments.create) as target:
         if arguments.create:
@@ -76,6 +83,20 @@ async def _append_one(arguments: argparse.Namespace) -> int:
     duplicate = position is None
     _report(arguments, 1, arguments.position if duplicate else position, duplicate)
     return FINE
+
+
+def _refuse_directory(arguments: argparse.Namespace) -> None:
+    """Raise what can be known before the input, which somebody may be typing. The log is not held while it is read."""
+    check_name(arguments.queue)
+    if not arguments.create:
+        LogDirectory.at(arguments.log).list_log()
+
+
+async def _refuse_service(arguments: argparse.Namespace) -> None:
+    """Raise what a service says before the input is read."""
+    async with connect(arguments, WRITE_RETRY_SECONDS) as client:
+        if not await client.queue_exists(arguments.queue) and not arguments.create:
+            raise QueueNotFoundError(arguments.queue)
 
 
 async def _append_lines(arguments: argparse.Namespace) -> int:

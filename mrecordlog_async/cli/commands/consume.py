@@ -15,6 +15,7 @@ import argparse
 import asyncio
 import math
 import sys
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 BATCH_RECORDS = 1_000
 LOOK_SECONDS = 1.0
-"""How long --once waits for a batch before it looks whether the records are still there: an age limit removes them."""
+"""How often --once looks whether the records that it waits for are still there: an age limit removes them."""
 
 AWAY_SECONDS = 30.0
 """How long --once waits for a server that went away meanwhile: a restart takes less."""
@@ -138,13 +139,15 @@ async def _hand_out(
         consumer: The consumer.
         arguments: The command line: what takes the batches, and how large they are.
         is_done: Called with the last batch, None before the first one; returns whether that was enough.
-        is_removed: Called with --once while no batch comes; returns whether those that were to come were removed.
+        is_removed: Called with --once while no batch comes, and from time to time: those of other servers may go on
+            coming. Returns whether the batches that were to come were removed.
 
     Returns:
         The exit code of this command.
     """
     take = _to_command(arguments.command) if arguments.command else _to_output
     batch: Batch | None = None
+    looked = time.monotonic()
     while not is_done(batch):
         batch = await _next(consumer, arguments, is_removed)
         if batch is None:
@@ -154,6 +157,10 @@ async def _hand_out(
             print(f"the command exited with {code}; its batch is not acknowledged", file=sys.stderr)
             return FAILED
         await consumer.acknowledge(batch)
+        if arguments.once and time.monotonic() - looked >= LOOK_SECONDS:
+            looked = time.monotonic()
+            if await is_removed():
+                return FINE
     return FINE
 
 
