@@ -37,7 +37,9 @@ class Server:
 
     def start(self) -> str:
         command = [sys.executable, "-m", "mrecordlog_async", "serve", str(self.directory), "--port", str(self.port)]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        # Without the settings of another service, such as its token, which this one would take for its own.
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("MRECORDLOG_")}
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment)
         assert self.process.stderr is not None
         for line in self.process.stderr:
             if found := re.search(r"listening on (http://\S+:(\d+))", line):

@@ -8,6 +8,7 @@ The query only reads. It keeps its sums in the checkpoint, so that it continues 
 """
 
 import asyncio
+import os
 import re
 import subprocess
 import sys
@@ -27,7 +28,9 @@ from mrecordlog_async.spark.session import spark_session
 def served(directory: Path) -> Iterator[str]:
     """Serve a log in a separate process; yield its address."""
     command = [sys.executable, "-m", "mrecordlog_async", "serve", str(directory), "--port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    # Without the settings of another service, such as its token, which this one would take for its own.
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MRECORDLOG_")}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
         found = re.search(r"http://\S+", process.stderr.readline())
         assert found is not None, "the service did not start"

@@ -67,7 +67,8 @@ def test_replay_of_a_file_through_kill_9(tmp_path: Path) -> None:
     """After kill -9 every acknowledged line is stored once and in order; at the end the file is complete."""
     file = tmp_path / "lines.log"
     file.write_bytes(b"".join(b"%d %s\n" % (number, b"x" * (number % 90)) for number in range(3_000)))
-    done = run(sys.executable, str(EXAMPLES / "replay_file.py"), str(file), "--dir", str(tmp_path / "wal"))
+    command = (sys.executable, str(EXAMPLES / "replay_file.py"), str(file), "--dir", str(tmp_path / "wal"))
+    done = run(*command, MRECORDLOG_TOKEN_FILE=str(tmp_path / "of another service"))
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.endswith(f"its log is in {tmp_path / 'wal'}\n")
     assert "0 acknowledged ones are lost" in done.stdout
