@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -266,7 +265,8 @@ def run(arguments: argparse.Namespace) -> int:
             skip_truncated=arguments.skip_truncated,
         )
         seconds = time.monotonic() - begun
-        session.stop()
     facts = {"records": loaded.rows, **asdict(loaded), "seconds": seconds}
-    sys.stdout.write((json.dumps(facts) if arguments.json else loaded.line(seconds)) + "\n")
+    print(json.dumps(facts) if arguments.json else loaded.line(seconds), flush=True)
+    with failures_as_sentences():
+        session.stop()
     return 1 if loaded.refused else 0

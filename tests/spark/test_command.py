@@ -27,7 +27,7 @@ from pyspark.errors import PySparkException
 
 from mrecordlog_async.cli.main import build_parser, main
 from mrecordlog_async.spark import __main__ as script
-from mrecordlog_async.spark import drain
+from mrecordlog_async.spark import drain, load
 from mrecordlog_async.spark.connection import ServerDownError
 from mrecordlog_async.spark.drain_progress import Progress, Summary
 from mrecordlog_async.spark.identity import RefusedError
@@ -179,6 +179,20 @@ def test_a_summary_that_nobody_reads_is_no_end_of_java(monkeypatch: pytest.Monke
     line = ["drain", "--server", "http://h:1", "--output", "o", "--checkpoint", "c"]
     with pytest.raises(BrokenPipeError):
         drain.run(build_parser().parse_args(line))
+
+
+def test_a_summary_of_a_load_that_nobody_reads_fails_before_the_command_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As that of a drain: Python itself would report it after the end, with a traceback and another exit code."""
+
+    class BrokenPipe(io.StringIO):
+        def flush(self) -> None:
+            raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(load, "job_session", lambda name, master: SimpleNamespace(stop=lambda: None))
+    monkeypatch.setattr(load, "run_load", lambda *given, **options: load.Loaded(1, 0))
+    monkeypatch.setattr(sys, "stdout", BrokenPipe())
+    with pytest.raises(BrokenPipeError):
+        load.run(build_parser().parse_args(["load-parquet", "http://h:1", "/lake"]))
 
 
 def test_a_full_disk_below_its_messages_does_not_end_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:
