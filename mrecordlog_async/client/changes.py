@@ -205,7 +205,9 @@ class Changes:
         Args:
             queue: Its name.
             position: The last position to drop; it must have been assigned.
-            queue_id: Truncate only this incarnation of the queue.
+            queue_id: Truncate only this incarnation of the queue (`queue_summary(queue).id`, or that of a batch).
+                Without it, a call that is sent again after a lost response may truncate a queue that was created in
+                between.
             past_consumers: Truncate even what a consumer has not acknowledged.
 
         Returns:

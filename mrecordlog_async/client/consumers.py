@@ -206,7 +206,8 @@ class Consumers(Reads):
 
         Args:
             queue: Its name.
-            queue_id: Seal it only if it is still this incarnation.
+            queue_id: Seal it only if it is still this incarnation. Without it, a call that is sent again after a lost
+                response may seal a queue that was created in between.
 
         Returns:
             Its next position, which stays as it is.

@@ -3,8 +3,9 @@
 A missing directory or queue is created. A directory must not be in use. Records are stored at the positions in the
 lines, so loading the same lines again stores nothing twice; a record without a position is appended at the end. An
 empty queue continues at the position in its line. Options, consumers, seals and rules are set when all records are
-stored. A consumer of a queue that already existed stays where it is if the queue has it. Times of records begin again
-with the load.
+stored. A consumer of a queue that already existed stays where it is if the queue has it. If such a queue keeps records
+until they are acknowledged, a consumer that reads it during the load removes records that a new one of the dump has yet
+to read: create the new one first. Times of records begin again with the load.
 
 When the command ends, a directory is durable; what a service stored is as durable as its `serve --persist` says. At an
 invalid line the command stops and prints the line's number. If the end of a dump is missing, it stores the lines that
