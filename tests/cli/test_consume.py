@@ -10,8 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.cli.commands import consume
 from mrecordlog_async.model import Batch, Run
+from tests.cli.carried import OWNER
+from tests.cli.running import build
 from tests.cli.test_serve import run
 from tests.serving import Process
 
@@ -120,6 +123,20 @@ def test_consumers_are_created_listed_moved_and_deleted(target: str) -> None:
     assert run("truncate", target, "q", "1", "--past-consumers").stdout == b"q: 2 records removed\n"
     assert run("consumers", target, "q", "--delete", "billing").returncode == 0
     assert run("consumers", target, "--json").stdout == b""
+
+
+def test_the_owner_of_a_consumer_is_listed(tmp_path: Path) -> None:
+    """Also from the files: without it nobody else may attach, and a dash would say that there is none."""
+
+    async def fill(log: MultiRecordLog) -> None:
+        await log.create_queue("q")
+        await log.create_consumer("q", "free")
+        async with log.consumer("q", "taken", owner=OWNER):
+            pass
+
+    listed = run("consumers", str(build(tmp_path / "wal", fill)), "--json").stdout.splitlines()
+    assert [(one["consumer"], one["owner"]) for one in map(json.loads, listed)] == [("free", None), ("taken", OWNER)]
+    assert OWNER.encode() in run("consumers", str(tmp_path / "wal"), "q").stdout
 
 
 def test_a_pattern_concerns_all_queues(target: str) -> None:

@@ -61,20 +61,21 @@ def add_parser(command_line: CommandLine) -> Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Append standard input."""
+    check_name(arguments.queue)  # before the input, which somebody may be typing, is read
     if arguments.lines and arguments.position is not None:
         raise UsageError("--position is for one record and cannot be combined with --lines")
     if arguments.key is not None and not is_several(arguments.log):
         raise UsageError("--key chooses among several services, and LOG names one log")
     if is_several(arguments.log):
         return run_async(_append_to_fleet(arguments))
-    if not is_service(arguments.log):
-        _refuse_directory(arguments)
+    if not is_service(arguments.log) and not arguments.create:
+        LogDirectory.at(arguments.log).list_log()  # the log is opened, and so held, only when the input was read
     return run_async(_append_lines(arguments) if arguments.lines else _append_one(arguments))
 
 
 async def _append_one(arguments: argparse.Namespace) -> int:
     if is_service(arguments.log):
-        await _refuse_service(arguments)
+        await _refuse_missing(arguments)
     payload = b"".join([piece async for piece in read_input()])
     async with open_target(arguments, create=arguments.create) as target:
         if arguments.create:
@@ -85,15 +86,8 @@ async def _append_one(arguments: argparse.Namespace) -> int:
     return FINE
 
 
-def _refuse_directory(arguments: argparse.Namespace) -> None:
-    """Raise what can be known before the input, which somebody may be typing. The log is not held while it is read."""
-    check_name(arguments.queue)
-    if not arguments.create:
-        LogDirectory.at(arguments.log).list_log()
-
-
-async def _refuse_service(arguments: argparse.Namespace) -> None:
-    """Raise what a service says before the input is read."""
+async def _refuse_missing(arguments: argparse.Namespace) -> None:
+    """Raise the errors of a service that does not respond, or has no such queue, before the input is read."""
     async with connect(arguments, WRITE_RETRY_SECONDS) as client:
         if not await client.queue_exists(arguments.queue) and not arguments.create:
             raise QueueNotFoundError(arguments.queue)

@@ -138,9 +138,9 @@ def _in_directory(arguments: argparse.Namespace) -> list[dict[str, Any]]:
     with open_log(arguments.log) as log:
         queues = log.list_queues() if arguments.queue is None else [arguments.queue]
         return [
-            {"queue": queue, "consumer": consumer, "position": position}
-            for queue in queues
-            for consumer, position in log.settings(queue).consumers.items()
+            {"queue": queue, "consumer": consumer, "position": position, "owner": settings.owners.get(consumer)}
+            for queue, settings in ((queue, log.settings(queue)) for queue in queues)
+            for consumer, position in settings.consumers.items()
         ]
 
 
