@@ -97,7 +97,7 @@ async def test_once_ends_if_the_rest_is_removed_while_another_server_is_busy(
     monkeypatch.setattr(consume, "LOOK_SECONDS", 0.0)
     arguments = Namespace(command=None, once=True, batch=1, wait=10.0)
     async with asyncio.timeout(20):
-        assert await consume._hand_out(busy, arguments, lambda last: False, is_removed) == 0
+        assert await consume._hand_out(busy, arguments, lambda last: False, is_removed, lambda batch: True) == 0
     assert capfd.readouterr().out == "x\n" * 3
     assert busy.acknowledged == busy.handed_out + 1
 

@@ -95,7 +95,10 @@ async def _consume_fleet(arguments: argparse.Namespace) -> int:
                     del ends[log_id]
             return not ends
 
-        code = await _hand_out(consumer, arguments, is_done, is_removed)
+        def is_extra(batch: FleetBatch) -> bool:
+            return ends is not None and batch.log_id not in ends
+
+        code = await _hand_out(consumer, arguments, is_done, is_removed, is_extra)
         return code if ends is None or code != FINE else servers.code()
 
 
@@ -132,6 +135,7 @@ async def _hand_out(
     arguments: argparse.Namespace,
     is_done: Callable[[Any], bool],
     is_removed: Callable[[], Awaitable[bool]],
+    is_extra: Callable[[Any], bool] = lambda batch: False,
 ) -> int:
     """Hand out and acknowledge batches of a consumer, of a log or of a fleet.
 
@@ -139,8 +143,9 @@ async def _hand_out(
         consumer: The consumer.
         arguments: The command line: what takes the batches, and how large they are.
         is_done: Called with the last batch, None before the first one; returns whether that was enough.
-        is_removed: Called with --once while no batch comes, and from time to time: those of other servers may go on
-            coming. Returns whether the batches that were to come were removed.
+        is_removed: Called with --once while no batch comes, or only extra ones; returns whether those that were to come
+            were removed.
+        is_extra: Called with each batch; returns whether --once does not wait for batches of its server.
 
     Returns:
         The exit code of this command.
@@ -157,7 +162,7 @@ async def _hand_out(
             print(f"the command exited with {code}; its batch is not acknowledged", file=sys.stderr)
             return FAILED
         await consumer.acknowledge(batch)
-        if arguments.once and time.monotonic() - looked >= LOOK_SECONDS:
+        if is_extra(batch) and time.monotonic() - looked >= LOOK_SECONDS:
             looked = time.monotonic()
             if await is_removed():
                 return FINE
