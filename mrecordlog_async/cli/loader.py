@@ -169,9 +169,10 @@ class Loader:
         await self._store(self._position, payloads, numbers)
 
     async def check_end(self) -> None:
-        """Raise NoLinesError or IncompleteDumpError if lines are missing at the end. What is stored already does not count as missing.
+        """Raise NoLinesError if there were none, and IncompleteDumpError if lines are missing at the end.
 
-        Nor does what was truncated while the dump was made: the dump says so in another line of the queue.
+        What is stored already does not count as missing. Nor does what was truncated while the dump was made: the dump
+        says so in another line of the queue.
         """
         if not self._has_lines:
             raise NoLinesError

@@ -149,7 +149,9 @@ def read_tokens(arguments: argparse.Namespace) -> dict[str, str]:
 def refuse_token_file(arguments: argparse.Namespace, directory: str) -> None:
     """Raise UsageError if a token is given for *directory*, and no other LOG is a service."""
     if getattr(arguments, "token_file", None) and not any(map(is_service, getattr(arguments, "more", ()))):
-        raise UsageError(f"--token-file is for a service, and {directory} is a directory: name the URL, or leave it out")
+        raise UsageError(
+            f"--token-file is for a service, and {directory} is a directory: name the URL, or leave it out"
+        )
 
 
 def named_file(text: str) -> tuple[str, str]:

@@ -59,7 +59,10 @@ def plain(histories: Sequence[History], order: str = "i") -> Iterator[str]:
     for history in histories:
         yield _head(history) + "\n"
         if history.lost_since is None:
-            rows = [tuple(column.text(line) for column in COLUMNS) for line in sorted(history.lines(), key=ORDERS[order].key)]
+            rows = [
+                tuple(column.text(line) for column in COLUMNS)
+                for line in sorted(history.lines(), key=ORDERS[order].key)
+            ]
             yield from columns([tuple(column.name for column in COLUMNS), *rows])
 
 

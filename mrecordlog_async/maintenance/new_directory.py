@@ -50,9 +50,7 @@ def free_names(files: FileSystem, directory: str | os.PathLike[str]) -> tuple[st
 
 
 @contextmanager
-def new_directory(
-    files: FileSystem, directory: str | os.PathLike[str], *, takes_lock: bool = True
-) -> Iterator[str]:
+def new_directory(files: FileSystem, directory: str | os.PathLike[str], *, takes_lock: bool = True) -> Iterator[str]:
     """Create a directory for the block to fill, and yield the path that it has until the block ends.
 
     Then it gets its name. If the block raises an error, the directory is removed, unless that fails too. An OSError

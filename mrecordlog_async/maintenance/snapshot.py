@@ -73,8 +73,8 @@ def snapshot(
         How many segments the snapshot has, and how many bytes were linked and copied.
 
     Raises:
-        FileExistsError: *target* is not empty, or `TARGET.partial` exists: a killed snapshot left it, or another process
-            is writing it.
+        FileExistsError: *target* is not empty, or `TARGET.partial` exists: a killed snapshot left it, or another
+            process is writing it.
         FileNotFoundError: there is no log in *directory*.
         CorruptionError: the end of the log is damaged, a segment is missing, or with *check* any of it is damaged. The
             target is removed.

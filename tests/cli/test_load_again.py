@@ -212,7 +212,10 @@ def test_a_dump_that_ends_early_is_not_whole(tmp_path: Path) -> None:
 def test_no_lines_are_no_dump(tmp_path: Path, lines: str) -> None:
     """The command that was to write them failed; a backup that is restored from them would be called whole."""
     (tmp_path / "lines").write_text(lines)
-    for ran in (mrecordlog("load", tmp_path / "a", stdin=lines), mrecordlog("load", tmp_path / "b", tmp_path / "lines")):
+    for ran in (
+        mrecordlog("load", tmp_path / "a", stdin=lines),
+        mrecordlog("load", tmp_path / "b", tmp_path / "lines"),
+    ):
         assert (ran.code, "there are no lines to load" in ran.err) == (1, True)
 
 

@@ -90,7 +90,10 @@ def test_wrong_usage_says_what_to_write(line: str, sentence: str, capsys: pytest
 @pytest.mark.parametrize(
     ("line", "sentence"),
     [
-        ("load http://h:1 --segment-bytes 1GiB", "--segment-bytes is for a directory; a service has that of `mrecordlog"),
+        (
+            "load http://h:1 --segment-bytes 1GiB",
+            "--segment-bytes is for a directory; a service has that of `mrecordlog",
+        ),
         ("ls ./wal --token-file t", "--token-file is for a service, and ./wal is a directory"),
         ("top ./wal ./other --token-file t", "--token-file is for a service, and ./wal is a directory"),
     ],

@@ -292,7 +292,9 @@ def test_a_url_that_cannot_be_one_is_wrong_usage(command: str, log: str, why: st
     assert (refused.code, refused.out, why in refused.err) == (2, "", True)
 
 
-@pytest.mark.parametrize("log", ["http://user:secret@127.0.0.1:1", "http://u:secret@h:1,http://user:secret@127.0.0.1:1"])
+@pytest.mark.parametrize(
+    "log", ["http://user:secret@127.0.0.1:1", "http://u:secret@h:1,http://user:secret@127.0.0.1:1"]
+)
 @pytest.mark.parametrize("command", ["ls", "top", "dump", "truncate"])
 def test_a_password_is_not_printed(command: str, log: str, run: Run) -> None:
     """Terminals, scripts and journals keep what a command prints."""

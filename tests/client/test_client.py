@@ -174,7 +174,9 @@ async def test_a_password_is_not_shown(caplog: pytest.LogCaptureFixture, monkeyp
     assert "http://127.0.0.1:1/wal: connection refused; trying again" in caplog.text
 
 
-@pytest.mark.parametrize("url", ["http://user:secret@", "http://user:sec/ret@h", "user:secret@h:80", "http://u:secret@h?x"])
+@pytest.mark.parametrize(
+    "url", ["http://user:secret@", "http://user:sec/ret@h", "user:secret@h:80", "http://u:secret@h?x"]
+)
 def test_a_wrong_url_is_refused_without_its_password(url: str) -> None:
     """A character in the password may be what makes it wrong."""
     with pytest.raises(ValueError, match="not the URL of a service") as refused:

@@ -9,9 +9,9 @@ to read: create the new one first. Times of records begin again with the load.
 
 When the command ends, a directory is durable; what a service stored is as durable as its `serve --persist` says. At an
 invalid line the command stops and prints the line's number. If the end of a dump is missing, it stores the lines that
-there are, and fails; so it does if there are none. After that, and after a kill, load the complete lines: records that are stored already are
-compared with them, and the others are appended. A kill may leave an empty record before the first one of a queue in a
-service; the next load removes it.
+there are, and fails; so it does if there are none. After that, and after a kill, load the complete lines: records that
+are stored already are compared with them, and the others are appended. A kill may leave an empty record before the
+first one of a queue in a service; the next load removes it.
 
   mrecordlog dump ./wal | mrecordlog load ./copy
   mrecordlog load http://127.0.0.1:8080 wal.ndjson
@@ -76,7 +76,9 @@ async def _run(arguments: argparse.Namespace, lines: Iterable[str] | AsyncIterab
     return FINE
 
 
-async def _load_directory(directory: str, segment_bytes: int | None, lines: Iterable[str] | AsyncIterable[str]) -> Loader:
+async def _load_directory(
+    directory: str, segment_bytes: int | None, lines: Iterable[str] | AsyncIterable[str]
+) -> Loader:
     # One sync at the end: nothing is promised before the command ends.
     async with MultiRecordLog.open(
         directory,
