@@ -29,6 +29,12 @@ SEGMENT_BYTES_MIN = 32_768
 """A segment holds at least one block."""
 
 
+def check_segment_bytes(segment_bytes: object) -> None:
+    """Raise ValueError for a size that no segment can have."""
+    if not isinstance(segment_bytes, int) or segment_bytes < SEGMENT_BYTES_MIN:
+        raise ValueError(f"segment_bytes must be at least {SEGMENT_BYTES_MIN}, not {segment_bytes!r}")
+
+
 class MultiRecordLog(DrainingLog):
     """Named queues of records in one directory.
 
@@ -101,8 +107,7 @@ class MultiRecordLog(DrainingLog):
             LogFullError: There is no space for *queues*.
             OSError: A system call failed, or *directory* contains other files and no log.
         """
-        if not isinstance(segment_bytes, int) or segment_bytes < SEGMENT_BYTES_MIN:
-            raise ValueError(f"segment_bytes must be at least {SEGMENT_BYTES_MIN}, not {segment_bytes!r}")
+        check_segment_bytes(segment_bytes)
         policy, bounds = persist_policy or PersistPolicy.always(), limits or Limits()
         declared = check_queues(queues)
 

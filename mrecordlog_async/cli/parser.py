@@ -18,6 +18,7 @@ from typing import Any, NoReturn, TypeVar
 
 from mrecordlog_async.cli.exit_codes import USAGE
 from mrecordlog_async.dns_names import shown_url
+from mrecordlog_async.log import check_segment_bytes
 from mrecordlog_async.memory.times import tick_of_time
 from mrecordlog_async.model import Start
 from mrecordlog_async.options import GIB
@@ -155,7 +156,9 @@ class CommandLine(Parser):
 
 def add_segment_bytes(parser: Parser, meaning: str = "size of a segment file") -> None:
     """Add --segment-bytes, for a command that creates a log."""
-    parser.add_argument("--segment-bytes", type=SIZE, default=GIB, metavar="SIZE", help=f"{meaning} (default: 1GiB)")
+    parser.add_argument(
+        "--segment-bytes", type=SEGMENT_SIZE, default=GIB, metavar="SIZE", help=f"{meaning} (default: 1GiB)"
+    )
 
 
 def suggest(word: str, known: Iterable[str], prefix: str = "") -> str:
@@ -204,6 +207,13 @@ def start(text: str) -> Start:
     return found
 
 
+def segment_size(text: str) -> int:
+    """Return the size of a segment. Raises ValueError."""
+    found = parse_size(text)
+    check_segment_bytes(found)
+    return found
+
+
 def choice(*allowed: str) -> Callable[[str], str]:
     """Return a reader that accepts only the words *allowed*."""
 
@@ -218,6 +228,7 @@ def choice(*allowed: str) -> Callable[[str], str]:
 COUNT = typed(whole)
 PORT = typed(port)
 SIZE = typed(parse_size)
+SEGMENT_SIZE = typed(segment_size)
 TIME = typed(parse_seconds)
 MOMENT = typed(parse_moment)
 START = typed(start)

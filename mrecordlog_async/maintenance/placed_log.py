@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from mrecordlog_async.engine.open import OpenOptions
 from mrecordlog_async.engine.open_async import open_log_async
-from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.log import MultiRecordLog, check_segment_bytes
 from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.options import GIB, Limits, PersistPolicy, QueueOptions
 from mrecordlog_async.recovery.place_reader import count_left, count_records
@@ -67,6 +67,7 @@ async def open_placed_log(
 
     A log is only created if *create* allows it, and stays unclosed if it was not closed: see `keep_unclosed`.
     """
+    check_segment_bytes(segment_bytes)
     policy, limits = policy or PersistPolicy.always(), limits or Limits()
     opened, thread = await open_log_async(
         LogDirectory(filesystem or OsFileSystem(), os.fsdecode(directory)),

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from mrecordlog_async.errors import CorruptionError, PositionInPastError
-from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.log import MultiRecordLog, check_segment_bytes
 from mrecordlog_async.maintenance.carry import Carried, carry_all, with_room
 from mrecordlog_async.maintenance.damage import Damage
 from mrecordlog_async.maintenance.lenient_replay import SalvagedQueue
@@ -81,10 +81,11 @@ def repair(
         FileNotFoundError: there is no log in *directory*.
         LogLockedError: a process has the log open.
         CorruptionError: no segment is left, or none has a header that can be read.
-        ValueError: the files contradict each other, or something changed them meanwhile.
+        ValueError: the files contradict each other, or something changed them meanwhile; or *segment_bytes* is too low.
         OSError: the disk could not be read or written. What was written of the new log is removed, unless that fails
             too.
     """
+    check_segment_bytes(segment_bytes)
     log = LogDirectory.at(directory, filesystem)
     path = log.path + REPAIRED_SUFFIX if target is None else os.path.abspath(os.fsdecode(target))
     if write:

@@ -47,6 +47,13 @@ def test_truncates_and_deletes_are_those_of_an_open_log(
         assert contents(log) == contents(due)
 
 
+async def test_a_segment_size_that_no_log_has_is_refused(tmp_path: Path) -> None:
+    """As `MultiRecordLog.open` refuses it: each batch would get its own file."""
+    with pytest.raises(ValueError, match="segment_bytes must be at least 32768, not 5"):
+        await open_placed_log(tmp_path / "wal", create=True, segment_bytes=5)
+    assert list(tmp_path.iterdir()) == []
+
+
 async def change_both(copy: Path, directory: Path, dice: random.Random) -> None:
     """Make the same calls to a log that is open as usual and to one without its records."""
     async with MultiRecordLog.open(copy) as whole, await open_placed_log(directory) as placed:

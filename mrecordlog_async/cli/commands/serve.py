@@ -142,6 +142,8 @@ def _service_options(values: dict[str, Any]) -> ServiceOptions:
 
 
 def _log_options(values: dict[str, Any]) -> dict[str, Any]:
+    from mrecordlog_async.log import check_segment_bytes
+
     try:
         limits = Limits(
             memory_bytes=values["memory_bytes"],
@@ -151,17 +153,13 @@ def _log_options(values: dict[str, Any]) -> dict[str, Any]:
             queues=values["queues"],
             consumers=values["consumers"],
         )
+        check_segment_bytes(values["segment_bytes"])
     except ValueError as error:
         raise UsageError(str(error)) from None
-    from mrecordlog_async.log import SEGMENT_BYTES_MIN
-
-    segment_bytes = values["segment_bytes"]
-    if segment_bytes < SEGMENT_BYTES_MIN:
-        raise UsageError(f"segment_bytes must be at least {SEGMENT_BYTES_MIN}, not {segment_bytes}")
     return {
         "limits": limits,
         "persist_policy": values["persist"],
-        "segment_bytes": segment_bytes,
+        "segment_bytes": values["segment_bytes"],
         "recycle": values["recycle"],
         "retention": not values["hold_retention"],
     }
