@@ -176,7 +176,8 @@ class Upkeep:
     def _must_name_oldest(self, oldest: int | None) -> bool:
         """Return whether an empty batch must say that older segments are dead, because no other batch is about to."""
         journal = self._journal
-        if not journal.older or self._admission.has_pending():
+        # Where space is short, what waits is likely to be refused, and then names nothing.
+        if not journal.older or (self._admission.has_pending() and not self.state.short_of_space):
             return False
         return (journal.end.segment if oldest is None else oldest) > journal.durable_oldest
 

@@ -7,8 +7,9 @@ import contextlib
 import errno
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -172,3 +173,49 @@ async def test_appends_use_no_space_that_truncates_reserved_beyond_the_limit(dir
             await log.truncate("q", position)
         with pytest.raises(LogFullError, match="truncate or delete queues"):
             await log.append_record("idle", None, bytes(20_000))
+
+
+class Crowded(OsFileSystem):
+    """A disk that is full once it has `another`: another append arrives whenever it is asked for space."""
+
+    another: Callable[[], object] | None = None
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+
+    def reserve(self, handle: int, offset: int, length: int) -> None:
+        if self.another is not None:
+            arrived = Event()
+            self.loop.call_soon_threadsafe(self.another)
+            self.loop.call_soon_threadsafe(arrived.set)
+            arrived.wait()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().reserve(handle, offset, length)
+
+
+async def test_appends_that_keep_arriving_do_not_keep_a_full_disk_full(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Segments that nothing needs any more are removed, although the next append waits whenever one is refused."""
+    monkeypatch.setattr(timers, "MARK_SECONDS", 3600.0)
+    files, segments = Crowded(), list[int]()
+    async with MultiRecordLog.open(directory, segment_bytes=256 * BLOCK, filesystem=files) as log:
+        await log.create_queue("kept")
+        await log.append_record("kept", None, b"in the oldest segment")
+        await log.create_queue("q")
+        while log.resource_usage().segments < 3:
+            await log.append_record("q", None, bytes(32 * BLOCK))
+        await log.truncate("q", log.next_position("q") - 2)
+
+        def another() -> None:
+            segments.append(log.resource_usage().segments)
+            if len(segments) < 50:
+                log.append_soon("q", bytes(40 * BLOCK)).add_done_callback(asyncio.Future.exception)
+
+        files.another = another
+        another()
+        await log.truncate("kept", 0)
+        async with asyncio.timeout(60):
+            while len(segments) < 50:
+                await asyncio.sleep(0)
+        assert 1 in segments

@@ -248,7 +248,7 @@ async def reserve_of_consumers(run: Run) -> None:
         run.begin_append("kept", 5_000),
     )
     await run.do("truncate", "other", position=10_000, forced=True)
-    await run.acknowledge("kept", "c", 4)
+    await run.acknowledge("kept", "c", 6)
     await run.idle()
     await run.append("kept", 500)
 
