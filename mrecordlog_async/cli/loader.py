@@ -59,8 +59,8 @@ class NoLinesError(RecordLogError):
     def message(self) -> str:
         """Return what that means."""
         return (
-            "there are no lines to load: the file is empty, or the command that was to write them has failed; the dump "
-            f"of a log without queues is {json.dumps(EMPTY_LOG)}"
+            "there are no lines to load: the file is empty, or the command that should have written them failed; the "
+            f"dump of a log without queues is {json.dumps(EMPTY_LOG)}"
         )
 
 

@@ -215,6 +215,24 @@ def test_append_ends_on_ctrl_c_while_nothing_comes(tmp_path: Path) -> None:
         assert run("cat", process.address, "q").stdout == b"a\nb\nc\n"
 
 
+def interrupt_unread(pipe: tuple[int, int], held: int, *words: str) -> tuple[int, bytes]:
+    """Interrupt a command once *pipe*, its output, holds so many bytes; return its exit code and standard error."""
+    reading, writing = pipe
+    line = [sys.executable, "-m", "mrecordlog_async", *words]
+    with subprocess.Popen(line, stdout=writing, stderr=subprocess.PIPE) as process:
+        os.close(writing)
+        while int.from_bytes(fcntl.ioctl(reading, termios.FIONREAD, bytes(4)), sys.byteorder) < held:
+            assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        try:
+            code = process.wait(60)
+        finally:
+            process.kill()
+            os.close(reading)
+        assert process.stderr is not None
+        return code, process.stderr.read()
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the system how much a pipe holds")
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("command", [("cat",), ("consume", "--consumer", "c", "--once")], ids=lambda words: words[0])
@@ -225,19 +243,7 @@ def test_ctrl_c_ends_a_command_whose_output_nobody_reads(tmp_path: Path, command
     holds = fcntl.fcntl(writing, fcntl.F_GETPIPE_SZ)
     for size in (holds - 500, 5_000, holds):  # the second one waits in Python's buffer, the third one for the pipe
         run("append", wal, "q", "--create", stdin=bytes(size))
-    words = [sys.executable, "-m", "mrecordlog_async", command[0], wal, "q", *command[1:]]
-    with subprocess.Popen(words, stdout=writing, stderr=subprocess.PIPE) as process:
-        os.close(writing)
-        while int.from_bytes(fcntl.ioctl(reading, termios.FIONREAD, bytes(4)), sys.byteorder) < holds - 500:
-            assert process.poll() is None
-        process.send_signal(signal.SIGINT)
-        try:
-            assert process.wait(60) == 130
-        finally:
-            process.kill()
-            os.close(reading)
-        assert process.stderr is not None
-        assert process.stderr.read() == b""
+    assert interrupt_unread((reading, writing), holds - 500, command[0], wal, "q", *command[1:]) == (130, b"")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks the system how much a pipe holds")
@@ -249,19 +255,8 @@ def test_ctrl_c_ends_a_command_of_a_service_whose_output_nobody_reads(tmp_path: 
     holds = fcntl.fcntl(writing, fcntl.F_GETPIPE_SZ)
     with Process(tmp_path / "wal") as process:
         run("append", process.address, "q", "--create", stdin=bytes(10 * holds))
-        words = [sys.executable, "-m", "mrecordlog_async", command[0], process.address, *command[1:]]
-        with subprocess.Popen(words, stdout=writing, stderr=subprocess.PIPE) as printing:
-            os.close(writing)
-            while int.from_bytes(fcntl.ioctl(reading, termios.FIONREAD, bytes(4)), sys.byteorder) < holds // 2:
-                assert printing.poll() is None
-            printing.send_signal(signal.SIGINT)
-            try:
-                assert printing.wait(30) == 130
-            finally:
-                printing.kill()
-                os.close(reading)
-            assert printing.stderr is not None
-            assert printing.stderr.read() == b""
+        words = (command[0], process.address, *command[1:])
+        assert interrupt_unread((reading, writing), holds // 2, *words) == (130, b"")
 
 
 @pytest.mark.usefixtures("interruptible")

@@ -79,7 +79,7 @@ async def _consume_fleet(arguments: argparse.Namespace) -> int:
                 del ends[last.log_id]
             return not ends
 
-        now, away_since = asyncio.get_running_loop().time, dict[str, float]()
+        away_since = dict[str, float]()
 
         async def is_removed() -> bool:
             assert ends is not None, "only --once asks"
@@ -88,7 +88,8 @@ async def _consume_fleet(arguments: argparse.Namespace) -> int:
                     is_over = await _first_position(fleet.client(log_id), queue) >= end
                     away_since.pop(log_id, None)
                 except RecordLogError as error:
-                    is_over = now() - away_since.setdefault(log_id, now()) >= AWAY_SECONDS
+                    now = time.monotonic()
+                    is_over = now - away_since.setdefault(log_id, now) >= AWAY_SECONDS
                     if is_over:
                         servers.fail(servers.of(log_id), error)
                 if is_over:
