@@ -215,15 +215,17 @@ class Appender:
             self._put(queue, position, before)
             self._put(queue, next_position, after)
             return
-        first = self._client.queue(queue).first_position
-        if position + records <= first:
+        first = min(self._client.queue(queue).first_position, position + records)
+        if position < first:
             # They were stored, read and truncated in the meantime: the log does not assign a position twice.
-            last = position + records - 1
             logger.warning(
-                "queue %r: positions %d to %d were truncated and are not stored again", queue, position, last
+                "queue %r: positions %d to %d were truncated and are not stored again", queue, position, first - 1
             )
-            self.written.records += records
-            self.written.truncated += records
+            self.written.records += first - position
+            self.written.truncated += first - position
+            kept = [run.cut(first, run.next_position) for run in runs if run.next_position > first]
+            if kept:
+                self._put(queue, first, kept)
             return
         self._conflict(queue, position, runs, next_position)
 

@@ -54,6 +54,18 @@ def test_what_was_truncated_meanwhile_is_not_stored_again(service: ThreadedServi
     assert write(service, rows("q", 5, 10)) == Written(5, 0, 5), "whether these were the same nobody knows any more"
 
 
+def test_a_task_is_repeated_after_a_truncate_in_the_middle_of_its_rows(service: ThreadedService) -> None:
+    """What the log still has is compared, and only what it has truncated is not: the same rows are no conflict."""
+    write(service, rows("q", 0, 30))
+    write(service, rows("q", 30, 60))
+    service.truncate("q", 14)
+    assert write(service, rows("q", 0, 30)) == Written(30, 15, 15)
+    assert write(service, rows("q", 0, 70)) == Written(70, 45, 15), "and what was not stored yet follows"
+    assert service.records() == {"q": expected("q", 15, 70)}
+    with pytest.raises(PositionConflictError, match="positions 15 to 29 are taken"):
+        write(service, rows("q", 0, 30, name="other"))
+
+
 def test_other_records_at_the_same_positions_are_a_conflict(service: ThreadedService) -> None:
     """Different records at the same positions are a conflict, not a repeat."""
     write(service, rows("q", 0, 30))
