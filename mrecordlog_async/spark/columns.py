@@ -27,6 +27,9 @@ _FOREIGN_TYPE = re.compile(r'"(?:type|elementType|keyType|valueType)":"(interval
 And variant, whose rows the tasks fail to write.
 """
 
+_NO_FIELDS = '"fields":[]'
+"""In the JSON of a struct that Parquet cannot store: each batch would fail."""
+
 _PARSED = "__parsed"
 _CORRUPT = "__corrupt"
 
@@ -54,11 +57,10 @@ def parsed_schema(ddl: str) -> StructType:
         raise RefusedError(
             f"--schema: a Delta table has no column named {odd!r}: names have no blanks and none of ,;{{}}()="
         )
-    foreign = _FOREIGN_TYPE.search(schema.json())
+    found = _FOREIGN_TYPE.search(schema.json())
+    foreign = found[1] if found else "struct<>" if any(_NO_FIELDS in each.json() for each in schema) else None
     if foreign is not None:
-        raise RefusedError(
-            f"--schema: a drain's table has no type {foreign[1]!r}: use string, and cast it when you read"
-        )
+        raise RefusedError(f"--schema: a drain's table has no type {foreign!r}: use string, and cast it when you read")
     _refuse_names([each.name.lower() for each in schema])
     return schema
 

@@ -12,12 +12,14 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake import DeltaTable, Field, Schema, write_deltalake
 from deltalake.exceptions import DeltaError
+from deltalake.schema import PrimitiveType
 
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.spark.delta.content import ForeignBatchError, TableError
 from mrecordlog_async.spark.delta.entries import entry_name, entry_numbers
+from mrecordlog_async.spark.delta.parts import STATED
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.recovery import repair_table
 from mrecordlog_async.spark.delta.resume import resume
@@ -182,6 +184,12 @@ def generated(engine: DeltaEngine) -> None:
     set_metadata(engine, lambda metadata, fields: fields["queue"]["metadata"].update(rule))
 
 
+def wants_statistics(engine: DeltaEngine) -> None:
+    table = DeltaTable(engine.place.uri)
+    table.alter.add_columns([Field("amount", PrimitiveType("long"))])
+    table.alter.set_table_properties({STATED: "position,amount"})
+
+
 def set_metadata(engine: DeltaEngine, change: Callable[[dict[str, Any], dict[str, Any]], None]) -> None:
     """Do what an ALTER TABLE of Spark does; delta-rs does not."""
     log = engine.table_path / "_delta_log"
@@ -205,6 +213,7 @@ def set_metadata(engine: DeltaEngine, change: Callable[[dict[str, Any], dict[str
         (mapped, "maps the names of its columns"),
         (constrained, r"has a constraint 'low' \(position < 20\)"),
         (with_invariant, "has an invariant on the column 'position'"),
+        (wants_statistics, "wants statistics of the column 'amount'"),
         (generated, r"generates the column 'queue' \(upper\(queue\)\)"),
     ],
 )
@@ -223,6 +232,29 @@ def test_a_table_that_others_change_while_the_drain_runs(
     with pytest.raises((ForeignBatchError, TableError), match=said):
         engine.drain()
     assert versions == [DeltaTable(engine.place.uri).version()] and service.positions("q") == (20, 30)
+
+
+@pytest.mark.parametrize("asked", [None, "position, `amount`", "amount.part"])
+def test_a_table_that_wants_other_statistics_is_refused(engine: DeltaEngine, asked: str | None) -> None:
+    """delta-rs takes statistics that are missing for null, and a filter by that column finds no row of the file."""
+    checkpoint = LocalLake(str(engine.checkpoint_path))
+    wider = Schema.from_arrow(pa.schema([*pa.schema(COLUMNS.to_arrow()), pa.field("amount", pa.int64())]))
+
+    def begin() -> None:
+        prepare(checkpoint, engine.place, wider, (), query_of(checkpoint))
+
+    def ask(metadata: dict[str, Any], fields: dict[str, Any]) -> None:
+        del metadata["configuration"][STATED]
+        metadata["configuration"] |= {STATED: asked} if asked is not None else {}
+
+    set_metadata(engine, ask)
+    engine.drain()
+    assert len(engine.rows()) == 30, "there is no such column yet"
+    with pytest.raises(TableError, match=f"wants statistics of the column 'amount'.*set {STATED} to server,queue,"):
+        begin()
+    DeltaTable(engine.place.uri).alter.set_table_properties({STATED: "queue, `position`"})
+    begin()
+    checkpoint.close()
 
 
 @pytest.mark.parametrize("change", [constrained, with_invariant, generated])

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from deltalake import DeltaTable, Field, TableFeatures, write_deltalake
 from deltalake.exceptions import CommitFailedError
@@ -398,6 +399,20 @@ def test_a_partition_column_may_have_any_type(tmp_path: Path, column: pa.Array) 
     assert sorted((each for part in parts for each in part.column("by").to_pylist()), key=str) == before
     assert optimize(place) == Replaced(6, 3)
     assert values() == before
+
+
+def test_a_filter_finds_the_rows_of_rewritten_files(tmp_path: Path) -> None:
+    """A table of another program wants statistics of columns that a drain does not have."""
+    place, table = Place(str(tmp_path / "t")), pa.table({"position": [0, 1, 2], "name": ["a", None, "b"]})
+    for _ in range(2):
+        write_deltalake(place.uri, table, mode="append")
+
+    def found() -> int:
+        return len(open_table(place).to_pyarrow_dataset().to_table(filter=pc.field("name") == "a"))
+
+    assert found() == 2
+    assert optimize(place) == Replaced(2, 1)
+    assert found() == 2 and files_of(open_table(place))[0].rows == 6
 
 
 def test_a_batch_that_took_too_long_is_not_stored(

@@ -190,6 +190,7 @@ def test_payloads_become_columns_and_nothing_is_lost(
         ("i interval day to second", "has no type 'interval day to second'"),
         ("m map<string, array<void>>", "has no type 'void'"),
         ("v array<variant>", "has no type 'variant'"),
+        ("s array<struct<>>", "has no type 'struct<>'"),
     ):
         with pytest.raises(RefusedError, match=said):
             run_drain(spark, replace(keeping, schema=ddl))

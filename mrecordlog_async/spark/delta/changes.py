@@ -6,7 +6,7 @@ Others may append, delete rows and rewrite files. A transaction that the table h
 2. it was created again in place, or resumed with another checkpoint: it has another owner, or none.
 
 Some features of Delta change what a file means. What ignores them would lose rows, or bring back deleted ones. Others
-are rules for rows, which every writer has to keep.
+are rules for rows, which every writer has to keep. And readers rely on the statistics that a table wants.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from contextlib import suppress
 from typing import Any
 
 from deltalake import DeltaTable
+from deltalake.schema import PrimitiveType
 
 from mrecordlog_async.spark.columns import ERROR, REST, TAKEN
 from mrecordlog_async.spark.delta.content import ADVICE, ForeignBatchError, TableError
 from mrecordlog_async.spark.delta.entries import MARK, commit_info, entry_name
+from mrecordlog_async.spark.delta.parts import STATED, STATISTICS, stated
 from mrecordlog_async.spark.delta.place import LOG, Place
 
 OWNER = "mrecordlog.query"
@@ -128,6 +130,29 @@ def _rules(table: DeltaTable) -> Iterator[str]:
             yield f"generates the column {column.name!r} ({expression})"
         if not column.nullable and column.name not in NEVER_NULL:
             yield f"has NOT NULL on the column {column.name!r}"
+
+
+def refuse_statistics(table: DeltaTable, address: str) -> None:
+    """Raise TableError if *table* wants statistics that files written here lack: by these, delta-rs finds no row."""
+    column = column_without_statistics(table)
+    if column is not None:
+        raise TableError(
+            f"{address} wants statistics of the column {column!r}, which files written here do not have: a filter of "
+            f"delta-rs would find none of their rows. Let the table set {STATED} to "
+            f"{stated(table.metadata().partition_columns)}, and start again; nothing was stored"
+        )
+
+
+def column_without_statistics(table: DeltaTable) -> str | None:
+    """Return a column of which *table* wants statistics, and files written here have none; None if there is none."""
+    metadata = table.metadata()
+    asked, stating = metadata.configuration.get(STATED), (*STATISTICS, *metadata.partition_columns)
+    wanted = None if asked is None else {name.strip(" `").partition(".")[0] for name in asked.split(",")}
+    for column in table.schema().fields:
+        has_none = column.name not in stating and column.type != PrimitiveType("binary")  # of which nobody has any
+        if has_none and (wanted is None or column.name in wanted):
+            return column.name
+    return None
 
 
 def refuse_deletion_vectors(table: DeltaTable, address: str) -> None:

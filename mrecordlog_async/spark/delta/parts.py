@@ -34,6 +34,9 @@ OPEN_FILES_MAX = 64
 STATISTICS = ("server", "queue", "queue_id", "position", "timestamp")
 """Columns whose lowest and highest values the table's log states, so that readers skip files."""
 
+STATED = "delta.dataSkippingStatsColumns"
+"""The property of a table that names the columns that have statistics."""
+
 
 def stated(partition_by: Sequence[str]) -> str:
     """Return the columns that have statistics, as a table's property names them.
@@ -61,6 +64,14 @@ class NewFile(NamedTuple):
     size: int
     values: dict[str, str | None]
     statistics: str
+
+
+def without_ends(file: NewFile) -> NewFile:
+    """Return *file* without the lowest and highest values, for a table that wants those of other columns.
+
+    Where any are stated, delta-rs takes those that are missing for null, and a filter finds no row.
+    """
+    return file._replace(statistics=json.dumps({"numRecords": json.loads(file.statistics)["numRecords"]}))
 
 
 @dataclass(frozen=True, slots=True)

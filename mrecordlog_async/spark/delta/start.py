@@ -11,6 +11,7 @@
 | the table's last batch is the checkpoint's, or the one that runs next | accepted |
 | a table that was restored to a version without its last batch | refused |
 | a table with constraints, or with columns that are mapped, generated or NOT NULL | refused |
+| a table that wants statistics of other columns | refused |
 | anything else: one of them is older, copied or replaced | refused, with what it looks like |
 """
 
@@ -21,7 +22,14 @@ from collections.abc import Callable, Sequence
 from deltalake import DeltaTable, Field, Schema
 
 from mrecordlog_async.spark.batches import COMMITS, OFFSETS, newest
-from mrecordlog_async.spark.delta.changes import OWNER, RESUMING, refuse_mapped_columns, refuse_restored, refuse_rules
+from mrecordlog_async.spark.delta.changes import (
+    OWNER,
+    RESUMING,
+    refuse_mapped_columns,
+    refuse_restored,
+    refuse_rules,
+    refuse_statistics,
+)
 from mrecordlog_async.spark.delta.content import ForeignBatchError, refuse_apart
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.recovery import repair_checkpoint, repair_table
@@ -93,6 +101,7 @@ def prepare(
         _refuse_older(table, place, query, planned, committed)
         refuse_mapped_columns(table, place.address)
         refuse_rules(table, place.address)
+        refuse_statistics(table, place.address)
         return table
 
     with explained(place):

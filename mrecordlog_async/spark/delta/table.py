@@ -27,6 +27,7 @@ from mrecordlog_async.spark.delta.changes import (
     refuse_other_owner,
     refuse_restored,
     refuse_rules,
+    refuse_statistics,
 )
 from mrecordlog_async.spark.delta.content import (
     ForeignBatchError,
@@ -38,7 +39,7 @@ from mrecordlog_async.spark.delta.content import (
     merged,
 )
 from mrecordlog_async.spark.delta.entries import MARK, entry_name, entry_numbers, mark_of, write_again
-from mrecordlog_async.spark.delta.parts import NewFile, stated
+from mrecordlog_async.spark.delta.parts import STATED, NewFile, stated
 from mrecordlog_async.spark.delta.place import LOG, Place
 from mrecordlog_async.spark.delta.reasons import reason_of
 from mrecordlog_async.spark.lake import SyncFailedError, WriteFailedError
@@ -181,6 +182,7 @@ class Table:
         if batch.files:  # `resume` stores its empty batch before it takes the table
             refuse_other_owner(table, batch.query, self.place.address)
             refuse_rules(table, self.place.address)
+            refuse_statistics(table, self.place.address)
         refuse_mapped_columns(table, self.place.address)
         refuse_restored(table, self.place, batch.query)
 
@@ -317,7 +319,7 @@ def create_table(place: Place, schema: Schema, partition_by: Iterable[str], quer
     if place.path is not None:
         make_directories(place.path)
     columns = list(partition_by)
-    properties = {"delta.logRetentionDuration": "interval 1 days", "delta.dataSkippingStatsColumns": stated(columns)}
+    properties = {"delta.logRetentionDuration": "interval 1 days", STATED: stated(columns)}
     try:
         DeltaTable.create(
             place.uri,

@@ -25,10 +25,14 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction
 
-from mrecordlog_async.spark.delta.changes import refuse_deletion_vectors, refuse_mapped_columns
+from mrecordlog_async.spark.delta.changes import (
+    column_without_statistics,
+    refuse_deletion_vectors,
+    refuse_mapped_columns,
+)
 from mrecordlog_async.spark.delta.content import TableError
 from mrecordlog_async.spark.delta.entries import MARK, entry_name, entry_numbers, mark_of, write_again
-from mrecordlog_async.spark.delta.parts import BYTES_PER_FILE, Layout, NewFile, write_files
+from mrecordlog_async.spark.delta.parts import BYTES_PER_FILE, Layout, NewFile, without_ends, write_files
 from mrecordlog_async.spark.delta.place import LOG, Place
 from mrecordlog_async.spark.delta.recovery import repair_table
 from mrecordlog_async.spark.delta.table import ATTEMPTS, NO_HOOKS, columns_of, refuse_unsupported, sum_up
@@ -139,6 +143,8 @@ def optimize(place: Place, bytes_per_file: int = BYTES_PER_FILE) -> Replaced:
     for group in _groups([each for each in files if each.is_removable], bytes_per_file):
         written = write_files(place, Layout((), bytes_per_file), schema, _rows(place, group, schema))
         added = [each._replace(values=group[0].values) for each in written]
+        if column_without_statistics(table) is not None:
+            added = [without_ends(each) for each in added]
         if not _replace(place, group, added, changes_data=False):
             continue  # a file of the group was removed meanwhile
         done = Replaced(done.removed + len(group), done.added + len(added))
