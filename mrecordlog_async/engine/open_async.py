@@ -10,6 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
+from typing import NamedTuple
 
 from aiofiles.os import wrap
 
@@ -22,10 +23,24 @@ from mrecordlog_async.storage.directory import LogDirectory
 logger = logging.getLogger("mrecordlog_async")
 
 RELEASE_SECONDS = 60.0
-"""How long opening waits until a log of this process that has ended, however that was, releases the same directory."""
+"""How long opening waits until a log of this process that is closing or has ended releases the same directory."""
 
+_closing: dict[str, tuple[LogThread, Future[Future[None]]]] = {}  # by directory: logs that are closing; see `_Holder`
 _ending: dict[str, Future[None]] = {}  # by directory: logs that are being released
+os.register_at_fork(after_in_child=_closing.clear)
 os.register_at_fork(after_in_child=_ending.clear)
+
+
+class _Holder(NamedTuple):
+    """A log that holds a directory. announced: gets `released`, its release, which begins once it has stored all."""
+
+    announced: Future[Future[None]] | None
+    released: Future[None] | None
+
+
+def announce_release(path: str, thread: LogThread) -> None:
+    """Have the next open of the directory *path* wait: the log of *thread* is closing, and `release` follows."""
+    _closing[path] = thread, Future()
 
 
 def release(path: str, thread: LogThread, close: Callable[[], None]) -> Future[None]:
@@ -35,6 +50,10 @@ def release(path: str, thread: LogThread, close: Callable[[], None]) -> Future[N
     """
     released = _ending[path] = thread.submit(close)
     released.add_done_callback(partial(_note_released, path))
+    announced = _closing.get(path)
+    if announced is not None and announced[0] is thread:  # not that of a log which this opening waited for in vain
+        del _closing[path]
+        announced[1].set_result(released)
     thread.shutdown(wait=False)
     return released
 
@@ -44,13 +63,23 @@ def _note_released(path: str, released: Future[None]) -> None:
         _ending.pop(path, None)
 
 
-def _wait_for_release(directory: LogDirectory) -> None:
-    """Wait for a log of this process that still holds *directory* although nobody waits for its end."""
-    released = _ending.get(directory.path)
-    if released is not None:
-        with suppress(TimeoutError):
+def _holder_of(path: str) -> _Holder:
+    """Return what is known of a log of this process that still holds the directory *path*."""
+    closing = _closing.get(path)
+    return _Holder(closing[1] if closing is not None else None, _ending.get(path))
+
+
+def _wait_for_release(path: str, holder: _Holder) -> None:
+    """Wait for a log of this process that still holds the directory *path* although nobody waits for its end."""
+    announced, released = holder
+    with suppress(TimeoutError):
+        if announced is not None:
+            released = announced.result(RELEASE_SECONDS)
+        if released is not None:
             released.exception(RELEASE_SECONDS)
-        _ending.pop(directory.path, None)
+    if released is not None:
+        # No other one: if this opening was cancelled meanwhile, its own release stands there.
+        _note_released(path, released)
 
 
 async def open_log_async(
@@ -130,9 +159,10 @@ class _Opening:
         """Open the log once no other log of this process holds *directory*. Runs on the thread, and blocks."""
         directory = directory.absolute()
         self.path = directory.path
+        holder = _holder_of(self.path)  # before the look at `abandoned`: after that it may be this opening itself
         if self.abandoned.is_set():
             raise LogClosedError("opening was cancelled")
-        _wait_for_release(directory)
+        _wait_for_release(self.path, holder)
         self._opened = open_log(directory, options, self.report)
         return self._opened
 

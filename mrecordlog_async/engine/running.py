@@ -28,7 +28,7 @@ from mrecordlog_async.engine.appends import Appends
 from mrecordlog_async.engine.capacity import Capacity
 from mrecordlog_async.engine.observed import Observation
 from mrecordlog_async.engine.open import OpenedLog
-from mrecordlog_async.engine.open_async import release
+from mrecordlog_async.engine.open_async import announce_release, release
 from mrecordlog_async.engine.refusals import Refusals
 from mrecordlog_async.engine.retention import Retention
 from mrecordlog_async.engine.setting_commands import FenceHolders
@@ -179,6 +179,7 @@ class RunningLog:
             if asyncio.get_running_loop() is not self._loop:
                 raise LogClosedError(ELSEWHERE)
             if self._closing is None:
+                announce_release(self._opened.directory.path, self._thread)
                 self._closing = self._loop.create_task(self._close(), name="mrecordlog close")
             await asyncio.shield(self._closing)
         failure = self._writer.failure

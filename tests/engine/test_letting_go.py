@@ -16,11 +16,10 @@ from typing import Any
 import pytest
 import uvloop
 
-from mrecordlog_async import LogState, MultiRecordLog, PositionInPastError
+from mrecordlog_async import LogState, MultiRecordLog, PersistPolicy, PositionInPastError
 from mrecordlog_async.engine import open_async, timers
 from mrecordlog_async.engine.commands import AppendGroup
 from mrecordlog_async.engine.timers import Timers
-from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 
@@ -144,9 +143,9 @@ def test_directory_is_free_after_an_open_or_close_that_was_cancelled(
         await asyncio.wait(others)
         assert task.cancelled()
 
-    def let_go(found: LogDirectory) -> None:
+    def let_go(path: str, holder: Any) -> None:
         files.goes_on.set()
-        wait_for_release(found)
+        wait_for_release(path, holder)
 
     async def open_again() -> list[str]:
         async with MultiRecordLog.open(directory) as log:
@@ -161,6 +160,77 @@ def test_directory_is_free_after_an_open_or_close_that_was_cancelled(
     monkeypatch.setattr(open_async, "_wait_for_release", let_go)
     assert asyncio.run(open_again()) == ["q"]
     assert not open_async._ending
+
+
+def test_directory_is_free_after_an_open_that_was_cancelled_while_it_waited(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next open waits for that one too, which has taken the lock by then."""
+    closing, opening, waits = Held("close"), Held("open"), threading.Event()
+    wait_for_release = open_async._wait_for_release
+
+    def note(path: str, holder: Any) -> None:
+        waits.set()
+        wait_for_release(path, holder)
+
+    def let_go(path: str, holder: Any) -> None:
+        opening.goes_on.set()
+        wait_for_release(path, holder)
+
+    async def cancel_while_it_waits() -> None:
+        log = await MultiRecordLog.open(directory, filesystem=closing, queues=["q"])
+        closed = asyncio.ensure_future(log.close())
+        await asyncio.to_thread(closing.waits.wait)
+        monkeypatch.setattr(open_async, "_wait_for_release", note)
+        opened = asyncio.ensure_future(MultiRecordLog.open(directory, filesystem=opening))
+        await asyncio.to_thread(waits.wait)
+        opened.cancel()
+        await asyncio.wait([opened])
+        closing.goes_on.set()
+        await closed
+        await asyncio.to_thread(opening.waits.wait)
+        monkeypatch.setattr(open_async, "_wait_for_release", let_go)
+        async with MultiRecordLog.open(directory) as again:
+            assert again.list_queues() == ["q"]
+
+    asyncio.run(cancel_while_it_waits())
+    assert not open_async._ending
+
+
+class HeldSync(OsFileSystem):
+    """A disk on which syncs of files wait once it is told to hold them."""
+
+    def __init__(self) -> None:
+        self.goes_on = threading.Event()
+        self.goes_on.set()
+
+    def sync(self, handle: int) -> None:
+        self.goes_on.wait()
+        super().sync(handle)
+
+
+async def test_open_waits_for_a_log_that_still_stores_although_its_close_was_cancelled(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cancelling stops the waiting, not the closing: the next open finds what the log was storing then."""
+    files, wait_for_release = HeldSync(), open_async._wait_for_release
+
+    def let_go(path: str, holder: Any) -> None:
+        files.goes_on.set()
+        wait_for_release(path, holder)
+
+    log = await MultiRecordLog.open(directory, filesystem=files, persist_policy=PersistPolicy.never(), queues=["q"])
+    await log.append("q", b"a")
+    files.goes_on.clear()
+    closing = asyncio.ensure_future(log.close())
+    await asyncio.sleep(0)
+    closing.cancel()
+    await asyncio.wait([closing])
+    monkeypatch.setattr(open_async, "_wait_for_release", let_go)
+    async with MultiRecordLog.open(directory) as again:
+        assert [record.payload for record in again.range("q")] == [b"a"]
+    assert log.state is LogState.CLOSED
+    assert not open_async._closing
 
 
 FORKING = """

@@ -323,6 +323,31 @@ async def test_retention_looks_by_itself_and_ends_with_the_log(directory: Path, 
     assert kept._timer is None
 
 
+async def test_a_pass_over_many_queues_goes_on_once_the_first_ones_are_truncated(
+    directory: Path, clocks: Clocks
+) -> None:
+    """The other queues do not wait a second for each part, and nothing looks again once none is left."""
+    armed: list[float] = []
+    queues = {f"q{number}": QueueOptions(max_age=AGE) for number in range(5)}
+    with (
+        patch.object(retention_module.Retention, "_arm", lambda self, seconds: armed.append(seconds)),
+        patch.object(retention_module, "QUEUES_PER_PASS", 2),
+    ):
+        async with MultiRecordLog.open(directory, queues=queues) as log:
+            for queue in queues:
+                await log.append(queue, b"")
+            clocks.pass_by(AGE + 1)
+            passes = []
+            for _ in range(3):
+                armed.clear()
+                assert log._retention is not None
+                log._retention.look()
+                while log._retention._unfinished:
+                    await asyncio.sleep(0)
+                passes.append((sum(len(positions(log, queue)) for queue in queues), 0.0 in armed))
+    assert passes == [(3, True), (1, True), (0, False)]
+
+
 async def test_an_age_whose_call_was_cancelled_counts_too(directory: Path, clocks: Clocks) -> None:
     """Cancelling stops the waiting: the queue gets its age, and its records go when they are too old."""
     async with MultiRecordLog.open(directory) as log:
