@@ -3,7 +3,7 @@
 1. Listen at once. Until the log is recovered, `/readyz` reports the progress and routes that need the log respond 503.
 2. Recover in the background. If the log cannot be opened (damage, a lock, a disk error), the process ends.
 3. On SIGTERM, SIGINT or SIGHUP (a closed terminal, unless `nohup` hides it): not ready → tails end → no new connections
-   → requests finish → sync → close, with a deadline. A second signal ends the wait for requests.
+   → requests finish → sync → close, with a deadline. A second signal ends the wait for requests, not the close.
 4. If the log fails while the service runs, reads still work for `failure_grace_seconds`. Then the process ends like
    after a signal, with its own exit code, so that systemd or Kubernetes starts it again: only that recovers the log.
 """
@@ -116,11 +116,14 @@ async def serve(settings: ServeSettings, *, on_listening: Callable[[str], None] 
     connections = Connections(runner.server, settings.options, service.connections)
     stop = _Stop()
     try:
-        await _serve_until_stopped(service, settings, connections, stop, on_listening)
+        try:
+            await _serve_until_stopped(service, settings, connections, stop, on_listening)
+        finally:
+            stop.closing = True
+            await runner.cleanup()
+            code = await _close(service, max(settings.options.drain_seconds, CLOSE_SECONDS_MIN))
     finally:
-        stop.release()
-        await runner.cleanup()
-        code = await _close(service, max(settings.options.drain_seconds, CLOSE_SECONDS_MIN))
+        stop.release()  # only now: a terminal that closes sends SIGHUP twice, and the second must not end the close
     return code
 
 
@@ -210,6 +213,7 @@ class _Stop:
     def __init__(self) -> None:
         self.first = asyncio.Event()
         self.second = asyncio.Event()
+        self.closing = False
         self._loop = asyncio.get_running_loop()
         self._numbers = [signal.SIGTERM, signal.SIGINT]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
@@ -219,11 +223,12 @@ class _Stop:
 
     def _on_signal(self, number: signal.Signals) -> None:
         again = self.first.is_set()
-        text = (
-            "%s received again: running requests are dropped"
-            if again
-            else "%s received: finishing requests, then closing"
-        )
+        if self.closing:
+            text = "%s received again: the log is being closed" if again else "%s received: the log is being closed"
+        elif again:
+            text = "%s received again: running requests are dropped"
+        else:
+            text = "%s received: finishing requests, then closing"
         logger.info(text, number.name, extra={"facts": {"event": "signal", "signal": number.name}})
         (self.second if again else self.first).set()
 

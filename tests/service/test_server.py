@@ -218,6 +218,29 @@ async def test_every_signal_that_ends_it_closes_the_log(directory: Path, number:
     assert (directory / "CLOSED").exists()
 
 
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+async def test_a_second_signal_does_not_interrupt_the_close(
+    directory: Path, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A closed terminal sends SIGHUP twice; the second one arrives while the log is being closed."""
+    close = MultiRecordLog.close
+
+    async def hit_again(log: MultiRecordLog) -> None:
+        assert signal.getsignal(number) not in (signal.SIG_DFL, signal.default_int_handler), "this ends the process"
+        os.kill(os.getpid(), number)
+        await close(log)
+
+    monkeypatch.setattr(MultiRecordLog, "close", hit_again)
+    caplog.set_level("INFO", "mrecordlog_async.serve")
+    async with running(directory) as service:
+        await service.ready()
+        os.kill(os.getpid(), number)
+        assert await service.result == 0
+    assert (directory / "CLOSED").exists()
+    assert f"{number.name} received again: the log is being closed" in caplog.text
+
+
 async def test_a_hangup_that_nohup_hides_does_not_end_it(directory: Path) -> None:
     """A service started with nohup outlives the terminal."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
