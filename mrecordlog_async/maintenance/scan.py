@@ -145,9 +145,9 @@ class SegmentScan:
         if self._expected is None and evidence.torn_end == parser.end and parser.table is not None:
             return None  # where the segment ended is not known, and nothing more of it is here
         end = self._expected.end if self._expected else max(evidence.torn_end, parser.end + 1)
-        damaged = DamagedRange(
-            parser.end, end, self._end_reason(), due, self._expected.last_batch if self._expected else None
-        )
+        first = due or None  # batches are counted from 1: without a header and a COMMIT, nothing shows which is due
+        last = self._expected.last_batch if self._expected else None
+        damaged = DamagedRange(parser.end, end, self._end_reason(), first, last)
         self._rescue(damaged, until_commit=None)
         if not is_damaged:
             damaged.found.clear()  # only the table is certain to have been on the disk; later bytes may be torn

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import MultiRecordLog, PersistPolicy
+from mrecordlog_async.cli.commands.repair import describe
 from mrecordlog_async.format.frame import BLOCK_BYTES, FIRST, FRAME_HEADER_BYTES, LAST
 from mrecordlog_async.format.parse import Batch
 from mrecordlog_async.format.runs import Append
 from mrecordlog_async.format.table import Table
-from mrecordlog_async.maintenance.damage import DamagedRange
+from mrecordlog_async.maintenance.damage import Damage, DamagedRange
 from mrecordlog_async.maintenance.headers import read_headers
 from mrecordlog_async.maintenance.scan import SegmentScan
 from mrecordlog_async.storage.directory import LogDirectory
@@ -195,3 +196,25 @@ def test_the_next_segment_says_which_batches_a_damaged_end_held(directory: Path)
     damage.flip_byte(path, ends[-2] + FRAME_HEADER_BYTES + 1)
     (damaged,) = damaged_ranges(directory)
     assert (damaged.offset, damaged.first_batch, damaged.last_batch) == (ends[-2], len(ends), len(ends))
+
+
+def test_no_first_batch_is_named_where_nothing_shows_it(directory: Path) -> None:
+    """Of a segment whose every byte is lost, only the last batch is known. There is no batch 0."""
+
+    async def fill() -> None:
+        async with MultiRecordLog.open(directory, segment_bytes=2 * BLOCK_BYTES) as log:
+            await log.create_queue("q")
+            for _ in range(4):
+                await log.append_record("q", None, bytes(BLOCK_BYTES // 2))
+
+    asyncio.run(fill())
+    path = directory / SEGMENT
+    last = len(damage.batch_ends(path))
+    damage.zero(path, 0, path.stat().st_size)
+    numbers = range(len(list(directory.glob("wal-*"))))
+    scanned = read_headers(LogDirectory.at(directory), list(numbers)).scan(0)
+    header, rest = (item for item in scanned.items() if isinstance(item, DamagedRange))
+    assert (header.first_batch, header.last_batch) == (None, None)
+    assert (rest.first_batch, rest.last_batch) == (None, last)
+    found = Damage(SEGMENT, rest.offset, rest.bytes, rest.reason, rest.first_batch, rest.last_batch)
+    assert f"; batches up to {last} affected, 0 records of it still readable" in describe(found)

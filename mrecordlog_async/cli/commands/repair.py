@@ -137,8 +137,9 @@ def describe(damage: Damage) -> str:
     place = f"{damage.segment} at offset {damage.offset}, {size(damage.bytes)}" if damage.bytes else damage.segment
     text = f"damage: {place}: {damage.reason}"
     first, last = damage.first_batch, damage.last_batch
-    if first is not None:
-        batches = f"batch {first}" if first == last else f"batches {first} to {'the end' if last is None else last}"
+    if first is not None or last is not None:
+        span = f"up to {last}" if first is None else f"{first} to {'the end' if last is None else last}"
+        batches = f"batch {first}" if first == last else f"batches {span}"
         text += f"; {batches} affected, {plural(damage.rescued_records, 'record')} of it still readable"
     return text
 
