@@ -31,6 +31,7 @@ from mrecordlog_async.spark.delta.parts import write_files
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.recovery import wrong_with_entry
 from mrecordlog_async.spark.delta.scan import DeltaReader, schema_of
+from mrecordlog_async.spark.delta.table import sum_up
 from mrecordlog_async.spark.delta.upkeep import Replaced, drop_older, files_of, open_table, optimize, vacuum
 from tests.spark.delta_engine import DeltaEngine
 from tests.spark.services import ThreadedService, numbered
@@ -287,6 +288,18 @@ def test_a_checkpoint_of_the_table_replaces_old_entries(
         each.write_bytes(whole[:100])
     with pytest.raises(TableError, match="restore the table"):
         drained.drain()
+
+
+def test_a_table_may_keep_all_entries_of_its_log(drained: DeltaEngine) -> None:
+    """Who wants to read any older version turns the cleanup off, as for every writer of Delta tables."""
+    open_table(drained.place).alter.set_table_properties({"delta.enableExpiredLogCleanup": "false"})
+    log = drained.table_path / "_delta_log"
+    for path in log.iterdir():
+        os.utime(path, (path.stat().st_mtime - 2 * 86_400,) * 2)
+    sum_up(open_table(drained.place), drained.place)
+    last = open_table(drained.place).version()
+    assert sorted(entry_numbers(str(drained.table_path))) == [*range(last + 1)]
+    assert list(log.glob("*.checkpoint.parquet")), "readers need not read all of them"
 
 
 def test_a_lost_checkpoint_is_resumed(

@@ -65,6 +65,9 @@ UNSUPPORTED = "Unsupported table features"
 APPEND_ONLY = "table is append-only"
 """In delta-rs' error for rows that are dropped from a table whose property says that none may be."""
 
+CLEANUP = "delta.enableExpiredLogCleanup"
+"""The property of a table that keeps all entries of its log, if it is false."""
+
 NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
 """delta-rs would write a checkpoint of the table and delete log entries without a sync: `upkeep` does both."""
 
@@ -274,12 +277,16 @@ class Table:
 def sum_up(table: DeltaTable, place: Place) -> None:
     """Write a checkpoint of *table*, sync it, and only then delete old entries. Raises DeltaError, SyncFailedError.
 
-    Entries stay while they show that the table was restored to a version without the last batch of its drain.
+    Entries stay while they show that the table was restored to a version without the last batch of its drain, and where
+    the table turns their cleanup off, which delta-rs leaves to its caller.
     """
     table.create_checkpoint()
     place.sync()
+    properties = table.metadata().configuration
+    if properties.get(CLEANUP, "true").lower() == "false":
+        return
     try:
-        refuse_restored(table, place, table.metadata().configuration.get(OWNER, ""))
+        refuse_restored(table, place, properties.get(OWNER, ""))
     except ForeignBatchError:
         return
     table.cleanup_metadata()
