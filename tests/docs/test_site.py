@@ -36,6 +36,7 @@ def test_the_site_builds_without_a_warning(site: Path) -> None:
     """Every link leads somewhere, and every page is in the navigation."""
     assert (site / "index.html").exists()
     assert "generated:" not in "".join(page.read_text() for page in site.rglob("*.html"))
+    assert [path.name for path in site.rglob("*.py*")] == []  # nor what Python compiled of the hooks
 
 
 def test_the_reference_has_every_setting_and_metric(site: Path) -> None:
