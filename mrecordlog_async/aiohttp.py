@@ -28,6 +28,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 from aiohttp import web
+from yarl import URL
 
 from mrecordlog_async.embedding import Queues, Worker, embedded
 from mrecordlog_async.engine.arguments import check_queues
@@ -73,7 +74,8 @@ def setup(
         log_options: Keyword arguments of `MultiRecordLog.open`.
 
     Raises:
-        ValueError: *app* has a log already.
+        ValueError: *app* has a log already, or *prefix* has characters that URLs encode, such as a space.
+        TypeError: *options* or the options of a queue are of another class.
         LogLockedError: Raised when *app* starts and another process has the log open.
         RecordLogError: Raised when *app* starts and the log cannot be opened; see `MultiRecordLog.open`.
     """
@@ -82,14 +84,15 @@ def setup(
             "the application has a log already: set up the other one in an app that you add with add_subapp"
         )
     declared = check_queues(queues)
-    app[_IS_SET_UP] = True
     service: Service | None = None
     if prefix is not None:
+        _check_prefix(prefix)
         service = Service(options)
         service.guard = EmbeddedGuard(service.options.tokens, service.options.hosts, exposed=exposed)
         # The page finds its data by relative paths, so it needs the slash. Registered first: the API would respond 404.
         app.router.add_get(prefix.rstrip("/"), _to_the_page)
         app.add_subapp(prefix, build_app(service))
+    app[_IS_SET_UP] = True
 
     async def keep_open(app: web.Application) -> AsyncIterator[None]:
         async with embedded(directory, declared, workers, log_options) as log:
@@ -104,6 +107,14 @@ def setup(
 
     app.cleanup_ctx.append(keep_open)
     app.on_shutdown.append(end_tails)
+
+
+def _check_prefix(prefix: str) -> None:
+    """Raise ValueError unless aiohttp finds the routes of a subapplication below *prefix*."""
+    url = URL(prefix) if prefix.startswith("/") and prefix.rstrip("/") else None
+    # It compares the prefix with the path as the client encoded it, and with that path decoded.
+    if url is None or not url.raw_path == url.path_safe == prefix:
+        raise ValueError(f"prefix must be a path like '/wal' without characters that URLs encode, not {prefix!r}")
 
 
 async def _to_the_page(request: web.Request) -> web.StreamResponse:

@@ -1,9 +1,10 @@
-"""What tails and consumers share, of the log and of its clients: positions, limits of a batch, what is done."""
+"""What tails and consumers share, of the log and of its clients: positions, owners, limits, what is done."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple, TypeVar
+from uuid import UUID
 
 from mrecordlog_async.model import POSITION_MAX, Batch, Record
 from mrecordlog_async.options import MIB
@@ -57,6 +58,26 @@ def check_position(position: int) -> int:
 def check_start(start: int) -> int:
     """Return *start* if a tail can start there, up to the next position of a full queue; raise as `check_position`."""
     return start if type(start) is int and start == POSITION_MAX + 1 else check_position(start)
+
+
+def check_limit(limit: int) -> int:
+    """Return a number of records; raise TypeError or ValueError for anything else."""
+    if isinstance(limit, bool) or not isinstance(limit, int):
+        raise TypeError(f"limit must be an int, not {type(limit).__name__}")
+    if limit < 0:
+        raise ValueError(f"limit must be at least 0 records, got {limit}")
+    return limit
+
+
+def owner_uuid(owner: UUID | str) -> UUID:
+    """Return the owner of a consumer; raise ValueError unless it is a UUID, or the text of one."""
+    try:
+        found = owner if isinstance(owner, UUID) else UUID(owner)
+    except (ValueError, AttributeError, TypeError):
+        raise ValueError(f"owner must be a UUID or the text of one, not {owner!r}") from None
+    if not found.int:
+        raise ValueError("owner must not be the UUID of zeros, which stands for no owner")
+    return found
 
 
 class Batches(AsyncIterator[Given]):

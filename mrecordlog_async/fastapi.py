@@ -47,6 +47,7 @@ from mrecordlog_async.errors import LogClosedError, QueueNotFoundError, RecordLo
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.memory.reads import is_there
 from mrecordlog_async.model import LogState, Record
+from mrecordlog_async.options import check_type
 from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, problem_of
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.stop_signal import on_stop_signal
@@ -139,7 +140,8 @@ def mount(app: FastAPI, path: str = "/wal", *, options: ServiceOptions | None = 
     except ModuleNotFoundError as error:
         needed = "pip install 'mrecordlog_async[fastapi,server]'"
         raise ModuleNotFoundError(f"{error.name} is missing: mount needs {needed}", name=error.name) from error
-    limits = options or ServiceOptions()
+    limits = ServiceOptions() if options is None else options
+    check_type("options", limits, ServiceOptions)
 
     def make_service() -> Service:
         service = Service(limits)

@@ -20,7 +20,7 @@ from mrecordlog_async.errors import LogFailedError, QueueNotFoundError
 from mrecordlog_async.memory.settings import values_of
 from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.names import check_name
-from mrecordlog_async.options import GIB, Limits, PersistPolicy, QueueOptions
+from mrecordlog_async.options import GIB, Limits, PersistPolicy, QueueOptions, check_type
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
@@ -99,6 +99,7 @@ class MultiRecordLog(DrainingLog):
             An object that yields the open log when awaited or entered.
 
         Raises:
+            TypeError: *persist_policy*, *limits* or the options of a queue are of another class.
             ValueError: segment_bytes is too small.
             LogLockedError: Another open log owns the directory.
             CorruptionError: Acknowledged data is damaged. Nothing was changed.
@@ -108,7 +109,10 @@ class MultiRecordLog(DrainingLog):
             OSError: A system call failed, or *directory* contains other files and no log.
         """
         check_segment_bytes(segment_bytes)
-        policy, bounds = persist_policy or PersistPolicy.always(), limits or Limits()
+        policy = PersistPolicy.always() if persist_policy is None else persist_policy
+        check_type("persist_policy", policy, PersistPolicy)
+        bounds = Limits() if limits is None else limits
+        check_type("limits", bounds, Limits)
         declared = check_queues(queues)
 
         async def opening() -> MultiRecordLog:

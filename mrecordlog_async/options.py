@@ -11,6 +11,12 @@ MIB = 1024 * KIB
 GIB = 1024 * MIB
 
 
+def check_type(name: str, value: object, expected: type) -> None:
+    """Raise TypeError unless *value*, which the caller passed as *name*, is an *expected*: a dict, say, is not."""
+    if not isinstance(value, expected):
+        raise TypeError(f"{name} must be {expected.__name__}, not {type(value).__name__}")
+
+
 class PersistAction(StrEnum):
     """What persisting a batch means. With either, every batch is written to the operating system at once."""
 

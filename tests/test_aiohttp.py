@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from aiohttp import ClientSession, UnixConnector, web
+from yarl import URL
 
 from mrecordlog_async import LogLockedError, LogState, MultiRecordLog, QueueNotFoundError
 from mrecordlog_async.aiohttp import LOG, setup
@@ -242,3 +243,39 @@ def test_an_application_has_one_log(directory: Path) -> None:
         setup(app, directory.with_name("other"), prefix="/other")
     setup(other, directory.with_name("other"), prefix="/wal")
     app.add_subapp("/other", other)
+
+
+@pytest.mark.parametrize(
+    "prefix", ["", "/", "wal", "/my wal", "/my%20wal", "/é", "/{wal}", "/wal?a=b", "/wal#a", "//wal"]
+)
+def test_a_prefix_that_no_request_finds_is_refused(directory: Path, prefix: str) -> None:
+    """aiohttp would respond 404 to every request below it."""
+    app = web.Application()
+    with pytest.raises(ValueError, match="prefix must be a path like '/wal' without characters that URLs encode"):
+        setup(app, directory, prefix=prefix)
+    setup(app, directory, prefix="/wal")
+
+
+@pytest.mark.parametrize("prefix", ["/wal", "/wal/", "/a/b", "/a.b-c_d~e", "/a%2Fb", "/a+b@c:d!e$f&g'h(i)j*k,l;m=n"])
+async def test_the_api_is_below_any_other_prefix(directory: Path, prefix: str) -> None:
+    """What is not refused is found, with and without a queue in the path."""
+    app = web.Application()
+    setup(app, directory, prefix=prefix)
+    async with serving_app(app) as url, ClientSession() as session:
+        base = url + prefix.rstrip("/")
+        for path in ("/healthz", "/v1/queues"):
+            async with session.get(URL(base + path, encoded=True)) as response:
+                assert response.status == 200
+        async with session.put(URL(base + "/v1/queues/a%2Fb", encoded=True)) as response:
+            assert response.status == 201
+
+
+def test_options_of_another_type_are_refused_at_once(directory: Path) -> None:
+    """The error says what is expected, and the application has no log yet."""
+    app, wrong = web.Application(), {"tokens": {b"0123456789abcdef"}}
+    for options in (wrong, {}):
+        with pytest.raises(TypeError, match="options must be ServiceOptions, not dict"):
+            setup(app, directory, prefix="/wal", options=options)  # type: ignore[arg-type]  # the mistake under test
+    with pytest.raises(TypeError, match=r"queues\['a'\] must be QueueOptions, not dict"):
+        setup(app, directory, queues={"a": {}})
+    setup(app, directory, prefix="/wal")

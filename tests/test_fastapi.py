@@ -14,7 +14,7 @@ import pytest
 from fastapi import FastAPI, WebSocket
 
 from mrecordlog_async import LogState, MultiRecordLog, QueueOptions
-from mrecordlog_async.fastapi import Log, add_exception_handlers, lifespan, log_of, tail_until_disconnect
+from mrecordlog_async.fastapi import Log, add_exception_handlers, lifespan, log_of, mount, tail_until_disconnect
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests.asgi import call_asgi
 
@@ -305,3 +305,12 @@ async def test_a_call_from_another_thread_is_said_to_be_one(directory: Path, cap
         assert (status, b"wrong thread" in body, b"closing" in body) == (500, True, False)
         assert "anyio.from_thread.run" in caplog.text
         assert await call_asgi(app, "/right", state) == (200, b"0")
+
+
+def test_options_of_another_type_are_refused_by_mount(directory: Path) -> None:
+    """The error says what is expected, when the application is built."""
+    app, wrong = FastAPI(lifespan=lifespan(directory)), {"tokens": {b"0123456789abcdef"}}
+    for options in (wrong, {}):
+        with pytest.raises(TypeError, match="options must be ServiceOptions, not dict"):
+            mount(app, options=options)  # type: ignore[arg-type]  # the mistake under test
+    assert not [route for route in app.routes if getattr(route, "path", "") == "/wal"]

@@ -472,6 +472,36 @@ async def test_open_creates_the_queues_it_is_given(directory: Path) -> None:
         MultiRecordLog.open(directory, queues="orders")
 
 
+WRONG_OPTIONS: list[dict[str, Any]] = [
+    {"persist_policy": "always"},
+    {"persist_policy": {}},
+    {"limits": {"queues": 1}},
+    {"limits": ()},
+    {"queues": {"a": {"max_records": 1}}},
+    {"queues": {"a": QueueOptions}},
+]
+
+
+@pytest.mark.parametrize("wrong", WRONG_OPTIONS, ids=repr)
+def test_open_refuses_options_of_another_type(directory: Path, wrong: dict[str, Any]) -> None:
+    """The error says what is expected, before anything is created."""
+    with pytest.raises(TypeError, match=r"must be (PersistPolicy|Limits|QueueOptions), not (str|dict|tuple|type)"):
+        MultiRecordLog.open(directory, **wrong)
+    assert not directory.exists()
+
+
+async def test_options_of_a_queue_are_queue_options(log: MultiRecordLog) -> None:
+    """A dict creates no queue, and changes none; None is for a new queue only."""
+    wrong: Any
+    for wrong in ({"max_records": 1}, Limits()):
+        with pytest.raises(TypeError, match=r"options must be QueueOptions, not (dict|Limits)"):
+            await log.create_queue("other", options=wrong)
+    for wrong in ({"max_records": 1}, None):
+        with pytest.raises(TypeError, match=r"options must be QueueOptions, not (dict|NoneType)"):
+            await log.configure_queue("q", wrong)
+    assert log.list_queues() == ["q"] and log.queue_options("q") == QueueOptions()
+
+
 async def test_open_gives_the_directory_back_if_a_queue_cannot_be_created(directory: Path) -> None:
     """The log is closed before the error is raised."""
     with pytest.raises(QueueNameError):

@@ -8,6 +8,7 @@ from typing import Any, overload
 
 import msgspec
 
+from mrecordlog_async.batches import check_position
 from mrecordlog_async.client.consumers import JSON, encoded_options
 from mrecordlog_async.client.responses import ServiceError, decoded
 from mrecordlog_async.client.retry import OutcomeUnknownError, Repeat
@@ -143,7 +144,8 @@ class Changes:
             RecordTooLargeError: The record exceeds a limit of the service.
             LogFullError: The log has no room within `retry_seconds`; truncate queues.
         """
-        return self._append_copied(queue, position, [copied(payload)], create)
+        record, checked = copied(payload), None if position is None else check_position(position)
+        return self._append_copied(queue, checked, [record], create)
 
     @coroutine_function
     def append_records(
@@ -167,7 +169,8 @@ class Changes:
             RecordTooLargeError: A record, or all together, exceed a limit of the service.
             LogFullError: The log has no room within `retry_seconds`; truncate queues.
         """
-        return self._append_copied(queue, position, [copied(payload) for payload in payloads], create)
+        records = [copied(payload) for payload in payloads]
+        return self._append_copied(queue, None if position is None else check_position(position), records, create)
 
     async def _append_copied(self, queue: str, position: int | None, records: list[bytes], create: bool) -> int | None:
         response = await _append(self._transport, queue, position, records, create)
@@ -218,6 +221,7 @@ class Changes:
             ConsumerBehindError: A consumer has not acknowledged the records, and *past_consumers* is false.
             ServiceError: The position has not been assigned yet (code `ahead`).
         """
+        check_position(position)
         body = msgspec.json.encode(TruncateRequest(position, queue_id, past_consumers))
         reply = await self._transport.send("POST", path_of(queue, "truncate"), body=body, content_type=JSON)
         return decoded(reply, TruncateResponse).dropped

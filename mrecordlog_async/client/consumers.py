@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from mrecordlog_async.batches import check_position, check_start, owner_uuid
 from mrecordlog_async.client.consumer import Consumer, ConsumerCalls
 from mrecordlog_async.client.reads import Reads, page_of
 from mrecordlog_async.client.responses import ServiceError, decoded
@@ -24,7 +25,7 @@ from mrecordlog_async.errors import (
 )
 from mrecordlog_async.model import ConsumerSummary, Start
 from mrecordlog_async.names import check_consumer_name
-from mrecordlog_async.options import QueueOptions
+from mrecordlog_async.options import QueueOptions, check_type
 from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.consumer_schemas import (
     AcknowledgeRequest,
@@ -74,8 +75,11 @@ class Consumers(Reads):
 
         Returns:
             The consumer. Entering it raises QueueNotFoundError, ConsumerNotFoundError or ConsumerOwnedError.
+
+        Raises:
+            ValueError: *owner* is not a UUID.
         """
-        request = AttachRequest(create, None, None if owner is None else str(owner), take_over)
+        request = AttachRequest(create, None, None if owner is None else str(owner_uuid(owner)), take_over)
         base = _path_of(queue, consumer)
         return Consumer(
             queue,
@@ -222,7 +226,7 @@ class Consumers(Reads):
         return decoded(reply, SealResponse).next_position
 
     async def _start_of(self, queue: str, start: Start | None) -> int | None:
-        return None if start is None else await self._position_of(queue, start)
+        return None if start is None else check_start(await self._position_of(queue, start))
 
     async def _attach(self, base: str, queue: str, start: Start | None, request: AttachRequest) -> AttachResponse:
         request = msgspec.structs.replace(request, start=await self._start_of(queue, start))
@@ -259,6 +263,7 @@ class Consumers(Reads):
         return page_of(reply)
 
     async def _acknowledge(self, base: str, holder: AttachResponse, position: int) -> int:
+        check_position(position)
         try:
             reply = await self._post(f"{base}/acknowledge", AcknowledgeRequest(position, holder.epoch, holder.id))
         except ServiceError as error:
@@ -266,7 +271,7 @@ class Consumers(Reads):
         return decoded(reply, ConsumerPositionResponse).position
 
     async def _seek(self, base: str, queue: str, holder: AttachResponse | None, start: Start) -> int:
-        position = await self._position_of(queue, start)
+        position = check_start(await self._position_of(queue, start))
         request = SeekRequest(position, holder.epoch, holder.id) if holder is not None else SeekRequest(position)
         try:
             reply = await self._post(f"{base}/seek", request)
@@ -279,7 +284,8 @@ class Consumers(Reads):
 
 
 def encoded_options(options: QueueOptions) -> bytes:
-    """Return *options* as a JSON body."""
+    """Return *options* as a JSON body; raise TypeError for anything else."""
+    check_type("options", options, QueueOptions)
     return msgspec.json.encode({name: getattr(options, name) for name in QueueOptionsRequest.__struct_fields__})
 
 

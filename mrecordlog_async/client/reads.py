@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Literal
 
-from mrecordlog_async.batches import check_start
+from mrecordlog_async.batches import check_limit, check_start
 from mrecordlog_async.client.responses import Reply, ServiceError, decoded
 from mrecordlog_async.client.tail import PAGE_BYTES, PAUSE_SECONDS, WAIT_SECONDS, Page, Tail, check_reached
 from mrecordlog_async.client.transport import Transport, path_of
@@ -105,8 +105,8 @@ class Reads:
             ServiceError: The log was restored to an older state than what *follow* has read (code `ahead`).
             ValueError: *limit* is negative, or a time has no time zone.
         """
-        if limit is not None and limit < 0:
-            raise ValueError(f"limit must be at least 0 records, got {limit}")
+        if limit is not None:
+            check_limit(limit)
         summary = await self.queue_summary(queue)
         position = await self._position_of(queue, summary.first_position if start is None else start)
         if follow:
@@ -154,7 +154,8 @@ class Reads:
                 self._transport, queue, position, None, limit=records, max_bytes=size, wait_seconds=wait_seconds
             )
 
-        tail = Tail(queue, None if isinstance(start, datetime) else start, begin, fetch)
+        first = None if start is None or isinstance(start, datetime) else check_start(start)
+        tail = Tail(queue, first, begin, fetch)
         return tail
 
     async def _follow(self, known: QueueSummary, position: int) -> AsyncGenerator[Page, None]:
@@ -202,6 +203,8 @@ class Reads:
             ValueError: *time* has no time zone.
             ServiceError: *time* is in the future.
         """
+        if not isinstance(time, datetime):
+            raise TypeError(f"a time must be a datetime with a time zone, not {type(time).__name__}")
         if time.utcoffset() is None:
             raise ValueError(f"time {time} has no time zone: use datetime.now(UTC) or moment.astimezone()")
         query = {"time": time.astimezone(UTC).isoformat()}

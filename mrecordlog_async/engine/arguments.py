@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from mrecordlog_async.options import QueueOptions
+from mrecordlog_async.options import QueueOptions, check_type
 
 Payload = bytes | bytearray | memoryview
 """Any bytes-like object. What is not `bytes` is copied when the method is called."""
@@ -33,4 +33,8 @@ def check_queues(queues: Iterable[str] | Mapping[str, QueueOptions]) -> dict[str
     """Return the names with their options; raise TypeError for a single name: each letter would become a queue."""
     if isinstance(queues, str | bytes):
         raise TypeError(f"queues takes an iterable of names, not a single one; pass [{queues!r}]")
-    return dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
+    declared = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
+    for queue, options in declared.items():
+        if options is not None:
+            check_type(f"queues[{queue!r}]", options, QueueOptions)
+    return declared

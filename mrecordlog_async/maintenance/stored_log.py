@@ -16,10 +16,11 @@ from datetime import datetime
 from types import TracebackType
 from typing import NamedTuple
 
+from mrecordlog_async.batches import check_limit
 from mrecordlog_async.format.record import Truncate
 from mrecordlog_async.format.runs import Append
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
-from mrecordlog_async.memory.cutting import check_limit, cut_stream
+from mrecordlog_async.memory.cutting import cut_stream
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.retention import SegmentPins
 from mrecordlog_async.model import QueueSummary, RecoveryProgress, RecoveryReport, Run, Times

@@ -18,15 +18,6 @@ MANY_RECORDS = 2_000
 UNLIMITED = 2**63
 
 
-def check_limit(limit: int) -> int:
-    """Return a number of records; raise TypeError or ValueError for anything else."""
-    if isinstance(limit, bool) or not isinstance(limit, int):
-        raise TypeError(f"limit must be an int, not {type(limit).__name__}")
-    if limit < 0:
-        raise ValueError(f"limit must be at least 0 records, got {limit}")
-    return limit
-
-
 class Head(NamedTuple):
     """The first records of a queue, as many as limits allow.
 

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import chain
 
+from mrecordlog_async.batches import check_limit
 from mrecordlog_async.errors import QueueNotFoundError
-from mrecordlog_async.memory.cutting import check_limit, first_records
+from mrecordlog_async.memory.cutting import first_records
 from mrecordlog_async.memory.gapped import HeldRun, as_runs
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues

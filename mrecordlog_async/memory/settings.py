@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Iterator
 from functools import lru_cache
 
+from mrecordlog_async.batches import owner_uuid
 from mrecordlog_async.format.record import (
     DEFAULT_OPTIONS,
     DROP_OLDEST,
@@ -19,7 +20,7 @@ from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.times import age_of
 from mrecordlog_async.model import ConsumerSummary
-from mrecordlog_async.options import QueueOptions
+from mrecordlog_async.options import QueueOptions, check_type
 
 SECOND_NS = 1_000_000_000
 
@@ -28,7 +29,8 @@ ANY = "*"
 
 
 def values_of(options: QueueOptions, *, sealed: bool = False) -> OptionValues:
-    """Return *options* as they are stored, and the seal."""
+    """Return *options* as they are stored, and the seal; raise TypeError for anything else."""
+    check_type("options", options, QueueOptions)
     flags = (
         KEEP_UNTIL_ACKNOWLEDGED * (options.keep == "until_acknowledged")
         | DROP_OLDEST * (options.when_full == "drop_oldest")
@@ -86,15 +88,7 @@ def waiting_from(queue: Queue, position: int) -> tuple[int, int]:
 
 def owner_bytes(owner: uuid.UUID | str | None) -> bytes:
     """Return an owner as it is stored; raise ValueError unless it is a UUID, or the text of one."""
-    if owner is None:
-        return NO_OWNER
-    try:
-        found = owner if isinstance(owner, uuid.UUID) else uuid.UUID(owner)
-    except (ValueError, AttributeError, TypeError):
-        raise ValueError(f"owner must be a UUID or the text of one, not {owner!r}") from None
-    if found.bytes == NO_OWNER:
-        raise ValueError("owner must not be the UUID of zeros, which stands for no owner")
-    return found.bytes
+    return NO_OWNER if owner is None else owner_uuid(owner).bytes
 
 
 def owner_text(owner: bytes) -> str | None:

@@ -21,6 +21,7 @@ from typing import Any
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import LogState, RecoveryProgress
+from mrecordlog_async.options import check_type
 from mrecordlog_async.protocol.problems import ProblemError, retry, too_many
 from mrecordlog_async.service.earlier_lists import EarlierLists
 from mrecordlog_async.service.formats import small_head
@@ -70,7 +71,8 @@ class Service:
     """What the routes of one log share. Belongs to one event loop."""
 
     def __init__(self, options: ServiceOptions | None = None) -> None:
-        self.options = options or ServiceOptions()
+        self.options = ServiceOptions() if options is None else options
+        check_type("options", self.options, ServiceOptions)
         self.guard: Guard | EmbeddedGuard = Guard(self.options.tokens, self.options.hosts)
         self.bodies = Bodies(self.options)
         self.splitter = Splitter(self.options.body_records)

@@ -27,6 +27,8 @@ from mrecordlog_async.errors import RecordLogError
 ANY = "*"
 """Stands for any characters in a pattern."""
 
+_NOT_ATTACHED = "the consumer is not attached: use it inside `async with fleet.consumer(…) as c`"
+
 
 class FleetConsumer:
     """A consumer on all servers of a fleet. Created by `RecordLogFleet.consumer`; use it as `async with`.
@@ -68,11 +70,11 @@ class FleetConsumer:
         """Know nothing yet of the servers: they are attached to each time the consumer is entered."""
         self._limits = BatchLimits(BATCH_RECORDS, BATCH_BYTES, BATCH_SECONDS)
         self._asked = asyncio.Event()
-        self._offered: asyncio.Queue[tuple[FleetBatch, asyncio.Future[None]] | None] = asyncio.Queue()
+        # The last item stays: None if all is read, or the error of every later call.
+        self._offered: asyncio.Queue[tuple[FleetBatch, asyncio.Future[None]] | BaseException | None] = asyncio.Queue()
         self._readers: dict[tuple[str, str], Reader] = {}
         self._ruled: set[str] = set()  # logs that have the rule
         self._tasks: set[asyncio.Task[None]] = set()
-        self._failure: BaseException | None = None
         self._ended = False
         self._entered = False
 
@@ -91,6 +93,7 @@ class FleetConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._entered = False
+        self._end(RuntimeError(_NOT_ATTACHED))  # for calls that wait in other tasks
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -120,17 +123,19 @@ class FleetConsumer:
             ConsumerFencedError: Another holder has attached.
             ConsumerNotFoundError: The consumer was deleted.
             ConsumerOwnedError: On a server that was found later it belongs to another owner.
+            RuntimeError: The `async with` block was left, or not entered yet.
             ValueError: A limit is below 1, or the time is negative.
         """
         if not self._entered:
-            raise RuntimeError("the consumer is not attached: use it inside `async with fleet.consumer(…) as c`")
+            raise RuntimeError(_NOT_ATTACHED)
         self._limits = BatchLimits.checked(max_records, max_bytes, max_wait)
         self._asked.set()
-        found = await self._offered.get()
-        if found is None:
-            self._offered.put_nowait(None)  # for the next call
-            if self._failure is not None:
-                raise self._failure
+        offered = self._offered  # of this entry: the consumer may be left and entered again meanwhile
+        found = await offered.get()
+        if found is None or isinstance(found, BaseException):
+            offered.put_nowait(found)  # for the next call
+            if found is not None:
+                raise found
             return None
         batch, taken = found
         if not taken.done():
@@ -232,9 +237,14 @@ class FleetConsumer:
         """End the stream if the queue is sealed and read on every server that is known."""
         logs = self._membership.servers
         complete = {log_id for (log_id, _), reader in self._readers.items() if reader.end is End.COMPLETE}
-        if logs and complete >= logs.keys() and ANY not in self.queue and not self._ended:
+        if logs and complete >= logs.keys() and ANY not in self.queue:
+            self._end(None)
+
+    def _end(self, failure: BaseException | None) -> None:
+        """End the stream, unless it has ended: every call of `batch` returns None from now on, or raises *failure*."""
+        if not self._ended:
             self._ended = True
-            self._offered.put_nowait(None)
+            self._offered.put_nowait(failure)
 
     def _run(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work, name=f"consumer {self.consumer} of a fleet")
@@ -243,6 +253,5 @@ class FleetConsumer:
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None and self._failure is None:
-            self._failure = error
-            self._offered.put_nowait(None)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._end(error)

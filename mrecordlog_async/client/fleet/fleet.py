@@ -31,7 +31,7 @@ from mrecordlog_async.client.retry import OutcomeUnknownError
 from mrecordlog_async.client.transport import Payload, check_token, copied
 from mrecordlog_async.coroutine_mark import coroutine_function
 from mrecordlog_async.errors import QueueSealedError
-from mrecordlog_async.options import QueueOptions
+from mrecordlog_async.options import QueueOptions, check_type
 
 WAIT_SECONDS = 30 * 86_400.0
 """How long `on_unknown="wait"` repeats an append whose response was lost: until somebody ends the wait."""
@@ -209,6 +209,8 @@ class RecordLogFleet:
         Raises:
             ServiceUnreachableError: A server does not respond; the others have the queue.
         """
+        if options is not None:
+            check_type("options", options, QueueOptions)
         await self._everywhere(lambda server: server.client.create_queue(queue, exist_ok=True, options=options))
 
     async def seal_queue(self, queue: str) -> None:

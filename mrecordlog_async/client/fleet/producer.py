@@ -15,7 +15,7 @@ from mrecordlog_async.client.fleet.server import Server
 from mrecordlog_async.client.transport import Payload, copied
 from mrecordlog_async.coroutine_mark import coroutine_function
 from mrecordlog_async.errors import LogClosedError, RecordLogError
-from mrecordlog_async.options import QueueOptions
+from mrecordlog_async.options import QueueOptions, check_type
 
 
 class FleetProducer:
@@ -32,6 +32,8 @@ class FleetProducer:
 
     def __init__(self, place: Place, membership: Membership, queue: str, options: QueueOptions | None) -> None:
         """Use `RecordLogFleet.producer`."""
+        if options is not None:
+            check_type("options", options, QueueOptions)
         self.queue = queue
         self._place = place
         self._membership = membership

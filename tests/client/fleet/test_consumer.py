@@ -146,6 +146,27 @@ async def test_a_consumer_ends_with_its_fleet_also_while_a_server_is_away(tmp_pa
         await consumer.__aexit__(None, None, None)
 
 
+async def test_a_batch_that_waits_while_the_block_is_left_ends(tmp_path: Path) -> None:
+    """Nothing reads for it any more. It raises what the next call does, also if the consumer is entered again."""
+    async with running(tmp_path, 1) as here:
+        consumer = here.fleet.consumer("q", "lake")
+        for enters_again in (False, True):
+            async with consumer:
+                waiting = [asyncio.create_task(consumer.batch()) for _ in range(2)]
+                await asyncio.sleep(0)
+            if enters_again:
+                await consumer.__aenter__()
+            async with asyncio.timeout(60):
+                for one in waiting:
+                    with pytest.raises(RuntimeError, match="the consumer is not attached"):
+                        await one
+        await here.served[0].log.append("q", b"a", create=True)
+        await here.fleet.look()
+        batch = await consumer.batch()
+        assert batch is not None and batch.payloads() == [b"a"]
+        await consumer.__aexit__(None, None, None)
+
+
 async def test_a_consumer_of_a_fleet_that_was_not_entered_does_not_wait() -> None:
     """Nobody looks for its servers."""
     async with RecordLogFleet("http://127.0.0.1:1").consumer("q", "lake") as consumer:

@@ -1,0 +1,99 @@
+"""What the log refuses by itself, a client refuses with the same class and sentence, before it sends anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from mrecordlog_async import QueueOptions
+from mrecordlog_async.client import RecordLogClient, RecordLogFleet
+from tests.serving import Served
+
+LogOrClient = Any
+"""Both have the methods under test, with arguments that their types refuse."""
+
+Call = Callable[[LogOrClient], Awaitable[object]]
+
+
+async def _enter(consumer: Any) -> None:
+    async with consumer:
+        pass
+
+
+async def _first(records: Any) -> None:
+    if hasattr(records, "__anext__"):
+        await anext(records, None)
+
+
+CALLS: dict[str, Call] = {
+    "append at -1": lambda it: it.append("q", b"a", -1),
+    "append at a text": lambda it: it.append("q", b"a", "1"),
+    "append_record at 2**63": lambda it: it.append_record("q", 2**63, b"a"),
+    "append_records at True": lambda it: it.append_records("q", True, [b"a"]),
+    "truncate to -1": lambda it: it.truncate("q", -1),
+    "truncate to a float": lambda it: it.truncate("q", 1.0),
+    "tail from -1": lambda it: _first(it.tail("q", -1)),
+    "tail from a text": lambda it: _first(it.tail("q", "0")),
+    "wait_for None": lambda it: it.wait_for("q", None),
+    "create_consumer at -1": lambda it: it.create_consumer("q", "c", start=-1),
+    "create_consumer at a text": lambda it: it.create_consumer("q", "c", start="first"),
+    "consumer that starts at -1": lambda it: _enter(it.consumer("q", "c", start=-1)),
+    "consumer of an owner without a UUID": lambda it: _enter(it.consumer("q", "c", owner="me")),
+    "consumer of the owner of zeros": lambda it: _enter(it.consumer("q", "c", owner="0" * 32)),
+    "seek_consumer to a float": lambda it: it.seek_consumer("q", "c", 0.5),
+    "position_at a text": lambda it: it.position_at("q", "2026-11-22T09:30:00Z"),
+    "limit -1": lambda it: _first(it.range("q", limit=-1)),
+    "limit 1.0": lambda it: _first(it.range("q", limit=1.0)),
+    "limit True": lambda it: _first(it.runs("q", limit=True)),
+    "create_queue with a dict": lambda it: it.create_queue("r", options={"max_records": 1}),
+    "configure_queue with a dict": lambda it: it.configure_queue("q", {"max_records": 1}),
+    "configure_queue with None": lambda it: it.configure_queue("q", None),
+}
+
+
+@pytest.fixture
+async def client(served: Served) -> AsyncIterator[RecordLogClient]:
+    async with RecordLogClient(served.url) as client:
+        yield client
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+async def test_a_wrong_argument_is_refused_as_by_the_log(served: Served, client: RecordLogClient, call: Call) -> None:
+    """The class is that of the log, so the same code handles it; nothing changes in the service."""
+    with pytest.raises((TypeError, ValueError)) as by_log:
+        await call(served.log)
+    async with asyncio.timeout(60):
+        with pytest.raises(by_log.type) as by_client:
+            await call(client)
+    assert str(by_client.value) == str(by_log.value)
+    assert served.log.list_queues() == ["q"] and not served.log.consumers("q")
+    assert served.log.queue_options("q") == QueueOptions() and served.log.next_position("q") == 0
+
+
+@pytest.mark.parametrize("position", [-1, 2**63, True, "1"])
+async def test_a_holder_refuses_what_is_not_a_position(served: Served, client: RecordLogClient, position: Any) -> None:
+    """Acknowledging and seeking raise what the holder of the log raises, and it goes on as before."""
+    await served.log.append("q", b"a")
+    async with served.log.consumer("q", "here") as here, client.consumer("q", "there") as there:
+        for name in ("acknowledge", "seek"):
+            if (name, position) == ("seek", 2**63):
+                continue  # the next position of a full queue
+            with pytest.raises((TypeError, ValueError)) as by_log:
+                await getattr(here, name)(position)
+            with pytest.raises(by_log.type) as by_client:
+                await getattr(there, name)(position)
+            assert str(by_client.value) == str(by_log.value)
+        assert await there.acknowledge(0) == 1
+
+
+async def test_a_fleet_refuses_options_of_another_type() -> None:
+    """The error says what is expected, also while no server responds."""
+    wrong: Any = {"max_records": 1}
+    async with RecordLogFleet("http://127.0.0.1:9") as fleet:
+        with pytest.raises(TypeError, match="options must be QueueOptions, not dict"):
+            await fleet.create_queue("q", options=wrong)
+        with pytest.raises(TypeError, match="options must be QueueOptions, not dict"):
+            fleet.producer("q", options=wrong)
