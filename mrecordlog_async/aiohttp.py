@@ -27,16 +27,21 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from aiohttp import web
-from yarl import URL
+from mrecordlog_async.extras import naming
 
-from mrecordlog_async.embedding import Queues, Worker, embedded
-from mrecordlog_async.engine.arguments import check_queues
-from mrecordlog_async.log import MultiRecordLog
-from mrecordlog_async.service.app import build_app
-from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.service.security import EmbeddedGuard
-from mrecordlog_async.service.service import Service
+try:
+    from aiohttp import web
+    from yarl import URL
+
+    from mrecordlog_async.embedding import Queues, Worker, embedded
+    from mrecordlog_async.engine.arguments import check_queues
+    from mrecordlog_async.log import MultiRecordLog
+    from mrecordlog_async.service.app import build_app
+    from mrecordlog_async.service.options import ServiceOptions
+    from mrecordlog_async.service.security import EmbeddedGuard
+    from mrecordlog_async.service.service import Service
+except ModuleNotFoundError as error:
+    raise naming(error, "server") from None
 
 __all__ = ["LOG", "ServiceOptions", "setup"]
 

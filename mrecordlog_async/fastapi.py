@@ -38,19 +38,24 @@ from traceback import walk_tb
 from typing import TYPE_CHECKING, Annotated, Any
 from weakref import WeakKeyDictionary
 
-from fastapi import Depends, FastAPI, Request, Response
-from starlette.requests import HTTPConnection
+from mrecordlog_async.extras import naming
 
-from mrecordlog_async.embedding import Queues, Worker, embedded
-from mrecordlog_async.engine.arguments import check_queues
-from mrecordlog_async.errors import LogClosedError, QueueNotFoundError, RecordLogError
-from mrecordlog_async.log import MultiRecordLog
-from mrecordlog_async.memory.reads import is_there
-from mrecordlog_async.model import LogState, Record
-from mrecordlog_async.options import check_type
-from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, problem_of
-from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.stop_signal import on_stop_signal
+try:
+    from fastapi import Depends, FastAPI, Request, Response
+    from starlette.requests import HTTPConnection
+
+    from mrecordlog_async.embedding import Queues, Worker, embedded
+    from mrecordlog_async.engine.arguments import check_queues
+    from mrecordlog_async.errors import LogClosedError, QueueNotFoundError, RecordLogError
+    from mrecordlog_async.log import MultiRecordLog
+    from mrecordlog_async.memory.reads import is_there
+    from mrecordlog_async.model import LogState, Record
+    from mrecordlog_async.options import check_type
+    from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, problem_of
+    from mrecordlog_async.service.options import ServiceOptions
+    from mrecordlog_async.stop_signal import on_stop_signal
+except ModuleNotFoundError as error:
+    raise naming(error, "fastapi") from None
 
 if TYPE_CHECKING:  # needs the packages of the service, which only `mount` uses
     from mrecordlog_async.service.asgi import AsgiService

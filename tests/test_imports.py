@@ -46,6 +46,26 @@ def test_a_mount_without_the_service_says_what_to_install() -> None:
 
 
 @pytest.mark.parametrize(
+    ("module", "package", "extra"),
+    [
+        ("mrecordlog_async.client", "aiohttp", "client"),
+        ("mrecordlog_async.client", "msgspec", "client"),
+        ("mrecordlog_async.client.client", "msgspec", "client"),
+        ("mrecordlog_async.aiohttp", "aiohttp", "server"),
+        ("mrecordlog_async.aiohttp", "prometheus_client", "server"),
+        ("mrecordlog_async.fastapi", "fastapi", "fastapi"),
+        ("mrecordlog_async.fastapi", "msgspec", "fastapi"),
+    ],
+)
+def test_a_module_without_its_extra_says_what_to_install(module: str, package: str, extra: str) -> None:
+    """The name of a package does not say that the extra has others, too."""
+    script = f"import sys; sys.modules[{package!r}] = None; import {module}"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    said = f"ModuleNotFoundError: {package} is not installed: run pip install 'mrecordlog_async[{extra}]'"
+    assert done.stderr.splitlines()[-1] == said
+
+
+@pytest.mark.parametrize(
     "name",
     [
         "mrecordlog_async",

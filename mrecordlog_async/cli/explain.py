@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from mrecordlog_async.cli.exit_codes import UsageError, sentence_of
@@ -36,9 +37,10 @@ def explain(error: BaseException, directory: str | None, *, takes_url: bool = Tr
         could_create: whether its option --create was not given.
     """
     if isinstance(error, CorruptionError) and directory is not None:
+        typed = shlex.quote(directory)
         return (
             f"{directory} is damaged: {error}; nothing was changed: list the damage with "
-            f"`mrecordlog verify {directory}`, then run `mrecordlog repair {directory}`"
+            f"`mrecordlog verify {typed}`, then run `mrecordlog repair {typed}`"
         )
     if isinstance(error, LogLockedError) and not error.is_linked:
         owner = f"process {error.owner_pid}" if error.owner_pid else "another process"
@@ -84,7 +86,7 @@ def refuse_foreign_directory(path: str) -> None:
     if is_foreign:
         raise UsageError(
             f"{path} holds files of Quickwit's Rust crate, not a log: import them into a new directory with "
-            f"`mrecordlog import-quickwit {path} DIR`"
+            f"`mrecordlog import-quickwit {shlex.quote(path)} DIR`"
         )
 
 
@@ -96,9 +98,10 @@ def refuse_log_directory(path: str) -> None:
     except OSError:
         return  # the command itself reports it
     if is_log:
+        typed = shlex.quote(path)
         raise UsageError(
-            f"{path} is a log, not a directory of Quickwit's Rust crate: use it as it is (`mrecordlog ls {path}`), or "
-            f"write it for the crate with `mrecordlog export-quickwit {path} TARGET`"
+            f"{path} is a log, not a directory of Quickwit's Rust crate: use it as it is (`mrecordlog ls {typed}`), or "
+            f"write it for the crate with `mrecordlog export-quickwit {typed} TARGET`"
         )
 
 

@@ -20,6 +20,7 @@ from mrecordlog_async.cli.load_target import begin_at, records_of, summary_of
 from mrecordlog_async.errors import PositionInPastError, RecordLogError, RecordTooLargeError
 from mrecordlog_async.maintenance.carry import Carried, carry_all
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
+from mrecordlog_async.names import STORED_BYTES_MAX, check_new_name
 
 if TYPE_CHECKING:
     from mrecordlog_async.cli.load_target import Target
@@ -96,6 +97,32 @@ async def load(target: Target, lines: Iterable[str] | AsyncIterable[str]) -> Loa
     await loader.advance_truncated()
     await loader.set_all()
     return loader
+
+
+async def begun(lines: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[str]:
+    """Return *lines* once the first one is read and can be loaded into a new log, which need not exist before.
+
+    Raises:
+        UsageError: The line is invalid.
+        QueueNameError: No new queue may have the name in the line.
+        NoLinesError: There are no lines.
+    """
+    source, read = aiter(lines if isinstance(lines, AsyncIterable) else _each(lines)), list[str]()
+    async for line in source:
+        read.append(line)
+        if line.strip():
+            match parse_line(len(read), line):
+                case QueueLine(name) | RecordLine(name):
+                    check_new_name(name, STORED_BYTES_MAX)
+            return _chained(read, source)
+    raise NoLinesError
+
+
+async def _chained(read: list[str], rest: AsyncIterator[str]) -> AsyncIterator[str]:
+    for line in read:
+        yield line
+    async for line in rest:
+        yield line
 
 
 async def _each(lines: Iterable[str]) -> AsyncIterator[str]:

@@ -7,19 +7,29 @@ It needs aiohttp and msgspec (`pip install 'mrecordlog_async[client]'`), and no 
 
 from __future__ import annotations
 
-from mrecordlog_async.client.blocking import BlockingConsumer, BlockingProducer, BlockingRecordLogClient, BlockingTail
-from mrecordlog_async.client.client import RecordLogClient
-from mrecordlog_async.client.consumer import Consumer
-from mrecordlog_async.client.fleet.consumer import FleetConsumer
-from mrecordlog_async.client.fleet.fleet import RecordLogFleet
-from mrecordlog_async.client.fleet.placement import FleetError, Stored
-from mrecordlog_async.client.fleet.producer import FleetProducer
-from mrecordlog_async.client.fleet.reader import FleetBatch
-from mrecordlog_async.client.fleet.server import ServerSummary
-from mrecordlog_async.client.producer import Producer
-from mrecordlog_async.client.responses import ServiceError
-from mrecordlog_async.client.retry import OutcomeUnknownError, ServiceUnreachableError
-from mrecordlog_async.client.tail import Tail
+from mrecordlog_async.extras import naming
+
+try:
+    from mrecordlog_async.client.blocking import (
+        BlockingConsumer,
+        BlockingProducer,
+        BlockingRecordLogClient,
+        BlockingTail,
+    )
+    from mrecordlog_async.client.client import RecordLogClient
+    from mrecordlog_async.client.consumer import Consumer
+    from mrecordlog_async.client.fleet.consumer import FleetConsumer
+    from mrecordlog_async.client.fleet.fleet import RecordLogFleet
+    from mrecordlog_async.client.fleet.placement import FleetError, Stored
+    from mrecordlog_async.client.fleet.producer import FleetProducer
+    from mrecordlog_async.client.fleet.reader import FleetBatch
+    from mrecordlog_async.client.fleet.server import ServerSummary
+    from mrecordlog_async.client.producer import Producer
+    from mrecordlog_async.client.responses import ServiceError
+    from mrecordlog_async.client.retry import OutcomeUnknownError, ServiceUnreachableError
+    from mrecordlog_async.client.tail import Tail
+except ModuleNotFoundError as error:
+    raise naming(error, "client") from None
 
 __all__ = [
     "BlockingConsumer",

@@ -254,6 +254,9 @@ async def _feed(connection: Connection, scope: Scope, receive: Receive) -> None:
             await connection.feed(data)
             if not more:
                 break
+        if left and not chunked:  # an ASGI server passes on whole bodies
+            read = f"a middleware has read {left} of {length} bytes of the body"
+            raise RuntimeError(f"{read}: use request.body() there, which passes them on, instead of request.stream()")
         while (await receive())["type"] != "http.disconnect":
             pass
     finally:

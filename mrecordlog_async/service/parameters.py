@@ -110,9 +110,14 @@ def time_of_text(text: str, name: str) -> datetime:
     return time
 
 
-def start_of(log: QueueReader, request: web.Request, queue: str) -> int:
-    """Return the position to read *queue* from: `start`, the first record stored `since` a time, or the first one."""
-    start, since = number(request, "start"), moment(request, "since")
+def start_of(log: QueueReader, request: web.Request, queue: str, *, or_next: bool = False) -> int:
+    """Return the position to read *queue* from: `start`, the first record stored `since` a time, or the first one.
+
+    *or_next*: `start` may be the word `next`.
+    """
+    is_next = or_next and request.query.get("start") == "next"
+    start = log.next_position(queue) if is_next else number(request, "start")
+    since = moment(request, "since")
     if start is not None and since is not None:
         raise bad_request("start and since exclude each other: send one of them", "parameter")
     if since is not None:

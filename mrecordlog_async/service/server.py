@@ -262,15 +262,22 @@ async def _listen(settings: ServeSettings, connections: Connections) -> asyncio.
             )
         except OSError as error:
             place = f"cannot listen on {settings.host} port {settings.port}"
-            reason = os.strerror(number) if (number := error.errno or 0) > 0 else str(error)
             advice = "choose another with --host and --port, or stop what listens there"
-            raise OSError(error.errno, f"{place}: {reason}; {advice}") from None
+            raise OSError(error.errno, f"{place}: {_reason(error)}; {advice}") from None
     _remove_stale_socket(settings.uds)
     before = os.umask(0o177)  # only our own user may connect, from the first moment on
     try:
         return await loop.create_unix_server(connections.accept, settings.uds, backlog=BACKLOG)
+    except OSError as error:
+        place, advice = f"cannot listen on unix:{settings.uds}", "choose another path with --uds"
+        raise OSError(error.errno, f"{place}: {_reason(error)}; {advice}") from None
     finally:
         os.umask(before)
+
+
+def _reason(error: OSError) -> str:
+    """Return what went wrong. Numbers of name lookups are negative, and a socket's path that is too long has none."""
+    return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)
 
 
 def _tls_options(settings: ServeSettings) -> dict[str, Any]:

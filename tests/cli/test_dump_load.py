@@ -302,10 +302,10 @@ def test_a_consumer_that_exists_is_not_moved(tmp_path: Path) -> None:
 )
 def test_wrong_settings_are_named(tmp_path: Path, more: str) -> None:
     """A line with invalid settings creates no queue."""
-    ran = mrecordlog("load", tmp_path / "wal", stdin=f'{{"queue": "q", {more}}}\n')
+    ran = mrecordlog("load", tmp_path / "wal", stdin=f'{{"queue": "a"}}\n{{"queue": "q", {more}}}\n')
     assert ran.code == 2
-    assert "line 1 is not a valid dump line" in ran.err
-    assert settings_seen(tmp_path / "wal") == ({}, [])
+    assert "line 2 is not a valid dump line" in ran.err
+    assert list(settings_seen(tmp_path / "wal")[0]) == ["a"]
 
 
 def test_a_directory_is_not_lines(tmp_path: Path) -> None:

@@ -219,6 +219,23 @@ def test_no_lines_are_no_dump(tmp_path: Path, lines: str) -> None:
         assert (ran.code, "there are no lines to load" in ran.err) == (1, True)
 
 
+@pytest.mark.parametrize(
+    "lines",
+    ["", "\n", '\n{"queue": 5}\n', "Traceback (most recent call last):\n", '{"queue": "a\\u0000", "text": "x"}\n'],
+    ids=["nothing", "an empty line", "an invalid line", "a message", "a name that no new queue may have"],
+)
+def test_input_of_which_nothing_is_loaded_leaves_no_log(tmp_path: Path, lines: str) -> None:
+    """A directory that did not exist still does not, and an empty one is empty: neither is taken for a loaded log."""
+    (tmp_path / "lines").write_text(lines)
+    (tmp_path / "empty").mkdir()
+    for target in ("missing", "empty"):
+        from_input = mrecordlog("load", tmp_path / target, stdin=lines)
+        from_file = mrecordlog("load", tmp_path / target, tmp_path / "lines")
+        assert (from_input.code, from_input.err) == (from_file.code, from_file.err)
+        assert from_input.code in (1, 2)
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["empty", "lines"]
+
+
 async def test_a_log_without_queues_is_dumped_and_loaded(
     tmp_path: Path, directory: Path, served: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -244,10 +261,11 @@ def test_the_records_that_are_missing_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("more", ['"next_position": 4', '"next_position": "5"', '"remaining": -1', '"remaining": null'])
 def test_wrong_numbers_are_named(tmp_path: Path, more: str) -> None:
     """A line with them creates no queue."""
-    ran = mrecordlog("load", tmp_path / "wal", stdin=f'{{"queue": "q", "first_position": 5, {more}}}\n')
-    assert (ran.code, "line 1 is not a valid dump line" in ran.err) == (2, True)
+    lines = f'{{"queue": "a"}}\n{{"queue": "q", "first_position": 5, {more}}}\n'
+    ran = mrecordlog("load", tmp_path / "wal", stdin=lines)
+    assert (ran.code, "line 2 is not a valid dump line" in ran.err) == (2, True)
     with ReadOnlyLog.open(tmp_path / "wal") as log:
-        assert log.list_queues() == []
+        assert log.list_queues() == ["a"]
 
 
 @pytest.mark.parametrize("named", [[], ["--queue", "q"]], ids=["all", "one"])

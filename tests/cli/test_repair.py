@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import shlex
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -375,4 +376,17 @@ def test_the_advice_writes_what_was_announced(directory: Path, tmp_path: Path) -
         f"nothing was written; `mrecordlog repair {directory} --apply --to {target}` writes this to {target}"
     )
     assert mrecordlog(*advice.split("`")[1].split()[1:]).code == 0
+    assert target.exists()
+
+
+def test_the_advice_has_every_option_that_was_given(directory: Path, tmp_path: Path) -> None:
+    """The size of a segment, too; a shell reads a name with a space as one word."""
+    path, offset = frame_of(directory, b"<b30>")
+    damage.flip_byte(path, offset)
+    spaced, target = directory.rename(tmp_path / "my wal"), tmp_path / "else where"
+    command = ["repair", str(spaced), "--to", str(target), "--segment-bytes", "64KiB"]
+    advice = mrecordlog(*command).out.splitlines()[-1]
+    advised = shlex.split(advice.split("`")[1])
+    assert advised == ["mrecordlog", "repair", str(spaced), "--apply", "--to", str(target), "--segment-bytes", "65536"]
+    assert mrecordlog(*advised[1:]).code == 0
     assert target.exists()

@@ -23,11 +23,11 @@ from tests.serving import TIMEOUT_SECONDS, Process
 
 
 def run(
-    *arguments: str, stdin: bytes = b"", environment: dict[str, str] | None = None
+    *arguments: str, stdin: bytes = b"", environment: dict[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-m", "mrecordlog_async", *arguments]
     return subprocess.run(
-        command, input=stdin, capture_output=True, timeout=60, env={**os.environ, **(environment or {})}
+        command, input=stdin, capture_output=True, timeout=60, env={**os.environ, **(environment or {})}, cwd=cwd
     )
 
 
@@ -152,6 +152,25 @@ def test_a_unix_socket_is_for_its_user_only(tmp_path: Path) -> None:
         assert run("serve", str(tmp_path / "other"), "--uds", str(path)).returncode == 1
         assert process.stop()[0] == 0
         assert not path.exists()
+
+
+def test_a_socket_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    """The system's own message has neither the path nor what to do; the log is not created."""
+    path = tmp_path / ("x" * 120)
+    ended = run("serve", str(tmp_path / "wal"), "--uds", str(path))
+    assert ended.returncode == 1
+    said = f"cannot listen on unix:{path}: AF_UNIX path too long; choose another path with --uds"
+    assert said.encode() in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_url_in_the_variable_of_the_directory_is_refused(tmp_path: Path) -> None:
+    """As on the command line: a directory of that name would be created."""
+    environment = {"MRECORDLOG_DIRECTORY": "http://127.0.0.1:8080"}
+    ended = run("serve", "--uds", "no/such/directory", environment=environment, cwd=tmp_path)
+    assert ended.returncode == 2
+    assert b"MRECORDLOG_DIRECTORY: 'http://127.0.0.1:8080' is a URL, and this command needs the files" in ended.stderr
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("kind", ["file", "link to nothing"])

@@ -6,9 +6,11 @@ is published, delete a file of it and run this again to keep that part as it is 
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import gzip
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -90,5 +92,13 @@ def main(version: str) -> None:
             keep(target)
 
 
+def _version(text: str) -> str:
+    if re.fullmatch(r"\d+\.\d+\.\d+", text) is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a version like 0.2.0")
+    return text
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("version", type=_version, metavar="VERSION", help="the version, like 0.2.0")
+    main(parser.parse_args().version)

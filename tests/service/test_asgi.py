@@ -10,7 +10,8 @@ from typing import Any
 
 import aiohttp
 import pytest
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
+from starlette.middleware.base import RequestResponseEndpoint
 from yarl import URL
 
 from mrecordlog_async.fastapi import ServiceOptions, lifespan, log_of, mount
@@ -161,3 +162,30 @@ async def test_a_line_break_in_a_header_makes_no_second_request(directory: Path)
         with pytest.raises(ValueError, match="line break"):
             await call_asgi(app, "/wal/healthz", {}, headers=headers)
         assert log_of(app).list_queues() == []
+
+
+@pytest.mark.parametrize("method", ["body", "stream"])
+async def test_a_body_that_a_middleware_has_read(directory: Path, method: str) -> None:
+    """It is passed on if it was read as a whole. Otherwise that is an error at once, not a client that is too slow."""
+    app = FastAPI(lifespan=lifespan(directory, queues=["q"]))
+    mount(app)
+
+    @app.middleware("http")
+    async def read_the_body(request: Request, call_next: RequestResponseEndpoint) -> Response:
+        if method == "body":
+            assert await request.body() == b"abc"
+        else:
+            assert b"".join([piece async for piece in request.stream()]) == b"abc"
+        return await call_next(request)
+
+    headers = [(b"host", b"127.0.0.1"), (b"content-length", b"3"), (b"content-type", b"application/octet-stream")]
+    async with app.router.lifespan_context(app) as state:
+        sending = call_asgi(app, "/wal" + RECORDS, dict(state or {}), "POST", b"abc", headers=headers)
+        if method == "body":
+            assert (await sending)[0] == 200
+        else:
+            with pytest.raises(
+                RuntimeError, match=r"middleware has read 3 of 3 bytes of the body: use request\.body\(\)"
+            ):
+                await sending
+        assert [record.payload for record in log_of(app).range("q")] == [b"abc"] * (method == "body")

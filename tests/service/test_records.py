@@ -177,6 +177,8 @@ async def test_reads_start_at_a_time(served: Served) -> None:
         "/v1/queues/q/position",
         "/v1/queues/q/position?time=",
         "/v1/queues/q/tail?since=1",
+        "/v1/queues/q/tail?since=1&start=next",
+        "/v1/queues/q/tail?since=2026-01-01T00:00:00Z&start=next",
     ],
 )
 async def test_times_that_cannot_be_are_400(served: Served, path: str) -> None:

@@ -11,7 +11,8 @@ When the command ends, a directory is durable; what a service stored is as durab
 invalid line the command stops and prints the line's number. If the end of a dump is missing, it stores the lines that
 there are, and fails; so it does if there are none. After that, and after a kill, load the complete lines: records that
 are stored already are compared with them, and the others are appended. A kill may leave an empty record before the
-first one of a queue in a service; the next load removes it.
+first one of a queue in a service; the next load removes it. If nothing of the first line can be loaded, no directory is
+created.
 
   mrecordlog dump ./wal | mrecordlog load ./copy
   mrecordlog load http://127.0.0.1:8080 wal.ndjson
@@ -26,7 +27,7 @@ import os
 from collections.abc import AsyncIterable, Iterable
 
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
-from mrecordlog_async.cli.loader import Loader, load
+from mrecordlog_async.cli.loader import Loader, begun, load
 from mrecordlog_async.cli.output import plural
 from mrecordlog_async.cli.parser import CommandLine, Parser, add_segment_bytes
 from mrecordlog_async.cli.standard_input import read_text_lines
@@ -79,6 +80,8 @@ async def _run(arguments: argparse.Namespace, lines: Iterable[str] | AsyncIterab
 async def _load_directory(
     directory: str, segment_bytes: int | None, lines: Iterable[str] | AsyncIterable[str]
 ) -> Loader:
+    if _is_new(directory):
+        lines = await begun(lines)  # input of which nothing can be loaded leaves no log behind
     # One sync at the end: nothing is promised before the command ends.
     async with MultiRecordLog.open(
         directory,
@@ -91,3 +94,7 @@ async def _load_directory(
         loaded = await load(log, lines)
         await log.sync()
     return loaded
+
+
+def _is_new(directory: str) -> bool:
+    return not os.path.isdir(directory) or not os.listdir(directory)

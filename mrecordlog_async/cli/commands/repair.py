@@ -22,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
@@ -33,6 +34,7 @@ from mrecordlog_async.cli.target import directory_argument
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.maintenance import Damage, Salvage, SalvagedQueue, repair
 from mrecordlog_async.maintenance.repair import REPAIRED_SUFFIX
+from mrecordlog_async.options import GIB
 
 MAYBE_GONE = """\
 may have been deleted: no intact data after the last damage mentions the queue, so lost batches may have deleted it, or
@@ -79,7 +81,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({**_facts(found, target if written else None), "raised": outcome.raised}))
     else:
-        sys.stdout.writelines(_lines(found, directory, target, written, outcome.raised))
+        advised = _advised(arguments, directory, target)
+        sys.stdout.writelines(_lines(found, directory, target, None if written else advised, outcome.raised))
     return DAMAGE if found.damage and not written else FINE
 
 
@@ -111,7 +114,18 @@ def _facts(found: Salvage, written_to: str | None) -> dict[str, object]:
     }
 
 
-def _lines(found: Salvage, directory: str, target: str, written: bool, raised: Sequence[str]) -> Iterator[str]:
+def _advised(arguments: argparse.Namespace, directory: str, target: str) -> str:
+    """Return the command that writes what this one has shown."""
+    words = ["mrecordlog", "repair", directory, "--apply"]
+    if target != _named(directory) + REPAIRED_SUFFIX:
+        words += ["--to", target]
+    if arguments.segment_bytes != GIB:
+        words += ["--segment-bytes", str(arguments.segment_bytes)]
+    return shlex.join(words)
+
+
+def _lines(found: Salvage, directory: str, target: str, advised: str | None, raised: Sequence[str]) -> Iterator[str]:
+    """Yield the report. advised: the command that writes the new log; None if it was written."""
     for damage in found.damage:
         yield describe(damage) + "\n"
     if found.torn_bytes:
@@ -125,11 +139,10 @@ def _lines(found: Salvage, directory: str, target: str, written: bool, raised: S
         yield MAYBE_GONE
     for name in raised:
         yield f"queue {printable(name)}: removed records are back; its limits were raised to what it holds\n"
-    if written:
+    if advised is None:
         yield f"written to {target}; {directory} is unchanged\n"
     else:
-        to = "" if target == _named(directory) + REPAIRED_SUFFIX else f" --to {target}"
-        yield f"nothing was written; `mrecordlog repair {directory} --apply{to}` writes this to {target}\n"
+        yield f"nothing was written; `{advised}` writes this to {target}\n"
 
 
 def describe(damage: Damage) -> str:

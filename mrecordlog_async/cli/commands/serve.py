@@ -55,9 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     from mrecordlog_async.service.server import ExposedError, ServeSettings, serve
 
     values = gather(arguments)
-    directory = arguments.directory or os.environ.get("MRECORDLOG_DIRECTORY")
-    if not directory:
-        raise UsageError("serve needs the directory of the log: `mrecordlog serve DIR`, or set MRECORDLOG_DIRECTORY")
+    directory = arguments.directory or _directory_of_variable()
     configure(values["log_format"], values["log_level"])
     try:
         refuse_foreign_directory(directory)
@@ -79,6 +77,16 @@ def run(arguments: argparse.Namespace) -> int:
         return log_end(UsageError(str(error)), directory)
     except Exception as error:
         return log_end(error, directory)
+
+
+def _directory_of_variable() -> str:
+    directory = os.environ.get("MRECORDLOG_DIRECTORY")
+    if not directory:
+        raise UsageError("serve needs the directory of the log: `mrecordlog serve DIR`, or set MRECORDLOG_DIRECTORY")
+    try:
+        return directory_argument(directory)
+    except argparse.ArgumentTypeError as error:
+        raise UsageError(f"MRECORDLOG_DIRECTORY: {error}") from None
 
 
 def log_end(error: Exception, directory: str) -> int:

@@ -186,9 +186,7 @@ def _start(service: Service, request: web.Request, queue: str, queue_id: int) ->
             return service.log.queue_summary(queue).first_position  # the client has seen nothing of this queue
         check_assigned(service.log.queue_summary(queue), int(found[1]))
         return int(found[1]) + 1
-    if request.query.get("start") == "next":
-        return service.log.next_position(queue)
-    return start_of(service.log, request, queue)
+    return start_of(service.log, request, queue, or_next=True)
 
 
 ROUTES = (
