@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async import CorruptionError, MultiRecordLog, PersistPolicy
+from mrecordlog_async import CorruptionError, LogFullError, MultiRecordLog, PersistPolicy
 from mrecordlog_async.engine import timers
+from mrecordlog_async.storage.new_segment import RESERVE_BYTES
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
 
@@ -93,6 +94,37 @@ async def test_a_log_that_is_left_unclosed_has_its_mark_at_once(directory: Path)
     async with MultiRecordLog.open(directory) as log:
         log.keep_unclosed()
     assert last.read_bytes() == whole, "nothing was stored, so nothing needs a mark"
+
+
+class NoMoreSpace(OsFileSystem):
+    """A disk on which no file can grow while the test says so."""
+
+    full = False
+
+    def reserve(self, handle: int, offset: int, length: int) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().reserve(handle, offset, length)
+
+
+async def test_a_mark_takes_nothing_of_the_reserve(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk that is for truncates and deletes: the log stays without its mark."""
+    monkeypatch.setattr(timers, "MARK_SECONDS", 3_600.0)
+    disk = NoMoreSpace()
+    async with MultiRecordLog.open(directory, filesystem=disk, queues=["q"]) as log:
+        await log.append("q", b"x")
+        disk.full = True
+        for size in (50_000, 100):
+            with pytest.raises(LogFullError):
+                while True:
+                    await log.append("q", bytes(size))
+        journal, position = log._opened.journal, 0
+        while journal.end.offset + RESERVE_BYTES <= journal._file.reserved_bytes:
+            await log.truncate("q", position)
+            position += 1
+        end = journal.end.offset
+        assert await asyncio.to_thread(journal.commit_mark, journal.end.segment) is None
+        assert journal.end.offset == end
 
 
 class NoNewFiles(OsFileSystem):

@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 import hypothesis.strategies as st
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 
-from mrecordlog_async.engine.commands import Command
+from mrecordlog_async.engine.commands import Command, DeleteQueue
 from mrecordlog_async.engine.plan import plan
 from mrecordlog_async.engine.setting_commands import (
     AttachConsumer,
@@ -19,7 +19,7 @@ from mrecordlog_async.engine.setting_commands import (
     MoveConsumer,
     SealQueue,
 )
-from mrecordlog_async.errors import ConsumerFencedError, QueueSealedError
+from mrecordlog_async.errors import ConsumerFencedError, LogFullError, QueueSealedError
 from mrecordlog_async.format.record import (
     DROP_OLDEST,
     KEEP_UNTIL_ACKNOWLEDGED,
@@ -35,6 +35,7 @@ from mrecordlog_async.options import Limits
 from .test_plan import append, carry_out, contents, future, gathered, state
 
 KEEP = OptionValues(KEEP_UNTIL_ACKNOWLEDGED, 0, 0, 0)
+THREE_RECORDS, NO_OPTIONS = OptionValues(0, 0, 3, 0), OptionValues(0, 0, 0, 0)
 
 queues = st.sampled_from("qrs")
 consumers = st.sampled_from("cd")
@@ -101,6 +102,16 @@ def everything(queues: Queues) -> object:
 
 
 @given(calls=st.lists(CALLS, max_size=25))
+@example(
+    [  # what was appended while the queue had no options counts for those that it gets
+        ("create", "s"),
+        ("configure", "s", THREE_RECORDS),
+        ("configure", "s", NO_OPTIONS),
+        ("append", "s", None, 3),
+        ("append", "s", None, 3),
+        ("configure", "s", THREE_RECORDS),
+    ]
+)
 @settings(deadline=None, max_examples=300)
 def test_batch_does_what_its_calls_would_do_one_by_one(calls: list[tuple[Any, ...]]) -> None:
     """However calls are grouped, every caller gets the same result and the log ends the same."""
@@ -152,3 +163,12 @@ async def test_an_acknowledgement_that_moves_nothing_writes_nothing() -> None:
     planned = plan(commands_of([("move", "q", "c", 0, False, 3)]), kept(), Limits())
     assert [outcome.value for outcome in planned.immediate] == [0]
     assert not planned.records
+
+
+async def test_a_queue_that_is_deleted_leaves_room_for_other_consumers_of_its_batch() -> None:
+    """The limit counts the consumers that are left, as it does one batch later."""
+    delete = DeleteQueue(future(), "q", past_consumers=True)
+    planned = plan([delete, *commands_of([("attach", "r", "c"), ("attach", "r", "d")])], kept(), Limits(consumers=2))
+    assert [outcome.error for outcome in planned.outcomes] == [None, None, None]
+    planned = plan(commands_of([("attach", "r", "c")]), kept(), Limits(consumers=2))
+    assert [type(outcome.error) for outcome in planned.immediate] == [LogFullError]
