@@ -81,6 +81,18 @@ async def test_a_call_that_the_queues_leave_no_memory_for_is_refused_at_once(dir
         assert results[1:] == [0, 1, 2]
 
 
+async def test_a_call_that_the_consumers_leave_no_memory_for_is_refused_at_once(directory: Path) -> None:
+    """Nor does a truncate free what the consumers cost."""
+    limits = Limits(memory_bytes=100_000, record_bytes=100_000, pending_bytes=200_000, on_full="wait")
+    async with MultiRecordLog.open(directory, limits=limits, queues=["q"]) as log:
+        assert await log.append("q", bytes(80_000)) == 0
+        await log.truncate("q", 0)
+        await asyncio.gather(*(log.create_consumer("q", f"c{number}") for number in range(200)))
+        with pytest.raises(RecordTooLargeError):
+            async with asyncio.timeout(60):
+                await log.append("q", bytes(80_000))
+
+
 async def test_queues_made_meanwhile_refuse_who_can_fit_no_more(directory: Path) -> None:
     """Calls waiting for memory are refused once new queues take it for good; later ones continue."""
     limits = Limits(memory_bytes=100_000, record_bytes=99_000, pending_bytes=200_000, on_full="wait")
@@ -383,16 +395,17 @@ async def test_refused_appends_take_no_segments(directory: Path) -> None:
     """However many large appends are refused next to truncates, the log stays within a segment of its limit."""
     limits = Limits(disk_bytes=2_000_000)
     async with MultiRecordLog.open(directory, limits=limits, segment_bytes=32_768) as log:
-        for queue in ("idle", "q"):
+        for queue in ("idle", "q", "other"):
             await log.create_queue(queue)
         await log.append_record("idle", None, b"1")
         refused = 0
-        for _ in range(100):
+        for number in range(100):
             try:
                 await log.append_record("q", None, bytes(100_000))
             except LogFullError:
                 refused += 1
             await log.truncate("q", max(log.next_position("q") - 1, 0))
+            await log.truncate("other", number)  # a batch in any case, so that the segment has one
             assert log.resource_usage().disk_bytes <= 2_000_000 + 300_000
         assert refused > 50
         await log.truncate("idle", 0)

@@ -68,6 +68,17 @@ async def test_a_log_that_was_moved_away_leaves_the_one_in_its_place_alone(
     assert await positions(moved) == list(range(2, last + 1))
 
 
+async def test_a_log_that_was_moved_away_leaves_the_spare_of_the_one_in_its_place(directory: Path) -> None:
+    """It removes its own spare when it is closed, and the other log has one of the same name."""
+    log = await MultiRecordLog.open(directory, queues=["q"])
+    directory.rename(directory.with_name("moved"))
+    async with MultiRecordLog.open(directory, queues=["q"]):
+        names = set(contents(directory))
+        await log.close()
+        assert set(contents(directory)) == names
+    assert any(name.endswith(".tmp") for name in names)
+
+
 async def test_a_log_that_was_moved_back_continues(directory: Path) -> None:
     """Nothing is lost, and its dead segments are removed."""
     moved = directory.with_name("moved")
