@@ -207,7 +207,10 @@ class Producer:
     async def _store(self, payloads: list[bytes]) -> int:
         """Store *payloads* at the next position; return that of the last."""
         if self.next_position is None:
-            self.next_position = await self._client.next_position(self.queue)
+            try:
+                self.next_position = await self._client.next_position(self.queue)
+            except ServiceUnreachableError as error:  # its request was not the append: nothing of that was sent
+                raise ServiceUnreachableError(error.address, error.seconds, error.reason) from error
         return await self._client.append_new(self.queue, self.next_position, payloads)
 
     def _acknowledge(self, calls: Sequence[Call], last: int) -> None:

@@ -122,12 +122,13 @@ class Attempts:
     def after_refusal(self, reply: Reply) -> RecordLogError:
         """Return the error to raise if no attempt is left; raise the refusal if another attempt cannot change it."""
         error = error_of(reply)
-        if reply.status not in MAY_PASS:
+        by_proxy = reply.status >= 500 and not written_by_service(reply)
+        if reply.status not in MAY_PASS and not by_proxy:
             raise self.final(error)
         self.at_least_seconds = retry_after(reply)
         if isinstance(error, LogFailedError):
             return self._after_failure(error)
-        if reply.status < 500 or written_by_service(reply):
+        if not by_proxy:
             return error
         self._lose(str(error), error)
         return ServiceUnreachableError(self.address, self.seconds, str(error), True)

@@ -114,8 +114,11 @@ def _guarded(
 def _check_stray_body(request: web.BaseRequest) -> None:
     """Refuse a large body on a route that reads none: it would stay in memory as long as the request runs."""
     length = request.content_length
-    if length is None or length > SMALL_BYTES:
-        raise closing(too_large(length or 0, SMALL_BYTES, "bytes of a body that this route does not read"))
+    if length is None:
+        detail = "this route reads no body, and the one of this request has no Content-Length; send no body"
+        raise closing(ProblemError(413, "too_large", detail))
+    if length > SMALL_BYTES:
+        raise closing(too_large(length, SMALL_BYTES, "bytes of a body that this route does not read"))
 
 
 def _respond_to_error(service: Service, request: web.Request, error: Exception) -> web.StreamResponse:

@@ -154,12 +154,12 @@ async def _serve_until_stopped(
     finally:
         notify("STOPPING=1", EXTEND_TIMEOUT)
         service.begin_shutdown()
+        _remove_socket(settings)  # before it is closed: after that, another service may listen at the path
         listening.close()
         await _finish_requests(service, stop, settings.options.drain_seconds)
         sweeping.cancel()
         if renewing is not None:
             renewing.cancel()
-        _remove_socket(settings)
 
 
 async def _end_of_service(service: Service, stop: _Stop, grace_seconds: float) -> None:

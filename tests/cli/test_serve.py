@@ -11,6 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -171,6 +172,34 @@ def test_a_url_in_the_variable_of_the_directory_is_refused(tmp_path: Path) -> No
     assert ended.returncode == 2
     assert b"MRECORDLOG_DIRECTORY: 'http://127.0.0.1:8080' is a URL, and this command needs the files" in ended.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_the_socket_of_the_next_service_stays(tmp_path: Path) -> None:
+    """A service that waits for its last request has given its path away: another one may listen there by then."""
+    path = tmp_path / "socket"
+    with Process(tmp_path / "wal", ["--uds", str(path)]) as process, socket.socket(socket.AF_UNIX) as last:
+        assert process.process is not None
+        last.settimeout(TIMEOUT_SECONDS)
+        last.connect(str(path))
+        last.sendall(b"POST /v1/queues/q/records?create=1 HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n")
+        last.sendall(b"Expect: 100-continue\r\n\r\n")
+        assert last.recv(100).startswith(b"HTTP/1.1 100 ")
+        process.process.send_signal(signal.SIGTERM)
+        while listens(path):
+            time.sleep(0.01)
+        path.unlink(missing_ok=True)  # as `serve` does
+        with socket.socket(socket.AF_UNIX) as following:
+            following.bind(str(path))
+            last.sendall(b"a")
+            assert last.recv(100).startswith(b"HTTP/1.1 200 ")
+            process.process.communicate(timeout=TIMEOUT_SECONDS)
+            assert process.process.returncode == 0
+            assert path.exists()
+
+
+def listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        return probe.connect_ex(str(path)) == 0
 
 
 @pytest.mark.parametrize("kind", ["file", "link to nothing"])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import Limits, LogFullError, PositionInPastError, QueueNotFoundError, RecordTooLargeError
-from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient, ServiceError
+from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient, ServiceError, ServiceUnreachableError
 from mrecordlog_async.service.options import ServiceOptions
 from tests.client.scripted import DROP, REPEATED, Step, listening, problem, scripted
 from tests.serving import Process, Served, serving
@@ -248,6 +248,23 @@ async def test_a_producer_starts_over_in_a_recreated_queue(served: Served) -> No
             await producer.append_record(b"d")
         await client.create_queue("q")
         assert await producer.append_record(b"e") == 0
+
+
+async def test_a_lost_response_about_the_next_position_leaves_nothing_unknown() -> None:
+    """The queue was deleted, so the producer asks where it begins now; the record itself was not sent."""
+    missing = problem(404, "queue_not_found", queue="q")
+    async with (
+        scripted([QUEUE, missing, DROP, QUEUE, Step()]) as server,
+        RecordLogClient(server.url, retry_seconds=0.0) as client,
+        client.producer("q") as producer,
+    ):
+        with pytest.raises(QueueNotFoundError):
+            await producer.append_record(b"a")
+        with pytest.raises(ServiceUnreachableError) as caught:
+            await producer.append_record(b"b")
+        assert not caught.value.sent
+        assert not producer.failed
+        assert await producer.append_record(b"c") == 0
 
 
 async def test_a_service_that_is_away_for_too_long_refuses_without_ending_the_producer(directory: Path) -> None:

@@ -25,7 +25,7 @@ async def test_what_may_pass_is_tried_again(status: int) -> None:
         assert len(server.requests) == 4
 
 
-@pytest.mark.parametrize("status", [502, 503, 504, 507])
+@pytest.mark.parametrize("status", [500, 501, 502, 503, 504, 507, 520, 524])
 async def test_what_a_proxy_says_while_the_service_restarts_is_tried_again(status: int) -> None:
     """But not for an append without position: the proxy may have forwarded it."""
     step = Step(status, b"<html>upstream")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+from collections.abc import AsyncIterator
 from functools import partial
 from io import BytesIO
 from pathlib import Path
@@ -212,6 +213,18 @@ async def test_each_limit_is_named(
         response = await served.call(method, path, body)
         assert response.status == status
         assert said in response.json()["detail"]
+
+
+async def test_a_body_of_unknown_length_is_refused_where_none_is_read(served: Served) -> None:
+    """The refusal does not compare a size that nobody knows with a limit."""
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"x"
+
+    response = await served.call("DELETE", "/v1/queues/q", pieces())
+    assert (response.status, served.log.list_queues()) == (413, ["q"])
+    assert "has no Content-Length" in response.json()["detail"]
+    assert "size" not in response.json()
 
 
 LONG = b"x" * 70_000
