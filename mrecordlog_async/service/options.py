@@ -51,7 +51,8 @@ class ServiceOptions:
         name: Name of the service in `/v1/log`, for people; empty for the host name.
 
     Raises:
-        ValueError: A size or count is below 1, or bodies_bytes is below body_bytes.
+        ValueError: A size or count is below 1, bodies_bytes is below body_bytes, or a token is empty or has whitespace
+            around it.
     """
 
     body_bytes: int = 80 * MIB
@@ -108,3 +109,5 @@ class ServiceOptions:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)!r}")
         if self.bodies_bytes < self.body_bytes:
             raise ValueError(f"bodies_bytes ({self.bodies_bytes}) is below body_bytes ({self.body_bytes}); raise it")
+        if any(not token or token != token.strip() for token in self.tokens):
+            raise ValueError("a token is empty or has whitespace around it: pass token.strip(), and leave out an empty one")

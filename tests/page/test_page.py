@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -280,6 +281,61 @@ def test_it_works_with_a_token(window: Browser, directory: Path, tmp_path: Path)
         window.submit("token-form")
         window.wait_for("the queue", lambda: [row[0] for row in rows(window)] == ["orders"])
         assert window.text("state") == "open"
+
+
+def test_a_token_may_have_any_letters(window: Browser, directory: Path, tmp_path: Path) -> None:
+    """It is sent as UTF-8, as the clients send it; a wrong one is refused, and does not look like a lost connection."""
+    token_file = tmp_path / "token"
+    token_file.write_text("schlüssel-für-100-€-0123456789\n", encoding="utf-8")
+    token_file.chmod(0o600)
+    with Process(directory, ["--token-file", str(token_file)]) as service:
+        window.open(service.address)
+        window.wait_for("the question", lambda: window.text("state") == "token needed")
+        window.type("token", "“quoted”")
+        window.submit("token-form")
+        window.wait_for("the refusal", lambda: "does not accept this token" in window.text("token-note"))
+        window.type("token", token_file.read_text(encoding="utf-8").strip())
+        window.submit("token-form")
+        window.wait_for("the state", lambda: window.text("state") == "open")
+
+
+def test_the_commands_of_a_queue_are_whole_for_a_shell(window: Browser, service: Process) -> None:
+    """A quote in a name ends no argument: the last word of each command with an address is that address."""
+    window.open(service.address)
+    window.type("queue", "it's (new)")
+    words = [shlex.split(line) for line in window.text("commands").splitlines()]
+    path = f"{service.address}/v1/queues/it%27s%20(new)"
+    assert [one[-1] for one in words if one[0] == "curl"] == [path, f"{path}/records", f"{path}/truncate", path]
+    assert words[0][2:] == [f"{service.address}/", "it's (new)", "--follow"]
+
+
+def test_the_consumers_shown_are_those_of_the_queue_that_is_shown(window: Browser, service: Process) -> None:
+    """Also if it was typed in, does not exist, or if the response for an earlier one comes late."""
+    for queue in ("orders", "audit"):
+        append(service, queue, b"a")
+        call(service, "PUT", f"/v1/queues/{queue}/consumers/of-{queue}", b"{}")
+    window.open(service.address)
+    window.run("selectQueue('orders')")
+    window.wait_for("its consumer", lambda: "of-orders" in window.text("consumers"))
+    window.run("$('queue').value = ''")
+    window.type("queue", "audit")
+    assert window.text("consumers") == ""
+    window.submit("queue-form")
+    window.wait_for("its consumer", lambda: "of-audit" in window.text("consumers"))
+    window.run("selectQueue('neither')")
+    window.wait_for("the refusal", lambda: "does not exist" in window.text("read-note"))
+    assert window.text("consumers") == ""
+    shown = window.run(
+        """
+        $("queue").value = "orders";
+        const late = showConsumers();
+        $("queue").value = "audit";
+        return Promise.all([late, showConsumers()]).then(() => late).then(() => $("consumers").textContent);
+        """
+    )
+    assert "of-audit" in shown
+    late = "$('queue').value = 'orders'; const late = showConsumers(); $('queue').value = 'audit'; return late.then("
+    assert "of-orders" not in window.run(late + "() => $('consumers').textContent)")
 
 
 async def test_a_long_recovery_shows_its_progress(window: Browser, directory: Path) -> None:

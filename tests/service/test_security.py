@@ -358,6 +358,13 @@ async def with_token(directory: Path) -> AsyncIterator[Served]:
         yield served
 
 
+@pytest.mark.parametrize("token", [b"", b" ", b"0123456789abcdef\n"])
+def test_a_token_that_everybody_or_nobody_has_is_refused(token: bytes) -> None:
+    """An empty one, as of a variable that is not set, would admit the header `Bearer`; a line break no request has."""
+    with pytest.raises(ValueError, match="a token is empty or has whitespace around it"):
+        ServiceOptions(tokens=frozenset({token}))
+
+
 async def test_every_token_is_accepted(directory: Path) -> None:
     """Several tokens are valid at once, so that one can be replaced without a gap."""
     async with with_token(directory) as served:

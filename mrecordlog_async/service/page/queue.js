@@ -9,7 +9,9 @@ function selectQueue(name) {
   showTable();
   readNewest();
 }
-const queuePath = (rest) => `v1/queues/${encodeURIComponent($("queue").value)}${rest}`;
+// A quote that is left would end an argument of the commands below.
+const inPath = (name) => encodeURIComponent(name).replaceAll("'", "%27");
+const queuePath = (rest) => `v1/queues/${inPath($("queue").value)}${rest}`;
 
 // Records.
 async function read(query) {
@@ -30,12 +32,15 @@ async function attempt(action) {
     $("read-note").textContent = error instanceof TypeError ? "the service cannot be reached" : error.message;
   }
 }
-const readFrom = () => attempt(() => read({ limit: NEWEST, ...($("start").value.trim() ? { start: $("start").value.trim() } : {}) }));
+const readFrom = () => attempt(async () => {
+  const start = $("start").value.trim();
+  const [found] = await Promise.all([read({ limit: NEWEST, ...(start ? { start } : {}) }), showConsumers()]);
+  return found;
+});
 const readNewest = () => attempt(async () => {
-  const response = await call(queuePath(""));
+  const [response] = await Promise.all([call(queuePath("")), showConsumers()]);
   if (!response.ok) throw new Error(await problem(response));
   const summary = parse(await response.text());
-  await showConsumers();
   const first = BigInt(summary.first_position), next = BigInt(summary.next_position);
   for (let span = BigInt(NEWEST); ; span *= 8n) {  // positions may have gaps
     const start = next - span > first ? next - span : first;
@@ -79,7 +84,7 @@ function hex(octets) {
 $("view").addEventListener("change", render);
 $("queue-form").addEventListener("submit", (event) => { event.preventDefault(); readFrom(); });
 $("read-newest").addEventListener("click", readNewest);
-$("queue").addEventListener("input", showCommands);
+$("queue").addEventListener("input", () => { showCommands(); $("consumers").replaceChildren(); });
 
 // New records as they are stored.
 $("follow").addEventListener("click", () => following ? stopFollowing() : startFollowing());
@@ -115,10 +120,13 @@ async function refreshConsumers(now) {
   if ($("consumers").firstChild && $("queue").value === consumersOf && now - consumersAt > CONSUMERS_MILLISECONDS) await showConsumers();
 }
 async function showConsumers() {
-  consumersOf = $("queue").value;
+  const name = $("queue").value;
+  if (name !== consumersOf) $("consumers").replaceChildren();
+  consumersOf = name;
   consumersAt = performance.now();
   const response = await call(queuePath("/consumers"));
   const consumers = response.ok ? parse(await response.text()).consumers : [];
+  if ($("queue").value !== name) return;  // another queue was chosen meanwhile
   if (!consumers.length) { $("consumers").replaceChildren(); return; }
   const table = document.createElement("table"), head = table.createTHead().insertRow();
   for (const title of ["consumer", "position", "records waiting", "bytes waiting", "oldest"])
@@ -143,7 +151,7 @@ $("append-form").addEventListener("submit", async (event) => {
 });
 function showCommands() {
   const url = location.origin + base, name = $("queue").value || "QUEUE", quoted = `'${name.replaceAll("'", "'\\''")}'`;
-  const address = `'${url}v1/queues/${encodeURIComponent(name)}`;
+  const address = `'${url}v1/queues/${inPath(name)}`;
   $("commands").textContent = [
     `mrecordlog cat ${url} ${quoted} --follow`,
     `mrecordlog truncate ${url} ${quoted} POSITION`,

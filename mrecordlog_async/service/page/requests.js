@@ -7,7 +7,7 @@ let token = sessionStorage.getItem(TOKEN) || "", tokenWaiters = [];
 
 async function call(path, options = {}) {
   const sent = token, headers = { ...options.headers };
-  if (sent) headers.Authorization = "Bearer " + sent;
+  if (sent) headers.Authorization = "Bearer " + String.fromCharCode(...new TextEncoder().encode(sent));  // a header holds bytes
   const response = await fetch(base + path, { ...options, headers, cache: "no-store" });
   if (response.status !== 401) return response;
   if (token === sent) await askForToken();
