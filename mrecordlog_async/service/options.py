@@ -110,4 +110,6 @@ class ServiceOptions:
         if self.bodies_bytes < self.body_bytes:
             raise ValueError(f"bodies_bytes ({self.bodies_bytes}) is below body_bytes ({self.body_bytes}); raise it")
         if any(not token or token != token.strip() for token in self.tokens):
-            raise ValueError("a token is empty or has whitespace around it: pass token.strip(), and leave out an empty one")
+            raise ValueError(
+                "a token is empty or has whitespace around it: pass token.strip(), and leave out an empty one"
+            )

@@ -26,7 +26,7 @@ from mrecordlog_async.protocol.problems import bad_request, too_large
 from mrecordlog_async.protocol.schemas import AppendRequest
 from mrecordlog_async.service.budgets import Charge
 from mrecordlog_async.service.receive import JSON, NDJSON
-from mrecordlog_async.service.turns import Turns
+from mrecordlog_async.service.turns import Turns, in_thread
 
 RECORD_BYTES = 64
 """Memory that a record needs besides its payload while it waits to be stored."""
@@ -84,7 +84,7 @@ async def _in_turns(steps: Steps) -> list[bytes]:
 async def _from_arrow(body: bytes, records_max: int, charge: Charge) -> list[bytes]:
     """Decode on a thread: pyarrow validates a whole batch at once, however large it is."""
     await arrow.ready(415)
-    records = await asyncio.to_thread(arrow.decode, body, records_max)
+    records = await in_thread(arrow.decode, body, records_max)
     charge.add(RECORD_BYTES * len(records))
     return records
 

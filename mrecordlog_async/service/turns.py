@@ -1,17 +1,40 @@
-"""Cut long work on the event loop into turns: after a few milliseconds other tasks run.
+"""Long work: cut into turns on the event loop, so that other tasks run after a few milliseconds, or on a thread.
 
-All long work waits in one line and gets one turn per pass of the loop. However much of it runs, a short request waits
-for one turn, not for one turn of each.
+All long work on the loop waits in one line and gets one turn per pass of the loop. However much of it runs, a short
+request waits for one turn, not for one turn of each.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from time import perf_counter
+from typing import TypeVar
 from weakref import WeakKeyDictionary
 
 TURN_SECONDS = 0.005
+
+T = TypeVar("T")
+
+
+async def in_thread(function: Callable[..., T], body: bytes, *more: object) -> T:
+    """Return what *function* returns for *body*, on a thread.
+
+    A caller that is cancelled waits for the end too: until then the thread, or the line for one, holds the body, and
+    the caller's charge has to count it.
+    """
+    work = asyncio.create_task(asyncio.to_thread(function, body, *more))
+    try:
+        await asyncio.wait((work,))
+        return work.result()
+    except asyncio.CancelledError:
+        await asyncio.wait((work,))
+        if not work.cancelled():
+            work.exception()  # marks it as retrieved
+        raise
+    finally:
+        del work  # the task keeps its error, whose traceback keeps this frame, and with it the body
 
 
 class Turns:

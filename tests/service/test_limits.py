@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import AsyncIterator
 from functools import partial
 from io import BytesIO
@@ -17,6 +18,7 @@ from aiohttp.test_utils import make_mocked_request
 from mrecordlog_async.options import Limits
 from mrecordlog_async.service.fetch import HeldRuns, pinned_bytes
 from mrecordlog_async.service.options import ServiceOptions
+from mrecordlog_async.service.routes import route
 from tests.cached_files import CachedFiles
 from tests.service import adversary
 from tests.service.test_security import HEAD, raw
@@ -225,6 +227,36 @@ async def test_a_body_of_unknown_length_is_refused_where_none_is_read(served: Se
     assert (response.status, served.log.list_queues()) == (413, ["q"])
     assert "has no Content-Length" in response.json()["detail"]
     assert "size" not in response.json()
+
+
+async def test_a_client_that_left_is_charged_until_no_thread_has_its_body(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise clients that send and leave would fill the memory with bodies that wait for a thread."""
+    begun, go_on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def check(body: bytes) -> None:
+        loop.call_soon_threadsafe(begun.set)
+        go_on.wait()
+
+    monkeypatch.setattr(route, "_check_duplicates", check)
+    body = b'{"queues":[]%s}' % (b" " * 100_000)
+    head = b"POST /v1/plan HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body)
+    try:
+        async with raw(served) as connection:
+            await connection.send(head + body)
+            await begun.wait()
+        while any(one.transport is not None for one in served.connections._server.connections):
+            await asyncio.sleep(0.001)
+        await served.call("GET", "/healthz")  # the handler was cancelled by now
+        assert served.service.bodies.receiving_bytes > 0
+        assert served.service.active == 1
+    finally:
+        go_on.set()
+    while served.service.active:
+        await asyncio.sleep(0.001)
+    assert served.service.bodies.receiving_bytes == 0
 
 
 LONG = b"x" * 70_000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from mrecordlog_async.protocol.problems import bad_request, too_large
 from mrecordlog_async.service.formats import SMALL_BYTES, send
 from mrecordlog_async.service.send import PIECE_CHARGE_BYTES
 from mrecordlog_async.service.service import Service
-from mrecordlog_async.service.turns import Turns
+from mrecordlog_async.service.turns import Turns, in_thread
 
 T = TypeVar("T")
 
@@ -97,7 +96,7 @@ async def decode_control(
     if len(body) <= SMALL_BYTES:
         _check_duplicates(body)
     else:
-        await asyncio.to_thread(_check_duplicates, body)
+        await in_thread(_check_duplicates, body)
     return decoded
 
 
