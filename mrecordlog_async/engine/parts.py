@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from mrecordlog_async.engine.commands import Append, AppendGroup, Command
 
@@ -26,6 +26,7 @@ class Parts:
 
     def __init__(self, commands: Iterable[Command], *, in_line: bool) -> None:
         self.given_up: list[Command] = []
+        self._looked_at = 0  # so many of them
         self._in_line = in_line
         self._todo = [list(_units(commands))]
         self._part: list[Command] = []
@@ -70,6 +71,14 @@ class Parts:
             self._give_up(command)
             if not command.frees_space:
                 self._too_large = 0 if self._in_line and not for_ever else min(self._too_large, command.bytes)
+
+    def withdraw_given_up(self, is_done: Callable[[Command], bool]) -> None:
+        """Withdraw from `given_up`, before the next part is stored, what *is_done* by what the log has so far.
+
+        An append that repeats a stored record is. A later append of an equal record does not make it one.
+        """
+        self.given_up[self._looked_at :] = [each for each in self.given_up[self._looked_at :] if not is_done(each)]
+        self._looked_at = len(self.given_up)
 
     def not_written(self) -> list[Command]:
         """Return what was dropped or not tried yet: nothing of it is on the disk, whatever became of the last part."""

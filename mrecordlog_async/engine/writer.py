@@ -164,13 +164,15 @@ class Writer:
             parts.give_up_appends()
         self._parts = parts
         while part := parts.next():
+            parts.withdraw_given_up(self._is_repeat)
             self._in_flight = part
             if (again := await self._store_part(part)) is not None:
                 refusal = again
                 self._note_refused(parts, refusal)
+        parts.withdraw_given_up(self._is_repeat)
         self._parts = None
         self._upkeep.state.disk_refused()
-        given_up = [command for command in parts.given_up if not self._is_repeat(command)]
+        given_up = parts.given_up
         if not waits or not _is_full(refusal):
             self._refuse(given_up, refusal)
             return 0

@@ -255,6 +255,22 @@ async def test_a_call_does_not_overtake_one_of_its_queue_that_found_no_room(
         assert log.next_position("a") == 1
 
 
+async def test_an_append_without_room_is_no_repeat_of_a_later_one(directory: Path) -> None:
+    """Equal records of two callers are two records: both would be told that theirs is stored, and one would be lost."""
+    async with MultiRecordLog.open(directory, limits=Limits(disk_bytes=4 * MIB)) as log:
+        await log.create_queue("a")
+        await log.append_record("a", 0, bytes(2 * MIB))
+        results = await ends(
+            [
+                log.append_record("a", 1, bytes(2 * MIB)),
+                log.append_record("a", 1, b"x"),
+                log.append_record("a", None, b"x"),
+            ]
+        )
+        assert [type(result) for result in results] == [LogFullError, LogFullError, int]
+        assert log.next_position("a") == 2
+
+
 async def test_a_full_disk_costs_a_bounded_number_of_tries(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of appends that do not fit ask the disk a few dozen times, not once each."""
     disk = Room()
