@@ -65,6 +65,17 @@ def test_a_module_without_its_extra_says_what_to_install(module: str, package: s
     assert done.stderr.splitlines()[-1] == said
 
 
+def test_a_session_without_its_extra_says_what_to_install() -> None:
+    """The module itself can be imported everywhere; Spark is needed from the call on."""
+    script = (
+        "import os, sys; sys.modules['pyspark'] = None; os.environ['PYSPARK_GATEWAY_PORT'] = '1'\n"
+        "from mrecordlog_async.spark.session import spark_session; spark_session()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    said = "ModuleNotFoundError: pyspark is not installed: run pip install 'mrecordlog_async[spark]'"
+    assert done.stderr.splitlines()[-1] == said
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from socketserver import BaseServer
 from typing import TYPE_CHECKING, Any
 
+from mrecordlog_async.extras import naming
 from mrecordlog_async.spark.java import ensure_java
 from mrecordlog_async.spark.python import ensure_python
 
@@ -108,7 +109,10 @@ def spark_session(
         if local:
             own |= LOCAL_SETTINGS
             os.environ.setdefault("SPARK_LOCAL_IP", LOOPBACK)  # where the web pages listen; there is no setting for it
-    from pyspark.sql import SparkSession
+    try:
+        from pyspark.sql import SparkSession
+    except ModuleNotFoundError as error:
+        raise naming(error, "spark") from None
 
     builder = SparkSession.Builder().appName(name)
     if master is not None:
