@@ -323,6 +323,19 @@ async def test_retention_looks_by_itself_and_ends_with_the_log(directory: Path, 
     assert kept._timer is None
 
 
+async def test_the_next_look_is_when_the_oldest_record_is_too_old(directory: Path, clocks: Clocks) -> None:
+    """Not a minute later, and at least a second after this one."""
+    armed: list[float] = []
+    with patch.object(retention_module.Retention, "_arm", lambda self, seconds: armed.append(seconds)):
+        async with MultiRecordLog.open(directory, queues={"q": QueueOptions(max_age=AGE)}) as log:
+            await log.append("q", b"")
+            assert log._retention is not None
+            log._retention.look()
+            clocks.pass_by(AGE - 0.5)
+            log._retention.look()
+    assert armed[-2:] == [pytest.approx(AGE + 0.1), 1.0]
+
+
 async def test_a_pass_over_many_queues_goes_on_once_the_first_ones_are_truncated(
     directory: Path, clocks: Clocks
 ) -> None:
