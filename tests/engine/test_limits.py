@@ -256,7 +256,7 @@ async def test_a_call_does_not_overtake_one_of_its_queue_that_found_no_room(
 
 
 async def test_an_append_without_room_is_no_repeat_of_a_later_one(directory: Path) -> None:
-    """Equal records of two callers are two records: both would be told that theirs is stored, and one would be lost."""
+    """Equal records of two callers are two records: both appends would succeed, and one record would be lost."""
     async with MultiRecordLog.open(directory, limits=Limits(disk_bytes=4 * MIB)) as log:
         await log.create_queue("a")
         await log.append_record("a", 0, bytes(2 * MIB))
