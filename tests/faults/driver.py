@@ -735,8 +735,9 @@ def run_history(history: History, run: Run, fault: Fault | None = None, thread: 
             if copy.log is not None:
                 await copy.close()
         if run.log is not None:
-            run.seen = state_of(run.log._queues)  # reads continue even if the log has failed
-            await run.close()
+            queues = run.log._queues
+            await run.close()  # a log that was just opened still ends the holders from before a crash
+            run.seen = state_of(queues)  # reads continue even if the log has failed
         await run.turns(9)  # for the rest of an opening that failed
 
     with repeatable(thread) as loop:

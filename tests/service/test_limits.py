@@ -151,9 +151,9 @@ async def test_looking_at_what_slow_readers_hold_lets_others_in(served: Served) 
     await served.log.delete_queue(names[-1])
     request = make_mocked_request("GET", "/")
     with served.service.sending.enter(request, pinned=partial(pinned_bytes, served.log, parts)):
-        checking = asyncio.create_task(served.service.sending.check_pinned())
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("mrecordlog_async.service.turns.perf_counter", lambda: next(now))  # every step takes a second
+            checking = asyncio.create_task(served.service.sending.check_pinned())
             passes = 0
             while not checking.done():
                 passes += 1
