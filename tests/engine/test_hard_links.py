@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -15,10 +14,10 @@ from mrecordlog_async.engine import older_segments
 from mrecordlog_async.engine.open import OpenOptions, open_log
 from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.storage.directory import LogDirectory
-from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
 from tests.conftest import contents
 from tests.faults.disk import Disk, Fault
+from tests.full_disk import FullDisk
 
 BLOCK = 32_768
 SEGMENT_BYTES = 4 * BLOCK
@@ -200,7 +199,7 @@ async def test_unzeroed_tail_is_not_written_over_when_the_other_name_goes(direct
     damage.write_at(last, len(last.read_bytes().rstrip(b"\0")) + 100, b"half of a batch")
     copy = hard_copy(directory, tmp_path / "copy")
     before = last.read_bytes()
-    disk = Full()
+    disk = FullDisk()
     async with MultiRecordLog.open(copy, segment_bytes=SEGMENT_BYTES, filesystem=disk) as log:
         last.unlink()
         disk.full = False
@@ -225,7 +224,7 @@ async def test_unzeroed_tail_comes_back_in_no_later_opening(directory: Path, tmp
     damage.zero(last, begin, end - begin)  # a power cut took the first of the batches that were not synced
     linked = tmp_path / "linked"
     os.link(last, linked)
-    async with MultiRecordLog.open(crashed, persist_policy=policy, filesystem=Full()) as log:
+    async with MultiRecordLog.open(crashed, persist_policy=policy, filesystem=FullDisk()) as log:
         assert contents(log) == {"q": (0, 0, [])}
     linked.unlink()
     async with MultiRecordLog.open(crashed, persist_policy=policy) as log:
@@ -236,24 +235,13 @@ async def test_unzeroed_tail_comes_back_in_no_later_opening(directory: Path, tmp
         assert contents(log) == expected
 
 
-class Full(OsFileSystem):
-    """A disk that is full while the test says so."""
-
-    full = True
-
-    def reserve(self, handle: int, offset: int, length: int) -> None:
-        if self.full:
-            raise OSError(errno.ENOSPC, "no room")
-        super().reserve(handle, offset, length)
-
-
 async def test_linked_segment_on_a_full_disk_is_left_later(directory: Path, tmp_path: Path) -> None:
     """The log opens, but refuses writes to the shared file until there is space for its own."""
     async with MultiRecordLog.open(directory, segment_bytes=SEGMENT_BYTES) as log:
         await fill(log, 3)
     copy = hard_copy(directory, tmp_path / "copy")
     before = files(directory)
-    disk = Full()
+    disk = FullDisk()
     async with MultiRecordLog.open(copy, segment_bytes=SEGMENT_BYTES, filesystem=disk) as log:
         with pytest.raises(LogFullError):
             await log.append_record("q", None, b"refused")

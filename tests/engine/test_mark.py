@@ -14,6 +14,7 @@ from mrecordlog_async.engine import timers
 from mrecordlog_async.storage.new_segment import RESERVE_BYTES
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
+from tests.full_disk import FullDisk
 
 
 @pytest.fixture(autouse=True)
@@ -96,21 +97,11 @@ async def test_a_log_that_is_left_unclosed_has_its_mark_at_once(directory: Path)
     assert last.read_bytes() == whole, "nothing was stored, so nothing needs a mark"
 
 
-class NoMoreSpace(OsFileSystem):
-    """A disk on which no file can grow while the test says so."""
-
-    full = False
-
-    def reserve(self, handle: int, offset: int, length: int) -> None:
-        if self.full:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        super().reserve(handle, offset, length)
-
-
 async def test_a_mark_takes_nothing_of_the_reserve(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a full disk that is for truncates and deletes: the log stays without its mark."""
     monkeypatch.setattr(timers, "MARK_SECONDS", 3_600.0)
-    disk = NoMoreSpace()
+    disk = FullDisk()
+    disk.full = False
     async with MultiRecordLog.open(directory, filesystem=disk, queues=["q"]) as log:
         await log.append("q", b"x")
         disk.full = True

@@ -180,8 +180,8 @@ def test_frames_of_two_records_are_never_joined_into_one(directory: Path) -> Non
     assert [(lost.first_position, lost.certain) for lost in damaged.lost] == [(0, True)]
 
 
-def test_the_next_segment_says_which_batches_a_damaged_end_held(directory: Path) -> None:
-    """The header of the next segment shows the number of this segment's last batch."""
+def build_several(directory: Path) -> Path:
+    """Create and close a log of several segments; return the path of the first one."""
 
     async def fill() -> None:
         async with MultiRecordLog.open(directory, segment_bytes=2 * BLOCK_BYTES) as log:
@@ -190,7 +190,12 @@ def test_the_next_segment_says_which_batches_a_damaged_end_held(directory: Path)
                 await log.append_record("q", None, bytes(BLOCK_BYTES // 2))
 
     asyncio.run(fill())
-    path = directory / SEGMENT
+    return directory / SEGMENT
+
+
+def test_the_next_segment_says_which_batches_a_damaged_end_held(directory: Path) -> None:
+    """The header of the next segment shows the number of this segment's last batch."""
+    path = build_several(directory)
     assert len(list(directory.glob("wal-*"))) > 1
     ends = damage.batch_ends(path)
     damage.flip_byte(path, ends[-2] + FRAME_HEADER_BYTES + 1)
@@ -200,15 +205,7 @@ def test_the_next_segment_says_which_batches_a_damaged_end_held(directory: Path)
 
 def test_no_first_batch_is_named_where_nothing_shows_it(directory: Path) -> None:
     """Of a segment whose every byte is lost, only the last batch is known. There is no batch 0."""
-
-    async def fill() -> None:
-        async with MultiRecordLog.open(directory, segment_bytes=2 * BLOCK_BYTES) as log:
-            await log.create_queue("q")
-            for _ in range(4):
-                await log.append_record("q", None, bytes(BLOCK_BYTES // 2))
-
-    asyncio.run(fill())
-    path = directory / SEGMENT
+    path = build_several(directory)
     last = len(damage.batch_ends(path))
     damage.zero(path, 0, path.stat().st_size)
     numbers = range(len(list(directory.glob("wal-*"))))

@@ -140,10 +140,11 @@ def optimize(place: Place, bytes_per_file: int = BYTES_PER_FILE) -> Replaced:
             kept[0],
             len(kept),
         )
+    wants_others = column_without_statistics(table) is not None
     for group in _groups([each for each in files if each.is_removable], bytes_per_file):
         written = write_files(place, Layout((), bytes_per_file), schema, _rows(place, group, schema))
         added = [each._replace(values=group[0].values) for each in written]
-        if column_without_statistics(table) is not None:
+        if wants_others:
             added = [without_ends(each) for each in added]
         if not _replace(place, group, added, changes_data=False):
             continue  # a file of the group was removed meanwhile
