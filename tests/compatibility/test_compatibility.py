@@ -15,9 +15,11 @@ import pytest
 
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.maintenance import verify
+from tests.docs.blocks import ROOT
 
 from .contents import contents
 from .record import DATA
+from .removed import REMOVED, is_removed
 from .surface import surface
 
 RELEASES = sorted(path.name for path in DATA.iterdir())
@@ -33,10 +35,28 @@ def now() -> dict[str, list[str]]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_that_a_release_promised_is_missing(release: str, kind: str, now: dict[str, list[str]]) -> None:
     """A name may be added at any time. Removing one breaks programs, scripts or dashboards of users."""
-    promised = json.loads((DATA / release / "surface.json").read_text())[kind]
+    promised = surface_of(release)[kind]
     assert promised
-    missing = sorted(set(promised) - set(now[kind]))
-    assert not missing, f"release {release} promised {missing}: docs/compatibility.md says how a name may go"
+    missing = sorted(line for line in set(promised) - set(now[kind]) if not is_removed(line))
+    assert not missing, f"release {release} promised {missing}: docs/compatibility.md says how a name may be removed"
+
+
+def test_each_removed_name_existed_is_missing_now_and_stands_in_the_changelog(now: dict[str, list[str]]) -> None:
+    """Users who upgrade find each old name in one table, with what to use instead."""
+    promised = {line for release in RELEASES for lines in surface_of(release).values() for line in lines}
+    today = {line for lines in now.values() for line in lines}
+    changelog = (ROOT / "CHANGELOG.md").read_text()
+    assert "### Removed or renamed" in changelog
+    for name, instead in REMOVED.items():
+        assert any(is_removed(line) for line in promised if line.startswith(name)), f"no release had {name}"
+        assert name not in today, f"{name} still exists"
+        assert f"| `{name}` | {instead} |" in changelog
+
+
+def surface_of(release: str) -> dict[str, list[str]]:
+    """Return kind → lines of the names that *release* promised."""
+    names: dict[str, list[str]] = json.loads((DATA / release / "surface.json").read_text())
+    return names
 
 
 def unpack(release: str, directory: Path) -> dict[str, Any]:
