@@ -9,7 +9,8 @@ import time
 import pytest
 
 from mrecordlog_async.bench.drive import drive, payloads
-from mrecordlog_async.bench.probe import StallProbe, machine, resident_bytes
+from mrecordlog_async.bench.machine import machine
+from tests.benchmarks.probe import StallProbe, resident_bytes
 
 
 async def test_every_answered_call_is_counted() -> None:

@@ -7,17 +7,15 @@ import sys
 from dataclasses import replace
 
 import tests.benchmarks
-from mrecordlog_async.bench import chart
-from mrecordlog_async.bench.probe import machine
-from mrecordlog_async.bench.report import Report, to_json
-from mrecordlog_async.bench.suite import chosen, run_all
+from mrecordlog_async.bench.machine import machine
 from mrecordlog_async.event_loop import loop_name
-from tests.benchmarks import http_service, publish, report, spark_throughput
+from tests.benchmarks import chart, http_service, publish, report, spark_throughput
 from tests.benchmarks.compare import command as compare
 from tests.benchmarks.compare.place import UnknownVersionError
 from tests.benchmarks.compare.process import ContestantError
+from tests.benchmarks.report import Report, to_json
 from tests.benchmarks.scale import FULL, QUICK
-from tests.benchmarks.suite import WORKLOADS
+from tests.benchmarks.suite import WORKLOADS, chosen, run_all
 
 
 def main(words: list[str] | None = None) -> int:

@@ -11,7 +11,7 @@ import sys
 from math import nan
 from types import TracebackType
 
-from mrecordlog_async.bench.probe import StallProbe
+from tests.benchmarks.probe import StallProbe
 
 
 class IdleProcess:

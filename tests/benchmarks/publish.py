@@ -13,14 +13,12 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from mrecordlog_async.bench import chart
-from mrecordlog_async.bench.probe import machine
-from mrecordlog_async.bench.report import Report, markdown_table
-from mrecordlog_async.bench.suite import chosen, run_all
+from mrecordlog_async.bench.machine import machine
 from mrecordlog_async.event_loop import loop_name
-from tests.benchmarks import report
+from tests.benchmarks import chart, report
+from tests.benchmarks.report import Report, markdown_table
 from tests.benchmarks.scale import FULL, QUICK
-from tests.benchmarks.suite import WORKLOADS
+from tests.benchmarks.suite import WORKLOADS, chosen, run_all
 from tests.benchmarks.targets import Check, checks_of
 
 BEGIN, END = "<!-- measured: begin -->\n", "<!-- measured: end -->\n"
@@ -89,7 +87,7 @@ def _performance(found: Report) -> Iterator[str]:
     yield "[Missed targets](benchmarks/missed_targets.md) explains the others, and"
     yield "[One full run](benchmarks/full_run.md) has all rows."
     yield ""
-    yield from markdown_table(report.HEADER, map(report.verdict, checks), numbers=0)
+    yield from markdown_table(report.TARGETS, map(report.verdict, checks), numbers=0)
 
 
 def _missed(found: Report) -> Iterator[str]:

@@ -1,18 +1,25 @@
-"""Sizes of the workloads that only the project runs: the full run, and a quick look."""
+"""How much is measured, in the full run or in a quick look; and what each workload is given."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from mrecordlog_async.bench import scale
 from mrecordlog_async.options import MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scale(scale.Scale):
-    """Adds to the sizes of `mrecordlog bench`; the defaults are those of a full run.
+class Scale:
+    """Sizes of all workloads; the defaults are those of a full run.
 
     Attributes:
+        seconds: length of one measurement.
+        rounds: how often the log alternates with the raw disk.
+        callers: numbers of concurrent callers to measure.
+        compared_callers: the number of callers whose latencies the report draws.
+        raw_bytes: size of the raw disk's file.
+        gc_threshold: new objects after which Python looks for reference cycles; None leaves its collector alone.
         records: in the queue that is read.
         recovery_bytes: payloads in the log that is opened.
         memory_records: retained records whose memory is measured.
@@ -29,8 +36,12 @@ class Scale(scale.Scale):
         at_most: bound on the records and queues that a row of `compare` prepares.
     """
 
-    seconds: float = scale.FULL.seconds
-    rounds: int = scale.FULL.rounds
+    seconds: float = 0.5
+    rounds: int = 5
+    callers: tuple[int, ...] = (1, 10, 100, 1_000, 10_000)
+    compared_callers: int = 1_000
+    raw_bytes: int = 64 * MIB
+    gc_threshold: int | None = None
     records: int = 1_000_000
     recovery_bytes: int = 768 * MIB
     memory_records: int = 1_000_000
@@ -52,8 +63,8 @@ class Scale(scale.Scale):
 FULL = Scale()
 
 QUICK = Scale(
-    seconds=scale.QUICK.seconds,
-    rounds=scale.QUICK.rounds,
+    seconds=0.1,
+    rounds=1,
     records=100_000,
     recovery_bytes=64 * MIB,
     memory_records=200_000,
@@ -68,3 +79,16 @@ QUICK = Scale(
     spark_triggers=2,
     at_most=100_000,
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a workload is given: its own empty directory, its sizes, and a function that reports progress."""
+
+    directory: str
+    scale: Scale
+    say: Callable[[str], object]
+
+    def path(self, name: str) -> str:
+        """Return the path of *name* in the directory."""
+        return os.path.join(self.directory, name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from mrecordlog_async.bench.results import Row
+from tests.benchmarks.results import Row
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.bench.report import Report
-from mrecordlog_async.bench.results import Row
 from tests.benchmarks.publish import BEGIN, END, FULL_RUN, MISSED, PERFORMANCE, publish, with_measured
+from tests.benchmarks.report import Report
+from tests.benchmarks.results import Row
 from tests.benchmarks.targets import Check, judged
 
 MET, NOT_MET = Check("≥ 400,000 records/s", "412,345", True), Check("≤ 1.0 µs", "1.83 µs", False)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 
-from mrecordlog_async.bench.report import Report, to_json
-from mrecordlog_async.bench.results import Row
-from tests.benchmarks.report import markdown, text
+from tests.benchmarks.report import Report, markdown, text, to_json
+from tests.benchmarks.results import Row
 from tests.benchmarks.targets import Check, at_least, at_most, judged
 
 CHECKS = (Check("≥ 400,000 records/s", "412,345", True), Check("≤ 1.0 µs", "1.83 µs", False))

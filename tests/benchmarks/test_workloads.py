@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.bench.results import Row
-from mrecordlog_async.bench.suite import Workload, run_workload
 from mrecordlog_async.options import MIB
+from tests.benchmarks.results import Row
 from tests.benchmarks.scale import Scale
-from tests.benchmarks.suite import WORKLOADS
+from tests.benchmarks.suite import WORKLOADS, Workload, run_workload
 
 TINY = Scale(
     seconds=0.01,

@@ -107,7 +107,6 @@ def test_queues_and_consumers_of_a_log_complete(log: str) -> None:
     [
         ("serve --persist ", ["always", "interval:", "never"]),
         ("serve --log-level=d", ["debug"]),
-        ("bench --only c", ["callers"]),
         ("completion ", ["bash", "zsh", "fish"]),
         ("lake ", ["show", "optimize", "vacuum", "resume"]),
         ("ls h", ["http://127.0.0.1:8080"]),

@@ -5,7 +5,13 @@
 
 from __future__ import annotations
 
-REMOVED: dict[str, str] = {}
+_SUITE = "`python -m tests.benchmarks suite` in a clone of the repository"
+REMOVED: dict[str, str] = {
+    "bench --list": _SUITE,
+    "bench --markdown": _SUITE,
+    "bench --only": _SUITE,
+    "bench --svg": _SUITE,
+}
 """A line of `surface.json`, or the beginning of several ones → what to use instead, as the changelog says it."""
 
 

@@ -1,28 +1,37 @@
-"""Measure this log on your disk, next to the disk alone.
+"""Measure your disk, and how many appends per second this log stores on it.
 
-Each row compares the log with the raw disk, measured in the same rounds: one thread that calls pwrite and fdatasync
-with the same bytes in the same batches. Run it on the file system that will hold the log, with nothing else running.
+The first figure is the disk alone: 4 KiB written and synced by one thread. The table shows the log with 1 to 1,000
+coroutines that each append 100 bytes and wait until they are durable, measured in the same minute. Run it on the file
+system that will hold the log, with nothing else running.
 --quick measures for only a few seconds, which is enough for a first impression but too short to quote.
 
-  mrecordlog bench /var/lib/app --svg callers.svg
+  mrecordlog bench /var/lib/app
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
+import json
+import os
+import shutil
 import sys
-from collections.abc import Sequence
-from dataclasses import replace
+import tempfile
+from collections.abc import Iterator
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from mrecordlog_async.cli.exit_codes import FAILED, FINE, UsageError
+from mrecordlog_async.cli.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.parser import COUNT, CommandLine, Parser
 from mrecordlog_async.cli.target import add_signpost, directory_argument
-from mrecordlog_async.event_loop import loop_name
+from mrecordlog_async.event_loop import loop_factory, loop_name
+from mrecordlog_async.gc_tuning import calm_collector
 
 if TYPE_CHECKING:
-    from mrecordlog_async.bench.report import Report
-    from mrecordlog_async.bench.suite import Workload
+    from mrecordlog_async.bench.callers import Measured, Speed
+
+SECONDS, ROUNDS = 0.5, 10
+QUICK_SECONDS, QUICK_ROUNDS = 0.1, 3
 
 
 def add_parser(command_line: CommandLine) -> Parser:
@@ -36,9 +45,6 @@ def add_parser(command_line: CommandLine) -> Parser:
         type=directory_argument,
         help="directory to write in; cleaned up afterwards (default: here)",
     )
-    parser.add_argument(
-        "--only", nargs="+", known=_known_workloads, metavar="NAME", help="run these workloads only (see --list)"
-    )
     parser.add_argument("--quick", action="store_true", help="measure for a few seconds only, for a first look")
     parser.add_argument(
         "--gc-threshold",
@@ -47,95 +53,60 @@ def add_parser(command_line: CommandLine) -> Parser:
         help="freeze the objects that exist at the start and look for reference cycles after every COUNT new ones, "
         "as servers tuned for latency do (default: leave Python's collector as it is)",
     )
-    parser.add_argument("--list", action="store_true", help="print the workloads and stop")
-    parser.add_argument(
-        "--svg", metavar="FILE", help="draw callers against appends per second; needs the workload callers"
-    )
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print the report as one JSON object")
-    form.add_argument("--markdown", action="store_true", help="print the report as Markdown")
+    parser.add_argument("--json", action="store_true", help="print the figures as one JSON object; times in seconds")
     add_signpost(parser)
     return parser
 
 
-def _known_workloads() -> list[str]:
-    from mrecordlog_async.bench.suite import WORKLOADS
-
-    return [workload.name for workload in WORKLOADS]
-
-
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, and print the report."""
-    if arguments.list:
-        return _list_workloads()
-    found = _measure(arguments, _workloads(arguments))
-    if arguments.svg is not None:
-        _draw(found, arguments.svg)
-    _print(found, arguments)
-    return FAILED if any(row.failed for row in found.rows) else FINE
+    """Measure, and print the table."""
+    from mrecordlog_async.bench.machine import machine
 
-
-def _list_workloads() -> int:
-    from mrecordlog_async.bench.suite import WORKLOADS
-
-    sys.stdout.writelines(f"{workload.name:<14}{workload.what}\n" for workload in WORKLOADS)
+    if arguments.gc_threshold == 0:
+        raise UsageError("--gc-threshold must be at least 1")
+    found, where = _measure(arguments), f"{machine(arguments.directory)}; {loop_name()}"
+    if arguments.json:
+        print(json.dumps({"machine": where, **asdict(found)}, ensure_ascii=False))
+    else:
+        sys.stdout.writelines(f"{line}\n" for line in (where, *_lines(found)))
     return FINE
 
 
-def _workloads(arguments: argparse.Namespace) -> Sequence[Workload]:
-    """Return what to run. Raises UsageError where the options do not fit together, before anything is measured."""
-    from mrecordlog_async.bench.suite import chosen
+def _measure(arguments: argparse.Namespace) -> Measured:
+    from mrecordlog_async.bench.callers import measure
 
+    seconds, rounds = (QUICK_SECONDS, QUICK_ROUNDS) if arguments.quick else (SECONDS, ROUNDS)
+    os.stat(arguments.directory)  # if it is missing, the error names it, not what would be created in it
+    place = tempfile.mkdtemp(prefix="mrecordlog-bench-", dir=arguments.directory)
+    if arguments.gc_threshold is not None:
+        calm_collector(arguments.gc_threshold)
     try:
-        workloads = chosen(arguments.only)
-    except ValueError as error:
-        raise UsageError(str(error)) from None
-    if arguments.svg is not None and not any(workload.name == "callers" for workload in workloads):
-        raise UsageError("--svg draws the workload callers: add it to --only")
-    if arguments.gc_threshold == 0:
-        raise UsageError("--gc-threshold must be at least 1")
-    return workloads
+        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+            return runner.run(measure(place, seconds, rounds, _say))
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
 
 
-def _measure(arguments: argparse.Namespace, workloads: Sequence[Workload]) -> Report:
-    from mrecordlog_async.bench import suite
-    from mrecordlog_async.bench.probe import machine
-    from mrecordlog_async.bench.report import Report
-    from mrecordlog_async.bench.scale import FULL, QUICK
+def _lines(found: Measured) -> Iterator[str]:
+    from mrecordlog_async.bench.figures import duration
 
-    scale = replace(QUICK if arguments.quick else FULL, gc_threshold=arguments.gc_threshold)
-    rows = [row for rows in suite.run_all(workloads, scale, arguments.directory, _progress) for row in rows]
-    loop = loop_name()
-    return Report(machine(arguments.directory), _command(arguments), loop, tuple(rows))
-
-
-def _print(found: Report, arguments: argparse.Namespace) -> None:
-    from mrecordlog_async.bench import report
-
-    if arguments.json:
-        print(report.to_json(found))
-        return
-    lines = report.markdown(found) if arguments.markdown else report.text(found)
-    sys.stdout.writelines(line + "\n" for line in lines)
+    yield (
+        f"the disk alone, 4 KiB and a sync: p50 {duration(found.sync_p50_seconds)}, "
+        f"p99 {duration(found.sync_p99_seconds)}"
+    )
+    yield ""
+    yield f"{'callers':>7}  {'appends/s':>9}  {'p50':>8}  {'p99':>8}  {'p50 in syncs':>12}"
+    yield from map(_line, found.speeds)
 
 
-def _draw(found: Report, path: str) -> None:
-    from mrecordlog_async.bench.chart import svg
+def _line(speed: Speed) -> str:
+    from mrecordlog_async.bench.figures import duration
 
-    points = [row.point for row in found.rows if row.point is not None]
-    if not points:  # it failed, and the report says why
-        return
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(svg(points, found.machine))
-
-
-def _command(arguments: argparse.Namespace) -> str:
-    words = ["mrecordlog bench"]
-    words += ["--quick"] if arguments.quick else []
-    words += [] if arguments.gc_threshold is None else [f"--gc-threshold {arguments.gc_threshold}"]
-    words += ["--only", *arguments.only] if arguments.only else []
-    return " ".join(words)
+    return (
+        f"{speed.callers:>7,}  {speed.appends_per_second:>9,.0f}  {duration(speed.p50_seconds):>8}  "
+        f"{duration(speed.p99_seconds):>8}  {speed.syncs:>12.2f}"
+    )
 
 
-def _progress(what: str) -> None:
+def _say(what: str) -> None:
     print(what, file=sys.stderr, flush=True)

@@ -4,7 +4,7 @@
 bytes and of seconds. Standard output: for each line the latencies, as JSON, of writes and syncs of so many bytes in so
 many seconds.
 
-It is written out here, not taken from `mrecordlog bench`, whose raw disk uses the storage of the log: versions may
+It is written out here, not taken from `tests.benchmarks.raw`, which uses the storage of the log: versions may
 differ there.
 """
 

@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
-from mrecordlog_async.bench.latency import duration
-from mrecordlog_async.bench.report import aligned, amount
+from mrecordlog_async.bench.figures import duration
 from tests.benchmarks.compare.figures import Figures
 from tests.benchmarks.compare.process import Contestant
 from tests.benchmarks.compare.suite import Row
+from tests.benchmarks.report import aligned, amount
 
 HEADER = ("version", "rate", "p50", "p99", "longest", "µs CPU", "of raw", "p50 / raw")
 RATIO_HEADER = ("ratio to the first version (95 % confidence)", "rate", "p50", "p99", "CPU")

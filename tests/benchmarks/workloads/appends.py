@@ -1,12 +1,12 @@
-"""The workloads that everybody can run (`mrecordlog bench`), checked against the project's targets."""
+"""Appending (`tests.benchmarks.appends`), checked against the project's targets."""
 
 from __future__ import annotations
 
-from mrecordlog_async.bench import appends
-from mrecordlog_async.bench.appends import SIZE_CALLERS
-from mrecordlog_async.bench.latency import duration
-from mrecordlog_async.bench.results import Row
-from mrecordlog_async.bench.scale import Bench, Scale
+from mrecordlog_async.bench.figures import duration
+from tests.benchmarks import appends
+from tests.benchmarks.appends import SIZE_CALLERS
+from tests.benchmarks.results import Row
+from tests.benchmarks.scale import Bench
 from tests.benchmarks.targets import Check, at_least, at_most, judged
 
 ONE_CALLER_OVER_RAW = 1.6
@@ -14,7 +14,7 @@ LARGE_OF_RAW = 0.45
 LARGE_P99_SECONDS = 0.020
 
 
-async def one_caller(bench: Bench[Scale]) -> list[Row]:
+async def one_caller(bench: Bench) -> list[Row]:
     """A single `await append_record` next to a raw write and sync."""
     (row,) = await appends.one_caller(bench)
     assert row.latency is not None and row.raw_latency is not None and row.latency_ratio is not None
@@ -28,14 +28,14 @@ async def one_caller(bench: Bench[Scale]) -> list[Row]:
     return [judged(row, check)]
 
 
-async def many_callers(bench: Bench[Scale]) -> list[Row]:
+async def many_callers(bench: Bench) -> list[Row]:
     """One caller to 10,000 under every policy; the targets of the policy `always` compare with other stores."""
     rows = await appends.many_callers(bench)
     always = {row.point.callers: row for row in rows if row.point is not None and row.point.policy == "always"}
     return [judged(row, *_checks_of_callers(row, always)) for row in rows]
 
 
-async def sizes(bench: Bench[Scale]) -> list[Row]:
+async def sizes(bench: Bench) -> list[Row]:
     """Large payloads next to the raw disk."""
     *smaller, largest = await appends.sizes(bench)
     assert largest.ratio is not None and largest.latency is not None

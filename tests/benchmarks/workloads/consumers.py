@@ -15,14 +15,13 @@ from contextlib import AsyncExitStack
 from statistics import median
 
 from mrecordlog_async.batches import BATCH_RECORDS
-from mrecordlog_async.bench.appends import RECORD_BYTES
-from mrecordlog_async.bench.results import Row, median_ratio
-from mrecordlog_async.bench.scale import Bench
-from mrecordlog_async.bench.subject import LIMITS
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import Batch, Run
 from mrecordlog_async.options import PersistPolicy, QueueOptions
-from tests.benchmarks.scale import Scale
+from tests.benchmarks.appends import RECORD_BYTES
+from tests.benchmarks.results import Row, median_ratio
+from tests.benchmarks.scale import Bench
+from tests.benchmarks.subject import LIMITS
 from tests.benchmarks.targets import JudgedRow, at_least, at_most
 
 ROUNDS = 9
@@ -30,7 +29,7 @@ STEPS = 200
 IDLE_CONSUMERS = 1_000
 
 
-async def run(bench: Bench[Scale]) -> list[Row]:
+async def run(bench: Bench) -> list[Row]:
     """Measure what a consumer costs when it reads, when it acknowledges, and when it waits."""
     async with MultiRecordLog.open(bench.path("log"), persist_policy=PersistPolicy.never(), limits=LIMITS) as log:
         rows = [await _reading(log, bench, *shape) for shape in _SHAPES]
@@ -50,7 +49,7 @@ _SHAPES = (
 """Records per append, records per batch, and what is read."""
 
 
-async def _reading(log: MultiRecordLog, bench: Bench[Scale], appended: int, batch_records: int, what: str) -> Row:
+async def _reading(log: MultiRecordLog, bench: Bench, appended: int, batch_records: int, what: str) -> Row:
     records = bench.scale.records // 1_000 * 1_000
     queue = f"read-{appended}-{batch_records}-{what}"
     bench.say(f"reading {what} of {records:,} records in batches of {batch_records:,}, appended {appended:,} at a time")
@@ -134,7 +133,7 @@ async def _seconds(read: Callable[[], Awaitable[int]], records: int) -> float:
 # Acknowledging.
 
 
-async def _acknowledging(log: MultiRecordLog, bench: Bench[Scale], keep: str) -> Row:
+async def _acknowledging(log: MultiRecordLog, bench: Bench, keep: str) -> Row:
     """Truncate one queue and acknowledge the same records of another one, in turn."""
     step = bench.scale.short_queue // STEPS
     bench.say(f"acknowledging {step:,} records {STEPS} times, {keep}")
@@ -173,7 +172,7 @@ async def _elapsed(call: Awaitable[object]) -> float:
 # Waiting.
 
 
-async def _waiting(log: MultiRecordLog, bench: Bench[Scale]) -> Row:
+async def _waiting(log: MultiRecordLog, bench: Bench) -> Row:
     """Let consumers of as many queues wait for a first record, and measure the CPU time of the whole process."""
     count, seconds = min(IDLE_CONSUMERS, bench.scale.records // 100), 4 * bench.scale.seconds
     bench.say(f"{count:,} consumers of {count:,} queues wait for {seconds:g} s")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
-from mrecordlog_async.bench.results import Row
-from mrecordlog_async.bench.scale import Bench
 from tests.benchmarks.compare.command import make_peers
 from tests.benchmarks.compare.contenders import THIS_LOG
 from tests.benchmarks.compare.place import UnknownVersionError, make_place
 from tests.benchmarks.compare.suite import chosen
-from tests.benchmarks.scale import Scale
+from tests.benchmarks.results import Row
+from tests.benchmarks.scale import Bench
 from tests.benchmarks.targets import at_least, judged
 from tests.benchmarks.workloads.in_turn import lead, measured_versions, row_of
 
@@ -20,7 +19,7 @@ BASE = "0ca8f9a7"
 LEADS = (("10-callers", 1.4), ("100-callers", 1.25))
 
 
-async def run(bench: Bench[Scale]) -> list[Row]:
+async def run(bench: Bench) -> list[Row]:
     """Measure 10 and 100 callers of this tree and of `BASE` in turn."""
     try:
         base = await asyncio.to_thread(make_place, BASE, bench.path("base"))

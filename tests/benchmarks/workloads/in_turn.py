@@ -6,25 +6,24 @@ import asyncio
 from collections.abc import Sequence
 from statistics import median
 
-from mrecordlog_async.bench.latency import Latencies
-from mrecordlog_async.bench.results import Row, median_ratio
-from mrecordlog_async.bench.scale import Bench
 from tests.benchmarks.compare.command import make_peers, measure
 from tests.benchmarks.compare.contenders import THIS_LOG
 from tests.benchmarks.compare.place import Version
 from tests.benchmarks.compare.process import Contestant
 from tests.benchmarks.compare.suite import chosen
-from tests.benchmarks.scale import Scale
+from tests.benchmarks.latency import Latencies
+from tests.benchmarks.results import Row, median_ratio
+from tests.benchmarks.scale import Bench
 
 
-async def measured(bench: Bench[Scale], name: str, others: Sequence[str] = ()) -> list[Contestant]:
+async def measured(bench: Bench, name: str, others: Sequence[str] = ()) -> list[Contestant]:
     """Measure this log and then the *others* in the row *name*; who is not installed is left out."""
     directory = bench.path(f"place-{name}")
     versions = await asyncio.to_thread(make_peers, [THIS_LOG, *others], directory)
     return await measured_versions(bench, name, versions)
 
 
-async def measured_versions(bench: Bench[Scale], name: str, versions: Sequence[Version]) -> list[Contestant]:
+async def measured_versions(bench: Bench, name: str, versions: Sequence[Version]) -> list[Contestant]:
     """Measure *versions* in the row *name*."""
     scale, (row,) = bench.scale, chosen([name])
     return await asyncio.to_thread(measure, row, versions, bench.directory, scale.rounds, scale.seconds, scale.at_most)

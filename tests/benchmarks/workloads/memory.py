@@ -5,25 +5,24 @@ from __future__ import annotations
 import asyncio
 import gc
 
-from mrecordlog_async.bench.appends import BATCH_RECORDS, RECORD_BYTES
 from mrecordlog_async.bench.drive import payloads
-from mrecordlog_async.bench.probe import resident_bytes
-from mrecordlog_async.bench.results import Row
-from mrecordlog_async.bench.scale import Bench
-from mrecordlog_async.bench.subject import LIMITS, QUEUE
 from mrecordlog_async.engine.trim_heap import trim_heap
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.options import PersistPolicy
-from tests.benchmarks.scale import Scale
+from tests.benchmarks.appends import BATCH_RECORDS, RECORD_BYTES
+from tests.benchmarks.probe import resident_bytes
+from tests.benchmarks.results import Row
+from tests.benchmarks.scale import Bench
+from tests.benchmarks.subject import LIMITS, QUEUE
 from tests.benchmarks.targets import JudgedRow, at_most
 
 
-async def run(bench: Bench[Scale]) -> list[Row]:
+async def run(bench: Bench) -> list[Row]:
     """Append one by one from 1,000 callers, and in batches: both must end in the same dense runs."""
     return [await _grow(bench, "one by one", single=True), await _grow(bench, "in batches", single=False)]
 
 
-async def _grow(bench: Bench[Scale], name: str, *, single: bool) -> Row:
+async def _grow(bench: Bench, name: str, *, single: bool) -> Row:
     records = bench.scale.memory_records
     directory = bench.path(f"log-{'single' if single else 'batch'}")
     async with MultiRecordLog.open(directory, persist_policy=PersistPolicy.never(), limits=LIMITS) as log:

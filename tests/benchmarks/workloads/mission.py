@@ -19,17 +19,17 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from mrecordlog_async.bench.drive import payloads
-from mrecordlog_async.bench.latency import Latencies, duration
-from mrecordlog_async.bench.probe import StallProbe, resident_bytes
-from mrecordlog_async.bench.raw import SYNC, RawDisk, RecordingFiles
-from mrecordlog_async.bench.results import NotReadBackError, Row
-from mrecordlog_async.bench.scale import Bench
-from mrecordlog_async.bench.subject import LIMITS, QUEUE, raw_disk
+from mrecordlog_async.bench.figures import duration
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.readonly import ReadOnlyLog
 from tests.benchmarks.idle_process import IdleProcess
+from tests.benchmarks.latency import Latencies
 from tests.benchmarks.page_cache import cached_bytes
-from tests.benchmarks.scale import Scale
+from tests.benchmarks.probe import StallProbe, resident_bytes
+from tests.benchmarks.raw import SYNC, RawDisk, RecordingFiles
+from tests.benchmarks.results import NotReadBackError, Row
+from tests.benchmarks.scale import Bench, Scale
+from tests.benchmarks.subject import LIMITS, QUEUE, raw_disk
 from tests.benchmarks.targets import Check, JudgedRow, at_least, at_most
 
 PAYLOAD_BYTES = 1_000
@@ -111,7 +111,7 @@ class Found:
     raw_rate: float = 0.0
 
 
-async def run(bench: Bench[Scale]) -> list[Row]:
+async def run(bench: Bench) -> list[Row]:
     """Fill, then hold the rate while older records are truncated."""
     scale, files, directory = bench.scale, RecordingFiles(), bench.path("log")
     retained = int(scale.mission_rate / PAYLOAD_BYTES * scale.mission_retained_seconds)
@@ -125,7 +125,7 @@ async def run(bench: Bench[Scale]) -> list[Row]:
     return [_row(scale, found)]
 
 
-async def _hold(bench: Bench[Scale], log: MultiRecordLog, files: RecordingFiles, retained: int) -> Found:
+async def _hold(bench: Bench, log: MultiRecordLog, files: RecordingFiles, retained: int) -> Found:
     """Fill the queue, then send by the clock."""
     scale, texts = bench.scale, payloads(DIFFERENT, PAYLOAD_BYTES)
     bench.say(f"retaining {retained * PAYLOAD_BYTES / 1e9:.2f} GB")
@@ -171,7 +171,7 @@ async def _fill(log: MultiRecordLog, texts: Sequence[bytes], records: int) -> No
     await asyncio.gather(*(caller() for _ in range(FILL_CALLERS)))
 
 
-async def _keep(bench: Bench[Scale], log: MultiRecordLog, retained: int, peak: list[int]) -> None:
+async def _keep(bench: Bench, log: MultiRecordLog, retained: int, peak: list[int]) -> None:
     """Truncate what exceeds the retained records, and record the memory."""
     ticks = 0
     while True:

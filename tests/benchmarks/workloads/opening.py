@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from statistics import median
 
-from mrecordlog_async.bench.latency import duration
-from mrecordlog_async.bench.results import Row
-from mrecordlog_async.bench.scale import Bench
-from tests.benchmarks.scale import Scale
+from mrecordlog_async.bench.figures import duration
+from tests.benchmarks.results import Row
+from tests.benchmarks.scale import Bench
 from tests.benchmarks.targets import at_least, at_most, judged
 from tests.benchmarks.workloads.in_turn import measured, row_of
 
@@ -16,7 +15,7 @@ OPEN_TARGETS = (("open-warm", 1_000_000, 0.25), ("open-cold", 1_000_000, 0.25), 
 QUEUES_RATE = 200_000
 
 
-async def run(bench: Bench[Scale]) -> list[Row]:
+async def run(bench: Bench) -> list[Row]:
     """Open logs that were not closed."""
     rows: list[Row] = []
     for name, records, seconds in OPEN_TARGETS:
@@ -31,7 +30,7 @@ async def run(bench: Bench[Scale]) -> list[Row]:
     return rows
 
 
-async def create_queues(bench: Bench[Scale]) -> list[Row]:
+async def create_queues(bench: Bench) -> list[Row]:
     """Create queues in a new log, all at once."""
     (ours,) = await measured(bench, "create")
     row = row_of("create", ours, ours)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mrecordlog_async.bench.results import Row
-from mrecordlog_async.bench.scale import Bench
 from tests.benchmarks.compare.contenders import BARE_FILE, FAIR_PEERS, PEERS
 from tests.benchmarks.compare.process import Contestant
 from tests.benchmarks.compare.suite import chosen
-from tests.benchmarks.scale import Scale
+from tests.benchmarks.results import Row
+from tests.benchmarks.scale import Bench
 from tests.benchmarks.targets import Check, at_least, judged
 from tests.benchmarks.workloads.in_turn import lead, measured, row_of
 
@@ -19,7 +18,7 @@ BATCHES_LEAD = 1.3
 QUEUES_LEAD = 1.0
 
 
-async def singles(bench: Bench[Scale]) -> list[Row]:
+async def singles(bench: Bench) -> list[Row]:
     """Thousands of callers, 100 B: the embedded stores with a group commit, the servers, and the bare file."""
     rows: list[Row] = []
     for name in bench.scale.peer_rows:
@@ -27,19 +26,17 @@ async def singles(bench: Bench[Scale]) -> list[Row]:
     return rows
 
 
-async def batches(bench: Bench[Scale]) -> list[Row]:
+async def batches(bench: Bench) -> list[Row]:
     """Batches of 1,000 × 1 KiB, which the embedded stores take as one transaction."""
     return await _against(bench, "batches", [*FAIR_PEERS, BARE_FILE], ["LMDB"], BATCHES_LEAD)
 
 
-async def queues(bench: Bench[Scale]) -> list[Row]:
+async def queues(bench: Bench) -> list[Row]:
     """Single records to 10,000 queues in turn, where a queue is a prefix of the key."""
     return await _against(bench, "queues", ["LMDB", "RocksDB"], ["LMDB", "RocksDB"], QUEUES_LEAD)
 
 
-async def _against(
-    bench: Bench[Scale], name: str, others: Sequence[str], rivals: Sequence[str], wanted: float
-) -> list[Row]:
+async def _against(bench: Bench, name: str, others: Sequence[str], rivals: Sequence[str], wanted: float) -> list[Row]:
     """Measure the row *name*; this log is checked against the best of *rivals*."""
     ours, *found = await measured(bench, name, others)
     rows = [row_of(WORKLOAD, each, ours) for each in (ours, *found)]

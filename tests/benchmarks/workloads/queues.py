@@ -7,12 +7,13 @@ import time
 from collections.abc import Awaitable, Sequence
 from functools import partial
 
-from mrecordlog_async.bench.appends import RECORD_BYTES
 from mrecordlog_async.bench.drive import payloads
-from mrecordlog_async.bench.latency import duration
-from mrecordlog_async.bench.results import Row, median_ratio
-from mrecordlog_async.bench.scale import Bench
-from mrecordlog_async.bench.subject import (
+from mrecordlog_async.bench.figures import duration
+from mrecordlog_async.log import MultiRecordLog
+from tests.benchmarks.appends import RECORD_BYTES
+from tests.benchmarks.results import Row, median_ratio
+from tests.benchmarks.scale import Bench
+from tests.benchmarks.subject import (
     LIMITS,
     Caller,
     Round,
@@ -25,12 +26,10 @@ from mrecordlog_async.bench.subject import (
     raw_rate_of,
     subject,
 )
-from mrecordlog_async.log import MultiRecordLog
-from tests.benchmarks.scale import Scale
 from tests.benchmarks.targets import Check, JudgedRow, at_least, at_most
 
 
-async def run(bench: Bench[Scale]) -> list[Row]:
+async def run(bench: Bench) -> list[Row]:
     """Each round has a measurement with one queue and one with many, one record each in turn, from 1,000 callers."""
     rows = []
     async with raw_disk(bench) as raw:
@@ -48,7 +47,7 @@ async def run(bench: Bench[Scale]) -> list[Row]:
     return rows
 
 
-async def _rounds(bench: Bench[Scale], log: Subject, names: Sequence[str]) -> tuple[list[Round], list[Round]]:
+async def _rounds(bench: Bench, log: Subject, names: Sequence[str]) -> tuple[list[Round], list[Round]]:
     texts = payloads(bench.scale.compared_callers, RECORD_BYTES)
     in_turn = itertools.cycle(names).__next__
 
@@ -75,9 +74,7 @@ async def _open_seconds(directory: str, queues: int) -> float:
     return taken
 
 
-def _row(
-    bench: Bench[Scale], count: int, created: float, opened: float, one: Sequence[Round], many: Sequence[Round]
-) -> Row:
+def _row(bench: Bench, count: int, created: float, opened: float, one: Sequence[Round], many: Sequence[Round]) -> Row:
     share = median_ratio([each.rate for each in many], [each.rate for each in one])
     checks: tuple[Check, ...] = ()
     if count == 10_000:

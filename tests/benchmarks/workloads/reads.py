@@ -7,15 +7,14 @@ import time
 from contextlib import aclosing
 from statistics import median
 
-from mrecordlog_async.bench.appends import BATCH_RECORDS, RECORD_BYTES
 from mrecordlog_async.bench.drive import payloads
-from mrecordlog_async.bench.latency import Latencies
-from mrecordlog_async.bench.results import Row
-from mrecordlog_async.bench.scale import Bench
-from mrecordlog_async.bench.subject import LIMITS, QUEUE
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.options import PersistPolicy
-from tests.benchmarks.scale import Scale
+from tests.benchmarks.appends import BATCH_RECORDS, RECORD_BYTES
+from tests.benchmarks.latency import Latencies
+from tests.benchmarks.results import Row
+from tests.benchmarks.scale import Bench
+from tests.benchmarks.subject import LIMITS, QUEUE
 from tests.benchmarks.targets import JudgedRow, at_least
 
 TIMES = 5
@@ -23,7 +22,7 @@ TAIL_LIVE_RECORDS = 1_000
 LIVE = b"live"
 
 
-async def run(bench: Bench[Scale]) -> list[Row]:
+async def run(bench: Bench) -> list[Row]:
     """Fill one queue and read it in every way."""
     records = bench.scale.records
     async with MultiRecordLog.open(bench.path("log"), persist_policy=PersistPolicy.never(), limits=LIMITS) as log:
@@ -43,7 +42,7 @@ async def fill(log: MultiRecordLog, queue: str, records: int, size: int = RECORD
         done += len(part)
 
 
-def _range(log: MultiRecordLog, bench: Bench[Scale]) -> Row:
+def _range(log: MultiRecordLog, bench: Bench) -> Row:
     bench.say("range")
     records = bench.scale.records
     _compare(log, records)
@@ -61,7 +60,7 @@ def _range(log: MultiRecordLog, bench: Bench[Scale]) -> Row:
     return JudgedRow("reads", f"range, {records:,} × 100 B", rate, "records/s", checks=(check,))
 
 
-def _runs(log: MultiRecordLog, bench: Bench[Scale]) -> Row:
+def _runs(log: MultiRecordLog, bench: Bench) -> Row:
     """Copy each run's payload once, as a reader does that hands it to a socket or an Arrow buffer."""
     bench.say("runs")
     total = bench.scale.records * RECORD_BYTES
@@ -92,7 +91,7 @@ def _runs(log: MultiRecordLog, bench: Bench[Scale]) -> Row:
     )
 
 
-async def _tail(log: MultiRecordLog, bench: Bench[Scale]) -> Row:
+async def _tail(log: MultiRecordLog, bench: Bench) -> Row:
     bench.say("tail")
     records = bench.scale.records
     seen, begun = 0, time.perf_counter()

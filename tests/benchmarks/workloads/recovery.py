@@ -8,14 +8,13 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mrecordlog_async.bench.latency import duration
-from mrecordlog_async.bench.probe import StallProbe
-from mrecordlog_async.bench.results import Row
-from mrecordlog_async.bench.scale import Bench
-from mrecordlog_async.bench.subject import LIMITS, QUEUE
+from mrecordlog_async.bench.figures import duration
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.options import KIB, MIB, PersistPolicy
-from tests.benchmarks.scale import Scale
+from tests.benchmarks.probe import StallProbe
+from tests.benchmarks.results import Row
+from tests.benchmarks.scale import Bench
+from tests.benchmarks.subject import LIMITS, QUEUE
 from tests.benchmarks.targets import JudgedRow, at_least, at_most
 from tests.benchmarks.workloads.reads import fill
 
@@ -35,12 +34,12 @@ class Opened(NamedTuple):
     stall: float
 
 
-async def run(bench: Bench[Scale]) -> list[Row]:
+async def run(bench: Bench) -> list[Row]:
     """Open logs of 1 KiB and of 100 B records with a warm cache."""
     return [await _recover(bench, KIB, "1 KiB", 1_500), await _recover(bench, 100, "100 B", 500)]
 
 
-async def _recover(bench: Bench[Scale], size: int, name: str, target: int) -> Row:
+async def _recover(bench: Bench, size: int, name: str, target: int) -> Row:
     """Open a log of records of *size*; *target* is in MB/s."""
     directory = bench.path(f"log-{size}")
     segment_bytes = max(bench.scale.recovery_bytes // SEGMENTS, 64 * KIB)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from mrecordlog_async.bench.drive import payloads
-from mrecordlog_async.bench.latency import duration
-from mrecordlog_async.bench.results import Row
-from mrecordlog_async.bench.scale import Bench
-from mrecordlog_async.bench.subject import (
+from mrecordlog_async.bench.figures import duration
+from mrecordlog_async.options import GIB, KIB
+from tests.benchmarks.results import Row
+from tests.benchmarks.scale import Bench
+from tests.benchmarks.subject import (
     Round,
     cpu_microseconds_of,
     latencies_of,
@@ -17,8 +18,6 @@ from mrecordlog_async.bench.subject import (
     raw_rate_of,
     subject,
 )
-from mrecordlog_async.options import GIB, KIB
-from tests.benchmarks.scale import Scale
 from tests.benchmarks.targets import Check, JudgedRow, at_most
 
 CALLERS = 16
@@ -28,7 +27,7 @@ ROUNDS_MAX = 40
 """On a slow disk more rounds are run, up to this many, until enough segments were full."""
 
 
-async def run(bench: Bench[Scale]) -> list[Row]:
+async def run(bench: Bench) -> list[Row]:
     """Run the same callers on a log that rolls several times per second and on one that never does, in turn."""
     scale = bench.scale
     kept: list[Round] = []

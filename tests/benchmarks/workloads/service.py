@@ -9,23 +9,22 @@ from functools import partial
 from statistics import median
 from typing import Any
 
-from mrecordlog_async.bench.appends import BATCH_RECORDS, RECORD_BYTES
 from mrecordlog_async.bench.drive import Measurement, drive
-from mrecordlog_async.bench.latency import Latencies
-from mrecordlog_async.bench.raw import SYNC, RawDisk
-from mrecordlog_async.bench.results import Row, median_ratio
-from mrecordlog_async.bench.scale import Bench
-from mrecordlog_async.bench.subject import QUEUE, check_read_back, raw_disk
 from mrecordlog_async.readonly import ReadOnlyLog
-from tests.benchmarks.scale import Scale
+from tests.benchmarks.appends import BATCH_RECORDS, RECORD_BYTES
+from tests.benchmarks.latency import Latencies
+from tests.benchmarks.raw import SYNC, RawDisk
+from tests.benchmarks.results import Row, median_ratio
+from tests.benchmarks.scale import Bench
 from tests.benchmarks.serving import serve_command, serving
+from tests.benchmarks.subject import QUEUE, check_read_back, raw_disk
 
 CALLERS = 64
 BATCH_CALLERS = 4
 START_SECONDS = 30.0
 
 
-async def run(bench: Bench[Scale]) -> list[Row]:
+async def run(bench: Bench) -> list[Row]:
     """Post single records from 64 connections, and batches of 1,000 as lines from 4."""
     try:
         import aiohttp
@@ -42,7 +41,7 @@ async def run(bench: Bench[Scale]) -> list[Row]:
     return rows
 
 
-async def _rows(bench: Bench[Scale], raw: RawDisk, session: Any, stored: Counter[bytes]) -> list[Row]:
+async def _rows(bench: Bench, raw: RawDisk, session: Any, stored: Counter[bytes]) -> list[Row]:
     async with session.put(f"/v1/queues/{QUEUE}") as response:
         response.raise_for_status()
     singles = [[_line(number, RECORD_BYTES)] for number in range(CALLERS)]
@@ -57,7 +56,7 @@ async def _rows(bench: Bench[Scale], raw: RawDisk, session: Any, stored: Counter
 
 
 async def _row(
-    bench: Bench[Scale], raw: RawDisk, session: Any, what: str, texts: Sequence[Sequence[bytes]], stored: Counter[bytes]
+    bench: Bench, raw: RawDisk, session: Any, what: str, texts: Sequence[Sequence[bytes]], stored: Counter[bytes]
 ) -> Row:
     measurements: list[Measurement] = []
     raw_rates: list[float] = []

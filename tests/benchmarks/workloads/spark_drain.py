@@ -21,14 +21,13 @@ from statistics import median
 
 from pyspark.sql import SparkSession
 
-from mrecordlog_async.bench.results import Row, median_ratio
-from mrecordlog_async.bench.scale import Bench
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.spark.drain import run_drain
 from mrecordlog_async.spark.preflight import DrainJob
 from mrecordlog_async.spark.session import spark_session
 from tests.benchmarks.process_cpu import cpu_of
-from tests.benchmarks.scale import Scale
+from tests.benchmarks.results import Row, median_ratio
+from tests.benchmarks.scale import Bench
 from tests.benchmarks.serving import serve_command, serving
 from tests.benchmarks.targets import at_least, judged
 
@@ -50,7 +49,7 @@ class Taken:
     cpu_seconds: list[float] = field(default_factory=list)
 
 
-async def run(bench: Bench[Scale]) -> list[Row]:
+async def run(bench: Bench) -> list[Row]:
     """Move the same log with a stream and with drains, in turn."""
     records = await fill(bench.path("log"), bench.scale.spark_records)
     taken = await asyncio.to_thread(_taken, bench, records)
@@ -86,7 +85,7 @@ async def fill(directory: str, records: int) -> int:
     return stored
 
 
-def _taken(bench: Bench[Scale], records: int) -> dict[str, Taken]:
+def _taken(bench: Bench, records: int) -> dict[str, Taken]:
     with serving(serve_command(bench.path("log"))) as url:
         session = spark_session("drain", master="local[2]", settings={"spark.ui.enabled": "false"})
         session.sparkContext.setLogLevel("ERROR")

@@ -25,14 +25,13 @@ import aiohttp
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from mrecordlog_async.bench.results import Row
-from mrecordlog_async.bench.scale import Bench
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import Run
 from mrecordlog_async.protocol.wire import CONTENT_TYPE, QueueRuns, encode
 from mrecordlog_async.spark.session import spark_session
 from tests.benchmarks.process_cpu import Cpu, cpu_of
-from tests.benchmarks.scale import Scale
+from tests.benchmarks.results import Row
+from tests.benchmarks.scale import Bench
 from tests.benchmarks.serving import serve_command, serving
 from tests.benchmarks.targets import at_most, judged
 
@@ -69,7 +68,7 @@ def _name(queue: int) -> str:
 # Idle.
 
 
-async def idle(bench: Bench[Scale]) -> list[Row]:
+async def idle(bench: Bench) -> list[Row]:
     """Watch a drain that has nothing to do."""
     rows = list[Row]()
     for name, queues in (("one", 1), ("many", bench.scale.spark_queues)):
@@ -124,7 +123,7 @@ def _wait(done: Callable[[], bool], process: subprocess.Popen[bytes], said: Path
 # Triggers.
 
 
-async def triggers(bench: Bench[Scale]) -> list[Row]:
+async def triggers(bench: Bench) -> list[Row]:
     """Compare a trigger over many queues with one over a single queue, with as many records."""
     many = bench.scale.spark_queues
     session = spark_session("triggers", master="local[2]", settings={"spark.ui.enabled": "false"})
@@ -154,7 +153,7 @@ def _row(one: dict[str, float], other: dict[str, float], busy: int, queues: int)
     return judged(row, at_most(target, more, TRIGGER_SECONDS, f"{more * 1e3:.0f} ms"))
 
 
-def _run_triggers(bench: Bench[Scale], session: SparkSession, place: Path, queues: int, busy: int) -> dict[str, float]:
+def _run_triggers(bench: Bench, session: SparkSession, place: Path, queues: int, busy: int) -> dict[str, float]:
     """Return the milliseconds of the parts of a trigger, the median of the rounds."""
     rounds, taken = bench.scale.spark_triggers, list[dict[str, float]]()
     with serving(serve_command(str(place / "wal"))) as url:

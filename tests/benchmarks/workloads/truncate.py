@@ -5,20 +5,19 @@ from __future__ import annotations
 import time
 from statistics import median
 
-from mrecordlog_async.bench.latency import Latencies
-from mrecordlog_async.bench.results import Row
-from mrecordlog_async.bench.scale import Bench
-from mrecordlog_async.bench.subject import LIMITS
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.options import PersistPolicy
-from tests.benchmarks.scale import Scale
+from tests.benchmarks.latency import Latencies
+from tests.benchmarks.results import Row
+from tests.benchmarks.scale import Bench
+from tests.benchmarks.subject import LIMITS
 from tests.benchmarks.targets import Check, JudgedRow, at_most
 from tests.benchmarks.workloads.reads import fill
 
 STEPS = 90
 
 
-async def run(bench: Bench[Scale]) -> list[Row]:
+async def run(bench: Bench) -> list[Row]:
     """Truncate the same number of records from a short and a long queue in turn, under `always` and under `never`."""
     rows = []
     for name, policy in (("always", PersistPolicy.always()), ("never", PersistPolicy.never())):
@@ -26,7 +25,7 @@ async def run(bench: Bench[Scale]) -> list[Row]:
     return rows
 
 
-async def _truncate(bench: Bench[Scale], name: str, policy: PersistPolicy) -> list[Row]:
+async def _truncate(bench: Bench, name: str, policy: PersistPolicy) -> list[Row]:
     scale = bench.scale
     lengths = {"short": scale.short_queue, "long": scale.long_queue}
     step = scale.short_queue // (STEPS + 10)

@@ -6,7 +6,8 @@ from itertools import pairwise
 
 import pytest
 
-from mrecordlog_async.bench.latency import BAR_CELLS, Latencies, bar, draw, duration, quantile
+from mrecordlog_async.bench.figures import duration, quantile
+from tests.benchmarks.latency import BAR_CELLS, Latencies, bar, draw
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from mrecordlog_async.bench.raw import SYNC, FreshDisk, RawDisk, RecordingFiles, without_padding
+from tests.benchmarks.raw import SYNC, FreshDisk, RawDisk, RecordingFiles, without_padding
 
 
 def test_recorder_notes_writes_and_syncs_in_order(tmp_path: Path) -> None:

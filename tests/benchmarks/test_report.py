@@ -7,10 +7,10 @@ from xml.etree import ElementTree
 
 import pytest
 
-from mrecordlog_async.bench.chart import svg
-from mrecordlog_async.bench.latency import Latencies
-from mrecordlog_async.bench.report import Report, amount, markdown, text, to_json
-from mrecordlog_async.bench.results import Point, Row, median_ratio
+from tests.benchmarks.chart import svg
+from tests.benchmarks.latency import Latencies
+from tests.benchmarks.report import Report, amount, markdown, text, to_json
+from tests.benchmarks.results import Point, Row, median_ratio
 
 LATENCIES = Latencies.of([0.001, 0.002, 0.003])
 ROWS = (
@@ -31,7 +31,7 @@ ROWS = (
     Row("memory", "1,000 × 100 B", 5.25, "B over payload"),
     Row("peers", "Redis", skipped="no redis-server on PATH"),
 )
-REPORT = Report("a machine", "mrecordlog bench", "uvloop", ROWS)
+REPORT = Report("a machine", "a command", "uvloop", ROWS)
 POINTS = [
     Point("always", 1, 5_000),
     Point("always", 1_000, 400_000),
@@ -72,7 +72,7 @@ def test_markdown_tables_have_as_many_cells_in_every_row() -> None:
     tables = [line for line in lines if line.startswith("|")]
     cells = [line.replace("\\|", "").count("|") for line in tables]
     assert cells == [12] * 4
-    assert lines[0] == "`mrecordlog bench` on a machine; uvloop."
+    assert lines[0] == "`a command` on a machine; uvloop."
 
 
 def test_json_holds_all_there_is() -> None:

@@ -8,10 +8,11 @@ from functools import partial
 from statistics import median
 
 from mrecordlog_async.bench.drive import payloads
-from mrecordlog_async.bench.raw import FreshDisk
-from mrecordlog_async.bench.results import Point, Row, median_ratio
-from mrecordlog_async.bench.scale import Bench, Scale
-from mrecordlog_async.bench.subject import (
+from mrecordlog_async.options import KIB, MIB, PersistPolicy
+from tests.benchmarks.raw import FreshDisk
+from tests.benchmarks.results import Point, Row, median_ratio
+from tests.benchmarks.scale import Bench
+from tests.benchmarks.subject import (
     QUEUE,
     Caller,
     Round,
@@ -26,7 +27,6 @@ from mrecordlog_async.bench.subject import (
     raw_rate_of,
     subject,
 )
-from mrecordlog_async.options import KIB, MIB, PersistPolicy
 
 RECORD_BYTES = 100
 BATCH_RECORDS = 1_000
@@ -42,7 +42,7 @@ ONE_CALLER_SLICES = 5
 """One caller alternates with the raw disk this much more often: its ratio compares single syncs, which drift."""
 
 
-async def one_caller(bench: Bench[Scale]) -> list[Row]:
+async def one_caller(bench: Bench) -> list[Row]:
     """One coroutine appends 100 B: what a single `await append_record` costs on top of the disk."""
     scale = bench.scale
     async with raw_disk(bench) as raw, subject(bench, raw) as log:
@@ -56,7 +56,7 @@ async def one_caller(bench: Bench[Scale]) -> list[Row]:
     return [replace(_row("one-caller", "1 caller, 100 B", rounds, histogram=True), latency_ratio=slower)]
 
 
-async def many_callers(bench: Bench[Scale]) -> list[Row]:
+async def many_callers(bench: Bench) -> list[Row]:
     """From one coroutine to thousands, 100 B each, under every policy."""
     scale, rows = bench.scale, []
     async with raw_disk(bench) as raw:
@@ -76,7 +76,7 @@ async def many_callers(bench: Bench[Scale]) -> list[Row]:
     return rows
 
 
-async def sizes(bench: Bench[Scale]) -> list[Row]:
+async def sizes(bench: Bench) -> list[Row]:
     """16 coroutines with payloads from 100 B to 1 MiB."""
     scale, rows = bench.scale, []
     fresh = FreshDisk(bench.directory)
@@ -91,7 +91,7 @@ async def sizes(bench: Bench[Scale]) -> list[Row]:
     return rows
 
 
-async def batches(bench: Bench[Scale]) -> list[Row]:
+async def batches(bench: Bench) -> list[Row]:
     """`append_records` with 1,000 records per call."""
     scale, rows = bench.scale, []
     fresh = FreshDisk(bench.directory)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from mrecordlog_async.bench.latency import Latencies
+from tests.benchmarks.latency import Latencies
 
 
 @dataclass(frozen=True, slots=True)

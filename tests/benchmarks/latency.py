@@ -7,6 +7,8 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from mrecordlog_async.bench.figures import duration, quantile
+
 STEPS_PER_DECADE = 6
 BAR_CELLS = 40
 EIGHTHS = " ▏▎▍▌▋▊▉█"
@@ -30,19 +32,6 @@ class Latencies:
         ordered = sorted(seconds)
         p50, p90, p99, p999 = (quantile(ordered, fraction) for fraction in (0.5, 0.9, 0.99, 0.999))
         return cls(len(ordered), p50, p90, p99, p999, ordered[-1], tuple(_buckets(ordered)))
-
-
-def quantile(ordered: Sequence[float], fraction: float) -> float:
-    """Return the smallest of the ascending values that *fraction* of all values do not exceed."""
-    return ordered[max(math.ceil(fraction * len(ordered)) - 1, 0)]
-
-
-def duration(seconds: float) -> str:
-    """Return a time for people, three digits: 87.1 µs, 1.24 ms, 3.02 s."""
-    for factor, unit in ((1e6, "µs"), (1e3, "ms")):
-        if seconds * factor < 999.5:
-            return f"{_three_digits(seconds * factor)} {unit}"
-    return f"{_three_digits(seconds)} s"
 
 
 def draw(latencies: Latencies) -> Iterator[str]:
@@ -83,7 +72,3 @@ def _buckets(ordered: Sequence[float]) -> Iterator[tuple[float, int]]:
 
 def _step(seconds: float) -> int:
     return math.ceil(math.log10(max(seconds, 1e-9)) * STEPS_PER_DECADE - 1e-9)
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"

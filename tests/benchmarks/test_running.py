@@ -1,8 +1,4 @@
-"""Every workload once, with very few records: rows are complete, and what was acknowledged is in the files.
-
-The workloads themselves compare what was acknowledged with what another reader finds; here they must also notice a
-difference.
-"""
+"""How workloads are chosen and run: in their own process and directory, and with every record read back."""
 
 from __future__ import annotations
 
@@ -15,23 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.bench import suite
-from mrecordlog_async.bench.results import NotReadBackError, Row
-from mrecordlog_async.bench.scale import Bench, Scale
-from mrecordlog_async.bench.subject import check_read_back, raw_disk, subject
-from mrecordlog_async.bench.suite import WORKLOADS, Workload, chosen, run_all, run_workload
 from mrecordlog_async.options import MIB
+from tests.benchmarks import suite
+from tests.benchmarks.results import NotReadBackError, Row
+from tests.benchmarks.scale import Bench, Scale
+from tests.benchmarks.subject import check_read_back, raw_disk, subject
+from tests.benchmarks.suite import WORKLOADS, Workload, chosen, run_all
 
 TINY = Scale(seconds=0.01, rounds=1, callers=(1, 20), compared_callers=20, raw_bytes=1 * MIB)
-
-
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda workload: workload.name)
-def test_workload_ends_with_complete_rows(workload: Workload, tmp_path: Path) -> None:
-    """Each row has its figure or the reason for having none, and the directory is empty afterwards."""
-    rows = run_workload(workload, TINY, str(tmp_path))
-    assert rows
-    assert all(_is_complete(row) for row in rows)
-    assert os.listdir(tmp_path) == []
 
 
 def test_a_missing_directory_is_named_itself(tmp_path: Path) -> None:

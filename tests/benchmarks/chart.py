@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from xml.sax.saxutils import escape
 
-from mrecordlog_async.bench.results import Point
+from tests.benchmarks.results import Point
 
 WIDTH, HEIGHT = 720, 440
 LEFT, RIGHT, TOP, BOTTOM = 84, 132, 58, 62

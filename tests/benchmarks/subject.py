@@ -12,13 +12,13 @@ from statistics import median
 from typing import NamedTuple
 
 from mrecordlog_async.bench.drive import Append, Measurement, drive
-from mrecordlog_async.bench.latency import Latencies
-from mrecordlog_async.bench.raw import FreshDisk, RawDisk, RawMeasurement, RecordingFiles, without_padding
-from mrecordlog_async.bench.results import NotReadBackError
-from mrecordlog_async.bench.scale import Bench, Scale
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.options import GIB, Limits, PersistPolicy
 from mrecordlog_async.readonly import ReadOnlyLog
+from tests.benchmarks.latency import Latencies
+from tests.benchmarks.raw import FreshDisk, RawDisk, RawMeasurement, RecordingFiles, without_padding
+from tests.benchmarks.results import NotReadBackError
+from tests.benchmarks.scale import Bench
 
 LIMITS = Limits(memory_bytes=16 * GIB, disk_bytes=64 * GIB)
 QUEUE = "bench"
@@ -88,7 +88,7 @@ class Subject:
 
 
 @asynccontextmanager
-async def raw_disk(bench: Bench[Scale]) -> AsyncIterator[RawDisk]:
+async def raw_disk(bench: Bench) -> AsyncIterator[RawDisk]:
     """Create the raw disk's file, and remove it after the block."""
     raw = await asyncio.to_thread(RawDisk, bench.directory, bench.scale.raw_bytes)
     try:
@@ -99,7 +99,7 @@ async def raw_disk(bench: Bench[Scale]) -> AsyncIterator[RawDisk]:
 
 @asynccontextmanager
 async def subject(
-    bench: Bench[Scale],
+    bench: Bench,
     raw: RawDisk,
     name: str = "log",
     policy: PersistPolicy | None = None,

@@ -1,0 +1,54 @@
+"""The process: how long the event loop was blocked, how much memory it holds."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import time
+from types import TracebackType
+
+PROBE_SECONDS = 0.001
+
+
+class StallProbe:
+    """Measure the longest time the event loop was blocked while the block lasts.
+
+    A timer of one millisecond is set again and again; its delay is the stall. The figure includes the resolution of
+    the loop's clock (uvloop counts in milliseconds), so it is exact to 1 ms.
+    """
+
+    def __init__(self) -> None:
+        self.longest_seconds = 0.0
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._since = 0.0
+
+    def __enter__(self) -> StallProbe:
+        self._since = time.perf_counter()
+        self._timer = self._loop.call_later(PROBE_SECONDS, self._tick)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._note()
+
+    def _tick(self) -> None:
+        self._note()
+        self._timer = self._loop.call_later(PROBE_SECONDS, self._tick)
+
+    def _note(self) -> None:
+        now = time.perf_counter()
+        self.longest_seconds = max(self.longest_seconds, now - self._since - PROBE_SECONDS)
+        self._since = now
+
+
+def resident_bytes() -> int:
+    """Return the memory that the process holds now."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except FileNotFoundError:  # not Linux: only the peak is available; macOS counts it in bytes
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
