@@ -26,7 +26,8 @@ def core(session: nox.Session) -> None:
     """Run the tests of the log alone: no Spark, no browser, no benchmarks."""
     session.install("-e", ".[dev]")
     rooms = ["engine", "format", "memory", "recovery", "storage", "faults", "maintenance", "client", "service"]
-    session.run("pytest", "-n", "auto", "--dist", "loadfile", *(f"tests/{room}" for room in rooms), "tests/test_log.py")
+    paths = [*(f"tests/{room}" for room in rooms), "tests/test_log.py"]
+    session.run("pytest", "-n", "auto", "--dist", "loadfile", "--both-loops", *paths)
 
 
 @nox.session(python=PYTHONS[1:])

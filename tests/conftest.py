@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import hypothesis
 import pytest
@@ -71,11 +72,35 @@ HANGS_AFTER_SECONDS = 1_200
 
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]
+LOOPS: dict[str, LoopFactory] = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+
+BOTH_LOOPS = (
+    "client/test_transport.py",
+    "engine/test_letting_go.py",
+    "engine/test_straight.py",
+    "engine/test_tail.py",
+    "engine/test_thread.py",
+    "faults/test_loop_end.py",
+    "service/test_limits.py",
+    "service/test_security.py",
+    "service/test_server.py",
+    "service/test_tls.py",
+)
+"""Files whose tests run on both loops each time: what they test uses the loop's own transports, timers or end."""
 
 
-def pytest_asyncio_loop_factories(config: pytest.Config) -> dict[str, LoopFactory]:
-    """Run every async test on the standard loop and on uvloop."""
-    factories: dict[str, LoopFactory] = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, LoopFactory]:
+    """Run an async test on the standard loop or on uvloop, always on the same one of them; on both where they differ.
+
+    `--both-loops` runs all of them on both, as every night.
+    """
+    factories = LOOPS
+    marker = item.get_closest_marker("asyncio")
+    chosen = marker is not None and "loop_factories" in marker.kwargs
+    everywhere = config.getoption("--both-loops") or item.path in map(Path(__file__).parent.joinpath, BOTH_LOOPS)
+    if not chosen and not everywhere:
+        name = sorted(LOOPS)[crc32(item.nodeid.encode()) % len(LOOPS)]
+        factories = {name: LOOPS[name]}
     if config.getoption("--eager-tasks"):
         return {name: eager(factory) for name, factory in factories.items()}
     return factories
@@ -100,6 +125,7 @@ def eager_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Offer eager tasks. Let the suite run without pytest-timeout; a test that hangs then runs forever."""
+    parser.addoption("--both-loops", action="store_true", help="run each async test on the standard loop and on uvloop")
     parser.addoption("--eager-tasks", action="store_true", help="run tasks at once, up to their first wait")
     if not pluginmanager.hasplugin("timeout"):
         parser.addini("timeout", "seconds for one test")
