@@ -3,8 +3,8 @@
     pip install 'mrecordlog_async[server,spark,java]'
     python examples/spark_restore.py
 
-The copy to Parquet does not change the log. Loading it is exactly once: a second run, for example after a failure,
-stores nothing twice.
+The copy to a Delta table does not change the log. Loading it is exactly once: a second run, for example after a
+failure, stores nothing twice.
 """
 
 import asyncio
@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from mrecordlog_async import MultiRecordLog, ReadOnlyLog
@@ -59,10 +60,11 @@ def contents(directory: Path) -> Contents:
 
 
 def run(session: SparkSession, place: Path) -> tuple[Contents, Contents]:
-    """Copy a log to Parquet, lose it, restore it; return its contents before and after."""
+    """Copy a log to a table, lose it, restore it; return its contents before and after."""
     asyncio.run(write(place / "wal"))
     before = contents(place / "wal")
-    session.read.format("mrecordlog").load(str(place / "wal")).write.parquet(str(place / "copy"))
+    rows = session.read.format("mrecordlog").load(str(place / "wal"))
+    write_deltalake(str(place / "copy"), rows.toArrow())
     shutil.rmtree(place / "wal")
     with served(place / "wal") as url:
         for _ in range(2):

@@ -32,7 +32,7 @@ from mrecordlog_async.cli.commands import (
     inspect,
     lake,
     load,
-    load_parquet,
+    load_table,
     ls,
     repair,
     serve,
@@ -84,7 +84,7 @@ GROUPS: tuple[tuple[str, tuple[CommandModule, ...]], ...] = (
     ("Look into a log", (inspect, verify)),
     ("Back up and repair", (snapshot, repair)),
     ("Move queues between logs", (dump, load, import_quickwit, export_quickwit)),
-    ("Move queues into a lake, with Spark", (drain, lake, load_parquet)),
+    ("Move queues into a lake, with Spark", (drain, lake, load_table)),
     ("Try it out", (demo, bench, completion)),
 )
 """Every command, in the order that `--help` shows."""

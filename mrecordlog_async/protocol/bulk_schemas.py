@@ -130,7 +130,7 @@ class PlanRequest(Request, frozen=True):
         max_bytes: Limit for the payload bytes of the whole plan; null sets none.
         piece_records: Cut each range into pieces of about this many records, for readers that work in parallel.
         piece_bytes: Cut each range into pieces of about this many payload bytes.
-        tails: Return a digest of the last record of each range.
+        tails: Has no effect; 0.2.0 returned a digest of the last record of each range.
         times: Return when the first record of each range was stored.
         opening: The opening from the list of queues; 409 "reopened" if the log was opened again since.
     """
@@ -176,8 +176,7 @@ class QueuePlan(Response, frozen=True, gc=False):
         records: Number of records in the range.
         bytes: Their payload bytes.
         pieces: Parts that cover exactly this range, if a piece size was requested.
-        tail: CRC-32C of position (u64, little endian) and payload of the last record in the range, if requested; null
-            if the range is empty.
+        tail: Always null; see `tails` of the request.
         ended: Next position of the requested incarnation when it was deleted; null if it exists or if that is unknown.
         time: When the first record in the range was stored, in UTC, if requested; null if the range is empty, or was
             truncated or deleted while the plan was made.

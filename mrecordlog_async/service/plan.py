@@ -13,8 +13,6 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from crc32c import crc32c
-
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.reads import QueueReader
 from mrecordlog_async.model import QueueSummary, Run
@@ -51,13 +49,12 @@ class Available:
 
 @dataclass(slots=True)
 class Taken:
-    """What a plan covers of one queue. tail: digest of the last record."""
+    """What a plan covers of one queue."""
 
     stop: int
     records: int = 0
     bytes: int = 0
     pieces: list[Piece] = field(default_factory=list)
-    tail: int | None = None
 
 
 class Planner:
@@ -150,9 +147,8 @@ class Planner:
             taken.records,
             taken.bytes,
             taken.pieces,
-            taken.tail,
-            available.ended,
-            self._time(available),
+            ended=available.ended,
+            time=self._time(available),
         )
 
     def _time(self, available: Available) -> datetime | None:
@@ -167,14 +163,8 @@ class Planner:
         request = self._request
         whole = available.records <= records_max and available.bytes <= bytes_max
         cutter = Cutter(available.start, request)
-        if whole and not cutter.wanted and (not request.tails or not available.records):
+        if whole and not cutter.wanted:
             return Taken(available.stop, available.records, available.bytes)
-        if (
-            whole
-            and not cutter.wanted
-            and (last := self._log.runs(available.requested.queue, available.stop - 1, available.stop))
-        ):
-            return Taken(available.stop, available.records, available.bytes, tail=digest(last[-1], 1))
         return await self._walk(available, records_max, bytes_max, cutter)
 
     async def _walk(self, available: Available, records_max: int, bytes_max: int, cutter: Cutter) -> Taken:
@@ -186,7 +176,6 @@ class Planner:
             if count:
                 await self._cut(cutter, run, count)
                 taken.records, taken.bytes = taken.records + count, taken.bytes + size
-                taken.tail = digest(run, count) if self._request.tails else None
             if count < run.record_count:
                 taken.stop = run.first_position + count if count else cutter.next_position
                 break
@@ -233,17 +222,6 @@ def has_moved(log: QueueReader, available: Available) -> bool:
     return summary.id != available.summary.id or summary.first_position > max(
         available.start, available.summary.first_position
     )
-
-
-def digest(run: Run, count: int) -> int:
-    """Return the CRC-32C of position and payload of record number *count* of *run*, counted from 1.
-
-    Readers compare it because a log that was restored from an older copy may assign a position twice.
-    """
-    position = run.first_position + count - 1
-    ends = memoryview(run.offsets).cast("i")
-    payload = memoryview(run.payload)[ends[count - 1] : ends[count]]
-    return crc32c(payload, crc32c(position.to_bytes(8, "little")))
 
 
 def split_limit(wanted: Sequence[int], limit: int | None) -> list[int]:

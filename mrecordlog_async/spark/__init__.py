@@ -23,16 +23,14 @@ One service, without pyspark or pyarrow:
 
 The jobs around it:
 
-    drain           from logs to a lake, exactly once          drain_query     its streaming query
-    drain_delta     the same into a Delta table                drain_steps     what both do around the query
-    drain_progress  what it reports                            preflight       its settings; what it refuses to start
-    refusal         a detected loss stays refused              batches         Spark's own files about batches
-    identity        which checkpoint owns an output            delta/          Delta tables, one transaction per batch
-    release         which batches are proven to be stored      truncation      what is proven leaves the log
-    ledger          the file that records both                 columns         columns from JSON payloads
-    lake            the directories of output and checkpoint   shared_storage  whether every machine sees the output
+    drain           from logs to a table, exactly once         drain_query     its streaming query
+    drain_progress  what it reports                            drain_steps     what it does around the query
+    refusal         a detected loss stays refused              preflight       its settings; what it refuses to start
+    identity        the query of a checkpoint                  batches         Spark's own files about batches
+    columns         columns from JSON payloads                 delta/          Delta tables, one transaction per batch
+    lake            directories of tables and checkpoints      shared_storage  whether every machine sees the table
     local_lake      on a disk of this machine                  hadoop_lake     on any other file system
-    load            from Parquet into a log                    job_command     what both commands share
+    load            from a table into a log                    job_command     what both commands share
     arguments       their command lines                        consumer/       a stream acknowledges, or truncates
     drain_metrics   metrics of a drain for Prometheus          lag             how far it is behind
     kept            which queues keep records for a consumer
@@ -51,7 +49,6 @@ Decided here, and why:
 * A queue that is not in the checkpoint yet is **enrolled** first: its position enters the checkpoint in a batch
   without its records. It is read from the next batch on, because only a position in the checkpoint can be replayed.
 * With the option `truncate` or `consumer` the source releases what a checkpoint has committed, in `latestOffset` as
-  well as in `commit`: Spark calls `commit` one batch late, and never for the last one. A drain into a Delta table uses
-  one of them. One into Parquet files does not: it truncates what it has read back from its output (`release`).
+  well as in `commit`: Spark calls `commit` one batch late, and never for the last one. A drain uses one of them.
 * Importing this package needs neither Spark nor Arrow nor Java; `source` needs pyspark, `blocks` needs pyarrow.
 """

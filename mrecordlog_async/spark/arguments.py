@@ -36,8 +36,8 @@ def add_load_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("url", metavar="URL", help="service to load into: http://host:port")
     parser.add_argument(
         "source",
-        metavar="SOURCE",
-        help="Delta table on this machine, or directory of Parquet files, with the columns queue, position and payload",
+        metavar="TABLE",
+        help="Delta table on this machine, with the columns queue, position and payload",
     )
     parser.add_argument("--from-server", metavar="NAME", help="load only rows of this server")
     parser.add_argument(
@@ -59,8 +59,7 @@ def _add_places(parser: argparse.ArgumentParser) -> None:
         "--output",
         required=True,
         metavar="PATH",
-        help="the Delta table: a directory, or s3://…, gs://…, az://…; with --format parquet, a directory on any file "
-        "system that Spark supports",
+        help="the Delta table: a directory, or s3://…, gs://…, az://…",
     )
     parser.add_argument("--checkpoint", required=True, metavar="DIR", help="directory of the checkpoint of this output")
 
@@ -77,18 +76,11 @@ def _add_times(parser: argparse.ArgumentParser) -> None:
 
 def _add_layout(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--format",
-        choices=("delta", "parquet"),
-        default="delta",
-        metavar="FORMAT",
-        help="delta (default): a Delta table, one transaction per batch; parquet: files of Spark's own sink",
-    )
-    parser.add_argument(
         "--partition-by",
         default="",
         metavar="COLUMNS",
-        help="columns by which the output is partitioned: server, queue; a table also by date, the day on which "
-        "records were stored: date,queue",
+        help="columns by which the table is partitioned: server, queue, or date, the day on which records were stored: "
+        "date,queue",
     )
     parser.add_argument(
         "--target-file-bytes",
@@ -200,11 +192,6 @@ def _add_exceptions(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="LOG",
         help="remove a log that is lost from the checkpoint, by its id or at least 8 digits of it; may be repeated",
-    )
-    parser.add_argument(
-        "--adopt-output",
-        action="store_true",
-        help="use an output that does not name its checkpoint; only safe if this checkpoint wrote all of it",
     )
     parser.add_argument(
         "--shared-paths",

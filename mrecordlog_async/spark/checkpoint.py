@@ -10,10 +10,7 @@ If the server was found by a DNS name, `origin` is what the options call that na
 
 Entries of logs and queues that are not configured or subscribed any more stay, so that reading continues there.
 
-Older offsets are still read. Version 2 has `{"servers": {"a": {"log": "4f…", "openings": {"7c…": {"orders": [id, next,
-tail]}}}}}`: each position has the service's opening under which it was checked, and a digest of the last record that
-was read. These marks stay in `openings` of a log's entry until the log has been listed and compared with them. A server
-without a log id, as in a checkpoint that was made from a table, has the key `server:a` until it is listed.
+A server without a log id, as in a checkpoint that was made from a table, has the key `server:a` until it is listed.
 """
 
 from __future__ import annotations
@@ -25,7 +22,6 @@ from typing import Any, NamedTuple
 from mrecordlog_async.errors import RecordLogError
 
 VERSION = 3
-OLDEST_VERSION = 2
 
 Offset = dict[str, dict[str, list[int]]]
 """log → queue → [queue id, next position to read]."""
@@ -42,18 +38,6 @@ class At(NamedTuple):
 
     opening: str
     batch: int
-
-
-class Mark(NamedTuple):
-    """What version 2 noted of a position.
-
-    Attributes:
-        opening: the opening of the log's service at that time.
-        tail: digest of the record before the position; None if that record was not read.
-    """
-
-    opening: str
-    tail: int | None = None
 
 
 def named(server: str) -> str:
@@ -74,36 +58,29 @@ class Checkpoint:
         positions: log → queue → [queue id, next position to read].
         servers: log → the server's name under which it was last read.
         at: log → the state that its positions belong to.
-        marks: log → queue → mark, of positions that come from version 2 and are not compared yet.
         origins: log → what the options call the DNS name by which its server was found; only for such logs.
     """
 
     positions: Offset = field(default_factory=dict)
     servers: dict[str, str] = field(default_factory=dict)
     at: dict[str, At] = field(default_factory=dict)
-    marks: dict[str, dict[str, Mark]] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def decode(cls, offset: Mapping[str, Any]) -> Checkpoint:
-        """Parse what `encode` returned, or version 2, or {} for the start. Raises CheckpointError."""
+        """Parse what `encode` returned, or {} for the start. Raises CheckpointError."""
         found = cls()
         if not offset:
             return found
         version = offset.get("version", 1)
-        if version not in (OLDEST_VERSION, VERSION):
+        if version != VERSION:
             raise CheckpointError(
-                f"the checkpoint holds offsets of version {version!r}, this package reads versions {OLDEST_VERSION} "
-                f"and {VERSION}: continue with the package that wrote it, or start with a new checkpoint and a new "
-                "output"
+                f"the checkpoint holds offsets of version {version!r}, this package reads version {VERSION}: continue "
+                "with the package that wrote it, or start with a new checkpoint and a new output"
             )
         try:
-            if version == VERSION:
-                for log, entry in offset["logs"].items():
-                    found._add(log, entry)
-            else:
-                for server, entry in offset["servers"].items():
-                    found._add_server(server, entry)
+            for log, entry in offset["logs"].items():
+                found._add(log, entry)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(
                 f"an offset in the checkpoint is damaged ({error!r}): restore the checkpoint, or start with a new "
@@ -112,30 +89,14 @@ class Checkpoint:
         return found
 
     def _add(self, log: str, entry: Mapping[str, Any]) -> None:
+        if entry.get("openings"):
+            raise ValueError("it has positions of a version before 0.2.0: run the query once with 0.2.0")
         self.servers[log] = entry["server"]
         if entry["at"] is not None:
             self.at[log] = At(*entry["at"])
         if "origin" in entry:
             self.origins[log] = entry["origin"]
         self.positions[log] = {queue: [queue_id, at] for queue, (queue_id, at) in entry["queues"].items()}
-        self._add_marked(log, entry.get("openings", {}))
-
-    def _add_server(self, server: str, entry: Mapping[str, Any]) -> None:
-        """Add an entry of version 2, whose keys are the names of servers."""
-        log = entry["log"] or named(server)
-        self.servers.setdefault(log, server)
-        self._add_marked(log, entry["openings"])
-
-    def _add_marked(self, log: str, openings: Mapping[str, Any]) -> None:
-        positions = self.positions.setdefault(log, {})
-        for opening, queues in openings.items():
-            for queue, (queue_id, position, *tail) in queues.items():
-                known = positions.get(queue)
-                if known is not None and known[0] == queue_id and known[1] >= position:
-                    continue  # version 2 may name a log twice: both were read by this query
-                positions[queue] = [queue_id, position]
-                if opening:  # none: the position was not read from a log, but from a table (`delta.resume`)
-                    self.marks.setdefault(log, {})[queue] = Mark(opening, *tail)
 
     def next_positions(self) -> dict[str, dict[str, int]]:
         """Return server → queue → next position to read."""
@@ -155,7 +116,6 @@ class Checkpoint:
             {log: self.positions[log] for log in kept},
             {log: self.servers[log] for log in kept if log in self.servers},
             {log: self.at[log] for log in kept if log in self.at},
-            {log: self.marks[log] for log in kept if log in self.marks},
             {log: self.origins[log] for log in kept if log in self.origins},
         )
 
@@ -164,14 +124,6 @@ class Checkpoint:
         return {"version": VERSION, "logs": {log: self._encoded(log) for log in sorted(self.positions)}}
 
     def _encoded(self, log: str) -> dict[str, Any]:
-        at, marks = self.at.get(log), self.marks.get(log, {})
-        positions = self.positions[log]
-        queues = {queue: positions[queue] for queue in sorted(positions) if queue not in marks}
-        openings: dict[str, dict[str, list[int]]] = {}
-        for queue, (opening, tail) in sorted(marks.items()):
-            position = self.positions[log].get(queue)
-            if position is not None:
-                openings.setdefault(opening, {})[queue] = [*position] if tail is None else [*position, tail]
+        at, queues = self.at.get(log), dict(sorted(self.positions[log].items()))
         entry = {"server": self.servers.get(log, ""), "at": at and list(at), "queues": queues}
-        entry |= {"origin": self.origins[log]} if log in self.origins else {}
-        return entry | ({"openings": dict(sorted(openings.items()))} if openings else {})
+        return entry | ({"origin": self.origins[log]} if log in self.origins else {})

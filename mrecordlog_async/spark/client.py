@@ -211,7 +211,6 @@ class ServiceClient:
         bytes_max: int | None = None,
         piece_records: int | None = None,
         piece_bytes: int | None = None,
-        tails: bool = False,
         times: bool = False,
         opening: str | None = None,
         log: str = "",
@@ -224,7 +223,6 @@ class ServiceClient:
             bytes_max: limit in payload bytes, shared by all queues.
             piece_records: about how many records one piece holds.
             piece_bytes: about how many payload bytes one piece holds.
-            tails: also request the digest of each range's last record.
             times: also request when each range's first record was stored.
             opening: refuse the request unless this is still the log's opening.
             log: refuse the request unless the service has this log; "" for any.
@@ -234,7 +232,7 @@ class ServiceClient:
         """
         asked = _present({"max_records": records_max, "max_bytes": bytes_max, "opening": opening or None})
         asked |= _present({"piece_records": piece_records, "piece_bytes": piece_bytes})
-        asked |= _present({"tails": tails or None, "times": times or None})
+        asked |= _present({"times": times or None})
         named = [_present(start._asdict()) for start in starts]
         assert len(named) <= QUEUES_AT_ONCE or records_max is bytes_max is None, "limits are shared by one request"
         found: list[QueuePlan] = []

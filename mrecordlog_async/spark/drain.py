@@ -1,9 +1,12 @@
-"""The exactly-once job from logs to a lake: `mrecordlog drain`, or `python -m mrecordlog_async.spark drain`.
+"""The exactly-once job from logs to a Delta table: `mrecordlog drain`, or `python -m mrecordlog_async.spark drain`.
 
-The format decides how: `drain_delta` runs a drain into a Delta table, the default. Here are the drains into Parquet
-files: the data source reads, Spark's file sink and checkpoint write. Around them, in this order: `preflight` and
-`identity` decide whether the job may start, `release` checks what the last run left, and the query runs; meanwhile
-`release` proves each committed batch and then truncates the log up to its end. `refusal` records a loss.
+Each batch is one transaction of the table, identified by its content (`delta`). In this order: `preflight` and `delta`
+decide whether the job may start, `delta.confirm` settles what the last run left, and the query runs. `refusal` records
+a loss.
+
+What a batch with a commit file holds is durable in the table: the sink returns only then, and Spark writes the commit
+file after it. So the data source may truncate, or acknowledge, whatever the checkpoint has committed, once the
+checkpoint is synced, and nothing is read back.
 """
 
 from __future__ import annotations
@@ -17,12 +20,13 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from mrecordlog_async.spark import refusal
-from mrecordlog_async.spark.batches import Batches
+from mrecordlog_async.spark.batches import COMMITS, Batches, newest
 from mrecordlog_async.spark.checkpoint import Offset
-from mrecordlog_async.spark.drain_delta import run_delta
+from mrecordlog_async.spark.columns import parsed_schema, with_columns, with_day
+from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.drain_metrics import metrics_served
 from mrecordlog_async.spark.drain_progress import Progress, Summary
-from mrecordlog_async.spark.drain_query import ending, follow, start_query
+from mrecordlog_async.spark.drain_query import ending, follow, source_rows, started
 from mrecordlog_async.spark.drain_steps import (
     accepted,
     held_back,
@@ -32,10 +36,9 @@ from mrecordlog_async.spark.drain_steps import (
     refuse_unreached,
     remaining,
     remembering,
-    reread,
 )
 from mrecordlog_async.spark.fleet import Fleet
-from mrecordlog_async.spark.identity import claim
+from mrecordlog_async.spark.identity import RefusedError, query_of, refuse_parquet
 from mrecordlog_async.spark.job_command import (
     Report,
     Stop,
@@ -47,13 +50,16 @@ from mrecordlog_async.spark.job_command import (
 from mrecordlog_async.spark.lake import Lake
 from mrecordlog_async.spark.local_lake import LocalLake
 from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.preflight import DELTA, PARQUET, DrainJob, LakeFiles, refuse_unsafe
-from mrecordlog_async.spark.release import Release
+from mrecordlog_async.spark.preflight import DrainJob, LakeFiles, refuse_unsafe
 from mrecordlog_async.spark.session import job_session
 from mrecordlog_async.spark.shared_storage import marked
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from deltalake import Schema
+    from pyspark.sql import DataFrame, SparkSession
+
+    from mrecordlog_async.spark.delta.place import Place
+    from mrecordlog_async.spark.delta.sink import SinkOptions
 
 
 def run_drain(
@@ -77,96 +83,152 @@ def run_drain(
         RefusedError: the job would lose data or cannot run; nothing was started.
         ServiceDownError: a service could not be reached.
         JobFailedError: the query failed; what it had committed is kept, and the next run continues there.
-        ProofError: Parquet files do not hold what the log delivered; nothing more is truncated.
-        LogWentBackError: a log is older than the checkpoint; nothing more is truncated.
         SyncFailedError: the output could not be synced; nothing more is truncated.
     """
     files = LakeFiles(session)
-    if job.format == DELTA:
-        return run_delta(session, job, files, report, stopped)
-    local = files.is_local(job.output) or files.is_local(job.checkpoint)
-    refuse_unsafe(job, local=local, master=session.sparkContext.master or "")
-    if job.format != PARQUET:
-        return _run_unproven(session, job, report, stopped)
-    checkpoint, output = files.open(job.checkpoint), files.open(job.output)
+    place = _place(job)
+    from mrecordlog_async.spark.delta.start import refuse_inside  # after the look whether delta-rs is installed
+
+    # The checkpoint may be local on a cluster: only the driver writes there.
+    refuse_unsafe(job, local=place.path is not None, master=session.sparkContext.master or "")
+    checkpoint = files.open(job.checkpoint)
     try:
-        with files.locked([checkpoint, output]):
-            return _run_proven(session, job, checkpoint, output, report, stopped)
+        refuse_inside(place, checkpoint.path)
+        with files.locked([checkpoint]):
+            return _run(session, job, place, checkpoint, report, stopped)
     finally:
         checkpoint.close()
-        output.close()
 
 
-def _run_proven(
+def _place(job: DrainJob) -> Place:
+    try:
+        from mrecordlog_async.spark.delta.place import Place, local_path
+        from mrecordlog_async.spark.delta.table import Table  # noqa: F401  # whether delta-rs is installed
+    except ImportError as error:
+        raise RefusedError(
+            f"a drain into a Delta table needs the package {error.name}: pip install 'mrecordlog_async[spark]'"
+        ) from None
+    place = Place(local_path(job.output) or job.output, job.storage_options)
+    if place.is_misread:
+        raise RefusedError(
+            f"delta-rs would put the table somewhere else than {place.path}: choose a path without % and \\"
+        )
+    return place
+
+
+def _run(
     session: SparkSession,
     job: DrainJob,
+    place: Place,
     checkpoint: Lake,
-    output: Lake,
     report: Report,
     stopped: Callable[[], bool],
 ) -> Summary:
-    options, batches = Options.parse(job.source_options()), Batches(checkpoint, output)
-    fleet = Fleet(impatient(options))
-    release, begun = Release(batches, fleet, truncate=job.truncate), time.monotonic()
+    from mrecordlog_async.spark.delta.confirm import confirm
+    from mrecordlog_async.spark.delta.sink import FORMAT, DeltaSink
+    from mrecordlog_async.spark.delta.start import prepare, repair
 
-    def refuse(report: Report) -> None:
-        refuse_unreached(options, batches)
-        refuse_missing(job, options, fleet, newest_position(batches), report)
-
-    def check() -> None:
-        refuse(lambda line: None)  # it is reported below
-
+    refuse_parquet(checkpoint)
+    synced = checkpoint.path if isinstance(checkpoint, LocalLake) else None
+    options = Options.parse(job.source_options())
+    begun, progress, fleet = time.monotonic(), Progress(), Fleet(impatient(options))
+    batches = Batches(checkpoint)
     try:
-        claim(checkpoint, output, job.partition_by, adopt=job.adopt_output, check=check)
-        again = _recover(job, batches, release, fleet, report)
-        refuse(report)
-        progress = Progress()
+        query_id = query_of(checkpoint)
+        sink, columns = _sink(session, job, place, synced, query_id)
+        for line in repair(checkpoint, place):
+            report(line)
+        position = newest_position(batches)
+
+        def check_services() -> None:
+            refuse_unreached(options, batches)
+            refuse_missing(job, options, fleet, position, report)
+
+        for line in prepare(checkpoint, place, columns, job.partition_by, query_id, check_services):
+            report(line)
+        for line in confirm(checkpoint, place, query_id, options):
+            report(line)
+        again = refusal.check(checkpoint, accepted(job), position)
+        session.dataSource.register(DeltaSink)
         with (
             metrics_served(job.metrics, progress, batches, options, report),
             remembering(checkpoint),
-            _marker(job, output) as marker,
+            _marker(job, place) as marker,
         ):
-            release.refuse_older_logs()
-            release.advance()
-            query = start_query(session, job, job.source_options(marker, again))
+            given = _source_options(job, synced, again, query_id, marker)
+            rows = _columns(job, source_rows(session, given))
+            query = started(session, job, rows.writeStream.format(FORMAT).options(**sink.encode()))
             with ending(query, stopped):
-                follow(query, progress, report, stopped, release.advance)
-            release.finish()
+                follow(query, progress, report, stopped)
+        if job.truncate:
+            _release_rest(given, batches, report)
         left, down = remaining(job, options, fleet, progress)
         held = held_back(fleet, batches)
     finally:
         fleet.close()
     seconds = time.monotonic() - begun
-    return Summary(release.full_batches, release.rows, seconds, left, down, verified=True, held=held)
+    return Summary(progress.batches, progress.records, seconds, left, down, verified=True, held=held)
 
 
-def _run_unproven(session: SparkSession, job: DrainJob, report: Report, stopped: Callable[[], bool]) -> Summary:
-    """Run a job whose output cannot be read back here; nothing is truncated."""
-    options = Options.parse(job.source_options())
-    begun, progress, fleet = time.monotonic(), Progress(), Fleet(options)
+def _sink(
+    session: SparkSession, job: DrainJob, place: Place, synced: str | None, query: str
+) -> tuple[SinkOptions, Schema]:
+    """Return where the rows go, and the table's columns. Raises RefusedError."""
+    from mrecordlog_async.spark.delta.parts import Layout
+    from mrecordlog_async.spark.delta.sink import SinkOptions
+
+    rows = _columns(job, source_rows(session, _source_options(job, synced, {}, query)))
+    sink = SinkOptions(place, Layout(job.partition_by, job.target_file_bytes), synced, _rest(job))
     try:
-        query = start_query(session, job, job.source_options())
-        with ending(query, stopped):
-            follow(query, progress, report, stopped)
-        left, down = remaining(job, options, fleet, progress)
+        return sink, sink.columns(rows.schema.json())
+    except ValueError as error:
+        raise RefusedError(f"a Delta table cannot store a column of --schema: {error}") from None
+
+
+def _columns(job: DrainJob, rows: DataFrame) -> DataFrame:
+    """Add the columns that the job derives from what the data source reads. Raises RefusedError."""
+    if job.schema is not None:
+        rows = with_columns(rows, job.schema)
+    return with_day(rows) if "date" in job.partition_by else rows
+
+
+def _rest(job: DrainJob) -> str | None:
+    """Return the columns that are parsed, if payloads are not stored."""
+    return parsed_schema(job.schema).json() if job.schema is not None and not job.payload else None
+
+
+def _marker(job: DrainJob, place: Place) -> AbstractContextManager[str | None]:
+    """Leave a marker in a table that every machine mounts; yield None for any other table."""
+    return marked(place.path) if job.shared_paths and place.path is not None else nullcontext()
+
+
+def _source_options(
+    job: DrainJob, synced: str | None, again: Offset, query: str, marker: str | None = None
+) -> dict[str, str]:
+    """Return the options of the data source, which releases what the checkpoint has committed."""
+    found = job.source_options(marker, again) | job.release_options(query)
+    return found | ({"syncDirs": json.dumps([synced])} if synced is not None else {})
+
+
+def _release_rest(options: dict[str, str], batches: Batches, report: Report) -> None:
+    """Release up to the last committed batch, which the data source does at the start of the next batch only."""
+    from mrecordlog_async.spark.consumer.holder import ConsumerLostError, ConsumerRefusedError
+    from mrecordlog_async.spark.stream import LogStreamReader
+
+    last = newest(batches.checkpoint, COMMITS)
+    end = batches.checkpoint_at(last) if last >= 0 and batches.is_committed(last) else None
+    if end is None:
+        return
+    # What this query took over at its start is its own; if another one has taken it since, that one keeps it.
+    given = options | ({"takeOver": "false"} if "takeOver" in options else {})
+    reader = LogStreamReader(impatient(Options.parse(given)))
+    reader.expect_kept()  # the query has logged it
+    try:
+        reader.commit(end.encode())
+    except (OSError, ServerDownError, ServiceRefusedError, ConsumerRefusedError, ConsumerLostError) as error:
+        report(f"what is stored was not released from the log: {error}; the next run does it")
     finally:
-        fleet.close()
-    return Summary(progress.batches, progress.records, time.monotonic() - begun, left, down)
-
-
-def _recover(job: DrainJob, batches: Batches, release: Release, fleet: Fleet, report: Report) -> Offset:
-    """Check what the last run left; return the positions of logs that went back, which are reread."""
-    found = release.recover(adopt=job.adopt_output)
-    if found:
-        report(found)
-    again = refusal.check(batches.checkpoint, accepted(job), newest_position(batches))
-    release.accept(again | reread(accepted(job), fleet, batches))
-    return again
-
-
-def _marker(job: DrainJob, output: Lake) -> AbstractContextManager[str | None]:
-    """Leave a marker in an output that every machine mounts; yield None for any other output."""
-    return marked(output.path) if job.shared_paths and isinstance(output, LocalLake) else nullcontext()
+        reader.stop()
 
 
 # The command.
@@ -210,7 +272,6 @@ def job_of(arguments: argparse.Namespace) -> DrainJob:
         output=arguments.output.rstrip("/"),
         checkpoint=arguments.checkpoint.rstrip("/"),
         every_seconds=arguments.every,
-        format=arguments.format,
         truncate=not arguments.no_truncate,
         consumer=arguments.consumer,
         take_over=arguments.take_over,
@@ -222,6 +283,5 @@ def job_of(arguments: argparse.Namespace) -> DrainJob:
         payload=not arguments.no_payload,
         storage_options=dict(arguments.storage_option),
         accept_went_back=arguments.accept_went_back,
-        adopt_output=arguments.adopt_output,
         options=options,
     )

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mrecordlog_async.spark import refusal
 from mrecordlog_async.spark.drain_progress import Progress
-from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.job_command import JobFailedError, Report
-from mrecordlog_async.spark.preflight import COPIES, DrainJob
+from mrecordlog_async.spark.preflight import DrainJob
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,9 +25,6 @@ STOP_SECONDS = 30.0
 IDLE_REPORTS = "spark.sql.streaming.noDataProgressEventInterval"
 """Spark's setting: how long it reports nothing while there are no records. A query reads it when it starts."""
 
-QUEUE_NAME_BYTES = 80
-"""Longer queue names are shortened in directory names, which have at most 255 bytes with their escapes."""
-
 
 def source_rows(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
     """Return the stream of rows that the data source reads with *options*."""
@@ -36,28 +32,14 @@ def source_rows(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
     return session.readStream.format("mrecordlog").options(**options).load()
 
 
-def start_query(session: SparkSession, job: DrainJob, options: Mapping[str, str]) -> StreamingQuery:
-    """Start the query that stores what the data source reads with *options* as files of the job's format.
-
-    Raises:
-        RefusedError: Spark does not have the job's format.
-        JobFailedError: Java refused the query.
-    """
-    rows = _with_copies(source_rows(session, options), job.partition_by)
-    writer = rows.writeStream.format(job.format).option("path", job.output)
-    if job.partition_by:
-        writer = writer.partitionBy(*(COPIES[column] for column in job.partition_by))
-    return started(session, job, writer)
-
-
 def started(session: SparkSession, job: DrainJob, writer: DataStreamWriter) -> StreamingQuery:
-    """Start *writer* with the job's checkpoint and trigger. Raises RefusedError, JobFailedError."""
+    """Start *writer* with the job's checkpoint and trigger. Raises JobFailedError."""
     writer = writer.option("checkpointLocation", job.checkpoint).outputMode("append")
     if job.every_seconds is not None:
         writer = writer.trigger(processingTime=f"{round(job.every_seconds * 1_000)} milliseconds")
-        with _explained(job):
+        with _explained():
             return writer.start()
-    with _explained(job), _idle_reports(session):
+    with _explained(), _idle_reports(session):
         return writer.trigger(availableNow=True).start()
 
 
@@ -78,32 +60,15 @@ def _with_parallelism(session: SparkSession, options: Mapping[str, str]) -> Mapp
     return {"parallelism": str(session.sparkContext.defaultParallelism), **options}
 
 
-def _with_copies(frame: DataFrame, columns: tuple[str, ...]) -> DataFrame:
-    """Add the columns that directories are named after: shortened copies; the original columns are kept."""
-    from pyspark.sql.functions import expr
-
-    for column in columns:
-        short = f"concat(substring({column}, 1, 20), '~', md5({column}))"
-        name = f"if(octet_length({column}) > {QUEUE_NAME_BYTES}, {short}, {column})"
-        frame = frame.withColumn(COPIES[column], expr(name))
-    return frame
-
-
 @contextmanager
-def _explained(job: DrainJob) -> Iterator[None]:
-    """Replace Java's error for a format that is not installed by one sentence."""
+def _explained() -> Iterator[None]:
+    """Replace Java's error by one sentence."""
     from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has none
 
     try:
         yield
     except Py4JJavaError as error:
-        text = str(error.java_exception)
-        if "ClassNotFoundException" in text or "DATA_SOURCE_NOT_FOUND" in text:
-            raise RefusedError(
-                f"the format {job.format!r} is not installed in Spark; add its jar (spark.jars.packages), or use "
-                "--format delta or parquet, which need none"
-            ) from None
-        raise JobFailedError(text.partition("\n")[0]) from error
+        raise JobFailedError(str(error.java_exception).partition("\n")[0]) from error
 
 
 def follow(
@@ -111,12 +76,10 @@ def follow(
     progress: Progress,
     report: Report,
     stopped: Callable[[], bool],
-    advance: Callable[[], object] = lambda: None,
 ) -> None:
-    """Report the query's batches until it ends, or until *stopped* returns True. advance: called every second."""
+    """Report the query's batches until it ends, or until *stopped* returns True."""
     last = -1
     while not query.awaitTermination(POLL_SECONDS):
-        advance()
         latest = _noted(query, progress, report)
         if latest is not None and latest != last:
             last = latest

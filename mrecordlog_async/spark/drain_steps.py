@@ -1,4 +1,4 @@
-"""What a drain does around its query, whatever it writes to: queues that do not exist, losses, what is left."""
+"""What a drain does around its query: queues that do not exist, losses, what is left."""
 
 from __future__ import annotations
 
@@ -18,11 +18,10 @@ from mrecordlog_async.spark.job_command import JobFailedError, Report, cause_of
 from mrecordlog_async.spark.lake import Lake
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.preflight import DrainJob
-from mrecordlog_async.spark.truncation import LogWentBackError
 
 
 def impatient(options: Options) -> Options:
-    """Limit how long `release` waits between two batches: a server that hangs must delay neither others nor the end."""
+    """Limit how long the driver waits for a server: one that hangs must delay neither others nor the end."""
     return replace(options, timeout_seconds=min(options.timeout_seconds, 10.0), retries=min(options.retries, 1))
 
 
@@ -33,9 +32,6 @@ def remembering(checkpoint: Lake) -> Iterator[None]:
 
     try:
         yield
-    except LogWentBackError as error:
-        refusal.remember(checkpoint, str(error))
-        raise LogWentBackError(f"{error}. {refusal.advice(refusal.flag_for(str(error)))}") from None
     except PySparkException as error:
         text = str(error)
         if not refusal.is_loss(text):
@@ -92,15 +88,6 @@ def refuse_unreached(options: Options, batches: Batches) -> None:
         raise RefusedError(str(error)) from None
     finally:
         fleet.close()
-
-
-def reread(accepted: set[str], fleet: Fleet, batches: Batches) -> Offset:
-    """Return the positions, by server, of logs that went back and are reread because *accepted* has the flag for it."""
-    found = _standing(fleet, batches) if refusal.WENT_BACK in accepted else None
-    if found is None:
-        return {}
-    known, standing = found
-    return {standing.logs[log].server: known.positions[log] for log in standing.back}
 
 
 def held_back(fleet: Fleet, batches: Batches) -> dict[str, str]:

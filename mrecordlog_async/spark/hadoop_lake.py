@@ -1,4 +1,4 @@
-"""Output and checkpoint on a file system that Hadoop supports: hdfs://, s3a:// and others.
+"""A checkpoint on a file system that Hadoop supports: hdfs://, s3a:// and others.
 
 A file there is durable when it is closed, and there are no locks: `create` alone decides who may write.
 """
@@ -8,9 +8,6 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
-
-from mrecordlog_async.spark.lake import Contents, Held, UnreadableError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,12 +65,6 @@ class HadoopLake:
         for name in names:
             self._files.delete(self._at(f"{directory}/{name}"), False)
 
-    def holds(self, uri: str) -> bool:
-        """Return whether the file that a manifest names is in this directory."""
-        # Hadoop writes file:/a, Spark's manifest file:///a: the same path.
-        here, there = (text.replace(":///", ":/", 1) for text in (self.path, unquote(uri)))
-        return there.startswith(here.rstrip("/") + "/")
-
     def lock(self) -> None:
         """Do nothing: there are no locks here."""
 
@@ -82,27 +73,6 @@ class HadoopLake:
 
     def forget_cached(self, name: str) -> None:
         """Do nothing: reads do not go through this machine's page cache."""
-
-    def contents(self, files: Iterable[tuple[str, int]], *, whole: bool) -> Contents:
-        """Count the rows of Parquet *files*, (URI, size), by queue, with a Spark job. Raises UnreadableError."""
-        from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]  # it has none
-        from pyspark.errors import PySparkException
-        from pyspark.sql.functions import count, max, min  # noqa: A004  # Spark's names
-
-        known = list(files)
-        for uri, size in known:
-            at = self._fs.Path(self._java.java.net.URI(uri))
-            if not self._files.exists(at) or self._files.getFileStatus(at).getLen() != size:
-                raise UnreadableError(f"{uri} is missing or does not have the {size} bytes that the manifest states")
-        if not known:
-            return {}
-        paths = [self._fs.Path(self._java.java.net.URI(uri)).toString() for uri, _ in known]
-        try:
-            frame = self._session.read.parquet(*paths).groupBy("server", "queue")
-            rows = frame.agg(count("*"), min("position"), max("position")).collect()
-        except (PySparkException, Py4JJavaError) as error:
-            raise UnreadableError(str(error).partition("\n")[0]) from error
-        return {(row[0], row[1]): Held(row[2], row[3], row[4]) for row in rows}
 
     def close(self) -> None:
         """Do nothing."""

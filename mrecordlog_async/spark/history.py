@@ -88,14 +88,9 @@ def placed(known: Checkpoint, found: Mapping[str, Listed]) -> Checkpoint:
             owner = owners.get((queue, at[0]))
             log = owner or logs.get(server, key)
             moved.servers.setdefault(log, server)
-            positions, marks = moved.positions.setdefault(log, {}), moved.marks.setdefault(log, {})
-            if not _counts(at, positions.get(queue), owned=owner is not None):
-                continue
-            positions[queue] = at
-            marks.pop(queue, None)
-            if (mark := known.marks.get(key, {}).get(queue)) is not None:
-                marks[queue] = mark
-    moved.marks = {log: marks for log, marks in moved.marks.items() if marks}
+            positions = moved.positions.setdefault(log, {})
+            if _counts(at, positions.get(queue), owned=owner is not None):
+                positions[queue] = at
     return moved
 
 

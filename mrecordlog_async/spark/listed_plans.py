@@ -117,7 +117,7 @@ class ReadBefore:
         if records > PIECE_RECORDS or not 0 <= size <= PIECE_BYTES:
             return None
         piece = Range(queue, queue_id, position, stop, records, size)
-        return QueuePlan(queue, "ok", queue_id, position, stop, records, [piece], None, None, size)
+        return QueuePlan(queue, "ok", queue_id, position, stop, records, [piece], None, size)
 
     def _size_before(self, log: str, position: int, summary: QueueSummary) -> int | None:
         """Return the payload bytes of the retained records before *position*; None if they are not known."""

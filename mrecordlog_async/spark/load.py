@@ -1,4 +1,4 @@
-"""Parquet into a log, exactly once: `mrecordlog load-parquet`, or `python -m mrecordlog_async.spark load`.
+"""A Delta table into a log, exactly once: `mrecordlog load-table`, or `python -m mrecordlog_async.spark load`.
 
 Rows carry their position, so repeating a task or the whole job stores nothing twice. Use it to restore a log from what
 was drained, or to move a log: positions stay the same, and with them the progress of every consumer.
@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 from mrecordlog_async.model import POSITION_MAX
 from mrecordlog_async.spark.delta.place import LOG, local_path
 from mrecordlog_async.spark.fleet import Fleet
-from mrecordlog_async.spark.hadoop_lake import HadoopLake
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.job_command import failures_as_sentences, read_token
 from mrecordlog_async.spark.option_values import DEFAULT_SERVER
@@ -55,7 +54,7 @@ class Loaded:
 
     @property
     def rows(self) -> int:
-        """The number of rows in the files."""
+        """The number of rows in the table."""
         return self.stored + self.present + self.skipped + self.refused
 
     def line(self, seconds: float) -> str:
@@ -85,15 +84,14 @@ def run_load(
     token: str | None = None,
     skip_truncated: bool = False,
 ) -> Loaded:
-    """Store the rows of the Parquet files in *source* in the service at *url*, and count the outcomes.
+    """Store the rows of the table *source* in the service at *url*, and count the outcomes.
 
     The rows are counted before the first one is stored, against what the service lists at that time. If others write at
     the same time, the counts are inexact; nothing else is affected.
 
     Args:
         session: the Spark session that runs the job.
-        source: a Delta table on this machine, or a directory of Parquet files: with the columns queue, position and
-            payload, and optionally server.
+        source: a Delta table on this machine with the columns queue, position and payload, and optionally server.
         url: the service to load into, http://host:port.
         from_server: load only rows of this server.
         token: bearer token of the service.
@@ -103,8 +101,9 @@ def run_load(
         How many rows were stored, present, skipped and refused.
 
     Raises:
-        RefusedError: nothing was stored: a column is missing, the rows come from several servers, or the log has
-            truncated their positions and *skip_truncated* is not set. *from_server* needs the column server.
+        RefusedError: nothing was stored: there is no table, a column is missing, the rows come from several servers,
+            or the log has truncated their positions and *skip_truncated* is not set. *from_server* needs the column
+            server.
         ServerDownError, ServiceRefusedError: the service could not be reached, or refused a request.
     """
     rows = _rows(_frame(session, source), from_server)
@@ -131,12 +130,15 @@ _UNUSABLE = (
 
 
 def _frame(session: SparkSession, source: str) -> DataFrame:
-    """Read a Delta table, Parquet files or a directory of them. Raises RefusedError for a table that is elsewhere."""
+    """Read a Delta table. Raises RefusedError for anything else, and for a table that is elsewhere."""
     path = local_path(source)
     if path is None:
-        _refuse_table(session, source)
-    if path is None or not Path(path, LOG).is_dir():
-        return session.read.parquet(source)
+        raise RefusedError(f"{source} is not on a disk of this machine: copy the table to one")
+    if not Path(path, LOG).is_dir():
+        raise RefusedError(
+            f"{source} is not a Delta table. Rows of other files can be written with Spark: "
+            'frame.write.format("mrecordlog"), with the columns queue, position and payload'
+        )
     try:
         from mrecordlog_async.spark.delta.sink import FORMAT, DeltaSink
     except ImportError as error:
@@ -145,14 +147,6 @@ def _frame(session: SparkSession, source: str) -> DataFrame:
         ) from None
     session.dataSource.register(DeltaSink)
     return session.read.format(FORMAT).load(path)
-
-
-def _refuse_table(session: SparkSession, source: str) -> None:
-    """Raise RefusedError if *source* is a Delta table. Some of its files hold rows that it does not have any more."""
-    if HadoopLake(session, source).names(LOG):
-        raise RefusedError(
-            f"{source} is a Delta table on another file system: copy the table to a disk of this machine"
-        )
 
 
 def _bounds(options: Options) -> list[tuple[str, int, int]]:
@@ -210,7 +204,7 @@ def _rows(frame: DataFrame, from_server: str | None) -> DataFrame:
     missing = set(COLUMNS) - set(frame.columns)
     if missing:
         raise RefusedError(
-            f"the files have no column {', '.join(sorted(missing))}; a load needs queue, position and payload"
+            f"the table has no column {', '.join(sorted(missing))}; a load needs queue, position and payload"
         )
     if "server" in frame.columns:
         if from_server is not None:
@@ -219,12 +213,12 @@ def _rows(frame: DataFrame, from_server: str | None) -> DataFrame:
             found = [row[0] for row in frame.select("server").distinct().limit(2).collect()]
             if len(found) > 1:
                 raise RefusedError(
-                    f"the files hold rows of several servers ({found[0]!r}, {found[1]!r}, …), whose positions would "
+                    f"the table holds rows of several servers ({found[0]!r}, {found[1]!r}, …), whose positions would "
                     "collide: choose one with --from-server"
                 )
     elif from_server is not None:
         raise RefusedError(
-            f"the files have no column server, so there are no rows of server {from_server!r} to choose; leave out "
+            f"the table has no column server, so there are no rows of server {from_server!r} to choose; leave out "
             "--from-server to load all rows"
         )
     _refuse_recreated(frame)
@@ -241,9 +235,9 @@ def _refuse_recreated(frame: DataFrame) -> None:
     found = ends.where("one < two").first()
     if found is not None:
         raise RefusedError(
-            f"queue {found[0]!r} was deleted and created again, and the files hold rows of both (queue_id {found[1]} "
+            f"queue {found[0]!r} was deleted and created again, and the table holds rows of both (queue_id {found[1]} "
             f"and {found[2]}), whose positions would collide; nothing was stored. Copy the rows of one queue_id per "
-            "queue to other Parquet files, and load those"
+            "queue to another table, and load that"
         )
 
 

@@ -1,4 +1,4 @@
-"""Output and checkpoint on a disk of this machine.
+"""A table or a checkpoint on a disk of this machine.
 
 Files are read and written directly, because Spark never calls fsync and reads through the page cache: what a restart
 relies on is synced, and is read back from the medium.
@@ -15,15 +15,11 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from mrecordlog_async.spark.lake import (
     OWN,
-    Contents,
-    Held,
     LockedError,
     SyncFailedError,
-    UnreadableError,
     WriteFailedError,
 )
 from mrecordlog_async.storage.os_filesystem import drop_cache, full_sync
@@ -84,13 +80,6 @@ class LocalLake:
         if place.exists():
             sync_directory(place)
 
-    def holds(self, uri: str) -> bool:
-        """Return whether the file that a manifest names is in this directory, by this path or through a link."""
-        path = Path(unquote(urlsplit(uri).path))
-        return path.is_relative_to(self.path) or Path(os.path.realpath(path)).is_relative_to(
-            os.path.realpath(self.path)
-        )
-
     def lock(self) -> None:
         """Take the lock of this directory until `close`. Raises LockedError."""
         place = Path(self.path, OWN)
@@ -120,15 +109,6 @@ class LocalLake:
     def forget_cached(self, name: str) -> None:
         """Make the next read of a file come from the medium."""
         _forget_cached(str(Path(self.path, name)))
-
-    def contents(self, files: Iterable[tuple[str, int]], *, whole: bool) -> Contents:
-        """Count the rows of Parquet *files*, (URI, size), by queue. Raises UnreadableError."""
-        found: Contents = {}
-        for uri, size in files:
-            path = unquote(urlsplit(uri).path)
-            for queue, held in _rows_of(path, size, whole=whole):
-                found[queue] = found[queue].joined(held) if queue in found else held
-        return found
 
     def close(self) -> None:
         """Release the lock."""
@@ -198,31 +178,6 @@ def _forget_cached(path: str) -> None:
             drop_cache(handle)
         finally:
             os.close(handle)
-
-
-def _rows_of(path: str, size: int, *, whole: bool) -> Iterator[tuple[tuple[str, str], Held]]:
-    """Yield the queues of a Parquet file with their rows; one queue may be yielded several times."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        found = os.stat(path).st_size
-        if found != size:
-            raise UnreadableError(f"{path} has {found} bytes; the manifest says {size}")
-        if whole:
-            _forget_cached(path)
-        with pq.ParquetFile(path, read_dictionary=["server", "queue"]) as file:
-            columns = None if whole else ["server", "queue", "position"]
-            for batch in file.iter_batches(columns=columns):
-                rows = pa.table({name: batch[name] for name in ("server", "queue", "position")})
-                counted = rows.group_by(["server", "queue"], use_threads=False).aggregate(
-                    [("position", "count"), ("position", "min"), ("position", "max")]
-                )
-                for each in counted.to_pylist():
-                    held = Held(each["position_count"], each["position_min"], each["position_max"])
-                    yield (each["server"], each["queue"]), held
-    except (OSError, pa.ArrowException) as error:
-        raise UnreadableError(f"{path} cannot be read: {error}") from error
 
 
 def _flock(handle: int, path: str) -> None:

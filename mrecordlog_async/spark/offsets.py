@@ -23,9 +23,9 @@ from typing import TypeVar
 
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import QueueSummary
-from mrecordlog_async.spark.checkpoint import Mark, Offset
+from mrecordlog_async.spark.checkpoint import Offset
 from mrecordlog_async.spark.option_values import EARLIEST, LATEST, OptionError, Positions, Subscription
-from mrecordlog_async.spark.proof import Answers, Listed, went_back
+from mrecordlog_async.spark.proof import Listed, went_back
 
 K = TypeVar("K", bound=Hashable)
 
@@ -82,8 +82,7 @@ def check(
     start: Offset,
     surveys: Mapping[str, Listed],
     *,
-    marks: Mapping[str, Mapping[str, Mark]] | None = None,
-    answers: Mapping[str, Answers] | None = None,
+    ended: Mapping[str, Mapping[str, int | None]] | None = None,
     includes: Callable[[str], bool] = lambda queue: True,
     again: Offset | None = None,
 ) -> Checked:
@@ -96,16 +95,14 @@ def check(
     Args:
         start: the positions of the checkpoint.
         surveys: log → its listing; logs that could not be reached, or are held back, are missing.
-        marks: log → queue → what version 2 noted at the position.
-        answers: log → what was requested about its positions (see `proof`).
+        ended: log → queue → where the incarnation that is no longer listed ended (see `proof.gone`).
         includes: returns whether a queue is subscribed.
         again: positions whose queues are reread from their first record, because the log went back and was accepted.
     """
     checked = Checked(positions={log: dict(queues) for log, queues in start.items()})
     for log, listed in surveys.items():
         checked.intact.setdefault(log, {})
-        seen, answered = (marks or {}).get(log, {}), (answers or {}).get(log, Answers())
-        plain = not seen and log not in (again or {})
+        plain = log not in (again or {})
         intact, queues = checked.intact[log], listed.queues
         for queue, position in start.get(log, {}).items():
             (queue_id, at), summary = position, queues.get(queue)
@@ -117,23 +114,21 @@ def check(
                 intact[queue] = position
             elif queue in listed.queues or includes(queue):  # a listing has only what is subscribed
                 reread = (again or {}).get(log, {}).get(queue) == position
-                _check_queue(checked, log, queue, listed, seen.get(queue), answered, reread=reread)
+                _check_queue(checked, log, queue, listed, (ended or {}).get(log, {}).get(queue), reread=reread)
     return checked
 
 
-def _check_queue(
-    checked: Checked, log: str, queue: str, listed: Listed, mark: Mark | None, answers: Answers, *, reread: bool
-) -> None:
+def _check_queue(checked: Checked, log: str, queue: str, listed: Listed, ended: int | None, *, reread: bool) -> None:
     """Move the position of one queue to where reading continues, and note in *checked* what is lost."""
     known, shown = checked.positions[log], f"server {listed.server or log!r}, queue {queue!r}"
     (queue_id, position), summary = known[queue], listed.queues.get(queue)
     if summary is None or summary.id != queue_id:
-        loss = _loss_of_deleted(position, answers.ended.get(queue), again=summary is not None)
+        loss = _loss_of_deleted(position, ended, again=summary is not None)
     elif reread:
         known[queue] = [queue_id, summary.first_position]
         return
     else:
-        back = went_back(summary, position, mark, listed, answers.tails)
+        back = went_back(summary, position)
         if back is not None:
             checked.back.append(f"{shown}: {back}: it went back")
         loss = _loss(summary, position, back)

@@ -17,47 +17,39 @@ from mrecordlog_async.spark.fleet import NO_ORIGINS, Fleet, same_opening
 from mrecordlog_async.spark.listed_plans import PIECE_BYTES, PIECE_RECORDS, Limits, ReadBefore
 from mrecordlog_async.spark.offsets import Listing, backlog, shares
 from mrecordlog_async.spark.partitions import Partition, Range, pack, partition_size
-from mrecordlog_async.spark.proof import Answers, Listed, Questions, questions
+from mrecordlog_async.spark.proof import Listed, gone
 from mrecordlog_async.spark.responses import QueuePlan
 
 
-def prove(fleet: Fleet, known: Checkpoint, surveys: dict[str, Listed]) -> dict[str, Answers]:
-    """Request what the listings leave open about the positions in *known* (see `proof`); usually nothing.
+def ends_of_gone(fleet: Fleet, known: Checkpoint, surveys: dict[str, Listed]) -> dict[str, dict[str, int | None]]:
+    """Request where queues of *known* ended that are no longer listed; usually there is none.
 
     Args:
         known: the checkpoint.
         surveys: the listings by log; a log whose server goes down meanwhile is removed.
 
     Returns:
-        log → what its server returned.
+        log → queue → where its incarnation ended; None if the service does not know.
 
     Raises:
         ReopenedError: a log was opened since it was listed.
         ServerDownError: a server is down, unless the options say to skip it.
     """
-    found: dict[str, Answers] = {}
+    found: dict[str, dict[str, int | None]] = {}
     for name, listed in list(surveys.items()):
-        asked = questions(known, name, listed, fleet.options.subscription.includes)
+        absent = gone(known, name, listed, fleet.options.subscription.includes)
+        starts = [PlanStart(queue, queue_id, 0, 0) for queue, queue_id in absent.items()]
         try:
-            found[name] = _answers(fleet, name, listed, asked)
+            found[name] = {plan.queue: plan.ended for plan in _plan(fleet, name, starts, listed)}
         except ServerDownError as error:
             fleet.report_down(error)
             del surveys[name]
     return found
 
 
-def _answers(fleet: Fleet, name: str, listed: Listed, asked: Questions) -> Answers:
-    gone = [PlanStart(queue, queue_id, 0, 0) for queue, queue_id in asked.gone.items()]
-    tails = [PlanStart(queue, queue_id, None, stop) for queue, (queue_id, stop) in asked.tails.items()]
-    return Answers(
-        {plan.queue: plan.ended for plan in _plan(fleet, name, gone, listed)},
-        {plan.queue: plan.tail for plan in _plan(fleet, name, tails, listed, tails=True)},
-    )
-
-
-def _plan(fleet: Fleet, name: str, starts: list[PlanStart], listed: Listed, *, tails: bool = False) -> list[QueuePlan]:
+def _plan(fleet: Fleet, name: str, starts: list[PlanStart], listed: Listed) -> list[QueuePlan]:
     client = fleet.client(name)
-    return same_opening(lambda: client.plan(starts, opening=listed.opening, tails=tails, log=listed.log))
+    return same_opening(lambda: client.plan(starts, opening=listed.opening, log=listed.log))
 
 
 def advance(

@@ -2,17 +2,15 @@
 
 | what would lose data | what happens |
 |---|---|
-| a lost or older checkpoint, or another query's; an older output, or one of unknown origin | refused (`identity`) |
-| a second job on the same output or checkpoint | refused (`identity`; a lock while the first one runs) |
-| a batch that the sink skipped, or that differs from the log | not truncated; the query ends (`release`) |
-| a power failure with local disks: Spark never calls fsync | synced, recorded and only then truncated (`release`) |
+| a lost or older checkpoint, or another query's; an older table, or one of unknown origin | refused (`delta.start`) |
+| a second job on the same table or checkpoint | refused (`delta.start`; a lock while the first one runs) |
+| a power failure with local disks: Spark never calls fsync | table and checkpoint are synced before a truncate |
 | local paths on several machines: each stores only its part | refused |
 | the same with `shared_paths`, and a machine without the mount | its tasks fail (`shared_storage`) |
 | a consumer that another query owns, or that has acknowledged what is not stored | refused (`consumer`) |
 | a loss that was detected before | refused until the user accepts it (`refusal`) |
-| a format whose commits this package cannot read | refused, unless nothing is truncated |
 
-Checkpoint and output belong together: keep both or delete both. An output cannot be moved (`identity`).
+Checkpoint and table belong together: keep both or delete both.
 """
 
 from __future__ import annotations
@@ -36,19 +34,10 @@ from mrecordlog_async.spark.options import Options
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DELTA = "delta"
-"""The format whose commits carry what they hold (`delta`)."""
-
-PARQUET = "parquet"
-"""The format whose commits are read back before anything is truncated (`release`)."""
-
 TARGET_FILE_BYTES = 128 << 20
 
-COPIES = {"server": "_server", "queue": "_queue"}
-"""Column → the copy that Parquet files are partitioned by instead. See `DrainJob.partition_by`."""
-
-DELTA_PARTITIONS = ("server", "queue", "date")
-"""What a Delta table can be partitioned by: its log states the values, so they need no copies.
+PARTITIONS = ("server", "queue", "date")
+"""What the table can be partitioned by.
 
 date: the day, in UTC, on which a record was stored. It stays the same when a batch runs again.
 """
@@ -60,25 +49,21 @@ class DrainJob:
 
     Attributes:
         servers: as the option `servers`: name=url, separated by commas.
-        output: directory of the output, on any file system that Spark knows.
-        checkpoint: directory of the checkpoint; belongs to the output.
+        output: the Delta table: a directory of this machine, or s3://…, gs://…, az://….
+        checkpoint: directory of the checkpoint; belongs to the table.
         every_seconds: the shortest time between two batches; None to stop when the job has caught up.
-        format: "delta", "parquet", or another format of Spark, of which nothing is truncated.
         truncate: whether the logs are truncated up to what is stored.
         consumer: acknowledge what is stored as this consumer, instead of truncating; others may share the queues.
         take_over: take the consumer over from another query, or move it back to where the checkpoint stands.
         metrics: address at which Prometheus finds `/metrics` of the drain: HOST:PORT, or PORT for this machine alone.
-        partition_by: server, queue or both; a Delta table also by date. Directories of Parquet files are named after
-            copies of these columns (`_queue=…`), because Spark reads names that look like numbers as numbers: queues
-            007 and 7 would become one.
+        partition_by: columns of `PARTITIONS`.
         shared_paths: every machine mounts the file system of output and checkpoint at the same path (NFS, say); on a
             cluster, local paths are refused without it.
         accept_went_back: reread everything from a log that went back, though the output has some of it already.
-        adopt_output: accept an output without an owner file.
-        target_file_bytes: size at which a file of a Delta table is closed.
-        schema: columns from JSON payloads for a Delta table, as Spark's DDL.
+        target_file_bytes: size at which a file of the table is closed.
+        schema: columns from JSON payloads, as Spark's DDL.
         payload: whether payloads are stored; False needs *schema*, and keeps in `_rest` what no column holds.
-        storage_options: what the object store of a Delta table needs: keys, region, endpoint.
+        storage_options: what the object store of the table needs: keys, region, endpoint.
         options: further options of the data source.
     """
 
@@ -86,7 +71,6 @@ class DrainJob:
     output: str
     checkpoint: str
     every_seconds: float | None = None
-    format: str = DELTA
     truncate: bool = True
     consumer: str | None = None
     take_over: bool = False
@@ -94,7 +78,6 @@ class DrainJob:
     partition_by: tuple[str, ...] = ()
     shared_paths: bool = False
     accept_went_back: bool = False
-    adopt_output: bool = False
     target_file_bytes: int = TARGET_FILE_BYTES
     schema: str | None = None
     payload: bool = True
@@ -102,7 +85,7 @@ class DrainJob:
     options: Mapping[str, str] = field(default_factory=dict, repr=False)  # with the tokens
 
     def source_options(self, shared_marker: str | None = None, again: Offset | None = None) -> dict[str, str]:
-        """Return the options of the data source. It does not truncate: `release` does, after the proof.
+        """Return the options of the data source, without those of `release_options`.
 
         Args:
             shared_marker: file that every task must see.
@@ -110,8 +93,7 @@ class DrainJob:
                 by its mark fails the query, whatever `options` allow.
         """
         found = {"servers": self.servers, "truncate": "false", "readAgain": json.dumps(again or {})}
-        if self.format in (DELTA, PARQUET):  # no watermark that an outage could let pass: the other servers go on
-            found["failOnServerDown"] = "atEnd"
+        found["failOnServerDown"] = "atEnd"  # no watermark that an outage could let pass: the other servers go on
         found |= self.options
         if self.accept_went_back:
             found["acceptWentBack"] = "true"
@@ -131,7 +113,7 @@ def refuse_unsafe(job: DrainJob, *, local: bool, master: str) -> None:
 
     Args:
         job: the job.
-        local: output or checkpoint is on a disk of this machine.
+        local: the table is on a disk of this machine.
         master: where Spark runs.
 
     Raises:
@@ -140,17 +122,12 @@ def refuse_unsafe(job: DrainJob, *, local: bool, master: str) -> None:
     _refuse_invalid(job)
     if not job.truncate:
         return
-    if job.format not in (DELTA, PARQUET):
-        raise RefusedError(
-            f"what the format {job.format} stores cannot be read back, so the log must not be truncated: add "
-            "--no-truncate, or use --format delta"
-        )
     on_one_machine = master.startswith("local") or job.shared_paths
     if local and not on_one_machine:
         raise RefusedError(
-            f"{job.output} and {job.checkpoint} must both be on storage that all machines share (hdfs://, s3a://, …): "
-            "on a local path each machine would store only its part, and the log would be truncated. If every "
-            "machine mounts the same file system there, add --shared-paths"
+            f"{job.output} must be on storage that all machines share (s3://, gs://, az://): on a local path each "
+            "machine would store only its part, and the log would be truncated. If every machine mounts the same file "
+            "system there, add --shared-paths"
         )
 
 
@@ -160,13 +137,10 @@ def _refuse_invalid(job: DrainJob) -> None:
         Options.parse({**job.source_options(), **job.release_options(str(uuid.uuid4()))}).check_stream_read()
     except OptionError as error:
         raise RefusedError(str(error)) from None
-    possible = DELTA_PARTITIONS if job.format == DELTA else tuple(COPIES)
-    if not set(job.partition_by) <= set(possible) or len(set(job.partition_by)) != len(job.partition_by):
+    if not set(job.partition_by) <= set(PARTITIONS) or len(set(job.partition_by)) != len(job.partition_by):
         raise RefusedError(
-            f"cannot partition {job.format} by {','.join(job.partition_by)}: choose from {', '.join(possible)}"
+            f"cannot partition the table by {','.join(job.partition_by)}: choose from {', '.join(PARTITIONS)}"
         )
-    if job.format != DELTA and (job.storage_options or job.schema or job.target_file_bytes != TARGET_FILE_BYTES):
-        raise RefusedError("--schema, --target-file-bytes and --storage-option are for tables of the format delta")
     _refuse_consumer(job)
     if not job.payload and not job.schema:
         raise RefusedError("--no-payload needs --schema: otherwise nothing of a record would be stored")
@@ -180,12 +154,6 @@ def _refuse_consumer(job: DrainJob) -> None:
         return
     if not job.truncate:
         raise RefusedError("--consumer acknowledges what is stored, --no-truncate releases nothing: set one of them")
-    if job.format != DELTA:
-        raise RefusedError(
-            f"--consumer needs --format delta: what is stored as {job.format} is compared with the log, from its first "
-            "record on, and other consumers may have had these records removed. Use --format delta; or drop --consumer "
-            "and let this drain be the only reader of its queues"
-        )
 
 
 class LakeFiles:

@@ -25,7 +25,7 @@ LOSS = "--allow-data-loss"
 
 _LITERAL = r"""('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")"""
 _PLACE = re.compile(rf"server {_LITERAL}, queue {_LITERAL}: ")
-_LOSS = re.compile(r"(?:DataLossError|LogWentBackError): ")
+_LOSS = re.compile(r"DataLossError: ")
 
 
 def is_loss(failure: str) -> bool:
@@ -94,7 +94,7 @@ def check(checkpoint: Lake, accepted: set[str], position: Offset) -> Offset:
 
 def _left(checkpoint: Lake, again: Offset, accepted_at: int, position: Offset) -> bool:
     """Return whether the checkpoint has advanced past every accepted position, even if it came back to it since."""
-    batches = Batches(checkpoint, checkpoint)
+    batches = Batches(checkpoint)
     later = [batches.end(batch) for batch in numbers(checkpoint, OFFSETS) if batch > accepted_at]
     seen = [position, *(end for end in later if end is not None)]
     return all(any(_at(end, server, queue) != at for end in seen) for server, queue, at in _entries(again))

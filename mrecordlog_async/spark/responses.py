@@ -69,7 +69,7 @@ class ListingPage(NamedTuple):
 class QueuePlan(NamedTuple):
     """What a service plans for one queue. status: ok, missing, recreated, truncated or ahead.
 
-    tail: the digest of the last record before *stop*, if requested. ended: where the incarnation that was requested
+    ended: where the incarnation that was requested
     ended, if the queue was deleted since and the service knows. bytes: payload bytes. time: when the first record was
     stored, if requested.
     """
@@ -81,7 +81,6 @@ class QueuePlan(NamedTuple):
     stop: int
     records: int
     pieces: list[Range]
-    tail: int | None = None
     ended: int | None = None
     bytes: int = 0
     time: datetime | None = None
@@ -187,9 +186,9 @@ def _decode_plan(found: Mapping[str, Any]) -> QueuePlan:
         for piece in found.get("pieces", ())
     ]
     start, stop, records = found["start"], found["stop"], found["records"]
-    tail, ended, size, time = (found.get(name) for name in ("tail", "ended", "bytes", "time"))
+    ended, size, time = (found.get(name) for name in ("ended", "bytes", "time"))
     status = found["status"]
-    return QueuePlan(queue, status, queue_id, start, stop, records, pieces, tail, ended, size or 0, _time(time))
+    return QueuePlan(queue, status, queue_id, start, stop, records, pieces, ended, size or 0, _time(time))
 
 
 def _time(text: str | None) -> datetime | None:

@@ -64,7 +64,7 @@ from mrecordlog_async.spark.offsets import (
 )
 from mrecordlog_async.spark.option_values import Bound, OptionError, Subscription
 from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.planning import advance, partitions, prove
+from mrecordlog_async.spark.planning import advance, ends_of_gone, partitions
 from mrecordlog_async.spark.proof import Listed
 from mrecordlog_async.spark.reader import PlannedPartition, read_partition
 from mrecordlog_async.spark.responses import QueuePlan
@@ -187,7 +187,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._held.accept(again)
         listed = {each.server for each in surveys.values()}
         self._again = {server: queues for server, queues in self._again.items() if server not in listed}
-        stated = _stated(known, positions, surveys, self._options.subscription.includes)
+        stated = _stated(known, positions, surveys)
         self._note_origins(stated, surveys)
         return stated.encode()
 
@@ -285,11 +285,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _check(self, known: Checkpoint, surveys: dict[str, Listed]) -> Checked:
         """Compare the checkpoint with what the logs have; look up queues that are gone."""
-        answers = prove(self._fleet, known, surveys)
+        ended = ends_of_gone(self._fleet, known, surveys)
         includes = self._options.subscription.includes
         # Only once: rereading may end at the same position.
         again = {log: self._again[listed.server] for log, listed in surveys.items() if listed.server in self._again}
-        return check(known.positions, surveys, marks=known.marks, answers=answers, includes=includes, again=again)
+        return check(known.positions, surveys, ended=ended, includes=includes, again=again)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Divide the positions from *start* to *end* among tasks.
@@ -429,17 +429,13 @@ def _by_log(starting: Bound, surveys: Mapping[str, Listed]) -> Bound:
     return {log: starting[listed.server] for log, listed in surveys.items() if listed.server in starting}
 
 
-def _stated(
-    known: Checkpoint, positions: Offset, surveys: Mapping[str, Listed], includes: Callable[[str], bool]
-) -> Checkpoint:
+def _stated(known: Checkpoint, positions: Offset, surveys: Mapping[str, Listed]) -> Checkpoint:
     """Return *positions* with the states of their logs, as they were listed; the others keep the states they had."""
-    end = Checkpoint(positions, dict(known.servers), dict(known.at), dict(known.marks), dict(known.origins))
+    end = Checkpoint(positions, dict(known.servers), dict(known.at), dict(known.origins))
     for log, listed in surveys.items():
         end.servers[log] = listed.server
         if listed.at is not None:
             end.at[log] = listed.at
-        marks = known.marks.get(log, {})
-        end.marks[log] = {queue: mark for queue, mark in marks.items() if not includes(queue)}
     return end
 
 

@@ -73,7 +73,7 @@ def test_commands_on_files_need_no_extra(directory: Path, arguments: tuple[str, 
         ("ls http://127.0.0.1:9", "msgspec", "server"),
         ("serve DIR", "aiohttp", "server"),
         ("drain --server a=http://127.0.0.1:9 --output o --checkpoint c", "py4j", "spark"),
-        ("load-parquet http://127.0.0.1:9 o", "pyarrow", "spark"),
+        ("load-table http://127.0.0.1:9 o", "pyarrow", "spark"),
         ("lake show o", "deltalake", "spark"),
     ],
 )

@@ -312,5 +312,5 @@ def test_a_directory_is_not_lines(tmp_path: Path) -> None:
     """For a table, the error names the command that loads one."""
     ran = mrecordlog("load", tmp_path / "wal", tmp_path)
     assert (ran.code, ran.out) == (2, "")
-    assert "load-parquet URL" in ran.err
+    assert "load-table URL" in ran.err
     assert not (tmp_path / "wal").exists()

@@ -1,12 +1,11 @@
-"""What the pipeline of a release leaves: a log, and three queries that have read a part of it. Made by real Spark.
+"""What the pipeline of a release leaves: a log, and the queries that have read a part of it. Made by real Spark.
 
     log               orders, payments and clicks, with records that no query has read
     orders            `mrecordlog drain` of a queue into a Delta table: table, checkpoint
-    payments          the same with `--format parquet`: out, checkpoint
+    payments          0.2.0 only, the same with `--format parquet`: out, checkpoint
     clicks            a plain `readStream` of a queue: checkpoint
 
-Spark's manifest of Parquet files and the first entry of a table's log have absolute paths. They have `PLACE` instead of
-the directory.
+The first entry of a table's log has absolute paths. It has `PLACE` instead of the directory.
 """
 
 from __future__ import annotations
@@ -19,8 +18,7 @@ from mrecordlog_async.client import BlockingRecordLogClient
 from tests.serving import Process
 
 PLACE = "/the/directory"
-DRAINS = {"orders": ("table", "delta"), "payments": ("out", "parquet")}
-"""Queue → the name of the output, and its format."""
+QUEUES = ("orders", "payments", "clicks")
 READ, BATCH = 40, 20
 """How many records of each queue its query has stored, and in batches of how many; as many records are left."""
 
@@ -44,8 +42,7 @@ def make_pipeline(place: Path) -> None:
     """Write all of it below *place*, with a service, two drains and a stream as separate processes."""
     with Process(place / "log", ["--segment-bytes", "131072"]) as service:
         _append(service.address, 0, READ)
-        for queue in DRAINS:
-            _drain(service.address, queue, place)
+        _drain(service.address, "orders", place)
         server = f"shop={service.address}"
         subprocess.run([sys.executable, "-c", STREAM, server, str(place / "clicks" / "checkpoint")], check=True)
         _append(service.address, READ, 2 * READ)
@@ -55,20 +52,18 @@ def make_pipeline(place: Path) -> None:
 
 def rename_place(place: Path, old: str, new: str) -> None:
     """Replace the directory *old* by *new* in all files below *place* that have absolute paths."""
-    manifest = (path for path in (place / "payments" / "out" / "_spark_metadata").iterdir() if path.name.isdigit())
-    for path in (*manifest, *(place / "orders" / "table" / "_delta_log").glob("*.json")):
+    for path in (place / "orders" / "table" / "_delta_log").glob("*.json"):
         path.write_text(path.read_text().replace(old, new))
 
 
 def _append(address: str, start: int, stop: int) -> None:
     with BlockingRecordLogClient(address) as client:
-        for queue in (*DRAINS, "clicks"):
+        for queue in QUEUES:
             client.append_records(queue, start, payloads(queue, start, stop), create=True)
 
 
 def _drain(address: str, queue: str, place: Path) -> None:
-    output, written_as = DRAINS[queue]
     command = [sys.executable, "-m", "mrecordlog_async", "drain", "--server", f"shop={address}"]
-    command += ["--subscribe", queue, "--format", written_as, "--max-records-per-trigger", str(BATCH)]
-    command += ["--output", str(place / queue / output), "--checkpoint", str(place / queue / "checkpoint")]
+    command += ["--subscribe", queue, "--max-records-per-trigger", str(BATCH)]
+    command += ["--output", str(place / queue / "table"), "--checkpoint", str(place / queue / "checkpoint")]
     subprocess.run(command, check=True)

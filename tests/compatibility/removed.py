@@ -6,11 +6,15 @@
 from __future__ import annotations
 
 _SUITE = "`python -m tests.benchmarks suite` in a clone of the repository"
+_PARQUET = "a Delta table: finish a drain into Parquet files with 0.2.0, then begin a table"
 REMOVED: dict[str, str] = {
     "bench --list": _SUITE,
     "bench --markdown": _SUITE,
     "bench --only": _SUITE,
     "bench --svg": _SUITE,
+    "drain --adopt-output": _PARQUET,
+    "drain --format": _PARQUET,
+    "load-parquet": "`load-table`, for Delta tables; rows of other files are written with Spark",
 }
 """A line of `surface.json`, or the beginning of several ones → what to use instead, as the changelog says it."""
 

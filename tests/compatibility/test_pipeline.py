@@ -62,14 +62,15 @@ def test_a_drain_into_a_table_goes_on(service: ThreadedService, place: Path) -> 
     assert engine.drain() == 0
 
 
-def test_a_drain_into_parquet_files_goes_on(service: ThreadedService, place: Path) -> None:
-    """The same for files of Spark's sink, which the drain reads back before it truncates."""
-    from tests.spark.engine import Engine
+def test_a_drain_into_parquet_files_is_refused(place: Path) -> None:
+    """Only 0.2.0 has them: the refusal says how to go on."""
+    from mrecordlog_async.spark.identity import RefusedError, refuse_parquet
+    from mrecordlog_async.spark.local_lake import LocalLake
 
-    engine = Engine(f"a={service.url}", place / "payments", subscribe="payments")
-    assert engine.drain() == READ
-    assert sorted(row[1:] for row in engine.rows()) == expected("payments")
-    assert service.records()["payments"] == []
+    checkpoint = LocalLake(str(place / "payments" / "checkpoint"))
+    with pytest.raises(RefusedError, match=r"finish that drain with 0\.2\.0, then begin a Delta table"):
+        refuse_parquet(checkpoint)
+    checkpoint.close()
 
 
 @pytest.mark.parametrize("killed", [False, True])

@@ -56,7 +56,7 @@ def drain_metrics(url: str, checkpoint: Path) -> str:
     """Return the metrics of a drain that has not stored anything yet."""
     lake, fleet = LocalLake(str(checkpoint)), Fleet(Options.parse({"servers": f"a={url}"}))
     try:
-        return DrainMetrics(Progress(last_commit=0.0), Lag(Batches(lake, lake), fleet)).render().decode()
+        return DrainMetrics(Progress(last_commit=0.0), Lag(Batches(lake), fleet)).render().decode()
     finally:
         fleet.close()
         lake.close()

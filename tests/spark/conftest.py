@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.spark.services import ThreadedService, numbered
+from tests.spark.services import ThreadedService
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from tests.spark.engine import Engine
 
 if find_spec("pyspark") is None:
     collect_ignore_glob = ["test_*.py"]  # without the extra `spark` there is nothing to test here
@@ -85,20 +84,6 @@ def until() -> Callable[[Callable[[], bool]], None]:
             time.sleep(0.02)
 
     return wait
-
-
-@pytest.fixture
-def engine(service: ThreadedService, tmp_path: Path) -> Engine:
-    """Drain 100 records, and append 50 more."""
-    from tests.spark.engine import Engine
-
-    service.append("q", numbered("q", 0, 100))
-    engine = Engine(f"a={service.url}", tmp_path / "a, b")
-    (tmp_path / "a, b").mkdir()
-    assert engine.drain() == 100
-    assert service.records() == {"q": []}
-    service.append("q", numbered("q", 100, 150))
-    return engine
 
 
 @pytest.fixture(autouse=True)

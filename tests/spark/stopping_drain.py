@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from mrecordlog_async.spark import drain_delta
+from mrecordlog_async.spark import drain
 from mrecordlog_async.spark.__main__ import main
 from mrecordlog_async.spark.client import ServiceClient
 from mrecordlog_async.spark.consumer import calls
@@ -104,7 +104,7 @@ def source_rows(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
 def run() -> int:
     """Run the command with what this module replaces."""
     sink.DeltaSink = StoppingSink  # type: ignore[misc]  # the drain registers what it finds here
-    vars(drain_delta)["source_rows"] = source_rows
+    vars(drain)["source_rows"] = source_rows
     return main()
 
 

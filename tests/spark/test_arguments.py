@@ -38,7 +38,6 @@ def test_a_drain_as_it_is_typed(tmp_path: Path) -> None:
         output="/lake/out",
         checkpoint="/lake/checkpoint",
         every_seconds=10.0,
-        format="delta",
         truncate=True,
         consumer="lake",
         take_over=True,
@@ -78,14 +77,14 @@ def test_each_server_may_have_a_token_file(tmp_path: Path) -> None:
 def test_a_drain_stops_when_it_has_caught_up_and_truncates() -> None:
     """Without flags, a drain runs once and truncates."""
     job = job_of(build_parser().parse_args(["drain", "--server", "http://h:1", *WHERE]))
-    assert (job.every_seconds, job.truncate, job.format, job.shared_paths) == (None, True, "delta", False)
+    assert (job.every_seconds, job.truncate, job.shared_paths) == (None, True, False)
     assert (
         job_of(build_parser().parse_args(["drain", "--server", "http://h:1", *WHERE, "--no-truncate"])).truncate
         is False
     )
 
 
-@pytest.mark.parametrize("extra", [["--once", "--every", "1s"], ["--format", "csv"], ["--every", "soon"]])
+@pytest.mark.parametrize("extra", [["--once", "--every", "1s"], ["--target-file-bytes", "much"], ["--every", "soon"]])
 def test_invalid_arguments_are_refused(extra: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """argparse exits with its own code before Spark is started."""
     with pytest.raises(SystemExit) as ended:
@@ -98,9 +97,9 @@ def test_invalid_arguments_are_refused(extra: list[str], capsys: pytest.CaptureF
     ("job", "line"),
     [
         (drain, ["drain", "--server", "http://h:1", *WHERE]),
-        (load, ["load-parquet", "http://h:1", "/lake/out"]),
+        (load, ["load-table", "http://h:1", "/lake/out"]),
     ],
-    ids=["drain", "load-parquet"],
+    ids=["drain", "load-table"],
 )
 def test_what_a_job_refuses_is_wrong_usage(
     job: ModuleType, line: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

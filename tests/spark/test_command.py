@@ -192,7 +192,7 @@ def test_a_summary_of_a_load_that_nobody_reads_fails_before_the_command_ends(mon
     monkeypatch.setattr(load, "run_load", lambda *given, **options: load.Loaded(1, 0))
     monkeypatch.setattr(sys, "stdout", BrokenPipe())
     with pytest.raises(BrokenPipeError):
-        load.run(build_parser().parse_args(["load-parquet", "http://h:1", "/lake"]))
+        load.run(build_parser().parse_args(["load-table", "http://h:1", "/lake"]))
 
 
 def test_a_full_disk_below_its_messages_does_not_end_a_drain(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from mrecordlog_async.cli.main import build_parser
-from mrecordlog_async.spark import drain, drain_delta
+from mrecordlog_async.spark import drain, drain_query, drain_steps
 from mrecordlog_async.spark.drain import run_drain
 from mrecordlog_async.spark.drain_query import IDLE_REPORTS
 from mrecordlog_async.spark.preflight import DrainJob
@@ -23,9 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-@pytest.mark.parametrize("kind", ["delta", "parquet"])
 def test_a_server_that_returns_too_late_was_not_drained(
-    spark: SparkSession, new_service: NewService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+    spark: SparkSession, new_service: NewService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run that ended without a server says so, although it responds again when the summary is made.
 
@@ -35,8 +34,8 @@ def test_a_server_that_returns_too_late_was_not_drained(
     a.append("q", numbered("q", 0, 10))
     b.append("r", numbered("r", 0, 7))
     b.stop()
-    module, last = (drain_delta, drain)[kind == "parquet"], list[int]()
-    follow, remaining = module.follow, module.remaining
+    last = list[int]()
+    follow, remaining = drain_query.follow, drain_steps.remaining
 
     def followed(query: StreamingQuery, *given: Any) -> None:
         follow(query, *given)
@@ -48,11 +47,11 @@ def test_a_server_that_returns_too_late_was_not_drained(
         found: tuple[dict[str, int], dict[str, str]] = remaining(*given)
         return found
 
-    monkeypatch.setattr(module, "follow", followed)
-    monkeypatch.setattr(module, "remaining", remaining_later)
+    monkeypatch.setattr(drain, "follow", followed)
+    monkeypatch.setattr(drain, "remaining", remaining_later)
     before = spark.conf.get(IDLE_REPORTS)
     given = {"failOnServerDown": "false"}
-    job = DrainJob(f"a={a.url},b={b.url}", str(tmp_path / "t"), str(tmp_path / "c"), format=kind, options=given)
+    job = DrainJob(f"a={a.url},b={b.url}", str(tmp_path / "t"), str(tmp_path / "c"), options=given)
     lines: list[str] = []
     summary = run_drain(spark, job, lines.append)
     assert (summary.records, summary.left, list(summary.down)) == (10, {"a": 0, "b": 7}, ["b"])

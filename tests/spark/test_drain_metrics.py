@@ -36,7 +36,7 @@ def metrics_of(engine: DeltaEngine, progress: Progress) -> Iterator[str]:
     checkpoint = LocalLake(str(engine.checkpoint_path))
     fleet = Fleet(replace(engine.source_options(), fail_on_server_down=False))
     try:
-        metrics = DrainMetrics(progress, Lag(Batches(checkpoint, checkpoint), fleet))
+        metrics = DrainMetrics(progress, Lag(Batches(checkpoint), fleet))
         with served("0", metrics) as (host, port):
             yield f"http://{host}:{port}"
     finally:

@@ -1,4 +1,4 @@
-"""Durable small files, locks, and counting the rows of Parquet files."""
+"""Durable small files, and locks."""
 
 from __future__ import annotations
 
@@ -8,19 +8,14 @@ import resource
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from mrecordlog_async.spark import local_lake
 from mrecordlog_async.spark.hadoop_lake import HadoopLake
 from mrecordlog_async.spark.lake import (
-    Contents,
-    Held,
     Lake,
     LockedError,
     SyncFailedError,
-    UnreadableError,
     WriteFailedError,
 )
 from mrecordlog_async.spark.local_lake import LocalLake
@@ -45,45 +40,18 @@ def check_files(found: Lake) -> None:
     found.lock()
 
 
-def check_contents(found: Lake, place: Path) -> None:
-    """Check how rows are counted."""
-    rows: dict[str, list[object]] = {
-        "server": ["a", "a", "b"],
-        "queue": ["007", "7", "7"],
-        "position": [3, 5, 9],
-        "payload": [b"", b"x", b"y"],
-    }
-    files = []
-    for number in range(2):
-        path = place / f"{number}.parquet"
-        pq.write_table(pa.table(rows), path)
-        files.append((path.as_uri(), path.stat().st_size))
-    expected: Contents = {("a", "007"): Held(2, 3, 3), ("a", "7"): Held(2, 5, 5), ("b", "7"): Held(2, 9, 9)}
-    assert found.contents(files, whole=False) == expected
-    assert found.contents(files, whole=True) == expected
-    assert found.contents([], whole=True) == {}
-    for broken in [(files[0][0], files[0][1] + 1), ((place / "missing").as_uri(), 7)]:
-        with pytest.raises(UnreadableError):
-            found.contents([broken], whole=False)
-    (place / "0.parquet").write_bytes(bytes(files[0][1]))
-    with pytest.raises(UnreadableError):
-        found.contents(files, whole=False)
-
-
 def test_a_directory_on_a_disk(tmp_path: Path) -> None:
-    """Files are written completely or not at all; rows are counted by queue."""
+    """Files are written completely or not at all."""
     found = LocalLake(str(tmp_path / "new" / "lake"))
     check_files(found)
-    check_contents(found, tmp_path)
     found.close()
 
 
 def test_a_directory_that_hadoop_knows(spark: SparkSession, tmp_path: Path) -> None:
-    """Through Hadoop and Spark the results are the same; Hadoop's view of a disk stands in for HDFS."""
+    """Through Hadoop the results are the same; Hadoop's view of a disk stands in for HDFS."""
     (tmp_path / "lake").mkdir()
     found = HadoopLake(spark, (tmp_path / "lake").as_uri())
     check_files(found)
-    check_contents(found, tmp_path)
     found.close()
 
 

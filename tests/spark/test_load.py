@@ -1,4 +1,4 @@
-"""Loading Parquet into a log: what is refused, and what is skipped. For a round trip, see test_drain."""
+"""Loading a table into a log: what is refused, and what is skipped. For a round trip, see test_drain_delta."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from mrecordlog_async.spark import load
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.load import Loaded, run_load
 from tests.spark.services import ThreadedService, numbered
@@ -23,7 +22,7 @@ def test_load_refuses_rows_of_several_servers(spark: SparkSession, service: Thre
     """Rows of several servers would collide, so one has to be chosen."""
     rows = [("a", "q", 0, bytearray(b"from a")), ("b", "q", 0, bytearray(b"from b"))]
     frame = spark.createDataFrame(rows, "server string, queue string, position bigint, payload binary")
-    frame.write.parquet(str(tmp_path / "copy"))
+    write_deltalake(str(tmp_path / "copy"), frame.toArrow())
     with pytest.raises(RefusedError, match="several servers"):
         run_load(spark, str(tmp_path / "copy"), service.url)
     assert run_load(spark, str(tmp_path / "copy"), service.url, from_server="b") == Loaded(1, 0)
@@ -34,12 +33,12 @@ def test_load_refuses_rows_of_a_recreated_queue(spark: SparkSession, service: Th
     """A queue that was deleted and created again has two records at a position; nothing is mixed, or stored."""
     rows = [("q", 1, 0, bytearray(b"old")), ("q", 2, 0, bytearray(b"new")), ("r", 3, 0, bytearray(b"r"))]
     frame = spark.createDataFrame(rows, "queue string, queue_id bigint, position bigint, payload binary")
-    frame.write.parquet(str(tmp_path / "copy"))
+    write_deltalake(str(tmp_path / "copy"), frame.toArrow())
     with pytest.raises(RefusedError, match=r"queue 'q' was deleted and created again.*queue_id 1 and 2"):
         run_load(spark, str(tmp_path / "copy"), service.url)
     assert service.records() == {}
     both = frame.where("queue_id > 1")
-    both.union(both).write.parquet(str(tmp_path / "twice"))
+    write_deltalake(str(tmp_path / "twice"), both.union(both).toArrow())
     loaded = run_load(spark, str(tmp_path / "twice"), service.url)
     assert loaded == Loaded(stored=2, present=2)
     assert loaded.line(1.0) == "stored 2 of 4 records in 1.0 s; 2 were already stored"
@@ -53,7 +52,7 @@ def test_rows_where_the_log_was_truncated_are_refused(
     service.truncate("q", 5)
     rows = [("q", at, bytearray(payload)) for at, payload in enumerate(numbered("q", 0, 20))]
     frame = spark.createDataFrame([*rows, ("new", 7, bytearray(b"x"))], "queue string, position bigint, payload binary")
-    frame.write.parquet(str(tmp_path / "copy"))
+    write_deltalake(str(tmp_path / "copy"), frame.toArrow())
     with pytest.raises(RefusedError, match=r"6 rows are .* below position 6 of queue 'q'"):
         run_load(spark, str(tmp_path / "copy"), service.url)
     assert service.positions("q") == (6, 10)
@@ -65,10 +64,7 @@ def test_rows_where_the_log_was_truncated_are_refused(
     assert service.positions("q") == (6, 20)
 
 
-@pytest.mark.parametrize("format", ["parquet", "delta"])
-def test_every_row_of_a_load_is_counted_once(
-    spark: SparkSession, service: ThreadedService, tmp_path: Path, format: str
-) -> None:
+def test_every_row_of_a_load_is_counted_once(spark: SparkSession, service: ThreadedService, tmp_path: Path) -> None:
     """Each row is stored, already there, truncated or refused, and the sentence says which queue differs."""
     service.append("q", numbered("q", 0, 10))
     service.truncate("q", 1)
@@ -80,11 +76,7 @@ def test_every_row_of_a_load_is_counted_once(
     columns = dict(zip(("queue", "position", "payload"), map(list, zip(*found, strict=True)), strict=True))
     table = pa.table(columns, schema=pa.schema([("queue", "string"), ("position", "int64"), ("payload", "binary")]))
     place = tmp_path / "copy"
-    if format == "delta":
-        write_deltalake(str(place), table)
-    else:
-        place.mkdir()
-        pq.write_table(table, place / "part.parquet")
+    write_deltalake(str(place), table)
     loaded = run_load(spark, place.as_uri(), service.url, skip_truncated=True)
     assert loaded == Loaded(stored=20, present=9, skipped=2, refused=19, conflicts={"other": 1})
     assert loaded.rows == len(found)
@@ -101,8 +93,7 @@ def test_rows_without_a_whole_position_are_refused(
     positions = [0.0, 1.0, 1.5, 2.0, -0.5, 1e300, float("nan"), float("inf")]
     rows = {"queue": ["q"] * len(positions), "position": positions, "payload": [b"x"] * len(positions)}
     source = tmp_path / "copy"
-    source.mkdir()
-    pq.write_table(pa.table(rows), source / "part.parquet")
+    write_deltalake(str(source), pa.table(rows))
     with pytest.raises(RefusedError, match="no column server, so there are no rows of server 'a' to choose"):
         run_load(spark, str(source), service.url, from_server="a")
     assert service.records() == {}
@@ -115,20 +106,15 @@ def test_rows_without_a_whole_position_are_refused(
     assert service.records() == {"q": [(0, b"x"), (1, b"x"), (2, b"x")]}
 
 
-def test_a_source_may_be_one_file(spark: SparkSession, service: ThreadedService, tmp_path: Path) -> None:
-    """Spark reads a file as it reads a directory."""
+def test_only_a_delta_table_on_this_machine_is_loaded(
+    spark: SparkSession, service: ThreadedService, tmp_path: Path
+) -> None:
+    """Other files and other places are refused, with what to do instead; nothing is stored."""
     path = tmp_path / "copy.parquet"
     pq.write_table(pa.table({"queue": ["q"], "position": [0], "payload": [b"one"]}), path)
-    assert run_load(spark, str(path), service.url) == Loaded(1, 0)
-
-
-def test_files_of_a_delta_table_are_not_read_without_its_log(
-    spark: SparkSession, service: ThreadedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """They have rows that were deleted from the table, and lack the columns that it is partitioned by."""
-    table = tmp_path / "table"
-    write_deltalake(str(table), pa.table({"queue": ["q"], "position": [0], "payload": [b"one"]}))
-    monkeypatch.setattr(load, "local_path", lambda address: None)  # as if on a file system that only Hadoop knows
-    with pytest.raises(RefusedError, match="copy the table to a disk of this machine"):
-        run_load(spark, table.as_uri(), service.url)
+    for source in (path, tmp_path):
+        with pytest.raises(RefusedError, match="is not a Delta table"):
+            run_load(spark, str(source), service.url)
+    with pytest.raises(RefusedError, match="copy the table to one"):
+        run_load(spark, "s3://lake/table", service.url)
     assert service.records() == {}

@@ -22,7 +22,7 @@ from mrecordlog_async.spark.offsets import (
     shares,
     truncations,
 )
-from mrecordlog_async.spark.proof import Answers, Listed
+from mrecordlog_async.spark.proof import Listed
 
 
 def summary(queue: str, first: int, following: int, queue_id: int = 1, records: int | None = None) -> QueueSummary:
@@ -197,7 +197,7 @@ class QueryAgainstLogs(RuleBasedStateMachine):
         """Do what the stream reader's latestOffset does, with a model instead of the services."""
         listings = self.listings()
         surveys = {server: Listed(listing) for server, listing in listings.items()}
-        checked = check(self.committed, surveys, answers=self.answers(listings))
+        checked = check(self.committed, surveys, ended=self.ended(listings))
         assert not checked.lost
         for server, due in truncations(checked.intact, listings).items():
             for name, (_, position) in due.items():
@@ -207,10 +207,10 @@ class QueryAgainstLogs(RuleBasedStateMachine):
         ends = {server: self.advance(server, queues, limit) for server, queues in checked.intact.items()}
         return assemble(self.committed, checked.positions, ends, first_positions)
 
-    def answers(self, listings: Mapping[str, Mapping[str, QueueSummary]]) -> dict[str, Answers]:
+    def ended(self, listings: Mapping[str, Mapping[str, QueueSummary]]) -> dict[str, dict[str, int | None]]:
         """Return where the deleted queues of the checkpoint ended."""
         return {
-            server: Answers({queue: self.every[at[0]].next for queue, at in self.committed.get(server, {}).items()})
+            server: {queue: self.every[at[0]].next for queue, at in self.committed.get(server, {}).items()}
             for server in listings
         }
 

@@ -1,4 +1,4 @@
-"""What a drain refuses before it starts, without Spark. For output and checkpoint, see test_identity."""
+"""What a drain refuses before it starts, without Spark. For table and checkpoint, see test_delta_start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.preflight import DrainJob, refuse_unsafe
 
-JOB = DrainJob("http://127.0.0.1:1", "/lake/out", "/lake/checkpoint", format="parquet")
+JOB = DrainJob("http://127.0.0.1:1", "/lake/out", "/lake/checkpoint")
 
 
 def refuse(job: DrainJob, *, local: bool = True, master: str = "local[2]") -> None:
@@ -36,28 +36,20 @@ def test_latest_and_truncate_are_refused() -> None:
     refuse(replace(JOB, options={"startingOffsets": "latest"}, truncate=False))
 
 
-def test_a_format_that_cannot_be_read_back_truncates_nothing() -> None:
-    """Without a count of what was stored, the job must not truncate."""
-    with pytest.raises(RefusedError, match="--no-truncate"):
-        refuse(replace(JOB, format="orc"))
-    refuse(replace(JOB, format="orc", truncate=False))
-
-
 @pytest.mark.parametrize("columns", [("payload",), ("queue", "queue")])
 def test_other_columns_cannot_name_directories(columns: tuple[str, ...]) -> None:
-    """An output can be partitioned by server and queue, each once."""
+    """A table can be partitioned by server, queue and date, each once."""
     with pytest.raises(RefusedError, match="choose from server, queue"):
         refuse(replace(JOB, partition_by=columns))
 
 
 def test_a_consumer_excludes_what_contradicts_it() -> None:
-    """A consumer acknowledges, for tables only; a take-over names what it takes over."""
+    """A consumer acknowledges; a take-over names what it takes over."""
     job = DrainJob("http://127.0.0.1:1", "/lake/out", "/lake/checkpoint", consumer="lake", take_over=True)
     refuse(job)
     for wrong, why in (
         (replace(job, consumer=None), "name it with --consumer"),
         (replace(job, truncate=False), "set one of them"),
-        (replace(job, format="parquet"), "Use --format delta"),
         (replace(job, options={"startingOffsets": "latest"}), "requires startingOffsets=earliest"),
     ):
         with pytest.raises(RefusedError, match=why):

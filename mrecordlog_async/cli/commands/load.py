@@ -56,8 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
         return run_async(_run(arguments, read_text_lines()))
     if os.path.isdir(arguments.file):
         raise UsageError(
-            f"{arguments.file} is a directory; `mrecordlog load-parquet URL {arguments.file}` loads a Delta table or "
-            "Parquet files into a service"
+            f"{arguments.file} is a directory; `mrecordlog load-table URL {arguments.file}` loads a Delta table into a "
+            "service"
         )
     with open(arguments.file, encoding="utf-8", errors="surrogateescape") as lines:
         return run_async(_run(arguments, lines))

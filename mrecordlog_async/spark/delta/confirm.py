@@ -36,7 +36,7 @@ def confirm(checkpoint: Lake, place: Place, query: str, options: Options) -> lis
         TableError, SyncFailedError, WriteFailedError: the table cannot be used, or the disk failed.
     """
     number = newest(checkpoint, OFFSETS)
-    batches = Batches(checkpoint, checkpoint)
+    batches = Batches(checkpoint)
     start, end = batches.checkpoint_at(number - 1), batches.checkpoint_at(number)
     if number <= newest(checkpoint, COMMITS) or start is None or end is None or not _may_lack(start, end, options):
         return []

@@ -141,7 +141,7 @@ def repair_checkpoint(checkpoint: Lake) -> list[str]:
         SyncFailedError: what is in the page cache could not be synced.
     """
     checkpoint.sync()
-    batches, said = Batches(checkpoint, checkpoint), []
+    batches, said = Batches(checkpoint), []
     for directory in (COMMITS, OFFSETS):
         number = newest(checkpoint, directory)
         if number < 0:

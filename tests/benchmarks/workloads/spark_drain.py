@@ -2,9 +2,8 @@
 
 A service in its own process holds records of 200 bytes in 8 queues, a quarter of each payload random. Spark, with two
 cores of the same machine, moves all of them in one trigger: with a plain stream into Spark's Parquet sink, which syncs
-and proves nothing, and with drains into a Delta table and into Parquet files. They take turns; the time begins before
-the query starts and ends when the last batch is committed. The CPU time is that of all processes: the service, Java,
-and Python.
+and proves nothing, and with a drain into a Delta table. They take turns; the time begins before the query starts and
+ends when the last batch is committed. The CPU time is that of all processes: the service, Java, and Python.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ PAYLOAD_BYTES = 200
 RANDOM_BYTES = 50
 APPEND_RECORDS = 5_000
 
-SINK, DELTA, PARQUET = "Spark's Parquet sink, no drain", "Delta, drained", "Parquet, drained"
+SINK, DELTA = "Spark's Parquet sink, no drain", "Delta, drained"
 RATE = 500_000
 SHARE_OF_SINK = 0.9
 
@@ -50,7 +49,7 @@ class Taken:
 
 
 async def run(bench: Bench) -> list[Row]:
-    """Move the same log with a stream and with drains, in turn."""
+    """Move the same log with a stream and with a drain, in turn."""
     records = await fill(bench.path("log"), bench.scale.spark_records)
     taken = await asyncio.to_thread(_taken, bench, records)
     rates = {name: [records / each for each in one.seconds] for name, one in taken.items()}
@@ -62,7 +61,7 @@ async def run(bench: Bench) -> list[Row]:
     rate = f"log → Delta, {PAYLOAD_BYTES} B"
     fast = at_least(f"{rate}: ≥ {RATE:,} rows/s on 2 cores", delta.value, RATE, f"{delta.value:,.0f} rows/s")
     near = at_least(f"{rate}: ≥ {SHARE_OF_SINK} × Spark's Parquet sink", share, SHARE_OF_SINK, f"{share:.2f} ×")
-    return [rows[SINK], judged(delta, fast, near), rows[PARQUET]]
+    return [rows[SINK], judged(delta, fast, near)]
 
 
 def _row(name: str, rates: list[float], cpu_seconds: list[float], records: int) -> Row:
@@ -99,8 +98,8 @@ def ways(session: SparkSession, url: str, records: int) -> dict[str, Callable[[P
     """Return the ways to move a log, each a function of a directory that it fills."""
     options = {"maxRecordsPerTrigger": str(records), "maxBytesPerTrigger": str(1 << 40)}
 
-    def drain(format: str, target: Path) -> None:
-        job = DrainJob(f"log={url}", str(target / "out"), str(target / "checkpoint"), format=format, options=options)
+    def drain(target: Path) -> None:
+        job = DrainJob(f"log={url}", str(target / "out"), str(target / "checkpoint"), options=options)
         moved = run_drain(session, replace(job, truncate=False)).records
         assert moved == records, f"{moved} of {records} records were moved"
 
@@ -109,7 +108,7 @@ def ways(session: SparkSession, url: str, records: int) -> dict[str, Callable[[P
         writer = stream.writeStream.format("parquet").option("checkpointLocation", str(target / "checkpoint"))
         writer.trigger(availableNow=True).start(str(target / "out")).awaitTermination()
 
-    return {SINK: sink, DELTA: partial(drain, "delta"), PARQUET: partial(drain, "parquet")}
+    return {SINK: sink, DELTA: drain}
 
 
 def measure(

@@ -1,9 +1,9 @@
-"""Restore queues from a Delta table or Parquet files into a service with Spark, exactly once by position.
+"""Restore queues from a Delta table into a service with Spark, exactly once by position.
 
 Missing queues are created. A record that is stored already at its position is not stored again, so the command can be
 repeated after a failure.
 
-  mrecordlog load-parquet http://127.0.0.1:8080 /lake/events
+  mrecordlog load-table http://127.0.0.1:8080 /lake/events
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from mrecordlog_async.spark.arguments import add_load_arguments
 
 def add_parser(command_line: CommandLine) -> Parser:
     """Describe the command."""
-    parser = command_line.add_command("load-parquet", "Restore queues from Parquet, exactly once", __doc__)
+    parser = command_line.add_command("load-table", "Restore queues from a Delta table, exactly once", __doc__)
     add_load_arguments(parser)
     add_signpost(parser)
     return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Load the files."""
+    """Load the table."""
     from mrecordlog_async.spark import load
 
     return run_job(load.run, arguments)
