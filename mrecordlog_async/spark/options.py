@@ -70,7 +70,6 @@ class Options:
         read_again: positions of logs that went back and are reread (`readAgain`); set by the drain.
         accept_went_back: read all of a log again that went back (`acceptWentBack`).
         forget: first digits of the ids of logs that are lost (`forget`): they leave the checkpoint.
-        pushdown: let Spark push filters on server, queue and position down (batch reads).
         payload: False reads positions without payloads.
         queue: the queue of a write whose rows have no column `queue`.
         create_queues: create missing queues when writing (`createQueues`).
@@ -105,7 +104,6 @@ class Options:
     read_again: dict[str, dict[str, list[int]]] | None = None
     accept_went_back: bool = False
     forget: tuple[str, ...] = ()
-    pushdown: bool = False
     payload: bool = True
     queue: str | None = None
     create_queues: bool = True
@@ -125,6 +123,7 @@ class Options:
         """
         found = without_table_properties({name.lower(): str(value) for name, value in given.items()})
         refuse_unknown_options(found)
+        _refuse_pushdown(found)
         servers = parse_servers(found["servers"]) if "servers" in found else ()
         at_end = found.get("failonserverdown", "").strip().lower() == "atend"
         options = cls(
@@ -151,7 +150,6 @@ class Options:
             read_again=json.loads(found["readagain"]) if "readagain" in found else None,
             accept_went_back=read_switch(found, "acceptWentBack", False),
             forget=read_logs(found, "forget"),
-            pushdown=read_switch(found, "pushdown", False),
             payload=read_switch(found, "payload", True),
             queue=read_name(found, "queue"),
             create_queues=read_switch(found, "createQueues", True),
@@ -223,8 +221,6 @@ class Options:
             raise OptionError(
                 "endingOffsets and endingTimestamp are for batch reads; remove them, a stream does not end"
             )
-        if self.pushdown:
-            raise OptionError("pushdown is for batch reads; remove it")
 
     def check_batch_read(self) -> None:
         """Raise OptionError for options that a batch read does not support."""
@@ -246,3 +242,17 @@ class Options:
             raise OptionError(
                 f"a write goes to one server, not {count}: filter the rows and write once for each server"
             )
+
+
+def _refuse_pushdown(found: Mapping[str, str]) -> None:
+    """Raise OptionError for `pushdown=true`; false is what every read does, and stays allowed.
+
+    Spark plans a Python reader once per DataFrame or view. A filter that is pushed down narrows that plan, and a later
+    query without this filter would use it: nothing in Python is called then, so no reader can prevent it.
+    """
+    if read_switch(found, "pushdown", False):
+        raise OptionError(
+            "pushdown=true is not supported: Spark would use what one query filtered for the next query of the same "
+            "DataFrame or view, which then misses rows. Remove the option; to fetch less, set subscribe, "
+            "startingOffsets or endingOffsets; filters on the DataFrame work without it"
+        )

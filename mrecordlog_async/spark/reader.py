@@ -8,20 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import pyarrow as pa
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from mrecordlog_async.gc_tuning import rare_collections
-from mrecordlog_async.model import POSITION_MAX
 from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.spark.blocks import record_batches
 from mrecordlog_async.spark.fleet import Fleet
@@ -55,10 +44,6 @@ class LogReader(DataSourceReader):
     def __init__(self, options: Options) -> None:
         self._options = options
         self.fleet = Fleet(options)
-        self._servers: set[str] | None = None
-        self._queues: set[str] | None = None
-        self._start = 0
-        self._stop = POSITION_MAX + 1
 
     def partitions(self) -> list[InputPartition]:
         """Decide what is read, and split it into partitions.
@@ -93,56 +78,14 @@ class LogReader(DataSourceReader):
         listings = {server: listed.queues for server, listed in surveys.items()}
         refuse_unknown_queues({}, listings, self.fleet.names, options.subscription, starting, ending)
         for server, listing in listings.items():
-            if self._servers is not None and server not in self._servers:
-                continue
             for queue, summary in listing.items():
-                if self._queues is not None and queue not in self._queues:
-                    continue
                 start, loss = resolve_position(starting, server, summary)
                 stop, lost = resolve_position(ending, server, summary, absent=LATEST)
                 losses += [each for each in (loss, lost) if each is not None]
-                start, stop = max(start, self._start), min(stop, self._stop)
                 if start < stop:
                     found.append((server, queue, summary.id, start, stop))
         self.fleet.report_losses(losses)
         return iter(found)
-
-
-class PushingLogReader(LogReader):
-    """Reads services as a table, applying filters on server, queue and position before anything is fetched.
-
-    A separate class because Spark refuses a reader that can push filters if its configuration disables pushdown.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
-        """Apply the filters that narrow what is fetched; return the rest."""
-        for each in filters:
-            if not self._take(each):
-                yield each
-
-    def _take(self, each: Filter) -> bool:
-        match each:
-            case EqualTo(attribute=("server",), value=str(value)):
-                self._servers = _narrow(self._servers, {value})
-            case EqualTo(attribute=("queue",), value=str(value)):
-                self._queues = _narrow(self._queues, {value})
-            case In(attribute=("server",), value=values):
-                self._servers = _narrow(self._servers, set(values))
-            case In(attribute=("queue",), value=values):
-                self._queues = _narrow(self._queues, set(values))
-            case EqualTo(attribute=("position",), value=int(value)):
-                self._start, self._stop = max(self._start, value), min(self._stop, value + 1)
-            case GreaterThanOrEqual(attribute=("position",), value=int(value)):
-                self._start = max(self._start, value)
-            case GreaterThan(attribute=("position",), value=int(value)):
-                self._start = max(self._start, value + 1)
-            case LessThan(attribute=("position",), value=int(value)):
-                self._stop = min(self._stop, value)
-            case LessThanOrEqual(attribute=("position",), value=int(value)):
-                self._stop = min(self._stop, value + 1)
-            case _:
-                return False
-        return True
 
 
 def read_partition(fleet: Fleet, partition: Partition, *, payload: bool) -> Iterator[pa.RecordBatch]:
@@ -156,7 +99,3 @@ def read_partition(fleet: Fleet, partition: Partition, *, payload: bool) -> Iter
             yield from record_batches(partition.server, blocks, payload=payload)
     finally:
         client.close()
-
-
-def _narrow(known: set[str] | None, values: set[str]) -> set[str]:
-    return values if known is None else known & values

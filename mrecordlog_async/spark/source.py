@@ -141,9 +141,9 @@ class RecordLogDataSource(DataSource):
             from mrecordlog_async.spark.directory import DirectoryReader
 
             return DirectoryReader(self.parsed)
-        from mrecordlog_async.spark.reader import LogReader, PushingLogReader
+        from mrecordlog_async.spark.reader import LogReader
 
-        return PushingLogReader(self.parsed) if self.parsed.pushdown else LogReader(self.parsed)
+        return LogReader(self.parsed)
 
     def _check_schema(self, schema: StructType) -> None:
         """Raise OptionError if the user gave a schema other than the columns that are read."""

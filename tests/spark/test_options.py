@@ -214,15 +214,22 @@ def test_neither_servers_nor_path_is_refused() -> None:
 
 
 def test_what_a_stream_cannot_do_is_refused() -> None:
-    """A directory, an end and pushdown are refused for streams."""
+    """A directory and an end are refused for streams."""
     for options in (
         Options.parse({"path": "/log"}),
         parse(endingOffsets='{"default": {"q": 5}}'),
         parse(endingTimestamp="2026-11-22"),
-        parse(pushdown="true"),
     ):
         with pytest.raises(OptionError):
             options.check_stream_read()
+
+
+def test_pushed_filters_are_refused() -> None:
+    """pushdown=true would give wrong rows for later queries: it is refused, with what to use instead; false is not."""
+    assert parse(pushdown="false") == parse()
+    for options in ({"servers": "http://h:8080"}, {"path": "/log"}):
+        with pytest.raises(OptionError, match=r"misses rows\. Remove the option; to fetch less, set subscribe"):
+            Options.parse({**options, "pushdown": "True"})
 
 
 def test_what_a_batch_cannot_do_is_refused() -> None:

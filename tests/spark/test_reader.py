@@ -8,18 +8,7 @@ from typing import Any
 
 import pytest
 from pyspark import cloudpickle
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    IsNotNull,
-    LessThan,
-    LessThanOrEqual,
-    StringStartsWith,
-)
+from pyspark.sql.datasource import DataSourceReader
 
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.errors import CorruptionError
@@ -28,7 +17,7 @@ from mrecordlog_async.spark.directory import DirectoryReader
 from mrecordlog_async.spark.offsets import DataLossError
 from mrecordlog_async.spark.option_values import OptionError
 from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.reader import LogReader, PlannedPartition, PushingLogReader
+from mrecordlog_async.spark.reader import LogReader, PlannedPartition
 from tests.spark.conftest import NewService
 from tests.spark.services import ThreadedService, numbered
 
@@ -95,29 +84,6 @@ def test_partitions_are_as_small_as_asked(service: ThreadedService) -> None:
         reader = reader_of(service, **options)
         assert len(reader.partitions()) == count
         assert positions(read(reader)) == list(range(1_000))
-
-
-def test_filters_narrow_what_is_fetched(service: ThreadedService) -> None:
-    """Filters that narrow the fetch are applied here; the others are returned to Spark."""
-    service.append("a", numbered("a", 0, 20))
-    service.append("b", numbered("b", 0, 20))
-    reader = PushingLogReader(Options.parse({"servers": service.url}))
-    left: list[Filter] = [IsNotNull(("queue",)), StringStartsWith(("queue",), "a")]
-    done: list[Filter] = [
-        In(("queue",), ("a", "b")),
-        EqualTo(("queue",), "a"),
-        EqualTo(("server",), "default"),
-        In(("server",), ("default", "other")),
-        GreaterThan(("position",), 3),
-        GreaterThanOrEqual(("position",), 5),
-        LessThan(("position",), 9),
-        LessThanOrEqual(("position",), 7),
-    ]
-    assert list(reader.pushFilters([*left, *done])) == left
-    assert [(row[1], row[2]) for row in read(reader)] == [("a", 5), ("a", 6), ("a", 7)]
-    one = PushingLogReader(Options.parse({"servers": service.url}))
-    assert list(one.pushFilters([EqualTo(("position",), 4), EqualTo(("server",), "other")])) == []
-    assert read(one) == []
 
 
 def test_a_token_beyond_ascii_is_sent_as_the_service_reads_it(new_service: NewService) -> None:
