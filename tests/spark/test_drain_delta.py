@@ -6,12 +6,10 @@ import os
 import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.request import urlopen
 
-import duckdb
 import pytest
 from deltalake import DeltaTable
 
@@ -25,6 +23,7 @@ from mrecordlog_async.spark.load import Loaded, run_load
 from mrecordlog_async.spark.local_lake import LocalLake
 from mrecordlog_async.spark.preflight import DrainJob
 from tests.spark.conftest import NewService
+from tests.spark.lake_readers import with_delta
 from tests.spark.services import ThreadedService, numbered
 
 if TYPE_CHECKING:
@@ -45,13 +44,7 @@ def read_with_pandas(path: Path) -> list[Row]:
 
 
 def read_with_duckdb(path: Path) -> list[Row]:
-    """Read with DuckDB's own implementation of Delta, which shares no code with delta-rs' reader."""
-    places = find_spec("duckdb_ext")
-    assert places is not None and places.submodule_search_locations is not None
-    extension = next(Path(places.submodule_search_locations[0]).rglob("delta.duckdb_extension"))
-    with duckdb.connect() as connection:
-        connection.execute(f"LOAD '{extension}'")
-        return sorted(connection.execute("SELECT queue, position, payload FROM delta_scan(?)", [str(path)]).fetchall())
+    return sorted(with_delta().execute("SELECT queue, position, payload FROM delta_scan(?)", [str(path)]).fetchall())
 
 
 def test_every_reader_finds_the_same_rows(spark: SparkSession, new_service: NewService, tmp_path: Path) -> None:

@@ -285,14 +285,14 @@ def _joined(one: list[Any], two: list[Any]) -> list[Any]:
 
 def _statistics(seen: dict[str, list[Any]]) -> str:
     columns = {name: found for name, found in seen.items() if name}
-    return json.dumps(
-        {
-            "numRecords": seen[""][0],
-            "minValues": {name: _json(found[2]) for name, found in columns.items() if found[2] is not None},
-            "maxValues": {name: _json(found[3]) for name, found in columns.items() if found[3] is not None},
-            "nullCount": {name: found[1] for name, found in columns.items()},
-        }
-    )
+    found = {
+        "numRecords": seen[""][0],
+        "minValues": {name: _json(found[2]) for name, found in columns.items() if found[2] is not None},
+        "maxValues": {name: _json(found[3]) for name, found in columns.items() if found[3] is not None},
+        "nullCount": {name: found[1] for name, found in columns.items()},
+    }
+    # Characters as they are: readers decode the escapes of one such as 𠮷 as another character, and skip the file.
+    return json.dumps(found, ensure_ascii=False)
 
 
 def _json(value: Any) -> Any:
