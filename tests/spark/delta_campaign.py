@@ -25,12 +25,24 @@ from tests.spark.services import ThreadedService, numbered
 class Crash:
     """A drain of one service on a disk whose power can be cut. consumer: it acknowledges instead of truncating."""
 
-    def __init__(self, service: ThreadedService, place: Path, *, consumer: str | None = None) -> None:
+    def __init__(
+        self,
+        service: ThreadedService,
+        place: Path,
+        *,
+        consumer: str | None = None,
+        partition_by: tuple[str, ...] = (),
+    ) -> None:
         (place / "lake").mkdir()
         self.service, self.medium = service, Medium(place / "lake")
         self.queue_options = QueueOptions(keep="until_acknowledged") if consumer else None
         self.engine = DeltaEngine(
-            f"a={service.url}", place / "lake", consumer=consumer, maxRecordsPerTrigger="60", minPartitions="2"
+            f"a={service.url}",
+            place / "lake",
+            consumer=consumer,
+            partition_by=partition_by,
+            maxRecordsPerTrigger="60",
+            minPartitions="2",
         )
         self.appended: dict[str, int] = {}
         self.ended: list[tuple[str, int]] = []

@@ -61,6 +61,21 @@ def test_acknowledgements_survive_kills_and_power_cuts(
     crash.medium.close()
 
 
+@pytest.mark.parametrize("step", STEPS[-3:])
+def test_the_directories_of_partitions_survive_power_cuts(
+    service: ThreadedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    """A new directory is durable in the table before records are truncated, whichever task or batch created it."""
+    crash, chance = Crash(service, tmp_path, partition_by=("server", "queue")), random.Random(step)
+    with crash.medium.attached(monkeypatch):
+        for number in range(POWER_CUTS):
+            crash.feed(20, "7", f"queue {number}")
+            assert crash.engine.kill_at(step, 1 + number % 2)
+            crash.medium.cut(chance)
+        crash.check()
+    crash.medium.close()
+
+
 def test_random_kills_and_power_cuts_change_nothing(
     service: ThreadedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

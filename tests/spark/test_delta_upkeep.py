@@ -13,6 +13,7 @@ from decimal import Decimal
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -186,8 +187,9 @@ def entries_as_delta_spark(engine: DeltaEngine, directory: str) -> set[str]:
         actions = [json.loads(line) for line in entry.read_text().splitlines()]
         for each in (action["add"] for action in actions if "add" in action):
             if each["partitionValues"]["queue"] == QUEUES[-1]:
-                name = f"{directory}/{each['path']}"
-                (engine.table_path / each["path"]).rename(engine.table_path / name)
+                old = engine.table_path / unquote(each["path"])
+                name = f"{directory}/{old.name}"
+                old.rename(engine.table_path / name)
                 each["path"] = name
                 moved.add(name)
         entry.write_text("".join(json.dumps(each, ensure_ascii=False) + "\n" for each in actions))
@@ -485,6 +487,7 @@ def test_a_vacuum_that_is_refused_drops_no_rows(drained: DeltaEngine, capsys: py
         ("optimize", "--older-than=2d", "vacuum"),
         ("resume", "--drop-older-than=2d", "vacuum"),
         ("vacuum", "--target-file-bytes=1m", "optimize"),
+        ("show", "--rewrite", "optimize"),
         ("vacuum", "--checkpoint=new", "resume"),
         ("vacuum", "--bad", "show"),
     ],

@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import json
+import os
+import time
 import unicodedata
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
-from deltalake import Schema
+from deltalake import Schema, write_deltalake
 
+from mrecordlog_async.cli.main import main
 from mrecordlog_async.model import POSITION_MAX
 from mrecordlog_async.spark.blocks import READ_SCHEMA
-from mrecordlog_async.spark.delta.parts import Layout, write_files
+from mrecordlog_async.spark.delta import parts
+from mrecordlog_async.spark.delta.parts import Layout, directory_of, write_files
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.table import NewBatch, Table, create_table
+from mrecordlog_async.spark.delta.upkeep import Replaced, optimize, vacuum
 from tests.spark.lake_readers import OPERATORS, Filter, Readers
 
 QUERY = "7a9c2f1e-0000-4000-8000-000000000001"
-LAYOUTS: list[tuple[str, ...]] = [()]
+LAYOUTS: list[tuple[str, ...]] = [(), ("queue",), ("server",), ("server", "queue")]
 
 NAMES = (
     "orders",
@@ -66,6 +73,9 @@ NAMES = (
 )
 """Of each plane that has characters, and what paths, SQL, numbers and JSON have another meaning for."""
 
+OUTSIDE = ("__HIVE_DEFAULT_PARTITION__", "x" * 255, "\u6ce8" * 85, "y" * 250, "a")
+"""Names of which no directory can be named after all but the last."""
+
 FIRST = datetime(2026, 1, 1, tzinfo=UTC)
 
 DEFAULTS = {"queue": "q", "server": "s", "queue_id": 1_000, "error": None}
@@ -99,13 +109,13 @@ def rows_of(names: tuple[str, ...]) -> list[dict[str, Any]]:
     ]
 
 
-def written(place: Place, partition_by: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
-    """Create the table of a drain with each of *rows* in a file of its own, as a reader skips files."""
+def written(place: Place, partition_by: tuple[str, ...], rows: list[dict[str, Any]], batch: int = 0) -> None:
+    """Store *rows* as a batch of a drain, each in a file of its own, because readers skip files."""
     create_table(place, Schema.from_arrow(COLUMNS), partition_by, QUERY)
     layout = Layout(partition_by)
     batches = [pa.RecordBatch.from_pylist([each], COLUMNS) for each in rows]
     files = [file for each in batches for file in write_files(place, layout, COLUMNS, [each])]
-    Table(place).store(NewBatch(QUERY, 0, [], files), Schema.from_arrow(COLUMNS), partition_by)
+    Table(place).store(NewBatch(QUERY, batch, [], files), Schema.from_arrow(COLUMNS), partition_by)
 
 
 def filters(names: tuple[str, ...]) -> Iterator[Filter]:
@@ -130,9 +140,87 @@ def compared(readers: Readers, rows: list[dict[str, Any]], wanted: Iterable[Filt
     assert not wrong, "\n".join(wrong)
 
 
+def few(names: tuple[str, ...]) -> Iterator[Filter]:
+    """Yield filters that an escaped, a misspelt or a lost name would make wrong."""
+    yield from (Filter(column, "=", name) for column in ("queue", "server") for name in names[::4])
+    yield from (Filter("queue"), Filter("position", ">=", POSITION_MAX), Filter("timestamp", "<", FIRST))
+
+
 @pytest.mark.parametrize("partition_by", LAYOUTS, ids=",".join)
-def test_every_reader_finds_the_same_rows_with_filters(partition_by: tuple[str, ...], tmp_path: Path) -> None:
+def test_every_reader_finds_the_same_rows_with_filters(
+    partition_by: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Filters find each row in every reader, whatever characters its names have, also after the table's upkeep."""
     place, rows = Place(str(tmp_path / "lake")), rows_of(NAMES)
     written(place, partition_by, rows)
     compared(Readers(place.uri), rows, filters(NAMES))
+
+    left = left_by_a_task(Path(place.uri))
+    with monkeypatch.context() as patch:
+        before = time.time() - 30 * 24 * 3_600
+        patch.setattr(time, "time", lambda: before)
+        optimized = optimize(place)
+    assert optimized.removed > optimized.added > 0
+    compared(Readers(place.uri), rows, few(NAMES))
+
+    assert optimize(place, rewrite=True) == Replaced()  # nothing of this version has to be rewritten
+    for path in Path(place.uri).rglob("*.parquet"):
+        os.utime(path, (0, 0))
+    assert len(vacuum(place)) == len(left) + optimized.removed
+    assert not any(path.exists() for path in left)
+    compared(Readers(place.uri), rows, few(NAMES))
+
+
+def left_by_a_task(table: Path) -> list[Path]:
+    """Create a file next to those of each partition, which no version names."""
+    left = [directory / f"part-{uuid4()}.parquet" for directory in {path.parent for path in table.rglob("*.parquet")}]
+    for path in left:
+        path.touch()
+    return left
+
+
+@pytest.mark.parametrize("partition_by", LAYOUTS[1:], ids=",".join)
+def test_a_name_that_no_directory_can_have_is_found(partition_by: tuple[str, ...], tmp_path: Path) -> None:
+    """Files of long names, and of the word for null, lie in the table's directory: polars reads them with pyarrow."""
+    place, rows = Place(str(tmp_path / "lake")), rows_of(OUTSIDE)
+    written(place, partition_by, rows)
+    readers = Readers(place.uri, hive=False)
+    compared(readers, rows, filters(OUTSIDE))
+    optimize(place)
+    compared(Readers(place.uri, hive=False), rows, few(OUTSIDE))
+
+
+def test_the_directory_of_a_partition_is_that_of_delta_rs(tmp_path: Path) -> None:
+    """Its own writer would put a file with these values into the same directory."""
+    values = [*NAMES, None]
+    for at, value in enumerate(values):
+        table = str(tmp_path / str(at))
+        write_deltalake(table, pa.table({"queue": pa.array([value], pa.string()), "at": [at]}), partition_by=["queue"])
+        (path,) = Path(table).glob("*/*.parquet")
+        assert directory_of({"queue": value}) == f"{path.parent.name}/", value
+
+
+@pytest.mark.parametrize("partition_by", LAYOUTS, ids=",".join)
+def test_a_table_of_0_2_0_is_read_after_a_rewrite(
+    partition_by: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its statistics have escapes, and its files lie in the table's directory: `optimize --rewrite` renews both."""
+    place, rows, new = Place(str(tmp_path / "lake")), rows_of(NAMES), rows_of(("\U00020bb7", "new"))
+    statistics = parts._statistics
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, "directory_of", lambda values: "")
+        patch.setattr(parts, "_statistics", lambda seen: json.dumps(json.loads(statistics(seen))))
+        written(place, partition_by, rows)
+    for each in new:
+        each["payload"] += b" new"
+    written(place, partition_by, new, batch=1)
+
+    misread = [row for row in rows if any((ord(each) >> 16) % 2 == 0 < ord(each) >> 16 for each in names_of(row))]
+    assert main(["lake", "optimize", place.uri, "--rewrite", "--target-file-bytes", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["removed"] == len(rows if partition_by else misread)
+    compared(Readers(place.uri), rows + new, few(NAMES))
+    assert optimize(place, 1, rewrite=True) == Replaced()
+
+
+def names_of(row: dict[str, Any]) -> str:
+    return f"{row['server']}{row['queue']}"

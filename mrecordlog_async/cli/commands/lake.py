@@ -37,6 +37,7 @@ KEPT_SECONDS = 7 * 24 * 3_600.0
 OPTIONS = {
     "bad": "show",
     "target_file_bytes": "optimize",
+    "rewrite": "optimize",
     "older_than": "vacuum",
     "drop_older_than": "vacuum",
     "dry_run": "vacuum",
@@ -61,6 +62,11 @@ def add_parser(command_line: CommandLine) -> Parser:
     parser.add_argument("--bad", action="store_true", help="show: print the rows whose payload did not parse")
     parser.add_argument(
         "--target-file-bytes", type=size_of, metavar="SIZE", help="optimize: size of a file (default: 128m)"
+    )
+    parser.add_argument(
+        "--rewrite",
+        action="store_true",
+        help="optimize: also rewrite large files of 0.2.0 in which some readers miss rows",
     )
     parser.add_argument(
         "--older-than",
@@ -145,7 +151,7 @@ def _drained(found: Shown) -> str:
 def _optimize(place: Place, arguments: argparse.Namespace) -> None:
     from mrecordlog_async.spark.delta.upkeep import optimize
 
-    done = optimize(place, arguments.target_file_bytes or FILE_BYTES)
+    done = optimize(place, arguments.target_file_bytes or FILE_BYTES, rewrite=arguments.rewrite)
     _say(arguments, asdict(done), f"{plural(done.removed, 'file')} rewritten into {done.added}")
 
 

@@ -1,19 +1,20 @@
 """The tasks' side: rows become Parquet files in the table's directory, durable before a task reports them.
 
-Files lie directly in the directory: values of partition columns stand in the table's log only, as text that nobody
-parses, so queues `007` and `7` stay two. Rows are cut where a partition value changes, gathered, and written in row
-groups; a file is closed at `bytes_per_file`, or when too many are open. What a task leaves behind when it fails belongs
-to no version of the table, and is removed by a vacuum.
+The files of a partition lie in a directory that names its values (`directory_of`), for readers that take them from
+there. What counts are the values in the table's log, as text: queues `007` and `7` are two. Rows are cut where a
+partition value changes, gathered, and written in row groups; a file is closed at `bytes_per_file`, or when too many are
+open. What a task leaves behind when it fails belongs to no version of the table, and is removed by a vacuum.
 """
 
 from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -46,6 +47,12 @@ def stated(partition_by: Sequence[str]) -> str:
     return ",".join(name for name in STATISTICS if name not in partition_by)
 
 
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""Stands for null in the name of a directory."""
+
+NAME_BYTES_MAX = 255
+"""How long the name of a directory may be on nearly all file systems."""
+
 Values = tuple[str | None, ...]
 """The values of the partition columns, as the table's log states them."""
 
@@ -54,7 +61,7 @@ class NewFile(NamedTuple):
     """A file that a task wrote: what the commit adds to the table.
 
     Attributes:
-        path: its name in the table's directory.
+        path: relative to the table's directory.
         size: in bytes.
         values: partition column → value.
         statistics: as JSON, in Delta's form.
@@ -72,6 +79,26 @@ def without_ends(file: NewFile) -> NewFile:
     Where any are stated, delta-rs takes those that are missing for null, and a filter finds no row.
     """
     return file._replace(statistics=json.dumps({"numRecords": json.loads(file.statistics)["numRecords"]}))
+
+
+def directory_of(values: Mapping[str, str | None]) -> str:
+    """Return the directory of the files of a partition, as delta-rs spells it, with a slash at its end.
+
+    It is the table's own, "", where a name would be too long, or the value is the word that stands for null. Polars
+    takes the values from here and not from the table's log.
+
+    Args:
+        values: partition column → value.
+    """
+    # Readers of Delta take the empty string in a table's log for null.
+    names = [f"{column}={quote(value, safe='') if value else NO_VALUE}" for column, value in values.items()]
+    is_named = all(len(name) <= NAME_BYTES_MAX for name in names) and all(map(_is_plain, values))
+    return "".join(f"{name}/" for name in names) if is_named and NO_VALUE not in values.values() else ""
+
+
+def _is_plain(column: str) -> bool:
+    """Return whether delta-rs, which escapes no names of columns, names a directory after *column* that can be read."""
+    return quote(column, safe="") == column
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +138,18 @@ def write_parts(
     return write_files(place, layout, schema, counted()), content
 
 
-def write_files(place: Place, layout: Layout, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> list[NewFile]:
-    """Store *batches* as `write_parts` does, without counting what they hold."""
-    parts = _Parts(place, layout, schema)
+def write_files(
+    place: Place,
+    layout: Layout,
+    schema: pa.Schema,
+    batches: Iterable[pa.RecordBatch],
+    partition: Mapping[str, str | None] | None = None,
+) -> list[NewFile]:
+    """Store *batches* as `write_parts` does, without counting what they hold.
+
+    partition: column → value, if all rows are of one partition, and lack its columns.
+    """
+    parts = _Parts(place, layout, schema, partition or {})
     try:
         for batch in batches:
             if batch.num_rows:
@@ -180,9 +216,10 @@ class _Part:
 class _Parts:
     """All files of one task."""
 
-    def __init__(self, place: Place, layout: Layout, schema: pa.Schema) -> None:
+    def __init__(self, place: Place, layout: Layout, schema: pa.Schema, partition: Mapping[str, str | None]) -> None:
         self._place = place
         self._layout = layout
+        self._partition = partition
         self._schema = pa.schema([each for each in schema if each.name not in layout.partition_by])
         self._parts: dict[Values, _Part] = {}
         self._bytes = 0
@@ -204,7 +241,7 @@ class _Parts:
             self._write(values)
             self._close(values)
         if self._files:
-            self._place.sync_names()
+            self._place.sync_names(each.path for each in self._files)
         return self._files
 
     def abandon(self, error: BaseException) -> None:
@@ -222,7 +259,7 @@ class _Parts:
             return
         if part.writer is None:
             self._make_room()
-            self._open(part)
+            self._open(part, values)
         assert part.writer is not None
         table = pa.Table.from_batches(part.waiting, self._schema)
         part.writer.write_table(table, row_group_size=len(table))
@@ -238,8 +275,8 @@ class _Parts:
         if len(opened) >= OPEN_FILES_MAX:
             self._close(opened[0])
 
-    def _open(self, part: _Part) -> None:
-        part.name = f"part-{uuid.uuid4()}.parquet"
+    def _open(self, part: _Part, values: Values) -> None:
+        part.name = f"{directory_of(self._named(values))}part-{uuid.uuid4()}.parquet"
         part.opened = self._place.new_file(part.name)
         part.file = part.opened.__enter__()
         # A dictionary of payloads would be given up after the first pages; its attempt costs time.
@@ -255,13 +292,15 @@ class _Parts:
         part.writer.close()
         size = part.file.tell()
         part.opened.__exit__(None, None, None)
-        named = dict(zip(self._layout.partition_by, values, strict=True))
-        self._files.append(NewFile(part.name, size, named, _statistics(part.seen)))
+        self._files.append(NewFile(part.name, size, self._named(values), _statistics(part.seen)))
         rest = _Part(part.waiting, part.bytes)
         if rest.waiting:
             self._parts[values] = rest
         else:
             del self._parts[values]
+
+    def _named(self, values: Values) -> dict[str, str | None]:
+        return {**self._partition, **dict(zip(self._layout.partition_by, values, strict=True))}
 
 
 def _gather(seen: dict[str, list[Any]], table: pa.Table) -> None:

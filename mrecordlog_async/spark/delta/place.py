@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -70,20 +70,27 @@ class Place:
 
     @contextmanager
     def new_file(self, name: str) -> Iterator[Any]:
-        """Open a new file for writing; at the end it is durable, except for its name on a disk (`sync_names`)."""
+        """Open a new file for writing; at the end it is durable, except for its name on a disk (`sync_names`).
+
+        Missing directories below the table's are created, but not the table's: it may be on a disk that is not mounted.
+        """
         if self.path is None:
             with self._objects().open_output_stream(name) as stream:
                 yield stream
             return
+        for each in reversed(Path(name).parents[:-1]):
+            Path(self.path, each).mkdir(exist_ok=True)  # other tasks may create it at this moment
         with open(Path(self.path, name), "xb") as file:
             yield file
             file.flush()
             sync_file(file.fileno(), file.name)
 
-    def sync_names(self) -> None:
-        """Make the names of new files durable."""
-        if self.path is not None:
-            sync_directory(self.path)
+    def sync_names(self, names: Iterable[str]) -> None:
+        """Make the names of new files durable, and those of their directories, whoever created these."""
+        if self.path is None:
+            return
+        for each in {parent for name in names for parent in Path(name).parents}:
+            sync_directory(Path(self.path, each))
 
     def sync(self) -> None:
         """Make everything durable that was written to the table, by whatever wrote it. Raises SyncFailedError."""

@@ -13,7 +13,7 @@ import math
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from mrecordlog_async.spark.delta.changes import (
 )
 from mrecordlog_async.spark.delta.content import TableError
 from mrecordlog_async.spark.delta.entries import MARK, entry_name, entry_numbers, mark_of, write_again
-from mrecordlog_async.spark.delta.parts import BYTES_PER_FILE, Layout, NewFile, without_ends, write_files
+from mrecordlog_async.spark.delta.parts import BYTES_PER_FILE, Layout, NewFile, directory_of, without_ends, write_files
 from mrecordlog_async.spark.delta.place import LOG, Place
 from mrecordlog_async.spark.delta.recovery import repair_table
 from mrecordlog_async.spark.delta.table import ATTEMPTS, NO_HOOKS, columns_of, refuse_unsupported, sum_up
@@ -52,18 +52,23 @@ LITERAL = "!$&'()+,-./:;=@_~"
 """What delta-rs does not percent-encode in the path of an action, apart from ASCII letters and digits."""
 
 
+NAMES = ("server", "queue")
+"""Columns whose values are names, of any characters."""
+
+
 @dataclass(frozen=True, slots=True)
 class Held:
     """A file of the table's newest version.
 
     Attributes:
-        path: its name in the table's directory.
+        path: relative to the table's directory.
         raw: its path as the entry that added it spells it.
         size: in bytes.
         rows: how many it has.
         values: partition column → value.
         newest: the last `timestamp` in it; None if it is not known, or some rows have none.
         added: when, in milliseconds since 1970.
+        names: column of names → the lowest and highest one, as readers understand the table's log.
     """
 
     path: str
@@ -73,6 +78,7 @@ class Held:
     values: dict[str, str | None]
     newest: datetime | None
     added: int
+    names: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     @property
     def is_removable(self) -> bool:
@@ -101,6 +107,11 @@ def _held(action: dict[str, Any], columns: list[str]) -> Held:
         values,
         None if action.get("null_count.timestamp") else action.get("max.timestamp"),
         action["modification_time"] or 0,
+        {
+            name: (action[f"min.{name}"], action[f"max.{name}"])
+            for name in NAMES
+            if action.get(f"max.{name}") is not None
+        },
     )
 
 
@@ -119,10 +130,11 @@ class Replaced:
     added: int = 0
 
 
-def optimize(place: Place, bytes_per_file: int = BYTES_PER_FILE) -> Replaced:
+def optimize(place: Place, bytes_per_file: int = BYTES_PER_FILE, *, rewrite: bool = False) -> Replaced:
     """Rewrite small files of each partition into files of about *bytes_per_file*, and write a table checkpoint.
 
-    Files that cannot be removed from the table stay as they are, with a warning.
+    Files that cannot be removed from the table stay as they are, with a warning. With *rewrite*, files of any size are
+    rewritten where readers may miss rows: 0.2.0 put them elsewhere, and stated some names so that readers misread them.
 
     Raises:
         TableError: there is no table, it has deletion vectors or mapped columns, or other writers were faster each
@@ -141,9 +153,11 @@ def optimize(place: Place, bytes_per_file: int = BYTES_PER_FILE) -> Replaced:
             len(kept),
         )
     wants_others = column_without_statistics(table) is not None
-    for group in _groups([each for each in files if each.is_removable], bytes_per_file):
-        written = write_files(place, Layout((), bytes_per_file), schema, _rows(place, group, schema))
-        added = [each._replace(values=group[0].values) for each in written]
+    removable = [each for each in files if each.is_removable]
+    outdated = {each.raw for each in removable if rewrite and _is_outdated(place, each)}
+    for group in _groups(removable, bytes_per_file, outdated):
+        layout, rows = Layout((), bytes_per_file), _rows(place, group, schema)
+        added = write_files(place, layout, schema, rows, group[0].values)
         if wants_others:
             added = [without_ends(each) for each in added]
         if not _replace(place, group, added, changes_data=False):
@@ -153,11 +167,28 @@ def optimize(place: Place, bytes_per_file: int = BYTES_PER_FILE) -> Replaced:
     return done
 
 
-def _groups(files: list[Held], bytes_per_file: int) -> Iterator[list[Held]]:
-    """Yield files of one partition that together make up one large file; in the order in which they were added."""
+def _is_outdated(place: Place, file: Held) -> bool:
+    """Return whether readers may miss rows of *file*: by its directory, or by names that its entry states wrongly."""
+    if file.path[: file.path.rfind("/") + 1] != directory_of(file.values):
+        return True
+    found: dict[str, list[str]] = {}
+    with place.opened(file.path) as opened, pq.ParquetFile(opened) as parquet:
+        for group in map(parquet.metadata.row_group, range(parquet.metadata.num_row_groups)):
+            for column in map(group.column, range(group.num_columns)):
+                statistics = column.statistics
+                if column.path_in_schema in file.names and statistics is not None and statistics.has_min_max:
+                    found.setdefault(column.path_in_schema, []).extend((statistics.min, statistics.max))
+    return any((min(ends), max(ends)) != file.names[name] for name, ends in found.items())
+
+
+def _groups(files: list[Held], bytes_per_file: int, outdated: set[str]) -> Iterator[list[Held]]:
+    """Yield files of one partition that together make up one large file; in the order in which they were added.
+
+    outdated: raw paths of files that are rewritten whatever their size.
+    """
     partitions: dict[tuple[Any, ...], list[Held]] = {}
     for each in sorted(files, key=lambda each: each.added):
-        if each.size < bytes_per_file * 3 // 4:
+        if each.size < bytes_per_file * 3 // 4 or each.raw in outdated:
             partitions.setdefault(tuple(each.values.values()), []).append(each)
     for small in partitions.values():
         group, size = list[Held](), 0
@@ -167,7 +198,7 @@ def _groups(files: list[Held], bytes_per_file: int) -> Iterator[list[Held]]:
             if size >= bytes_per_file:
                 yield group
                 group, size = [], 0
-        if len(group) > 1:
+        if len(group) > 1 or any(each.raw in outdated for each in group):
             yield group
 
 
