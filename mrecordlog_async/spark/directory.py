@@ -26,7 +26,7 @@ from mrecordlog_async.spark.moments import check_past, is_past
 from mrecordlog_async.spark.offsets import DataLossError, Listing, refuse_unknown_queues, resolve_position, select
 from mrecordlog_async.spark.option_values import LATEST, Positions
 from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.reader import NothingPartition
+from mrecordlog_async.spark.reader import MAKE_AGAIN, NothingPartition
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.segment import segment_name
 
@@ -139,5 +139,5 @@ def read_segment(part: SegmentPart) -> Iterator[Block]:
     except SegmentRemovedError:
         name = segment_name(part.share.segment)
         raise DataLossError(
-            f"{name} in {part.directory} was removed while it was read: its records were truncated; read again"
+            f"{name} in {part.directory} was removed: its records were truncated; {MAKE_AGAIN}"
         ) from None

@@ -1,6 +1,7 @@
 """The batch reader: services as a table whose contents are fixed when the query is planned.
 
-Each action of a DataFrame reads the planned positions again. It fails once they are truncated.
+Each action of a DataFrame, and each query of a view that was made `USING mrecordlog`, reads the positions again that
+were planned for the first one. It fails once they are truncated.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from mrecordlog_async.gc_tuning import rare_collections
 from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.spark.blocks import record_batches
+from mrecordlog_async.spark.connection import ServiceRefusedError
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.moments import ending_positions, starting_positions
 from mrecordlog_async.spark.offsets import refuse_unknown_queues, resolve_position
@@ -21,6 +23,11 @@ from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.partitions import Partition
 from mrecordlog_async.spark.planning import partitions
 from mrecordlog_async.spark.proof import Listed
+
+MAKE_AGAIN = "make the DataFrame or the view again: it keeps the records of its first query"
+
+NOT_AS_PLANNED = (404, 409, 410)
+"""Statuses of a queue that was deleted, that an older copy of the log has replaced, or that was truncated."""
 
 
 class PlannedPartition(InputPartition):
@@ -69,7 +76,7 @@ class LogReader(DataSourceReader):
         """
         if not isinstance(partition, PlannedPartition):
             return iter(())
-        return read_partition(self.fleet, partition.value, payload=self._options.payload)
+        return _advised(read_partition(self.fleet, partition.value, payload=self._options.payload))
 
     def _wanted(self, surveys: dict[str, Listed]) -> Iterator[tuple[str, str, int, int, int]]:
         options, losses, found = self._options, list[str](), list[tuple[str, str, int, int, int]]()
@@ -99,3 +106,14 @@ def read_partition(fleet: Fleet, partition: Partition, *, payload: bool) -> Iter
             yield from record_batches(partition.server, blocks, payload=payload)
     finally:
         client.close()
+
+
+def _advised(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield *batches*; if records are no longer there, add to the error why they are requested, and what to do."""
+    try:
+        yield from batches
+    except ServiceRefusedError as refused:
+        if refused.status not in NOT_AS_PLANNED:
+            raise
+        facts = {**refused.problem, "detail": f"{refused.problem.get('detail')}; {MAKE_AGAIN}"}
+        raise ServiceRefusedError(refused.server, refused.status, facts, refused.origin) from None

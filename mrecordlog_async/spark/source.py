@@ -69,7 +69,7 @@ class RecordLogDataSource(DataSource):
         if not self.options:
             raise OptionError(
                 "no options were passed: Spark drops those of CREATE TABLE when it reads from a Python data source. "
-                "Use CREATE TEMPORARY VIEW … USING mrecordlog OPTIONS (…), or SELECT … FROM table WITH ('servers' = …)"
+                "Use SELECT … FROM table WITH ('servers' = …), or CREATE VIEW … AS such a query"
             )
         return Options.parse(self.options)
 

@@ -111,7 +111,8 @@ def check_columns(columns: Mapping[str, str], queue: str | None) -> None:
     if "server" in columns:
         raise OptionError(
             "the column 'server' is not stored: a write goes to the server that the option servers names. Filter the "
-            "rows of one server, and drop the column"
+            "rows of one server, and drop the column. INSERT INTO always has it; write a DataFrame: "
+            'spark.sql("SELECT …").write.format("mrecordlog")…'
         )
     unknown = sorted(set(columns) - {"queue", "position", "payload"} - ASSIGNED)
     if unknown:

@@ -237,7 +237,7 @@ def test_a_log_is_a_table_of_the_catalog(spark: SparkSession, service: ThreadedS
     try:
         spark.sql(f"CREATE TABLE served USING mrecordlog OPTIONS (servers '{service.url}', retries 0)")
         assert rows(spark.sql(f"{columns} served WITH ('servers' = '{service.url}')")) == expected
-        with pytest.raises(Exception, match="CREATE TEMPORARY VIEW"):
+        with pytest.raises(Exception, match=r"SELECT … FROM table WITH \('servers' = …\), or CREATE VIEW … AS such"):
             spark.sql(f"{columns} served").collect()
         spark.sql(f"CREATE VIEW viewed AS {columns} served WITH ('servers' = '{service.url}')")
         assert rows(spark.newSession().table("viewed")) == expected
@@ -249,6 +249,49 @@ def test_a_log_is_a_table_of_the_catalog(spark: SparkSession, service: ThreadedS
         spark.sql("DROP VIEW IF EXISTS stored")
     with pytest.raises(Exception, match="load each one"):
         spark.read.format("mrecordlog").load(["/a", "/b"]).collect()
+
+
+def test_a_view_of_a_query_reads_what_is_there_now(spark: SparkSession, service: ThreadedService) -> None:
+    """Spark keeps the records of the first query of a DataFrame, and of a view that is made `USING mrecordlog`."""
+    service.append("a", numbered("a", 0, 10))
+    frame = read(spark, service)
+    query = f"SELECT * FROM served WITH ('servers' = '{service.url}')"
+    spark.sql(f"CREATE TABLE served USING mrecordlog OPTIONS (servers '{service.url}')")
+    spark.sql(f"CREATE VIEW viewed AS {query}")
+    spark.sql(f"CREATE TEMPORARY VIEW temporary AS {query}")
+    spark.sql(f"CREATE TEMPORARY VIEW kept USING mrecordlog OPTIONS (servers '{service.url}')")
+    try:
+        assert frame.count() == spark.table("kept").count() == 10
+
+        def counts(*names: str) -> list[int]:
+            return [spark.sql(f"SELECT count(*) FROM {name}").first()[0] for name in names]  # type: ignore[index]
+
+        assert counts("viewed", "temporary") == [10, 10]
+        service.append("a", numbered("a", 10, 20))
+        assert counts("viewed", "temporary") == [20, 20]
+        assert [frame.count(), *counts("kept")] == [10, 10]
+        service.truncate("a", 4)
+        assert counts("viewed", "temporary") == [15, 15]
+        for kept in (frame, spark.table("kept")):
+            with pytest.raises(Exception, match=r"410.*make the DataFrame or the view again"):
+                kept.count()
+    finally:
+        for name in ("viewed", "temporary", "kept"):
+            spark.sql(f"DROP VIEW IF EXISTS {name}")
+        spark.sql("DROP TABLE IF EXISTS served")
+
+
+def test_an_insert_of_sql_is_refused_with_what_to_use(spark: SparkSession, service: ThreadedService) -> None:
+    """Spark fills in all columns of a read, which are not those of a write: rows of a query are written as a frame."""
+    rows_to_write = "SELECT 'a' AS queue, CAST('x' AS BINARY) AS payload"
+    spark.sql(f"CREATE TEMPORARY VIEW written USING mrecordlog OPTIONS (servers '{service.url}')")
+    try:
+        with pytest.raises(Exception, match="INSERT INTO always has it; write a DataFrame"):
+            spark.sql(f"INSERT INTO written (queue, payload) {rows_to_write}")
+    finally:
+        spark.sql("DROP VIEW written")
+    spark.sql(rows_to_write).write.format("mrecordlog").option("servers", service.url).mode("append").save()
+    assert service.records() == {"a": [(0, b"x")]}
 
 
 def test_a_directory_is_a_table(spark: SparkSession, service: ThreadedService) -> None:

@@ -13,6 +13,7 @@ from pyspark.sql.datasource import DataSourceReader
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.log import OpeningLog
+from mrecordlog_async.spark.connection import ServiceRefusedError
 from mrecordlog_async.spark.directory import DirectoryReader
 from mrecordlog_async.spark.offsets import DataLossError
 from mrecordlog_async.spark.option_values import OptionError
@@ -54,7 +55,7 @@ def test_everything_retained_is_read(service: ThreadedService) -> None:
 
 
 def test_a_table_is_fixed_when_it_is_planned(service: ThreadedService) -> None:
-    """Later records are not in the table; if planned ones are truncated, the read fails."""
+    """Later records are not in the table; if planned ones are deleted, the read fails and says what to do."""
     service.append("q", numbered("q", 0, 5))
     reader = reader_of(service)
     partitions = reader.partitions()
@@ -62,7 +63,17 @@ def test_a_table_is_fixed_when_it_is_planned(service: ThreadedService) -> None:
     rows = [row for part in partitions for batch in reader.read(part) for row in batch.to_pylist()]
     assert [row["position"] for row in rows] == [0, 1, 2, 3, 4]
     service.truncate("q", 0)
-    with pytest.raises(Exception, match="410"):
+    with pytest.raises(
+        ServiceRefusedError, match=r"410: .*records before 1 are truncated.*; make the DataFrame or the"
+    ):
+        list(reader.read(partitions[0]))
+    service.call(service.log.delete_queue("q"))
+    with pytest.raises(ServiceRefusedError, match=r"404: .*; make the DataFrame or the view again"):
+        list(reader.read(partitions[0]))
+    service.tokens = frozenset({b"0123456789abcdef"})
+    service.stop()
+    service.start()
+    with pytest.raises(ServiceRefusedError, match=r"401: ((?!DataFrame).)*$"):
         list(reader.read(partitions[0]))
 
 
@@ -172,7 +183,9 @@ def test_damage_after_the_plan_fails_the_task(tmp_path: Path) -> None:
     with pytest.raises(CorruptionError, match="was intact when"):
         list(reader.read(partitions[0]))
     segment.unlink()
-    with pytest.raises(DataLossError, match="removed while it was read"):
+    with pytest.raises(
+        DataLossError, match="was removed: its records were truncated; make the DataFrame or the view again"
+    ):
         list(reader.read(partitions[0]))
 
 
