@@ -41,14 +41,23 @@ class Filter(NamedTuple):
 
     def holds(self, row: dict[str, Any]) -> bool:
         """Return whether a reader has to find *row*."""
+        return bool(self.in_sql(row))
+
+    def in_sql(self, row: dict[str, Any]) -> bool | None:
+        """Return the condition's value for *row*: None if the column is null."""
         found = row[self.column]
         if self.value is None:
             return found is None
-        return found is not None and bool(OPERATORS[self.compare](found, self.value))
+        return None if found is None else bool(OPERATORS[self.compare](found, self.value))
 
-    def applied(self, column: Any) -> Any:
-        """Return the condition on *column* of a library of expressions."""
-        return OPERATORS[self.compare](column, self.value)
+    def applied(self, column: Any, value: Any) -> Any:
+        """Return the condition on *column* of a library of expressions, with the value as this library has it."""
+        return OPERATORS[self.compare](column, value)
+
+    @property
+    def microseconds(self) -> int:
+        """The value, a time, since 1970."""
+        return int((self.value - EPOCH) // timedelta(microseconds=1))
 
     def sql(self, timestamp: str, binary: str) -> str:
         """Return the condition as SQL. timestamp, binary: how these are made of microseconds, and of hexadecimal."""
@@ -56,7 +65,7 @@ class Filter(NamedTuple):
             return f"{self.column} IS NULL"
         match self.value:
             case datetime():
-                literal = timestamp.format((self.value - EPOCH) // timedelta(microseconds=1))
+                literal = timestamp.format(self.microseconds)
             case bytes():
                 literal = binary.format(self.value.hex())
             case str():
@@ -92,7 +101,7 @@ class Readers:
 
     def _dataset(self, wanted: Filter) -> list[bytes]:
         column = ds.field(wanted.column)
-        condition = column.is_null() if wanted.value is None else wanted.applied(column)
+        condition = column.is_null() if wanted.value is None else wanted.applied(column, wanted.value)
         return list(self._opened_dataset.to_table(["payload"], filter=condition).column(0).to_pylist())
 
     def _sql(self, wanted: Filter) -> list[bytes]:
@@ -108,13 +117,15 @@ class Readers:
 
     def _polars(self, wanted: Filter) -> list[bytes]:
         column = pl.col(wanted.column)
-        condition = column.is_null() if wanted.value is None else wanted.applied(column)
+        condition = column.is_null() if wanted.value is None else wanted.applied(column, wanted.value)
         frame = pl.scan_delta(self._table, use_pyarrow=not self.hive)
         return frame.filter(condition).select("payload").collect()["payload"].to_list()
 
     def _pandas(self, wanted: Filter) -> list[bytes]:
         column = self._frame[wanted.column]
-        return list(self._frame[column.isna() if wanted.value is None else wanted.applied(column)].payload)
+        return list(
+            self._frame[column.isna() if wanted.value is None else wanted.applied(column, wanted.value)].payload
+        )
 
 
 @cache

@@ -9,7 +9,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -22,9 +22,13 @@ from mrecordlog_async.spark.blocks import READ_SCHEMA
 from mrecordlog_async.spark.delta import parts
 from mrecordlog_async.spark.delta.parts import Layout, directory_of, write_files
 from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.sink import DeltaSink
 from mrecordlog_async.spark.delta.table import NewBatch, Table, create_table
 from mrecordlog_async.spark.delta.upkeep import Replaced, optimize, vacuum
 from tests.spark.lake_readers import OPERATORS, Filter, Readers
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, SparkSession
 
 QUERY = "7a9c2f1e-0000-4000-8000-000000000001"
 LAYOUTS: list[tuple[str, ...]] = [(), ("queue",), ("server",), ("server", "queue")]
@@ -169,6 +173,38 @@ def test_every_reader_finds_the_same_rows_with_filters(
     assert len(vacuum(place)) == len(left) + optimized.removed
     assert not any(path.exists() for path in left)
     compared(Readers(place.uri), rows, few(NAMES))
+
+
+@pytest.mark.parametrize("partition_by", LAYOUTS, ids=",".join)
+def test_spark_finds_the_same_rows(spark: SparkSession, partition_by: tuple[str, ...], tmp_path: Path) -> None:
+    """The same where Spark reads the table without a jar: with fewer names, because each file is a task."""
+    names = ("007", "7", "a%2Fb", "null", "\U00020bb7", *OUTSIDE)
+    place, rows = Place(str(tmp_path / "lake")), rows_of(names)
+    written(place, partition_by, rows)
+    spark.dataSource.register(DeltaSink)
+    frame, wanted = spark.read.format("mrecordlog-delta").load(place.uri), list(filters(names))
+    flags = [in_spark(each).alias(str(number)) for number, each in enumerate(wanted)]
+    held = {bytes(row[0]): list(row[1:]) for row in frame.select("payload", *flags).collect()}
+    assert held == {row["payload"]: [each.in_sql(row) for each in wanted] for row in rows}
+    found = frame.where(in_spark(wanted[0])).collect()
+    assert sorted(bytes(row.payload) for row in found) == sorted(row["payload"] for row in rows if wanted[0].holds(row))
+
+
+def in_spark(wanted: Filter) -> Column:
+    """Return the condition as an expression of Spark."""
+    from pyspark.sql.functions import col, lit, timestamp_micros, unhex
+
+    match wanted.value:
+        case None:
+            return col(wanted.column).isNull()
+        case datetime():
+            value = timestamp_micros(lit(wanted.microseconds))
+        case bytes():
+            value = unhex(lit(wanted.value.hex()))
+        case _:
+            value = lit(wanted.value)
+    condition: Column = wanted.applied(col(wanted.column), value)
+    return condition
 
 
 def left_by_a_task(table: Path) -> list[Path]:
