@@ -114,7 +114,7 @@ def rows_of(names: tuple[str, ...]) -> list[dict[str, Any]]:
 
 
 def written(place: Place, partition_by: tuple[str, ...], rows: list[dict[str, Any]], batch: int = 0) -> None:
-    """Store *rows* as a batch of a drain, each in a file of its own, because readers skip files."""
+    """Store *rows* as a batch of a drain, each in a separate file, because readers skip files."""
     create_table(place, Schema.from_arrow(COLUMNS), partition_by, QUERY)
     layout = Layout(partition_by)
     batches = [pa.RecordBatch.from_pylist([each], COLUMNS) for each in rows]

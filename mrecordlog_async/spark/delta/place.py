@@ -86,7 +86,7 @@ class Place:
             sync_file(file.fileno(), file.name)
 
     def sync_names(self, names: Iterable[str]) -> None:
-        """Make the names of new files durable, and those of their directories, whoever created these."""
+        """Make the names of new files durable, and those of the directories that they are in."""
         if self.path is None:
             return
         for each in {parent for name in names for parent in Path(name).parents}:
