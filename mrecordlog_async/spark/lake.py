@@ -5,13 +5,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from mrecordlog_async.errors import RecordLogError
 
 OWN = "_mrecordlog"
 """The directory of this package's files in a checkpoint. Spark ignores names that begin with _."""
+
+
+LOST_AND_FOUND = "lost+found"
+"""A directory at the top of a file system, which makes it."""
+
+
+def foreign_name(names: Iterable[str], known: Collection[str]) -> str | None:
+    """Return the first of the *names* in a directory that is neither *known* nor hidden; None if there is none."""
+    others = (
+        name for name in sorted(names) if name not in known and not name.startswith(".") and name != LOST_AND_FOUND
+    )
+    return next(others, None)
 
 
 class SyncFailedError(RecordLogError):

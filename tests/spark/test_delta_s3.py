@@ -6,18 +6,22 @@ import json
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 import pytest
 
+from mrecordlog_async.spark.delta import vacuum as vacuum_module
 from mrecordlog_async.spark.delta.content import ForeignBatchError, QueueRows
 from mrecordlog_async.spark.delta.entries import entry_name
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.table import NewBatch, Table
-from mrecordlog_async.spark.delta.upkeep import Replaced, files_of, open_table, optimize, vacuum
+from mrecordlog_async.spark.delta.upkeep import Replaced, files_of, open_table, optimize
+from mrecordlog_async.spark.delta.vacuum import vacuum
 from mrecordlog_async.spark.identity import RefusedError
 from tests.serving import free_port
 from tests.spark.delta_engine import COLUMNS, STEPS, DeltaEngine
@@ -137,3 +141,29 @@ def test_a_restore_is_judged_by_the_numbers_of_the_entries(
     service.append("q", numbered("q", 20, 30))
     engine.drain()
     assert len(engine.rows()) == 30 and not any(service.records().values())
+
+
+def test_a_vacuum_deletes_only_what_writers_of_the_table_made(
+    store: dict[str, str], service: ThreadedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other objects below its address stay, another table with its files too; a table is not created among them."""
+    url, place = store["AWS_ENDPOINT_URL"], Place("s3://lake/swept", store)
+    engine = DeltaEngine(f"a={service.url}", tmp_path, table=place, partition_by=("queue",))
+    service.append("ä/%= b", numbered("ä", 0, 10))
+    engine.drain()
+    rows, version = engine.rows(), open_table(place).version()
+    named = f"part-{uuid.uuid4()}.parquet"
+    others = ["main.py", "sales.parquet", f"other/{named}", f"queue=7/inner/{named}", f"queue=8/{named}"]
+    own = [named, f"queue=7/{named}", f"queue=%C3%A4%2F%25%3D%20b/{named}"]
+    for name in (*others, *own, "queue=8/_delta_log/00000000000000000000.json"):
+        urlopen(Request(f"{url}/lake/swept/{quote(name)}", b"x", method="PUT")).close()
+    listed = vacuum_module._unnamed
+    monkeypatch.setattr(vacuum_module, "_unnamed", lambda table, seconds, orphans: listed(table, 0, orphans=orphans))
+    assert vacuum(place) == sorted(own)
+    assert vacuum(place) == []
+    kept = [name for name in others if place.read(name) is not None]
+    assert kept == others and engine.rows() == rows and open_table(place).version() == version
+    (tmp_path / "second").mkdir()
+    inside = DeltaEngine(f"a={service.url}", tmp_path / "second", table=Place("s3://lake/swept/queue=7", store))
+    with pytest.raises(RefusedError, match="holds 'inner' and no table"):
+        inside.drain()

@@ -302,6 +302,42 @@ def test_a_table_that_is_missing_is_refused(engine: DeltaEngine, service: Thread
     assert not engine.table_path.exists() or not DeltaTable.is_deltatable(str(engine.table_path))
 
 
+@pytest.mark.parametrize("name", ["main.py", "wal/LOCK", "orders/_delta_log/0.json", "part-0.parquet", "_SUCCESS"])
+def test_a_table_is_not_created_among_other_files(service: ThreadedService, tmp_path: Path, name: str) -> None:
+    """Readers would take them for rows of the table, and a vacuum of another program would delete them."""
+    service.append("q", numbered("q", 0, 10))
+    engine = DeltaEngine(f"a={service.url}", tmp_path)
+    (engine.table_path / name).parent.mkdir(parents=True)
+    (engine.table_path / name).touch()
+    for _ in range(2):
+        with pytest.raises(RefusedError, match=rf"holds '{name.partition('/')[0]}' and no table: .* new or empty"):
+            engine.drain()
+    assert service.positions("q") == (0, 10) and not (engine.table_path / "_delta_log").exists()
+
+
+def test_a_table_is_created_on_a_new_disk(service: ThreadedService, tmp_path: Path) -> None:
+    """Its top has a directory of the file system, and may have hidden files."""
+    service.append("q", numbered("q", 0, 10))
+    engine = DeltaEngine(f"a={service.url}", tmp_path)
+    for name in ("lost+found", ".Trash"):
+        (engine.table_path / name).mkdir(parents=True)
+    engine.drain()
+    assert len(engine.rows()) == 10
+
+
+@pytest.mark.parametrize("left", ["", "_delta_log/", f"_delta_log/{entry_name(0)}", f"_delta_log/{entry_name(0)}#1"])
+def test_a_creation_that_was_killed_is_continued(service: ThreadedService, tmp_path: Path, left: str) -> None:
+    """It leaves the directories, a temporary file, or an empty entry."""
+    service.append("q", numbered("q", 0, 10))
+    engine = DeltaEngine(f"a={service.url}", tmp_path)
+    (engine.table_path / left).parent.mkdir(parents=True, exist_ok=True)
+    (engine.table_path / left).mkdir(exist_ok=True, parents=True) if left[-1:] in ("", "/") else (
+        engine.table_path / left
+    ).touch()
+    engine.drain()
+    assert len(engine.rows()) == 10 and service.positions("q") == (10, 10)
+
+
 def test_another_drains_checkpoint_is_refused(engine: DeltaEngine, service: ThreadedService, tmp_path: Path) -> None:
     """A checkpoint that belongs to another table, or is new, is refused, however many batches it has."""
     (tmp_path / "other").mkdir()

@@ -33,7 +33,8 @@ from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.recovery import wrong_with_entry
 from mrecordlog_async.spark.delta.scan import DeltaReader, schema_of
 from mrecordlog_async.spark.delta.table import sum_up
-from mrecordlog_async.spark.delta.upkeep import Replaced, drop_older, files_of, open_table, optimize, vacuum
+from mrecordlog_async.spark.delta.upkeep import Replaced, drop_older, files_of, open_table, optimize
+from mrecordlog_async.spark.delta.vacuum import vacuum
 from tests.spark.delta_engine import DeltaEngine
 from tests.spark.services import ThreadedService, numbered
 
@@ -228,20 +229,6 @@ def test_a_drain_that_commits_meanwhile_keeps_both(
     assert len(drained.rows()) == 130 and len(files_of(open_table(drained.place))) == 4
 
 
-def test_only_files_that_nothing_names_are_deleted(drained: DeltaEngine) -> None:
-    """A vacuum deletes old files of killed tasks, never those of the last hour: a drain may be about to commit them."""
-    for name, age in (("part-old.parquet", 7_300), ("part-75-minutes.parquet", 4_500), ("part-new.parquet", 1_800)):
-        path = drained.table_path / name
-        path.write_bytes(b"left by a task")
-        os.utime(path, (time.time() - age,) * 2)
-    with pytest.raises(TableError, match="at least an hour"):
-        vacuum(drained.place, 60)
-    assert vacuum(drained.place, 5_400) == ["part-old.parquet"]  # never a part of an hour too early
-    assert vacuum(drained.place, 3_600, apply=False) == ["part-75-minutes.parquet"]
-    assert vacuum(drained.place, 3_600) == ["part-75-minutes.parquet"]
-    assert drained.rows() == rows(40) and (drained.table_path / "part-new.parquet").exists()
-
-
 def test_an_entry_that_is_deleted_meanwhile_does_not_come_back_empty(
     drained: DeltaEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,19 +237,6 @@ def test_an_entry_that_is_deleted_meanwhile_does_not_come_back_empty(
     monkeypatch.setattr(upkeep_module, "entry_numbers", lambda path: [*numbers(path), gone])
     assert optimize(drained.place) == Replaced(12, 3)
     assert gone not in numbers(str(drained.table_path))
-
-
-def test_a_vacuum_adds_nothing_to_the_log_of_a_table_on_a_disk(drained: DeltaEngine) -> None:
-    """Of entries that nobody synced, a power cut may keep a later one alone, and then no reader opens the table."""
-    left = [drained.table_path / name for name in ("a%20b", "ä#?", "queue=x%2Fy/part")]
-    for path in left:
-        path.parent.mkdir(exist_ok=True)
-        path.touch()
-        os.utime(path, (0, 0))
-    version = open_table(drained.place).version()
-    assert len(vacuum(drained.place)) == len(left)
-    assert not any(path.exists() for path in left) and open_table(drained.place).version() == version
-    assert drained.rows() == rows(40)
 
 
 def test_a_checkpoint_of_the_table_replaces_old_entries(
@@ -469,14 +443,6 @@ def test_a_period_may_be_longer_than_the_calendar(drained: DeltaEngine, capsys: 
     forever = ["--drop-older-than", "1000000d", "--older-than", "99999999999999d"]
     assert main(["lake", "vacuum", str(drained.table_path), *forever]) == 0
     assert capsys.readouterr().out == "0 files of old rows dropped, 0 files deleted\n"
-    assert drained.rows() == rows(40)
-
-
-def test_a_vacuum_that_is_refused_drops_no_rows(drained: DeltaEngine, capsys: pytest.CaptureFixture[str]) -> None:
-    """The period is checked before the first change."""
-    command = ["lake", "vacuum", str(drained.table_path), "--drop-older-than", "1ms", "--older-than", "10min"]
-    assert main(command) == 1
-    assert "at least an hour" in capsys.readouterr().err
     assert drained.rows() == rows(40)
 
 

@@ -1,9 +1,9 @@
 r"""Look after the Delta table of a drain, also while the drain runs.
 
 show prints what the table holds; with --bad, the rows whose payload did not parse. optimize rewrites small files into
-larger ones. vacuum deletes files that no recent version of the table names; with --drop-older-than, it first drops rows
-by age, whole files at a time. resume makes a new checkpoint if the old one is lost: reading continues after what the
-table holds.
+larger ones. vacuum deletes files of the table's writers that no recent version of the table names; with
+--drop-older-than, it first drops rows by age, whole files at a time. resume makes a new checkpoint if the old one is
+lost: reading continues after what the table holds.
 
   mrecordlog lake show ./lake/events
   mrecordlog lake optimize ./lake/events --target-file-bytes 256m
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
 ACTIONS = ("show", "optimize", "vacuum", "resume")
 FILE_BYTES = 128 << 20
-KEPT_SECONDS = 7 * 24 * 3_600.0
 
 OPTIONS = {
     "bad": "show",
@@ -72,7 +71,8 @@ def add_parser(command_line: CommandLine) -> Parser:
         "--older-than",
         type=seconds_of,
         metavar="TIME",
-        help="vacuum: delete files that no version of this period names (default: 7d; at least 1h)",
+        help="vacuum: delete files that no version of this period names "
+        "(default: what the table states, or 7d; at least 1h)",
     )
     parser.add_argument(
         "--drop-older-than",
@@ -156,16 +156,16 @@ def _optimize(place: Place, arguments: argparse.Namespace) -> None:
 
 
 def _vacuum(place: Place, arguments: argparse.Namespace) -> None:
-    from mrecordlog_async.spark.delta.upkeep import drop_older, refuse_short, vacuum
+    from mrecordlog_async.spark.delta.upkeep import drop_older
+    from mrecordlog_async.spark.delta.vacuum import understood, vacuum
 
-    kept = KEPT_SECONDS if arguments.older_than is None else arguments.older_than
-    refuse_short(kept)  # before rows are dropped
     apply, would = not arguments.dry_run, "would be " if arguments.dry_run else ""
     dropped, said = 0, ""
     if arguments.drop_older_than is not None:
+        understood(place, arguments.older_than)  # a vacuum that is refused drops no rows
         dropped = drop_older(place, arguments.drop_older_than, apply=apply).removed
         said = f"{plural(dropped, 'file')} of old rows {would}dropped, "
-    names = vacuum(place, kept, apply=apply)
+    names = vacuum(place, arguments.older_than, apply=apply)
     _say(arguments, {"dropped": dropped, "files": names}, f"{said}{plural(len(names), 'file')} {would}deleted")
 
 

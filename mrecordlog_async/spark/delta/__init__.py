@@ -9,7 +9,8 @@
     confirm     a stored batch that cannot run again
     scan        reading a table in Spark
     rest        what no column holds, where payloads are not stored
-    upkeep      larger files, no old rows, no files that nothing names
+    upkeep      larger files, no old rows
+    vacuum      no files of the table's writers that no version needs
     resume      a new checkpoint for a table whose own is lost
     show        what a table holds
     recovery    what a start repairs: files that were left half written

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,6 +136,33 @@ class Place:
                 return bytes(file.read())
         except FileNotFoundError:
             return None
+
+    def names(self, directory: str = "") -> list[str]:
+        """List a directory of the table; empty if it does not exist."""
+        if self.path is not None:
+            try:
+                return os.listdir(Path(self.path, directory))
+            except FileNotFoundError:
+                return []
+        import pyarrow.fs
+
+        found = self._objects().get_file_info(pyarrow.fs.FileSelector(directory, allow_not_found=True))
+        return [name for each in found if (name := each.base_name)]
+
+    def is_link(self, name: str) -> bool:
+        """Return whether a file or directory of the table is a link; no object store has any."""
+        return self.path is not None and Path(self.path, name).is_symlink()
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Delete files of the table, those that exist."""
+        if self.path is not None:
+            for name in names:
+                Path(self.path, name).unlink(missing_ok=True)
+            return
+        objects = self._objects()
+        for name in names:
+            with suppress(FileNotFoundError):
+                objects.delete_file(name)
 
     def native(self) -> pyarrow.fs.FileSystem | None:
         """Return the file system for delta-rs to read a local table through; None for the one it makes itself.

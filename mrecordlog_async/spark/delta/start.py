@@ -2,7 +2,8 @@
 
 | found | what happens |
 |---|---|
-| no table, a new checkpoint | the table is created |
+| no table, a new checkpoint | the table is created in a new or empty directory; a killed creation is continued |
+| no table, but other files in its directory | refused |
 | no table, a checkpoint with batches | refused |
 | a table that another query writes, or no drain at all | refused |
 | a table whose new checkpoint is not finished (`resume`) | refused |
@@ -31,11 +32,11 @@ from mrecordlog_async.spark.delta.changes import (
     refuse_statistics,
 )
 from mrecordlog_async.spark.delta.content import ForeignBatchError, refuse_apart
-from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.place import LOG, Place
 from mrecordlog_async.spark.delta.recovery import repair_checkpoint, repair_table
 from mrecordlog_async.spark.delta.table import NO_HOOKS, columns_of, create_table, explained
 from mrecordlog_async.spark.identity import RefusedError
-from mrecordlog_async.spark.lake import Lake
+from mrecordlog_async.spark.lake import Lake, foreign_name
 from mrecordlog_async.spark.local_lake import LocalLake
 
 
@@ -60,8 +61,8 @@ def refuse_inside(place: Place, checkpoint: str) -> None:
     """Raise RefusedError if the directory *checkpoint* is inside the table."""
     if place.holds(checkpoint):
         raise RefusedError(
-            f"the checkpoint {checkpoint} is inside the table {place.address}, where a vacuum would delete its files: "
-            "choose a directory next to the table"
+            f"the checkpoint {checkpoint} is inside the table {place.address}, where the vacuum of another program "
+            "would delete its files: choose a directory next to the table"
         )
 
 
@@ -111,12 +112,28 @@ def prepare(
             f"there is no table at {place.address}, but {checkpoint.path} has batches: name the table that this "
             "checkpoint belongs to, or use a new checkpoint, which stores everything that the log still holds"
         )
+    if table is None:
+        with explained(place):
+            _refuse_used(place)
     check()
     with explained(place):
         if table is None:
             create_table(place, schema, partition_by, query)
             table = fitting()  # another drain may have created it at the same moment
         return _add_columns(table, place, schema)
+
+
+def _refuse_used(place: Place) -> None:
+    """Raise RefusedError if the directory of a new table holds anything else.
+
+    Readers and a vacuum of other programs take what lies in a table's directory for a part of it.
+    """
+    other = foreign_name(place.names(), {LOG})
+    if other is not None:
+        raise RefusedError(
+            f"{place.address} holds {other!r} and no table: a drain creates its table in a new or empty directory. "
+            "Name another path, or move what is there"
+        )
 
 
 def _refuse_foreign(table: DeltaTable, place: Place, checkpoint: Lake, query: str) -> None:

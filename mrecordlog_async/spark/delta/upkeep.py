@@ -1,4 +1,4 @@
-"""What keeps a table fast and small: fewer and larger files, no old rows, no files that nothing names.
+"""What keeps a table fast and small: fewer and larger files, no old rows.
 
 Each change is one commit, written and synced before anything is deleted. It may run next to a drain and to readers: a
 commit that another writer was faster than is prepared again, and files that a reader may still need stay for a while
@@ -9,7 +9,6 @@ that name lost files, and the drain's records would be in neither place.
 from __future__ import annotations
 
 import logging
-import math
 import time
 import uuid
 from collections.abc import Iterator
@@ -39,11 +38,6 @@ from mrecordlog_async.spark.delta.table import ATTEMPTS, NO_HOOKS, columns_of, r
 from mrecordlog_async.spark.local_lake import LocalLake
 
 logger = logging.getLogger("mrecordlog_async.spark")
-
-VACUUM_SECONDS_MIN = 3_600
-"""A running drain has files that no entry names yet, for at most half of this (`table.FILE_SECONDS_MAX`)."""
-
-VACUUM_SECONDS = 7 * 24 * 3_600
 
 WRITTEN_AGAIN = 3
 """How many entries are written again after a change; older ones are only synced."""
@@ -250,30 +244,6 @@ def drop_older(place: Place, seconds: float, *, apply: bool = True) -> Replaced:
     return Replaced(len(old))
 
 
-def vacuum(place: Place, seconds: float = VACUUM_SECONDS, *, apply: bool = True) -> list[str]:
-    """Delete the files that no version of the last *seconds* names; return their names.
-
-    Raises:
-        TableError: there is no table, it has deletion vectors, or *seconds* is less than an hour.
-    """
-    refuse_short(seconds)
-    table = open_table(place)
-    refuse_deletion_vectors(table, place.address)  # it would delete the files that hold them
-    place.sync()  # what was rewritten is durable before what it replaces is deleted
-    found = table.vacuum(
-        retention_hours=math.ceil(min(seconds, time.time()) / 3_600),  # whole hours: no file may go too early
-        # It would add two entries to the table's log without a sync: a power cut may keep the second one alone.
-        dry_run=not apply or place.path is not None,
-        enforce_retention_duration=False,
-        post_commithook_properties=NO_HOOKS,
-        full=True,
-    )
-    if apply and place.path is not None:
-        for name in found:
-            Path(place.path, name).unlink(missing_ok=True)
-    return list(found)
-
-
 def repair_log(place: Place) -> None:
     """Set aside what a power cut left half written in the log of a table: a commit on top of it would keep it there.
 
@@ -287,15 +257,6 @@ def repair_log(place: Place) -> None:
             logger.warning("%s: %s", place.address, line)
     finally:
         lake.close()
-
-
-def refuse_short(seconds: float) -> None:
-    """Raise TableError for a period after which no vacuum may delete files."""
-    if seconds < VACUUM_SECONDS_MIN:
-        raise TableError(
-            f"a vacuum keeps files for at least an hour, not {seconds:.0f} s: a running drain has files that no "
-            "version of the table names yet"
-        )
 
 
 def open_table(place: Place) -> DeltaTable:
