@@ -163,7 +163,7 @@ def _unnamed(table: DeltaTable, seconds: float, *, orphans: bool) -> list[str]:
 
 
 def _own_files(place: Place, columns: Sequence[str]) -> Callable[[str], bool]:
-    """Return a function that tells by the name of a file whether a writer of the table made it."""
+    """Return a function that decides by the name of a file whether a writer of the table made it."""
 
     @cache
     def is_own(directory: str) -> bool:
