@@ -516,3 +516,53 @@ def test_what_delta_rs_cannot_read_is_one_sentence(
         assert main(["lake", *line]) == 1
         (sentence,) = capsys.readouterr().err.splitlines()
         assert sentence.startswith("mrecordlog: the table at ") and said in sentence
+
+
+def test_a_rewrite_that_another_program_planned_before_is_reported(
+    drained: DeltaEngine,
+    service: ThreadedService,
+    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """delta-rs commits it, and every row is in the table twice: the drain names the version, and the command, too."""
+    stale = open_table(drained.place)
+    optimize(drained.place)
+    stale.optimize.compact()
+    version = open_table(drained.place).version()
+    assert len(drained.rows()) == 240, "delta-rs refuses it now: the drain need not look any more"
+    said = f"version {version} removes files that version {version - 1} does not have"
+    for first in (40, 50):
+        service.append("7", numbered("7", first, first + 10))
+        drained.drain()
+        assert caplog.text.count(said) == 1
+    assert main(["lake", "show", str(drained.table_path)]) == 0
+    assert said in capsys.readouterr().out
+    with drained.started() as run:
+        assert run.said == [], "the entry that names it is whole"
+
+
+def deleted_and_restored(place: Place) -> None:
+    before = open_table(place).version()
+    open_table(place).delete("position = 5")
+    open_table(place).restore(before)
+
+
+def test_what_other_writers_may_do_is_not_reported(
+    drained: DeltaEngine, service: ThreadedService, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They delete and update rows, rewrite files, restore, and delete entries of the log."""
+    changes: tuple[Callable[[], object], ...] = (
+        lambda: open_table(drained.place).delete("position = 3"),
+        lambda: open_table(drained.place).update({"payload": "payload"}, predicate="position = 4"),
+        lambda: optimize(drained.place),
+        lambda: open_table(drained.place).optimize.compact(),
+        lambda: open_table(drained.place).optimize.z_order(["position"]),
+        lambda: deleted_and_restored(drained.place),
+        lambda: sum_up(open_table(drained.place), drained.place),
+        lambda: open_table(drained.place).delete("queue = '7'"),
+    )
+    for number, change in enumerate(changes):
+        change()
+        service.append("7", numbered("7", 40 + 10 * number, 50 + 10 * number))
+        drained.drain()
+    assert "removes files that" not in caplog.text

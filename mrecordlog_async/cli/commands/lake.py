@@ -118,6 +118,7 @@ def _explained(place: Place) -> Iterator[None]:
 
 
 def _show(place: Place, arguments: argparse.Namespace) -> None:
+    from mrecordlog_async.spark.delta.changes import BROKEN_VERSION
     from mrecordlog_async.spark.delta.show import bad_rows, show
 
     if arguments.bad:
@@ -132,6 +133,8 @@ def _show(place: Place, arguments: argparse.Namespace) -> None:
     if found.partition_by:
         print(f"{plural(found.partitions, 'partition')} by {', '.join(found.partition_by)}")
     print(_drained(found))
+    if found.broken is not None:
+        print(BROKEN_VERSION.format(found.broken, found.broken - 1))
     for name, kind in found.columns.items():
         print(f"  {name:<20}{kind}")
 

@@ -1,6 +1,10 @@
 """What other writers may do to a drain's table, and which changes make the drain, or the table's upkeep, stop.
 
-Others may append, delete rows and rewrite files. A transaction that the table has says nothing about its rows once
+Others may append, delete rows and rewrite files, one program at a time: delta-rs commits a compaction that was planned
+before another one was committed, and then the table has the rows twice. A drain reports such a version
+(`broken_after`).
+
+A transaction that the table has says nothing about its rows once
 
 1. the table was restored to a version without the last batch: Delta keeps the transactions of the versions in between,
 2. it was created again in place, or resumed with another checkpoint: it has another owner, or none.
@@ -15,12 +19,14 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
+import pyarrow as pa
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
 
 from mrecordlog_async.spark.columns import ERROR, REST, TAKEN
 from mrecordlog_async.spark.delta.content import ADVICE, ForeignBatchError, TableError
-from mrecordlog_async.spark.delta.entries import MARK, commit_info, entry_name
+from mrecordlog_async.spark.delta.entries import MARK, commit_info, entry_name, paths_of
 from mrecordlog_async.spark.delta.parts import STATED, STATISTICS, stated
 from mrecordlog_async.spark.delta.place import LOG, Place
 
@@ -48,14 +54,57 @@ def refuse_other_owner(table: DeltaTable, query: str, address: str) -> None:
         raise ForeignBatchError(f"{address} {how}. {ADVICE}")
 
 
-def refuse_restored(table: DeltaTable, place: Place, query: str) -> None:
+BROKEN = "/broken"
+"""Appended to a query's id: the transaction whose version is the last one of the table that is broken."""
+
+BROKEN_VERSION = (
+    "version {} removes files that version {} does not have: two programs rewrote the same files at the same time, and "
+    "rows may be in the table twice (with the same queue_id and position). Let one program at a time rewrite files, "
+    "`lake optimize` or another one"
+)
+
+
+def broken_after(table: DeltaTable, place: Place, last: int) -> list[int]:
+    """Return the versions after *last* that remove a file which the version before did not have.
+
+    Nobody prepares such an entry: other files were in the table when it was. Its rows may be in the table twice.
+    """
+    live = None
+    found = list[int]()
+    for number in range(last + 1, table.version() + 1):
+        removed, added = paths_of(place.read(f"{LOG}/{entry_name(number)}") or b"")
+        if live is None and not removed:
+            continue
+        if live is None:
+            live = _files_at(place, number - 1)
+            if live is None:
+                return []
+        if not removed <= live:
+            found.append(number)
+        live = (live - removed) | added
+    return found
+
+
+def _files_at(place: Place, version: int) -> set[str] | None:
+    """Return the paths of the files of a version of the table; None if its entries are deleted."""
+    try:
+        table = DeltaTable(place.uri, version, storage_options=dict(place.storage_options))
+    except DeltaError:
+        return None
+    return set(pa.table(table.get_add_actions()).column("path").to_pylist())
+
+
+def refuse_restored(table: DeltaTable, place: Place, query: str) -> int | None:
     """Raise ForeignBatchError if *table* was restored to a version without its last batch of *query*.
 
     A restore to a version that has the batch takes back only what others did since.
+
+    Returns:
+        The version that the batch made; None if there is no batch, or its entry is deleted.
     """
     last = table.transaction_version(query)
     if last is None:
-        return
+        return None
     number = table.version()
     state: int | None = number  # the version whose rows the table has; None if that is not known
     for number, info in _newest_first(table, place):
@@ -66,13 +115,13 @@ def refuse_restored(table: DeltaTable, place: Place, query: str) -> None:
             continue  # a restore took it back
         if isinstance(mark, dict) and mark.get("query") == query:
             if mark.get("batch") == last:
-                return
+                return number
             break
         if info.get("operation") == "RESTORE":
             state = _restored_to(info)
     else:
         if state == table.version() or (state is not None and 0 < number <= state + 1):
-            return  # the entry of the batch is deleted, and nothing older than the entries was restored
+            return None  # the entry of the batch is deleted, and nothing older than the entries was restored
     raise ForeignBatchError(
         f"{place.address} was restored to a version without batch {last}, the last one of this query. {ADVICE}"
     )

@@ -43,6 +43,17 @@ def mark_of(content: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def paths_of(content: bytes) -> tuple[set[str], set[str]]:
+    """Return the paths of the files that an entry removes, and of those that it adds, as it spells them."""
+    removed, added = set[str](), set[str]()
+    for line in content.splitlines():
+        if b'"path"' in line:
+            action = json.loads(line)
+            removed |= {action["remove"]["path"]} if "remove" in action else set()
+            added |= {action["add"]["path"]} if "add" in action else set()
+    return removed, added
+
+
 def commit_info(content: bytes) -> dict[str, Any]:
     """Return what an entry says about its commit; {} if it says nothing or does not parse."""
     try:

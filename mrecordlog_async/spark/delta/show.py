@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 
 from mrecordlog_async.spark.columns import ERROR
-from mrecordlog_async.spark.delta.changes import DELETION_VECTORS, OWNER
+from mrecordlog_async.spark.delta.changes import BROKEN, DELETION_VECTORS, OWNER
 from mrecordlog_async.spark.delta.content import TableError
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.table import columns_of
@@ -32,6 +32,7 @@ class Shown:
         query: the id of the drain's query; None if no drain writes it.
         batch: the last batch of that query.
         columns: column → type.
+        broken: the last version by which rows may be in the table twice, as far as its drain knows; None if none is.
     """
 
     version: int
@@ -43,6 +44,7 @@ class Shown:
     query: str | None
     batch: int | None
     columns: dict[str, str]
+    broken: int | None
 
 
 def show(place: Place) -> Shown:
@@ -59,6 +61,7 @@ def show(place: Place) -> Shown:
         query,
         table.transaction_version(query) if query is not None else None,
         columns_of(table.schema()),
+        table.transaction_version(query + BROKEN) if query is not None else None,
     )
 
 

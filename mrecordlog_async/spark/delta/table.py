@@ -22,7 +22,10 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
 
 from mrecordlog_async.spark.delta.changes import (
+    BROKEN,
+    BROKEN_VERSION,
     OWNER,
+    broken_after,
     refuse_mapped_columns,
     refuse_other_owner,
     refuse_restored,
@@ -110,6 +113,7 @@ class Table:
         self.place = place
         self._step = step
         self._loaded: DeltaTable | None = None
+        self._broken = -1  # the last version that was reported as broken
         self._own_version = -1  # of the last commit of this object: nothing happened since if it is the newest
 
     @property
@@ -187,7 +191,16 @@ class Table:
             refuse_rules(table, self.place.address)
             refuse_statistics(table, self.place.address)
         refuse_mapped_columns(table, self.place.address)
-        refuse_restored(table, self.place, batch.query)
+        last = refuse_restored(table, self.place, batch.query)
+        if last is not None:
+            self._report_broken(broken_after(table, self.place, last))
+
+    def _report_broken(self, versions: list[int]) -> None:
+        """Warn of versions of other writers by which rows may be in the table twice; the next batch's entry has it."""
+        for version in versions:
+            if version > self._broken:
+                logger.warning("%s: %s", self.place.address, BROKEN_VERSION.format(version, version - 1))
+                self._broken = version
 
     def _committed(self, table: DeltaTable, batch: NewBatch, partition_by: Iterable[str]) -> bool:
         """Commit *batch*; return False if the table has changed since it was loaded."""
@@ -197,6 +210,8 @@ class Table:
         ]
         facts = {"query": batch.query, "batch": batch.number, "records": batch.records, "files": len(added)}
         transactions = [Transaction(batch.query, batch.number), Transaction(batch.query + CONTENT, batch.digest)]
+        if self._broken > (table.transaction_version(batch.query + BROKEN) or -1):
+            transactions.append(Transaction(batch.query + BROKEN, self._broken))
         before = table.version()
         try:
             table.create_write_transaction(
