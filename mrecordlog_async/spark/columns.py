@@ -1,8 +1,8 @@
 """Columns from JSON payloads, in the same rows and the same commit as the payloads.
 
-Spark's `from_json` parses, so types and formats are those that its users know. A row whose payload does not parse keeps
-its place in the table: its columns are null, and `error` says why. With the payload left out, what no column holds goes
-to `_rest` (`delta.rest`).
+Spark's `from_json` parses, so types and formats are those that its users know. A row whose payload does not parse, or
+is read otherwise than it says (`misread`), keeps its place in the table: its columns are null, and `error` says why.
+With the payload left out, what no column holds goes to `_rest` (`delta.rest`).
 """
 
 from __future__ import annotations
@@ -27,18 +27,22 @@ _FOREIGN_TYPE = re.compile(r'"(?:type|elementType|keyType|valueType)":"(interval
 And variant, whose rows the tasks fail to write.
 """
 
+_KEY = re.compile(r'"keyType":(?!"string")')
+"""Maps that no JSON object can be."""
+
 _NO_FIELDS = '"fields":[]'
 """In the JSON of a struct that Parquet cannot store: each batch would fail."""
 
 _PARSED = "__parsed"
 _CORRUPT = "__corrupt"
 
-_ERROR = f"""
-    case when not is_valid_utf8(cast(payload as string)) then 'the payload is not UTF-8'
-         when not ltrim(' \\t\\r\\n', cast(payload as string)) like '{{%' then 'the payload is not a JSON object'
-         when {_PARSED} is null or {_PARSED}.{_CORRUPT} is not null
-              then 'the payload is not valid JSON, or a field has another type than in the schema'
-    end"""
+_TEXT = "cast(payload as string)"
+
+_UNREAD = f"""
+    when not is_valid_utf8({_TEXT}) then 'the payload is not UTF-8'
+    when not ltrim(' \\t\\r\\n', {_TEXT}) like '{{%' then 'the payload is not a JSON object'
+    when {_PARSED} is null or {_PARSED}.{_CORRUPT} is not null
+         then 'the payload is not valid JSON, or a field has another type than in the schema'"""
 
 
 def parsed_schema(ddl: str) -> StructType:
@@ -61,6 +65,8 @@ def parsed_schema(ddl: str) -> StructType:
     foreign = found[1] if found else "struct<>" if any(_NO_FIELDS in each.json() for each in schema) else None
     if foreign is not None:
         raise RefusedError(f"--schema: a drain's table has no type {foreign!r}: use string, and cast it when you read")
+    if _KEY.search(schema.json()):
+        raise RefusedError("--schema: the keys of a JSON object are text: declare the map with keys of the type string")
     _refuse_names([each.name.lower() for each in schema])
     return schema
 
@@ -90,13 +96,17 @@ def with_columns(rows: DataFrame, ddl: str) -> DataFrame:
     from pyspark.sql.functions import expr, from_json
     from pyspark.sql.types import StringType, StructField, StructType
 
+    from mrecordlog_async.spark.misread import misread, quoted, read_as
+
     schema = parsed_schema(ddl)
-    whole = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
+    whole = StructType([StructField(each.name, read_as(each.dataType)) for each in schema])
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
-    found = rows.withColumn(_PARSED, from_json(expr("cast(payload as string)"), whole, options))
-    found = found.withColumn(ERROR, expr(_ERROR))
-    columns = [
-        expr(f"if({ERROR} is null, {_PARSED}.`{each.name.replace('`', '``')}`, null)").alias(each.name)
-        for each in schema
-    ]
+    found = rows.withColumn(_PARSED, from_json(expr(_TEXT), whole.add(_CORRUPT, StringType()), options))
+    wrong = "".join(f"\n    when {each} then '{why}'" for each, why in misread(_PARSED, _TEXT, schema))
+    found = found.withColumn(ERROR, expr(f"case {_UNREAD}{wrong} end"))
+    columns = []
+    for each in schema:
+        value = expr(f"if({ERROR} is null, {_PARSED}.{quoted(each.name)}, null)")
+        narrow = read_as(each.dataType) == each.dataType
+        columns.append((value if narrow else value.try_cast(each.dataType)).alias(each.name))
     return found.select(*(name for name in rows.columns), *columns, ERROR)
