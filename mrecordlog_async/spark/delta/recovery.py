@@ -26,6 +26,7 @@ from mrecordlog_async.spark.delta.entries import MARK, entry_name, entry_numbers
 from mrecordlog_async.spark.delta.place import LOG
 from mrecordlog_async.spark.lake import Lake
 from mrecordlog_async.spark.local_lake import LocalLake
+from mrecordlog_async.spark.row_batches import row_batches
 
 LAST_CHECKPOINT = "_last_checkpoint"
 
@@ -122,7 +123,8 @@ def _is_parquet(path: Path) -> bool:
 
     try:
         with pq.ParquetFile(path) as file:
-            file.read()
+            for _ in row_batches(file):
+                pass
     except (OSError, pa.ArrowException):
         return False
     return True

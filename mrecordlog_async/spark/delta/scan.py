@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.upkeep import files_of, open_plain, open_table
+from mrecordlog_async.spark.row_batches import row_batches
 
 
 def schema_of(place: Place) -> StructType:
@@ -47,7 +48,7 @@ class DeltaReader(DataSourceReader):
             return
         schema: pa.Schema = to_arrow_schema(self._schema, timezone="UTC")
         with self._place.opened(partition.path) as opened, pq.ParquetFile(opened) as file:
-            for batch in file.iter_batches():
+            for batch in row_batches(file):
                 yield _completed(batch, partition.values, schema)
 
 

@@ -36,6 +36,7 @@ from mrecordlog_async.spark.delta.place import LOG, Place
 from mrecordlog_async.spark.delta.recovery import repair_table
 from mrecordlog_async.spark.delta.table import ATTEMPTS, NO_HOOKS, columns_of, refuse_unsupported, sum_up
 from mrecordlog_async.spark.local_lake import LocalLake
+from mrecordlog_async.spark.row_batches import row_batches
 
 logger = logging.getLogger("mrecordlog_async.spark")
 
@@ -204,7 +205,7 @@ def _file_schema(table: DeltaTable) -> pa.Schema:
 def _rows(place: Place, files: list[Held], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for each in files:
         with place.opened(each.path) as opened, pq.ParquetFile(opened) as file:
-            for batch in file.iter_batches():
+            for batch in row_batches(file):
                 yield _completed(batch, schema)
 
 
