@@ -7,6 +7,7 @@ import os
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,9 @@ from pyarrow.parquet import ParquetWriter
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark import local_lake
 from mrecordlog_async.spark.consumer import committed
+from mrecordlog_async.spark.delta import entries
 from mrecordlog_async.spark.lake import SyncFailedError, WriteFailedError
+from mrecordlog_async.spark.local_lake import LocalLake
 from tests.spark.delta_campaign import Crash
 from tests.spark.delta_engine import DeltaEngine
 from tests.spark.services import ThreadedService, numbered
@@ -84,3 +87,70 @@ def test_a_full_disk_ends_the_drain_and_loses_nothing(
         assert service.positions("q") == (10, 20)
     engine.drain()
     assert [payload for _, _, payload in engine.rows()] == numbered("q", 0, 20)
+
+
+@dataclass
+class Noted:
+    """Which entries of a table's log are written again, and which directories are synced with their file system."""
+
+    written: list[int] = field(default_factory=list)
+    synced: list[str] = field(default_factory=list)
+
+
+@pytest.fixture
+def noted(monkeypatch: pytest.MonkeyPatch) -> Noted:
+    """Note what is made durable."""
+    found, write, sync = Noted(), entries.write_again, LocalLake.sync
+
+    def written(lake: LocalLake, number: int, content: bytes) -> None:
+        found.written.append(number)
+        write(lake, number, content)
+
+    def synced(lake: LocalLake) -> None:
+        found.synced.append(lake.path)
+        sync(lake)
+
+    monkeypatch.setattr(entries, "write_again", written)
+    monkeypatch.setattr(LocalLake, "sync", synced)
+    return found
+
+
+def described(engine: DeltaEngine, times: int) -> int:
+    """Add entries of another writer; return the number of the last one."""
+    for number in range(times):
+        DeltaTable(engine.place.uri).alter.set_table_description(str(number))
+    return DeltaTable(engine.place.uri).version()
+
+
+def test_a_batch_after_many_entries_of_others_syncs_them_at_once(
+    service: ThreadedService, tmp_path: Path, noted: Noted
+) -> None:
+    """One sync of the file system; only the newest entries are written again, with that of the batch."""
+    engine = DeltaEngine(f"a={service.url}", tmp_path)
+    service.append("q", numbered("q", 0, 10))
+    engine.drain()
+    assert noted.written[:2] == [0, 1], "with that of the table's creation"
+    last = described(engine, 40) + 1
+    service.append("q", numbered("q", 10, 20))
+    with engine.started() as run:
+        noted.written.clear()
+        noted.synced.clear()
+        assert run.batch()
+    assert noted.written == [last - 2, last - 1, last] and noted.synced.count(str(engine.table_path)) == 1
+    service.append("q", numbered("q", 20, 30))
+    engine.drain()
+    assert noted.written[3] == last + 1
+
+
+def test_a_batch_that_is_skipped_is_written_again_below_others(
+    service: ThreadedService, tmp_path: Path, noted: Noted
+) -> None:
+    """Its sync may have failed, and nothing says so after the start; whatever others have committed since."""
+    engine = DeltaEngine(f"a={service.url}", tmp_path)
+    service.append("q", numbered("q", 0, 10))
+    assert engine.kill_at("commits")
+    own = DeltaTable(engine.place.uri).version()
+    last = described(engine, 10)
+    noted.written.clear()
+    engine.drain()
+    assert noted.written[:4] == [own, last - 2, last - 1, last] and len(engine.rows()) == 10

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,30 @@ def entry_numbers(path: str) -> list[int]:
     """Return the numbers of the entries in the log of the table at *path*."""
     names = os.listdir(Path(path, LOG)) if Path(path, LOG).is_dir() else []
     return [int(name[:20]) for name in names if len(name) == 25 and name.endswith(".json") and name[:20].isdecimal()]
+
+
+WRITTEN_AGAIN = 3
+"""How many of the newest entries are written again to be durable; older ones are only synced."""
+
+
+def sync_entries(lake: LocalLake, numbers: Sequence[int], own: int | None = None) -> None:
+    """Make entries of a table's log durable, oldest first, which other writers may not have synced.
+
+    Args:
+        lake: the table.
+        numbers: of the entries, in order.
+        own: one of them that is written again, however many are newer: nothing else says that its sync failed before.
+
+    Raises:
+        SyncFailedError, WriteFailedError: the disk failed.
+    """
+    newest = numbers[-WRITTEN_AGAIN:]
+    if len(numbers) > len(newest):
+        lake.sync()
+    for number in newest if own is None or own in newest else [own, *newest]:
+        content = lake.read(f"{LOG}/{entry_name(number)}")
+        if content is not None:  # otherwise it was summed up and deleted meanwhile
+            write_again(lake, number, content)
 
 
 def write_again(lake: LocalLake, number: int, content: bytes) -> None:

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from deltalake import DeltaTable, Schema
@@ -41,7 +40,7 @@ from mrecordlog_async.spark.delta.content import (
     judge,
     merged,
 )
-from mrecordlog_async.spark.delta.entries import MARK, entry_name, entry_numbers, mark_of, write_again
+from mrecordlog_async.spark.delta.entries import MARK, entry_name, entry_numbers, mark_of, sync_entries
 from mrecordlog_async.spark.delta.parts import STATED, NewFile, stated
 from mrecordlog_async.spark.delta.place import LOG, Place
 from mrecordlog_async.spark.delta.reasons import reason_of
@@ -283,8 +282,8 @@ class Table:
             return
         lake = LocalLake(path)
         try:
-            for number, content in _entries_since(path, batch):
-                write_again(lake, number, content)
+            numbers, own = _entries_since(lake, batch)
+            sync_entries(lake, numbers, own)
         finally:
             lake.close()
 
@@ -320,20 +319,21 @@ def refuse_unsupported(error: Exception, address: str) -> None:
         ) from error
 
 
-def _entries_since(path: str, batch: NewBatch) -> list[tuple[int, bytes]]:
-    """Return the entries of the table's log after the batch before *batch*, in order.
+def _entries_since(lake: LocalLake, batch: NewBatch) -> tuple[list[int], int | None]:
+    """Return the numbers of the entries of the table's log after the batch before *batch*, in order, and its own.
 
     Others may have committed in between without a sync: an entry that is missing below a durable one would make the
     table unreadable.
     """
-    found = []
-    for number in sorted(entry_numbers(path), reverse=True):
-        content = Path(path, LOG, entry_name(number)).read_bytes()
-        mark = mark_of(content)
-        if mark.get("query") == batch.query and mark.get("batch", batch.number) < batch.number:
-            break
-        found.append((number, content))
-    return found[::-1]
+    found, own = list[int](), None
+    for number in sorted(entry_numbers(lake.path), reverse=True):
+        mark = mark_of(lake.read(f"{LOG}/{entry_name(number)}") or b"")
+        if mark.get("query") == batch.query and "batch" in mark:
+            if mark["batch"] < batch.number:
+                break
+            own = number
+        found.append(number)
+    return found[::-1], own
 
 
 def create_table(place: Place, schema: Schema, partition_by: Iterable[str], query: str) -> None:

@@ -30,7 +30,7 @@ from mrecordlog_async.spark.delta.changes import (
     refuse_mapped_columns,
 )
 from mrecordlog_async.spark.delta.content import TableError
-from mrecordlog_async.spark.delta.entries import MARK, entry_name, entry_numbers, mark_of, write_again
+from mrecordlog_async.spark.delta.entries import MARK, entry_name, entry_numbers, mark_of, sync_entries
 from mrecordlog_async.spark.delta.parts import BYTES_PER_FILE, Layout, NewFile, directory_of, without_ends, write_files
 from mrecordlog_async.spark.delta.place import LOG, Place
 from mrecordlog_async.spark.delta.recovery import repair_table
@@ -39,9 +39,6 @@ from mrecordlog_async.spark.local_lake import LocalLake
 from mrecordlog_async.spark.row_batches import row_batches
 
 logger = logging.getLogger("mrecordlog_async.spark")
-
-WRITTEN_AGAIN = 3
-"""How many entries are written again after a change; older ones are only synced."""
 
 LITERAL = "!$&'()+,-./:;=@_~"
 """What delta-rs does not percent-encode in the path of an action, apart from ASCII letters and digits."""
@@ -330,10 +327,6 @@ def _sync_entries(place: Place) -> None:
         return
     lake = LocalLake(place.path)
     try:
-        lake.sync()
-        for number in sorted(entry_numbers(place.path))[-WRITTEN_AGAIN:]:
-            content = lake.read(f"{LOG}/{entry_name(number)}")
-            if content is not None:  # otherwise it was summed up and deleted meanwhile
-                write_again(lake, number, content)
+        sync_entries(lake, sorted(entry_numbers(place.path)))
     finally:
         lake.close()
