@@ -7,7 +7,7 @@ the table's log, where other writers add as many as they like, and
 1. an entry of the table's log that is empty, does not parse, or lacks a part of its batch or change, is set aside: the
    batch runs again, and files are rewritten, or rows dropped, the next time,
 2. a checkpoint of the table that cannot be read, and the pointer to it, are removed while the entries that it sums up
-   are there,
+   are there: in one file, in several, or one in JSON or Parquet that names others (`_sidecars`),
 3. an empty offset or commit of Spark is removed: the batch is planned, or confirmed, again.
 
 All of them are read from the medium: the page cache may show what a failed sync lost.
@@ -19,6 +19,10 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from mrecordlog_async.spark.batches import COMMITS, OFFSETS, Batches, newest
 from mrecordlog_async.spark.delta.content import TableError
@@ -29,6 +33,7 @@ from mrecordlog_async.spark.local_lake import LocalLake
 from mrecordlog_async.spark.row_batches import row_batches
 
 LAST_CHECKPOINT = "_last_checkpoint"
+SIDECARS = "_sidecars"
 
 
 def repair_table(lake: LocalLake) -> list[str]:
@@ -88,6 +93,7 @@ def _set_aside(lake: LocalLake, name: str) -> None:
 def _repair_checkpoints(lake: LocalLake, entries: list[int]) -> list[str]:
     """Remove the newest checkpoints of the table if they cannot be read, and the pointer to them."""
     said = []
+    pointer = lake.read(f"{LOG}/{LAST_CHECKPOINT}")  # first: another program writes a checkpoint before its pointer
     names = os.listdir(Path(lake.path, LOG))
     found = sorted({int(name[:20]) for name in names if ".checkpoint." in name and name[:20].isdecimal()})
     while found and not _is_readable(lake, found[-1]):
@@ -95,7 +101,7 @@ def _repair_checkpoints(lake: LocalLake, entries: list[int]) -> list[str]:
         parts = [name for name in names if name.startswith(f"{found[-1]:020}.checkpoint.")]
         lake.remove(LOG, [LAST_CHECKPOINT, *parts])
         said.append(f"the checkpoint of version {found.pop()} of the table cannot be read and is removed")
-    pointer = lake.read(f"{LOG}/{LAST_CHECKPOINT}")
+        pointer = None
     if pointer is not None and _version(pointer) not in found:
         lake.remove(LOG, [LAST_CHECKPOINT])
         said.append(f"{LAST_CHECKPOINT} of the table was half written and is removed")
@@ -113,21 +119,38 @@ def _refuse_summed_up(lake: LocalLake, checkpoints: list[int], entries: list[int
 
 
 def _is_readable(lake: LocalLake, version: int) -> bool:
-    names = [name for name in os.listdir(Path(lake.path, LOG)) if name.startswith(f"{version:020}.checkpoint.")]
-    return all(_is_parquet(Path(lake.path, LOG, name)) for name in names if name.endswith(".parquet"))
-
-
-def _is_parquet(path: Path) -> bool:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
+    """Return whether all files of the checkpoints of *version* can be read, with those that they name."""
+    log = Path(lake.path, LOG)
     try:
-        with pq.ParquetFile(path) as file:
-            for _ in row_batches(file):
-                pass
-    except (OSError, pa.ArrowException):
+        for name in os.listdir(log):
+            if name.startswith(f"{version:020}.checkpoint."):
+                for sidecar in _sidecars(log / name):
+                    lake.forget_cached(f"{LOG}/{SIDECARS}/{sidecar}")
+                    _read_parquet(log / SIDECARS / sidecar)
+    except (OSError, pa.ArrowException, ValueError, KeyError, TypeError):
         return False
     return True
+
+
+def _sidecars(checkpoint: Path) -> list[str]:
+    """Read a checkpoint; return the names of the files that it names. Raises for one that is not whole."""
+    if checkpoint.suffix == ".json":
+        actions = [json.loads(line) for line in checkpoint.read_bytes().splitlines()]
+        if not any("checkpointMetadata" in each for each in actions):
+            raise ValueError(f"{checkpoint} is cut")
+        return [each["sidecar"]["path"] for each in actions if "sidecar" in each]
+    if checkpoint.suffix != ".parquet":
+        return []
+    return [row["path"] for row in _read_parquet(checkpoint, "sidecar") if row is not None]
+
+
+def _read_parquet(path: Path, kept: str = "") -> list[Any]:
+    """Read all of a Parquet file; return the values of the column *kept*, if it has that."""
+    found = list[Any]()
+    with pq.ParquetFile(path) as file:
+        for batch in row_batches(file):
+            found += batch.column(kept).to_pylist() if kept in batch.schema.names else []
+    return found
 
 
 def _version(pointer: bytes) -> int | None:
