@@ -1,6 +1,7 @@
 """A checkpoint on a file system that Hadoop supports: hdfs://, s3a:// and others.
 
-A file there is durable when it is closed, and there are no locks: `create` alone decides who may write.
+A file there is durable when it is closed, and there are no locks: `create` alone decides who may write. It renames a
+file that is complete, because a kill may leave one in any state.
 """
 
 from __future__ import annotations
@@ -41,19 +42,14 @@ class HadoopLake:
 
     def write(self, name: str, content: bytes) -> None:
         """Replace a file in one step."""
-        temporary = self._at(f"{name}.{secrets.token_hex(4)}")
-        self._put(temporary, content)
-        options = self._java.java.lang.reflect.Array.newInstance(self._fs.Options.Rename._java_lang_class, 1)
-        options[0] = self._fs.Options.Rename.OVERWRITE
-        context = self._fs.FileContext.getFileContext(self._files.getUri())
-        context.rename(temporary, self._at(name), options)
+        self._put(name, content, replace=True)
 
     def create(self, name: str, content: bytes) -> bool:
-        """Create a file; return False, and change nothing, if it exists."""
+        """Create a file; return False, and change nothing, if it exists. A kill leaves no part of it."""
         if self._files.exists(self._at(name)):
             return False
         try:
-            self._put(self._at(name), content)
+            self._put(name, content, replace=False)
         except Exception as error:  # py4j has one class for all Java exceptions
             if "AlreadyExists" in str(error):
                 return False
@@ -77,12 +73,22 @@ class HadoopLake:
     def close(self) -> None:
         """Do nothing."""
 
-    def _put(self, at: Any, content: bytes) -> None:
-        stream = self._files.create(at, False)
+    def _put(self, name: str, content: bytes, *, replace: bool) -> None:
+        """Write a file next to its place, under a hidden name, and rename it: HDFS shows one that is being written."""
+        directory, slash, base = name.rpartition("/")
+        temporary, renames = self._at(f"{directory}{slash}.{base}.{secrets.token_hex(4)}"), self._fs.Options.Rename
+        stream = self._files.create(temporary, False)
         try:
             stream.write(bytearray(content))
         finally:
             stream.close()
+        options = self._java.java.lang.reflect.Array.newInstance(renames._java_lang_class, 1)
+        options[0] = renames.OVERWRITE if replace else renames.NONE
+        try:
+            self._fs.FileContext.getFileContext(self._files.getUri()).rename(temporary, self._at(name), options)
+        except BaseException:
+            self._files.delete(temporary, False)
+            raise
 
     def _at(self, name: str) -> Any:
         return self._fs.Path(f"{self.path}/{name}")

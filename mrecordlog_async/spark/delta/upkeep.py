@@ -230,7 +230,7 @@ def drop_older(place: Place, seconds: float, *, apply: bool = True) -> Replaced:
             f"{place.address} has no column 'timestamp' of the type timestamp: it is not known how old its rows are"
         )
     before = datetime.fromtimestamp(max(0.0, time.time() - seconds), UTC)
-    old = [each for each in files_of(table) if each.newest is not None and each.newest < before]
+    old = [each for each in files_of(table) if (newest := each.newest or _newest(place, each)) and newest < before]
     for each in old:
         if not each.is_removable:
             raise TableError(
@@ -240,6 +240,25 @@ def drop_older(place: Place, seconds: float, *, apply: bool = True) -> Replaced:
     if apply and old and not _replace(place, old, [], changes_data=True):
         return Replaced()  # a file was removed meanwhile
     return Replaced(len(old))
+
+
+def _newest(place: Place, file: Held) -> datetime | None:
+    """Return the last `timestamp` in a file as its footer states it; None if it does not, or some rows have none.
+
+    For files of which the table's log does not state it, such as those that `optimize` wrote for a table that wants
+    statistics of other columns.
+    """
+    found = list[datetime]()
+    with place.opened(file.path) as opened, pq.ParquetFile(opened) as parquet:
+        for number in range(parquet.num_row_groups):
+            group = parquet.metadata.row_group(number)
+            columns = {each.path_in_schema: each for each in map(group.column, range(group.num_columns))}
+            stated = columns["timestamp"].statistics if "timestamp" in columns else None
+            if stated is None or not stated.has_min_max or stated.null_count != 0:
+                return None
+            found.append(stated.max)
+    newest = max(found, default=None)
+    return newest if newest is None or newest.tzinfo is not None else None  # otherwise, it is not known of which zone
 
 
 def repair_log(place: Place) -> None:
