@@ -99,7 +99,7 @@ def _literal(text: str) -> str:
 
 
 def _times_in(kind: DataType) -> DataType | None:
-    """Return *kind* without all that is no timestamp, and with a string for each; None if nothing is left."""
+    """Return only the timestamps of *kind*, as strings; None if it has none."""
     if isinstance(kind, StructType):
         found = [(each.name, _times_in(each.dataType)) for each in kind]
         fields = [StructField(name, part) for name, part in found if part is not None]
