@@ -153,9 +153,11 @@ def test_a_vacuum_deletes_only_what_writers_of_the_table_made(
     engine.drain()
     rows, version = engine.rows(), open_table(place).version()
     named = f"part-{uuid.uuid4()}.parquet"
-    others = ["main.py", "sales.parquet", f"other/{named}", f"queue=7/inner/{named}", f"queue=8/{named}"]
+    others = ["main.py", "sales.parquet", f"other/{named}", f"queue=7/inner/{named}"]
+    tables = ["queue=8", "queue=%C3%A4%2F8"]
+    others += [f"{table}/{named}" for table in tables]
     own = [named, f"queue=7/{named}", f"queue=%C3%A4%2F%25%3D%20b/{named}"]
-    for name in (*others, *own, "queue=8/_delta_log/00000000000000000000.json"):
+    for name in (*others, *own, *(f"{table}/_delta_log/{entry_name(0)}" for table in tables)):
         urlopen(Request(f"{url}/lake/swept/{quote(name)}", b"x", method="PUT")).close()
     listed = vacuum_module._unnamed
     monkeypatch.setattr(vacuum_module, "_unnamed", lambda table, seconds, orphans: listed(table, 0, orphans=orphans))
