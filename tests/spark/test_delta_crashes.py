@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.spark import lake_campaign
 from tests.spark.delta_campaign import Crash, run_campaign
 from tests.spark.delta_engine import STEPS
 from tests.spark.services import ThreadedService
@@ -82,3 +83,9 @@ def test_random_kills_and_power_cuts_change_nothing(
     """A slice of `python -m tests.spark.delta_campaign`, with queues that are deleted and recreated."""
     outcome = run_campaign(service, tmp_path, rounds=25, seed=7, patch=monkeypatch)
     assert outcome.records > 200 and outcome.killed > 5 and outcome.cuts > 5 and outcome.recreated > 0
+
+
+def test_kills_next_to_upkeep_and_another_program_change_nothing(service: ThreadedService, tmp_path: Path) -> None:
+    """A slice of `python -m tests.spark.lake_campaign`: files of others below the table's directory stay, too."""
+    outcome = lake_campaign.run_campaign(service, tmp_path, rounds=15, seed=7)
+    assert outcome.records > 100 and outcome.drains_killed > 0
