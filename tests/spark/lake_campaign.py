@@ -57,7 +57,7 @@ def another_program(path: str, seed: int) -> None:
             table, what = DeltaTable(path), chance.randrange(5)
             if what < 2:
                 schema = pa.schema([each.with_nullable(True) for each in pa.schema(table.schema().to_arrow())])
-                rows = [{"queue": FOREIGN, "server": "a", "payload": b"x"}] * 3
+                rows = [{"queue": FOREIGN, "server": "a", "position": 0, "payload": b"x"}] * 3
                 write_deltalake(path, pa.Table.from_pylist(rows, schema), mode="append")
             elif what == 2:
                 table.delete(f"queue = '{FOREIGN}'")
