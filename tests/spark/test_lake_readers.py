@@ -24,7 +24,8 @@ from mrecordlog_async.spark.delta.parts import Layout, directory_of, write_files
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.sink import DeltaSink
 from mrecordlog_async.spark.delta.table import NewBatch, Table, create_table
-from mrecordlog_async.spark.delta.upkeep import Replaced, optimize, vacuum
+from mrecordlog_async.spark.delta.upkeep import Replaced, optimize
+from mrecordlog_async.spark.delta.vacuum import vacuum
 from tests.spark.lake_readers import OPERATORS, Filter, Readers
 
 if TYPE_CHECKING:

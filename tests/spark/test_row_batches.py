@@ -15,8 +15,6 @@ from mrecordlog_async.spark.delta.parts import BYTES_PER_FILE
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.scan import DeltaReader, schema_of
 from mrecordlog_async.spark.delta.upkeep import Replaced, open_table, optimize
-from mrecordlog_async.spark.lake import Held
-from mrecordlog_async.spark.local_lake import LocalLake
 from mrecordlog_async.spark.row_batches import BATCH_BYTES, row_batches
 
 ROWS = 2_000
@@ -92,15 +90,4 @@ def test_spark_reads_a_table_in_pieces(tmp_path: Path, sizes: list[int]) -> None
     reader = DeltaReader(place, schema_of(place))
     (part,) = reader.partitions()
     assert sum(batch.num_rows for batch in reader.read(part)) == ROWS
-    assert max(sizes) < 2 * BATCH_BYTES
-
-
-def test_a_batch_is_read_back_in_pieces(tmp_path: Path, sizes: list[int]) -> None:
-    """A drain into Parquet files decodes all columns of what Spark has written."""
-    path = tmp_path / "rows.parquet"
-    pq.write_table(rows_of(LARGE), path)
-    lake = LocalLake(str(tmp_path))
-    found = lake.contents([(path.as_uri(), path.stat().st_size)], whole=True)
-    lake.close()
-    assert found == {("a", "a"): Held(ROWS, 0, ROWS - 1)}
     assert max(sizes) < 2 * BATCH_BYTES
