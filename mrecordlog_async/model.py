@@ -332,6 +332,19 @@ class RecoveryProgress:
         return min(self.bytes_read / self.bytes_total, 1.0) if self.bytes_total else 1.0
 
 
+class LastEnd(StrEnum):
+    """How the last opening of a log ended."""
+
+    NEW = "new"
+    """There was none: the log is new."""
+    CLOSED = "closed"
+    """It was closed."""
+    FAILED = "failed"
+    """A write or sync failed."""
+    UNCLOSED = "unclosed"
+    """It was not closed: the process was killed or crashed, the machine stopped, or it failed and could not note it."""
+
+
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
     """What recovery found when the log was opened.
@@ -348,6 +361,10 @@ class RecoveryReport:
         segment: Name of the last segment's file.
         offset: Offset in it where the log ends.
         seconds: Time that recovery took.
+        last_end: How the opening before this one ended. For a reader without the lock, `UNCLOSED` may mean that the log
+            is open.
+        last_failure: Why it failed; empty if it did not.
+        unclosed_ends: How often this log was opened without having been closed, as far as that was noted.
     """
 
     created: bool
@@ -360,6 +377,9 @@ class RecoveryReport:
     segment: str
     offset: int
     seconds: float
+    last_end: LastEnd = LastEnd.NEW
+    last_failure: str = ""
+    unclosed_ends: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ class Operated:
         self.control.mkdir(exist_ok=True)
         self.port = port or free_port()
         self.lines: list[dict[str, Any]] = []
+        self.is_over = False
         self._arguments = arguments
         self._preexec = preexec
         self._changed = threading.Condition()
@@ -57,6 +58,7 @@ class Operated:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.is_over = True
         for file in self.control.iterdir():
             file.unlink()
         self.process.kill()
@@ -167,7 +169,7 @@ class Supervisor:
     def _run(self) -> None:
         while True:
             self.codes.append(self._service.wait())
-            if self.codes[-1] in self._final:
+            if self.codes[-1] in self._final or self._service.is_over:
                 return
             self._service.start()
 

@@ -17,7 +17,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from mrecordlog_async.engine.commit import LogIOError
@@ -34,6 +34,7 @@ from mrecordlog_async.recovery.replay import Replay
 from mrecordlog_async.recovery.torn_or_damaged import NOTHING
 from mrecordlog_async.storage.direct import Staging
 from mrecordlog_async.storage.directory import Listing, LogDirectory, make_directories, naming, sync_names
+from mrecordlog_async.storage.last_end import LAST_END_NAME, EndNote
 from mrecordlog_async.storage.lock import LOCK_NAME
 from mrecordlog_async.storage.locked_directory import LockedDirectory
 from mrecordlog_async.storage.new_segment import RESERVE_BYTES, make_first_segment
@@ -70,7 +71,7 @@ class OpenOptions:
 class OpenedLog:
     """A log that is ready to write. `close` closes every file, and the lock last.
 
-    was_closed: it is new, or its last writer closed it.
+    noted: what was noted of earlier ends. was_closed: it is new, or its last writer closed it.
     """
 
     directory: LockedDirectory
@@ -78,6 +79,7 @@ class OpenedLog:
     journal: Journal
     queues: Queues
     report: RecoveryReport
+    noted: EndNote = field(default_factory=EndNote)
     was_closed: bool = True
 
     def close(self) -> None:
@@ -124,7 +126,10 @@ def open_log(directory: LogDirectory, options: OpenOptions, on_progress: Progres
         on_error.pop_all()
         recovered.queues.skipped.clear()  # counts from now on
         was_closed = recovered.closed or recovered.created
-        return OpenedLog(locked, recovered.log_id, journal, recovered.queues, report, was_closed)
+        if recovered.noted != EndNote(report.unclosed_ends):
+            # What this opening reports, a later one must not report again.
+            locked.note_end(EndNote(report.unclosed_ends))
+        return OpenedLog(locked, recovered.log_id, journal, recovered.queues, report, recovered.noted, was_closed)
 
 
 def _lock(directory: LogDirectory, create: bool) -> LockedDirectory:
@@ -161,6 +166,8 @@ def _recover_or_create(
         directory.sync_name()
         recovered = read_log(directory, listing, on_progress=on_progress, replay_type=options.replay_type)
         file = _take_over(directory, recovered)
+    if LAST_END_NAME in listing.others:
+        recovered.noted = directory.read_end_note()
     # After the log was judged: files of a log that is refused stay as they are.
     remove_leftovers(directory, listing, recovered)
     return recovered, file
@@ -204,7 +211,7 @@ def _create_log(directory: LockedDirectory, listing: Listing, options: OpenOptio
 
 
 def _may_stand_next_to_a_new_log(name: str) -> bool:
-    return name in (LOCK_NAME, "lost+found") or name.startswith(".") or name.endswith(TEMPORARY_SUFFIX)
+    return name in (LOCK_NAME, LAST_END_NAME, "lost+found") or name.startswith(".") or name.endswith(TEMPORARY_SUFFIX)
 
 
 def _take_over(directory: LockedDirectory, recovered: RecoveredLog) -> SegmentFile:

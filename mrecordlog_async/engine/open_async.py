@@ -17,10 +17,15 @@ from aiofiles.os import wrap
 from mrecordlog_async.engine.open import OpenedLog, OpenOptions, open_log
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.errors import LogClosedError
-from mrecordlog_async.model import RecoveryProgress
+from mrecordlog_async.model import LastEnd, RecoveryProgress
 from mrecordlog_async.storage.directory import LogDirectory
 
 logger = logging.getLogger("mrecordlog_async")
+
+_LAST_ENDS = {
+    LastEnd.FAILED: "before this start the log failed: %s",
+    LastEnd.UNCLOSED: "before this start the log was not closed: its process was killed, or the machine stopped",
+}
 
 RELEASE_SECONDS = 60.0
 """How long opening waits until a log of this process that is closing or has ended releases the same directory."""
@@ -131,6 +136,8 @@ def _log_opened(opened: OpenedLog) -> None:
         len(opened.queues),
         extra=extra,
     )
+    if (text := _LAST_ENDS.get(report.last_end)) is not None:
+        logger.warning("%s: " + text, directory, *filter(None, [report.last_failure]), extra=extra)
 
 
 class _Opening:

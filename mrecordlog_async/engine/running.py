@@ -41,6 +41,7 @@ from mrecordlog_async.memory.oldest_pin import OldestPin
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.model import LogState, RecoveryReport
 from mrecordlog_async.options import Limits, PersistPolicy
+from mrecordlog_async.storage.last_end import EndNote
 
 logger = logging.getLogger("mrecordlog_async")
 
@@ -237,6 +238,7 @@ class RunningLog:
                 journal.write_closed(oldest_segment)
             elif healthy:
                 journal.mark_end(oldest_segment)
+                self._opened.directory.note_end(self._opened.noted)  # the next opening reports that end, not this one
         finally:
             self._opened.close()
 
@@ -275,6 +277,8 @@ class RunningLog:
     def _on_failed(self, error: LogFailedError) -> None:
         """Pass the failure on. Every caller has had its error by then."""
         self._failed_error = error
+        note = EndNote(self.recovery_report.unclosed_ends, error.cause)
+        self._opened.directory.note_end(note, aside=True)
         self._observation.failed(error)
         self._ended.set()
         if self._on_failure is not None:

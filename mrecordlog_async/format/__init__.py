@@ -10,6 +10,7 @@ The directory
     LOCK                       the writer's flock; holds its pid as text. Says nothing about the data.
     wal-00000000000000000000   segments: "wal-" and the segment number in 20 decimal digits
     CLOSED                     where the log ends; exists only after a clean close
+    LAST_END                   how earlier openings ended, for people; may be missing. Says nothing about the data.
     *.tmp                      an unfinished file; ignored, but for its number (see "Where a log ends")
 
 Segment numbers are contiguous from the oldest live segment to the last. Segments below the oldest live one are

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.model import RecoveryReport
+from mrecordlog_async.model import LastEnd, RecoveryReport
 from mrecordlog_async.recovery.torn_or_damaged import Tail
+from mrecordlog_async.storage.last_end import EndNote
 from mrecordlog_async.storage.segment import segment_name
 
 
@@ -46,6 +47,7 @@ class RecoveredLog:
     created: there was no log before, and nothing was read.
     overtaken: the writer removed segments faster than they could be read, so the queues' first positions are newer than
     their records; the log cannot be read on from here.
+    noted: what earlier openings noted of their ends.
     """
 
     log_id: bytes
@@ -60,9 +62,12 @@ class RecoveredLog:
     older: list[tuple[int, int]] = field(default_factory=list)
     leftovers: list[int] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
+    noted: EndNote = field(default_factory=EndNote)
 
     def report(self, seconds: float) -> RecoveryReport:
         """Sum up for people. *seconds*: how long it took."""
+        last_end = self._last_end()
+        before = 0 if self.created else self.noted.unclosed_ends
         return RecoveryReport(
             created=self.created,
             clean=not self.tail.torn_bytes,
@@ -74,4 +79,13 @@ class RecoveredLog:
             segment=segment_name(self.end.segment),
             offset=self.end.offset,
             seconds=seconds,
+            last_end=last_end,
+            last_failure=self.noted.failure if last_end is LastEnd.FAILED else "",
+            unclosed_ends=before + (last_end in (LastEnd.FAILED, LastEnd.UNCLOSED)),
         )
+
+    def _last_end(self) -> LastEnd:
+        """Only a missing `CLOSED` says that the log was not closed; the note adds whether it had failed."""
+        if self.created or self.closed:
+            return LastEnd.NEW if self.created else LastEnd.CLOSED
+        return LastEnd.FAILED if self.noted.failure else LastEnd.UNCLOSED

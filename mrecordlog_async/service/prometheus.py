@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector as PrometheusCollector
 
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.metrics import Counters, Histogram, SegmentPin
-from mrecordlog_async.model import LogState
+from mrecordlog_async.model import LastEnd, LogState
 from mrecordlog_async.protocol.metric_text import PREFIX, metric_head, metric_line
 from mrecordlog_async.service.consumer_metrics import render_consumers
 from mrecordlog_async.service.queue_checks import summary_of
@@ -111,6 +111,7 @@ class Collector(PrometheusCollector):
         log = self._service.log_or_none
         if log is None:
             return
+        yield _gauge("uptime_seconds", "Seconds since the log was opened", self._service.uptime_seconds)
         yield from _counters(log.stats())
         yield from _usage(log)
         yield from _segments(self._oldest or Oldest(None, log.pin()))
@@ -242,6 +243,11 @@ def _usage(log: MultiRecordLog) -> Iterator[Metric]:
     documentation = "1 if a write or sync failed: nothing is stored until the log is opened again"
     yield _gauge("failed", documentation, log.failure is not None)
     yield _gauge("pending_records", "Records that wait for the writer", log.pending_records)
+    last_end = GaugeMetricFamily(f"{PREFIX}last_end", "1 for how the opening before this one ended", labels=("end",))
+    for end in LastEnd:
+        last_end.add_metric((end.value,), float(report.last_end is end))
+    yield last_end
+    yield _counter("unclosed_ends", "Openings of this log that had not been closed", report.unclosed_ends)
     yield _gauge("recovery_seconds", "Seconds that opening took", report.seconds)
     yield _counter("recovered_records", "Records read at opening", report.records)
     yield _counter("recovered_bytes", "Payload bytes read at opening", report.bytes)

@@ -124,6 +124,12 @@ class FileSystem(Protocol):
     def remove_directory(self, path: str) -> None:
         """Remove an empty directory."""
 
+    def note(self, directory: int, name: str, text: bytes, *, aside: bool) -> None:
+        """Replace the content of the small file *name* in an open directory, if that works: nothing depends on it.
+
+        Never raises. aside: return at once, whatever the disk does.
+        """
+
     def lock(self, path: str) -> int:
         """Take the exclusive lock on *path*, creating the file; BlockingIOError if the lock is held.
 

@@ -13,6 +13,7 @@ import errno
 from mrecordlog_async.format.header import Closed, encode_closed
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import LinkCount, write_all
+from mrecordlog_async.storage.last_end import LAST_END_BYTES_MAX, LAST_END_NAME, EndNote, decode_end_note
 from mrecordlog_async.storage.lock import LOCK_NAME, take_lock
 from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX
 
@@ -116,6 +117,21 @@ class LockedDirectory(LogDirectory):
         """Remove `CLOSED`, durably, before the next batch: a log that has both does not open."""
         self.files.unlink(self.closed_path)
         self.sync()
+
+    def read_end_note(self) -> EndNote:
+        """Return what earlier openings noted of their ends."""
+        with contextlib.suppress(OSError):
+            handle = self.files.open(f"{self.path}/{LAST_END_NAME}", write=False)
+            try:
+                return decode_end_note(self.files.read(handle, LAST_END_BYTES_MAX, 0))
+            finally:
+                self.files.close(handle)
+        return EndNote()
+
+    def note_end(self, note: EndNote, *, aside: bool = False) -> None:
+        """Note something for the next opening, if that works. With *aside*, it may be called on the event loop."""
+        if not self._lock_names.is_removed:  # another process may own the directory by now
+            self.files.note(self._handle, LAST_END_NAME, note.encode(), aside=aside)
 
     def handles(self) -> list[int]:
         """Return the open handles: a forked child closes its copies."""

@@ -236,6 +236,14 @@ class OsFileSystem:
         """See `FileSystem`."""
         os.rmdir(path)
 
+    def note(self, directory: int, name: str, text: bytes, *, aside: bool) -> None:
+        """See `FileSystem`. *aside*, in a thread that no exit waits for: the disk may hang."""
+        if not aside:
+            _note(directory, name, text)
+            return
+        with contextlib.suppress(OSError, RuntimeError):  # no descriptor, no thread
+            threading.Thread(target=_note_and_close, args=(os.dup(directory), name, text), daemon=True).start()
+
     def lock(self, path: str) -> int:
         """See `FileSystem`. flock belongs to the open file: it ends with the process; no other close releases it."""
         with _fork_guard:
@@ -254,6 +262,23 @@ class OsFileSystem:
                 os.close(handle)
                 raise
             # The file was replaced between open and flock: this lock excludes nobody.
+            os.close(handle)
+
+
+def _note_and_close(directory: int, name: str, text: bytes) -> None:
+    try:
+        _note(directory, name, text)
+    finally:
+        os.close(directory)
+
+
+def _note(directory: int, name: str, text: bytes) -> None:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+    with contextlib.suppress(OSError):
+        handle = os.open(name, flags, 0o600, dir_fd=directory)
+        try:
+            os.write(handle, text)
+        finally:
             os.close(handle)
 
 

@@ -83,7 +83,7 @@ async def test_every_query_selects_series_that_service_and_drain_have(served: Se
             if matcher.name not in ("instance", "job"):  # Prometheus adds these
                 assert set(matcher.value.split("|")) <= labels[name][matcher.name], query
         for grouped in re.findall(r"by \(([^)]*)\)", query):
-            assert set(grouped.split(", ")) - {"instance"} <= set(labels[name]), query
+            assert set(grouped.split(", ")) - {"instance", "job"} <= set(labels[name]), query
 
 
 def test_the_scrape_job_and_the_alerts_belong_together() -> None:

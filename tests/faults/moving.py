@@ -136,6 +136,9 @@ class MovingDisk:
         self.let_pass()
         self._own_names[new] = self._node(old)
 
+    def note(self, directory: int, name: str, text: bytes, *, aside: bool) -> None:
+        """Keep nothing: readers write no notes."""
+
     def unlink(self, path: str) -> None:
         if path not in self._own_names:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)

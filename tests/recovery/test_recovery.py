@@ -464,7 +464,7 @@ async def test_temporary_files_are_removed(directory: Path, tmp_path: Path) -> N
     (crashed / "CLOSED.tmp").write_bytes(b"half")
     found, _ = await reopen(crashed)
     assert found == states[-1]
-    assert sorted(path.name for path in crashed.iterdir()) == ["CLOSED", "LOCK", "wal-00000000000000000000"]
+    assert sorted(path.name for path in crashed.iterdir()) == ["CLOSED", "LAST_END", "LOCK", "wal-00000000000000000000"]
 
 
 async def test_writing_goes_on_where_the_log_ended(directory: Path, tmp_path: Path) -> None:

@@ -212,6 +212,8 @@ def test_a_process_that_ends_under_load_loses_nothing_that_it_acknowledged(direc
         service.start()
         service.ready()
         row.check_log(service)
+        if row.metric != "-":
+            row.check_metric(service)
         records = service.records()
         assert {position: records[position] for position, _ in acknowledged} == dict(acknowledged)
 
