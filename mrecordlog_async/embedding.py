@@ -50,10 +50,15 @@ async def embedded(
 
 
 async def _work(worker: Worker, log: MultiRecordLog) -> None:
+    log.workers.running += 1
     try:
         await worker(log)
+        log.workers.ended += 1
     except Exception:
+        log.workers.failed += 1
         logger.exception("the worker %s failed and does not run any more", getattr(worker, "__qualname__", worker))
+    finally:
+        log.workers.running -= 1
 
 
 async def _wait(tasks: list[asyncio.Task[None]]) -> None:

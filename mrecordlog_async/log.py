@@ -57,6 +57,7 @@ class MultiRecordLog(DrainingLog):
         limits: How much the log may hold.
         persist_policy: When a change is acknowledged.
         recovery_report: What recovery found when the log was opened.
+        workers: How many workers of its application run, failed and ended; see `lifespan` and `setup`.
     """
 
     @classmethod

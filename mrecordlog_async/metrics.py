@@ -122,6 +122,21 @@ that is taken, a record that can never fit, no such queue, a sealed one, and a l
 
 
 @dataclass(slots=True)
+class WorkerCounts:
+    """Numbers of the workers that an application runs with its log.
+
+    Attributes:
+        running: They run.
+        failed: They raised an error. They are not started again.
+        ended: They returned.
+    """
+
+    running: int = 0
+    failed: int = 0
+    ended: int = 0
+
+
+@dataclass(slots=True)
 class Counters:
     """All counters since the log was opened. Times are in seconds, sizes in bytes.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import re
 from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -78,6 +79,41 @@ async def test_workers_take_what_is_there_before_the_log_closes(
     assert "fail failed and does not run any more" in caplog.text
     async with MultiRecordLog.open(directory) as log:
         assert log.queue_summary("q").records == 0
+
+
+async def test_the_metrics_count_workers_that_run_failed_and_ended(directory: Path) -> None:
+    """A worker that raised does not run again: without the gauge, nothing but a line in the log would say so."""
+    may_fail, waits = asyncio.Event(), asyncio.Event()
+
+    async def wait(log: MultiRecordLog) -> None:
+        await waits.wait()
+
+    async def end(log: MultiRecordLog) -> None:
+        pass
+
+    async def fail(log: MultiRecordLog) -> None:
+        await may_fail.wait()
+        raise ZeroDivisionError
+
+    app = FastAPI(lifespan=lifespan(directory, workers=[wait, end, fail]))
+    mount(app, "/wal", exposed=True)
+    async with app.router.lifespan_context(app):
+        await asyncio.sleep(0)
+        assert await workers(app) == {"running": 2, "failed": 0, "ended": 1}
+        may_fail.set()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert await workers(app) == {"running": 1, "failed": 1, "ended": 1}
+        waits.set()
+
+
+async def workers(app: FastAPI) -> dict[str, int]:
+    """Return the gauge of the workers, by state."""
+    _, body = await call_asgi(app, "/wal/metrics", {}, headers=[(b"host", b"127.0.0.1")])
+    return {
+        state: int(float(value))
+        for state, value in re.findall(r'^mrecordlog_workers{state="(\w+)"} (\S+)$', body.decode(), re.MULTILINE)
+    }
 
 
 async def test_a_worker_that_does_not_end_is_cancelled(

@@ -38,7 +38,7 @@ from mrecordlog_async.engine.watch import Watch
 from mrecordlog_async.engine.writer import Writer
 from mrecordlog_async.errors import LogClosedError, LogFailedError, LogFullError
 from mrecordlog_async.memory.oldest_pin import OldestPin
-from mrecordlog_async.metrics import Counters
+from mrecordlog_async.metrics import Counters, WorkerCounts
 from mrecordlog_async.model import LogState, RecoveryReport
 from mrecordlog_async.options import Limits, PersistPolicy
 from mrecordlog_async.storage.last_end import EndNote
@@ -72,6 +72,7 @@ class RunningLog:
         self._oldest_pin = OldestPin(opened.queues)
         self._thread = thread
         self._loop = asyncio.get_running_loop()
+        self.workers = WorkerCounts()
         self._counters = Counters()
         capacity = Capacity(limits, opened.queues, opened.journal.disk_bytes_at_best)
         refusals = Refusals(self._counters, self.directory, self._loop.time)

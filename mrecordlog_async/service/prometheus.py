@@ -11,6 +11,7 @@ import asyncio
 import os
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import fields
 from itertools import accumulate, islice
 from typing import NamedTuple
 
@@ -247,6 +248,10 @@ def _usage(log: MultiRecordLog) -> Iterator[Metric]:
     for end in LastEnd:
         last_end.add_metric((end.value,), float(report.last_end is end))
     yield last_end
+    workers = GaugeMetricFamily(f"{PREFIX}workers", "Workers of the application, by state", labels=("state",))
+    for field in fields(log.workers):
+        workers.add_metric((field.name,), getattr(log.workers, field.name))
+    yield workers
     yield _counter("unclosed_ends", "Openings of this log that had not been closed", report.unclosed_ends)
     yield _gauge("recovery_seconds", "Seconds that opening took", report.seconds)
     yield _counter("recovered_records", "Records read at opening", report.records)
