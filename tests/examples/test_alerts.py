@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.lag import Lag
 from mrecordlog_async.spark.local_lake import LocalLake
 from mrecordlog_async.spark.options import Options
+from tests.prometheus import configuration, needs_promtool
 from tests.serving import Served
 
 promql_parser = pytest.importorskip("promql_parser")
@@ -95,6 +97,44 @@ def test_the_scrape_job_and_the_alerts_belong_together() -> None:
     assert named == {service["job_name"], drain["job_name"]}
     assert [Path(file).name for file in config["rule_files"]] == ["mrecordlog.rules.yml"]
     assert all({"alert", "expr", "labels", "annotations"} <= set(rule) for rule in rules())
+
+
+@needs_promtool
+def test_every_alert_fires_after_its_time_and_not_before(tmp_path: Path) -> None:
+    """Prometheus itself evaluates the rules, over the minutes and hours that they wait."""
+    cases = Path(__file__).with_name("alerts.yml").read_text()
+    groups = yaml.safe_load((DEPLOY / "mrecordlog.rules.yml").read_text())["groups"]
+    for rule in (rule for group in groups for rule in group["rules"]):
+        assert f"alertname: {rule['alert']}\n" in cases, rule["alert"]
+        del rule["annotations"]  # every case would repeat them
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": groups}))
+    (tmp_path / "cases.yml").write_text(cases.replace("RULES", str(tmp_path / "rules.yml")))
+    promtool("test", "rules", str(tmp_path / "cases.yml"))
+
+
+@needs_promtool
+def test_prometheus_takes_the_shipped_files(tmp_path: Path) -> None:
+    """The scrape job, the rules, and the templates in their sentences."""
+    (tmp_path / "token").write_text("token")
+    (tmp_path / "prometheus.yml").write_text(configuration(tmp_path, [8080], 9108))
+    promtool("check", "config", str(tmp_path / "prometheus.yml"))
+
+
+def promtool(*arguments: str) -> None:
+    done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_alert_has_its_runbook_and_every_runbook_its_alert() -> None:
+    """Somebody who is woken finds what to do at the address in the alert."""
+    page = (DEPLOY.parents[1] / "docs" / "runbooks.md").read_text()
+    sections = re.findall(r"^## (\w+)\n\n`(\w+)`\. .*(?:\n.+)*\n\n1\. ", page, re.MULTILINE)
+    assert sections == [(rule["alert"], rule["labels"]["severity"]) for rule in rules()]
+    assert len(sections) == page.count("\n## ")
+    for rule in rules():
+        assert rule["annotations"]["runbook"] == f"docs/runbooks.md#{rule['alert'].lower()}"
+    named = set(re.findall(r"runbooks\.md#(\w+)", (DEPLOY.parents[1] / "docs" / "operations.md").read_text()))
+    assert named <= {rule["alert"].lower() for rule in rules()}
 
 
 @pytest.mark.parametrize("file", ["kubernetes.yaml", "kubernetes-fleet.yaml"])

@@ -24,7 +24,7 @@ function showState(stats, now) {
   $("recovery-bar").style.width = stats.fraction * 100 + "%";
   $("failure").hidden = !stats.failure;
   $("failure").textContent = stats.failure
-    ? `The log has failed: ${stats.failure}. Check the disk and the service's own log, then restart the service.` : "";
+    ? `The log has failed: ${stats.failure}. Check the disk and the log of the process. Opened again, the log stores records: mrecordlog serve ends and is started again for that; restart an application.` : "";
   if (stats.state === "recovering") return;
   if (before && now > beforeAt) showRates(stats, (now - beforeAt) / 1000);
   before = stats;
