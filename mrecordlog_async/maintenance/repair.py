@@ -125,7 +125,7 @@ async def write_log(
     queues = {queue.id: queue for queue in found.queues if queue.record_count or not queue.name_lost}
     shapes = [QueueShape(queue.name, queue.first_position, queue.readable_next_position) for queue in queues.values()]
     runs = ((queues[queue_id].name, run) for queue_id, run in salvaged_runs(source, queues, on_progress))
-    async with new_log(target, segment_bytes, source.files) as log:
+    async with new_log(target, segment_bytes, source.files, like=source.path) as log:
         try:
             written = await write_queues(log, shapes, runs)
         except PositionInPastError as error:

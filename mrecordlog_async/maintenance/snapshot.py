@@ -83,7 +83,7 @@ def snapshot(
     source = LogDirectory.at(directory, filesystem)
     files = source.files
     source.list_log()
-    with new_directory(files, target) as partial:
+    with new_directory(files, target, like=source.path) as partial:
         copier = _Copier(source, LogDirectory(files, partial), link)
         made = copier.copy()
         if check:

@@ -27,7 +27,11 @@ DIRECT_BLOCK_BYTES = 4_096
 
 
 class FileSystem(Protocol):
-    """The file operations the log needs. `path` is a name under the log's directory or the directory itself."""
+    """The file operations the log needs. `path` is a name under the log's directory or the directory itself.
+
+    What root creates belongs to the owner of the directory that it is in: a command that root runs must not leave files
+    in a log which the user of its service cannot open.
+    """
 
     def make_directory(self, path: str) -> None:
         """Create *path*, private to the owner (0700); FileExistsError, FileNotFoundError for a missing parent."""
@@ -65,6 +69,9 @@ class FileSystem(Protocol):
 
     def is_alone(self, handle: int) -> bool:
         """Return whether nobody else has the file open; False if the system cannot tell."""
+
+    def give_to_owner_of(self, path: str, handle: int) -> None:
+        """Have an open file or directory belong to the owner and the group of *path*, if this user is root and may."""
 
     def is_at(self, handle: int, path: str) -> bool:
         """Return whether *path*, links followed, names the open file or directory."""

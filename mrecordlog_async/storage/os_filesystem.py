@@ -55,6 +55,12 @@ class OsFileSystem:
     def make_directory(self, path: str) -> None:
         """See `FileSystem`."""
         os.mkdir(path, mode=0o700)
+        if os.geteuid() == 0:
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                _give(handle, _parent(path))
+            finally:
+                os.close(handle)
 
     def list_names(self, path: str) -> list[str]:
         """See `FileSystem`."""
@@ -66,7 +72,13 @@ class OsFileSystem:
 
     def create(self, path: str) -> int:
         """See `FileSystem`."""
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        _give(handle, _parent(path))
+        return handle
+
+    def give_to_owner_of(self, path: str, handle: int) -> None:
+        """See `FileSystem`."""
+        _give(handle, path)
 
     def open(self, path: str, *, write: bool = True) -> int:
         """See `FileSystem`."""
@@ -253,7 +265,7 @@ class OsFileSystem:
 
     def _lock(self, path: str) -> int:
         while True:
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            handle = _open_or_create(path, os.O_RDWR)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 if _is_named(handle, path):
@@ -273,13 +285,38 @@ def _note_and_close(directory: int, name: str, text: bytes) -> None:
 
 
 def _note(directory: int, name: str, text: bytes) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     with contextlib.suppress(OSError):
-        handle = os.open(name, flags, 0o600, dir_fd=directory)
+        handle = _open_or_create(name, os.O_WRONLY | os.O_TRUNC, directory)
         try:
             os.write(handle, text)
         finally:
             os.close(handle)
+
+
+def _give(handle: int, like: str | int) -> None:
+    """Have an open file belong to the owner of *like*, a path or a handle."""
+    if os.geteuid() != 0:
+        return
+    with contextlib.suppress(OSError):  # a share, or a container whose root has no such right
+        owner = os.stat(like)
+        if owner.st_uid or owner.st_gid:
+            os.fchown(handle, owner.st_uid, owner.st_gid)
+
+
+def _open_or_create(path: str, flags: int, directory: int | None = None) -> int:
+    """Open a file, or create it. One that exists keeps its owner: root must not give away what it did not make."""
+    flags |= os.O_CLOEXEC | os.O_NOFOLLOW
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, flags, dir_fd=directory)
+        with contextlib.suppress(FileExistsError):  # another process was faster
+            handle = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory)
+            _give(handle, directory if directory is not None else _parent(path))
+            return handle
+
+
+def _parent(path: str) -> str:
+    return os.path.dirname(path) or "."
 
 
 def _is_mount_root(path: str) -> bool:

@@ -115,6 +115,7 @@ PODS = [
     ("kubernetes.yaml", "StatefulSet"),
     ("kubernetes-fleet.yaml", "StatefulSet"),
     ("kubernetes-fleet.yaml", "Deployment"),
+    ("repair-pod.yaml", "Pod"),
 ]
 
 
@@ -126,8 +127,13 @@ def document(file: str, kind: str) -> dict[str, Any]:
 
 
 def pod(file: str = "kubernetes.yaml", kind: str = "StatefulSet") -> dict[str, Any]:
-    found: dict[str, Any] = document(file, kind)["spec"]["template"]["spec"]
+    spec = document(file, kind)["spec"]
+    found: dict[str, Any] = spec if kind == "Pod" else spec["template"]["spec"]
     return found
+
+
+def containers(spec: dict[str, Any]) -> list[dict[str, Any]]:
+    return [*spec.get("initContainers", []), *spec["containers"]]
 
 
 @pytest.mark.parametrize(("file", "kind"), PODS)
@@ -148,7 +154,7 @@ def test_the_pod_meets_the_restricted_standard(file: str, kind: str) -> None:
         "secret",
     }
     assert all(set(volume) - {"name"} <= allowed for volume in spec["volumes"])
-    for container in [*spec["initContainers"], *spec["containers"]]:
+    for container in containers(spec):
         own = container["securityContext"]
         assert own["allowPrivilegeEscalation"] is False
         assert own["capabilities"] == {"drop": ["ALL"]}
@@ -160,7 +166,7 @@ def test_an_image_that_the_node_has_is_not_pulled(file: str, kind: str) -> None:
     """A tag other than latest and a policy: what the first lines of the Dockerfile build can be run as it is."""
     spec = pod(file, kind)
     built = re.findall(r"-t (\S+)", (DEPLOY / "Dockerfile").read_text())
-    for container in [*spec["initContainers"], *spec["containers"]]:
+    for container in containers(spec):
         assert container["image"] in built and container["imagePullPolicy"] == "IfNotPresent"
 
 
@@ -172,6 +178,22 @@ def test_a_pod_may_take_as_long_to_end_as_the_service_needs() -> None:
     assert stop is not None
     needed = values["drain_seconds"] + values["failure_grace"] + 5
     assert min(int(stop[1]), pod()["terminationGracePeriodSeconds"]) > needed
+
+
+def test_the_pod_for_repairs_has_the_log_and_the_user_of_the_service() -> None:
+    """Its claim is that of the first pod, and what it writes can be opened by the service."""
+    service, repair = document("kubernetes.yaml", "StatefulSet"), pod("repair-pod.yaml", "Pod")
+    (claim,) = service["spec"]["volumeClaimTemplates"]
+    (volume,) = repair["volumes"]
+    name = f"{claim['metadata']['name']}-{service['metadata']['name']}-0"
+    assert volume["persistentVolumeClaim"]["claimName"] == name
+    assert repair["securityContext"] == pod()["securityContext"]
+    (of_repair,), (of_service,) = repair["containers"], pod()["containers"]
+    assert of_repair["volumeMounts"] == of_service["volumeMounts"][:1]
+    steps = re.findall(r"^(?:#   )?(kubectl .*?)(?: {4}#.*)?$", (DEPLOY / "repair-pod.yaml").read_text(), re.MULTILINE)
+    assert len(steps) == 4
+    page = (DEPLOY.parents[1] / "docs" / "operations.md").read_text()
+    assert all(step in page for step in steps)
 
 
 def test_the_services_of_a_fleet_differ_from_the_single_one_in_what_a_fleet_needs() -> None:

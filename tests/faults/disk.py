@@ -440,6 +440,9 @@ class Disk:
         self._begin("capacity_of")
         return self.capacity_bytes or 0
 
+    def give_to_owner_of(self, path: str, handle: int) -> None:
+        """Nothing here has an owner."""
+
     def note(self, directory: int, name: str, text: bytes, *, aside: bool) -> None:
         """Keep nothing: a note may be missing, and whatever stands in one changes nothing else."""
 

@@ -136,6 +136,9 @@ class MovingDisk:
         self.let_pass()
         self._own_names[new] = self._node(old)
 
+    def give_to_owner_of(self, path: str, handle: int) -> None:
+        """Nothing here has an owner."""
+
     def note(self, directory: int, name: str, text: bytes, *, aside: bool) -> None:
         """Keep nothing: readers write no notes."""
 

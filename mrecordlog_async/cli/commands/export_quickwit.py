@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Export."""
     files = OsFileSystem()
     free_names(files, arguments.target)  # a name that is taken is reported before the whole log is read
-    with open_log(arguments.log) as log, new_directory(files, arguments.target) as partial:
+    with open_log(arguments.log) as log, new_directory(files, arguments.target, like=arguments.log) as partial:
         target = Directory(files, partial)
         try:
             records = export(log, Writer(target, keeps_records=False))

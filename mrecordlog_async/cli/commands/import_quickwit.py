@@ -64,7 +64,10 @@ def run(arguments: argparse.Namespace) -> int:
         if accepted:
             with Progress("writing") as progress:
                 on_block = _meter(source, progress)
-                asyncio.run(build(arguments.log, source, queues, arguments.segment_bytes, on_block=on_block))
+                made = build(
+                    arguments.log, source, queues, arguments.segment_bytes, on_block=on_block, like=source.path
+                )
+                asyncio.run(made)
     finally:
         source.close()
     if arguments.json:
@@ -99,9 +102,13 @@ async def build(
     segment_bytes: int,
     filesystem: FileSystem | None = None,
     on_block: OnBlock | None = None,
+    like: str | None = None,
 ) -> None:
-    """Write *queues* of *source*, by their numbers, as a new log in *directory*, whole or not at all."""
-    async with new_log(directory, segment_bytes, filesystem) as log:
+    """Write *queues* of *source*, by their numbers, as a new log in *directory*, whole or not at all.
+
+    like: if root writes it, it belongs to the owner of this path.
+    """
+    async with new_log(directory, segment_bytes, filesystem, like=like) as log:
         await write_queues(log, list(queues.values()), _runs(source, queues, on_block))
 
 
