@@ -1,7 +1,7 @@
-"""Sizes and times as people write them: `512MiB`, `1.5GB`, `500ms`, `2min`.
+"""Sizes and times as people write them: `512MiB`, `4G`, `1.5GB`, `500ms`, `2min`. Every place that takes one uses them.
 
-Every place that takes one uses these, except sizes for Spark and its jobs: there `128m` and `128MB` are 128 MiB, as in
-all of Spark's settings (`spark.option_values.read_size`, `spark.arguments.size_of`).
+For sizes, k, m, g, t and KiB, MiB, GiB, TiB are powers of 1024, as in systemd and Java; kB, MB, GB, TB are powers of
+1000. Upper and lower case mean the same.
 """
 
 from __future__ import annotations
@@ -10,16 +10,19 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from mrecordlog_async.options import GIB, KIB, MIB
-
-_BYTES = {"": 1, "b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "kb": 1_000, "mb": 1_000_000, "gb": 1_000_000_000}
+_PREFIXES = "kmgt"
+_BYTES = (
+    {"": 1, "b": 1}
+    | {f"{prefix}{end}": 1024**power for power, prefix in enumerate(_PREFIXES, 1) for end in ("", "ib")}
+    | {f"{prefix}b": 1000**power for power, prefix in enumerate(_PREFIXES, 1)}
+)
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _QUANTITY = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([a-zA-Z]*)", re.ASCII)
 
 
 def parse_size(text: str) -> int:
-    """Return bytes for `4096`, `512MiB` or `1.5GB`. Raises ValueError for anything else."""
-    return int(_parse(text, _BYTES, "a size such as 512MiB"))
+    """Return bytes for `4096`, `512MiB`, `4G` or `1.5GB`. Raises ValueError for anything else."""
+    return int(_parse(text, _BYTES, "a size such as 512MiB or 4G"))
 
 
 def parse_seconds(text: str) -> float:

@@ -2,18 +2,47 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from mrecordlog_async.cli.settings import SETTINGS
+from mrecordlog_async.options import MIB
 from mrecordlog_async.quantities import parse_moment, parse_seconds, parse_size
-from mrecordlog_async.spark.arguments import seconds_of
+from mrecordlog_async.spark.arguments import seconds_of, size_of
 from mrecordlog_async.spark.options import Options
 
 
-@pytest.mark.parametrize(("text", "value"), [("4096", 4096), ("1KiB", 1024), ("1.5MiB", 1572864), ("2 gb", 2 * 10**9)])
-def test_sizes(text: str, value: int) -> None:
-    """Sizes have the units that people write."""
-    assert parse_size(text) == value
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("4096", 4096),
+        ("1KiB", 1024),
+        ("64k", 65_536),
+        ("4G", 4 << 30),
+        ("256m", 256 << 20),
+        ("256 mib", 256 << 20),
+        ("1.5MiB", 1_572_864),
+        ("2 gb", 2 * 10**9),
+        ("128MB", 128 * 10**6),
+        ("10kB", 10_000),
+        ("1T", 1 << 40),
+    ],
+)
+def test_sizes_mean_the_same_for_every_reader(text: str, value: int) -> None:
+    """k, m, g and KiB, MiB, GiB are powers of 1024, kB, MB, GB powers of 1000, in any case: also in jobs of Spark."""
+    (memory,) = (setting for setting in SETTINGS if setting.name == "memory_bytes")
+    source = Options.parse({"servers": "http://h:1", "maxBytesPerTrigger": text})
+    assert parse_size(text) == memory.read(text) == size_of(text) == source.bytes_per_trigger == value
+
+
+@pytest.mark.parametrize("file", ["mrecordlog.service", "mrecordlog.toml", "kubernetes.yaml", "kubernetes-fleet.yaml"])
+def test_sizes_in_the_shipped_files_are_read(file: str) -> None:
+    """Those of the service, and that of systemd, whose units are powers of 1024 too."""
+    text = (Path(__file__).parents[1] / "examples" / "deploy" / file).read_text()
+    found = re.findall(r'(?:_BYTES=|MemoryMax=|_bytes = "|-bytes", ")(\w+)', text)
+    assert found and all(parse_size(size) % MIB == 0 for size in found)
 
 
 def test_a_large_size_is_exact() -> None:

