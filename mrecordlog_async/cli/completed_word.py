@@ -10,20 +10,15 @@ An argument's metavar says what it is: QUEUE and CONSUMER are names in the log t
 from __future__ import annotations
 
 import argparse
-import asyncio
-import json
 import os
 import re
 import shlex
-import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
-from urllib.parse import quote
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
+from mrecordlog_async.cli.lookups import consumers_of, queues_of
 from mrecordlog_async.cli.parser import CommandLine, Parser
-from mrecordlog_async.cli.target import EXAMPLE_URL, TOKEN_FILE, connect, is_service, named_file, names_in
-from mrecordlog_async.maintenance.stored_log import StoredLog
-from mrecordlog_async.model import RecoveryProgress
+from mrecordlog_async.cli.target import EXAMPLE_URL, TOKEN_FILE, named_file, names_in
 from mrecordlog_async.names import has_control_characters
 
 LINE = "_MRECORDLOG_COMPLETE"
@@ -32,8 +27,6 @@ SHELL = "_MRECORDLOG_SHELL"
 BREAKS = "_MRECORDLOG_BREAKS"
 """Characters at which the shell begins a new word: it replaces only what follows the last of them."""
 
-SECONDS = 1.0
-NAMES_MAX = 1_000
 NOTHING = (None, "")
 
 
@@ -125,9 +118,9 @@ def candidates(meant: Meant) -> Iterable[str]:
     if meant.kind in ("LOG", "URL"):
         return (*_default_urls(), "unix:") if meant.word else ()  # without a word: directories
     if meant.kind == "QUEUE" and log is not None:
-        return queues_of(log, meant)
+        return queues_of(log, meant.word, _token_files(log, meant))
     if meant.kind == "CONSUMER" and log is not None and "QUEUE" in meant.values:
-        return consumers_of(log, meant)
+        return consumers_of(log, meant.values["QUEUE"][0], _token_files(log, meant))
     return ()
 
 
@@ -136,52 +129,9 @@ def _default_urls() -> tuple[str, ...]:
     return (re.sub(r"\d+$", port, EXAMPLE_URL),) if port else (EXAMPLE_URL,)
 
 
-def queues_of(log: str, meant: Meant) -> list[str]:
-    """Return names of queues that begin with the word."""
-    if is_service(log):
-        query = {"prefix": meant.word, "limit": str(NAMES_MAX)}
-        return [one["queue"] for one in _ask(log, meant, "/v1/queues", query)["queues"]]
-    with StoredLog.open(log, on_progress=_within(SECONDS)) as stored:
-        return [name for name in stored.list_queues() if name.startswith(meant.word)][:NAMES_MAX]
-
-
-def consumers_of(log: str, meant: Meant) -> list[str]:
-    """Return names of the consumers of the queue that the line names."""
-    queue = meant.values["QUEUE"][0]
-    if is_service(log):
-        found = _ask(log, meant, f"/v1/queues/{quote(queue, safe='')}/consumers", {})["consumers"]
-        return [one["consumer"] for one in found]
-    with StoredLog.open(log, on_progress=_within(SECONDS)) as stored:
-        return sorted(stored.settings(queue).consumers)
-
-
-def _within(seconds: float) -> Callable[[RecoveryProgress], None]:
-    """Return what ends reading by TimeoutError after *seconds*."""
-    end = time.monotonic() + seconds
-
-    def check(_: RecoveryProgress) -> None:
-        if time.monotonic() > end:
-            raise TimeoutError
-
-    return check
-
-
-def _ask(url: str, meant: Meant, path: str, query: dict[str, str]) -> Any:
-    """Return the response of a service. Raises what its client raises, and TimeoutError."""
-
-    async def ask() -> Any:
-        first = url.partition(",")[0]  # any of several knows what is needed here
-        one = re.sub(r"^([\w.-]+=)?(dns\+)?", "", first)
-        arguments = argparse.Namespace(log=one, token_file=_token_files(first, meant))
-        async with connect(arguments, retry_seconds=0.0) as client:
-            # The client lists all queues or the largest, and here those with a prefix are needed.
-            return json.loads((await client._transport.send("GET", path, query=query or None)).body)
-
-    return asyncio.run(asyncio.wait_for(ask(), SECONDS))
-
-
-def _token_files(first: str, meant: Meant) -> list[str]:
-    """Return the file of the token of the service *first*, if the line names one."""
+def _token_files(log: str, meant: Meant) -> list[str]:
+    """Return the file of the token of the first service that *log* names, if the line names one."""
+    first = log.partition(",")[0]
     named = dict(map(named_file, meant.values.get(TOKEN_FILE, ())))
     path = next((named[name] for name in (*names_in(first), "") if name in named), None)
     return [] if path is None else [os.path.abspath(path)]  # absolute: a path with = must not look like NAME=FILE

@@ -44,11 +44,12 @@ from mrecordlog_async.cli.commands import (
 from mrecordlog_async.cli.completed_word import LINE, completed_words
 from mrecordlog_async.cli.exit_codes import FAILED, FINE, INTERRUPTED, UsageError, exit_code_of
 from mrecordlog_async.cli.explain import explain, refuse_foreign_directory
+from mrecordlog_async.cli.lookups import nearest_queue
 from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.cli.standard_output import OutputError, drop_output, drop_unwritten_errors, name_standard_output
 from mrecordlog_async.cli.target import is_service, refuse_token_file
 from mrecordlog_async.dns_names import shown_url
-from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.errors import QueueNotFoundError, RecordLogError
 
 EPILOG = """\
 LOG is the directory of a log (./wal), or the URL of a service
@@ -119,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         needs_files = hasattr(arguments, "directory")
         could_create = getattr(arguments, "create", None) is False
         sentence = explain(error, directory, takes_url=not needs_files, could_create=could_create)
-        return _fail(sentence, exit_code_of(error))
+        return _fail(sentence + _nearest_queue(error, arguments), exit_code_of(error))
     except Exception as error:
         code = exit_code_of(error)
         if code == FAILED:
@@ -206,6 +207,13 @@ def _fail(message: str, code: int) -> int:
     with suppress(OSError):  # standard error may be on a full disk, too
         print(f"mrecordlog: {shown_url(message)}", file=sys.stderr)
     return code
+
+
+def _nearest_queue(error: Exception, arguments: argparse.Namespace) -> str:
+    """Return the queue that was probably meant, if a command was given one that does not exist."""
+    if not isinstance(error, QueueNotFoundError) or not hasattr(arguments, "log"):
+        return ""
+    return nearest_queue(error.queue, arguments.log, getattr(arguments, "token_file", None) or ())
 
 
 def _extra_of(package: str) -> str:

@@ -41,6 +41,8 @@ class Parser(argparse.ArgumentParser):
         """The arguments in order, as the usage line shows them."""
         self.known: dict[argparse.Action, Callable[[], Iterable[str]]] = {}
         """What finds the values of an argument, for completion."""
+        self.takes_no_more = ""
+        """What to say of an argument after the last one; "" for what every command says."""
         super().__init__(add_help=False, formatter_class=self._format, **options)
         self.add_argument("-h", "--help", action="help", help="print this help")
 
@@ -98,7 +100,8 @@ class Parser(argparse.ArgumentParser):
             return f"unexpected {word!r}: a switch takes no value; write --name for on, --no-name for off"
         if any(before.startswith("-") for before in line[: line.index(word)]):
             return f"unexpected {word!r}: write the arguments before the options"
-        return f"unexpected {word!r}: the command takes no argument after {' '.join(self.words) or 'its name'}"
+        every = f"the command takes no argument after {' '.join(self.words) or 'its name'}"
+        return f"unexpected {word!r}: {self.takes_no_more or every}"
 
     def _format(self, prog: str) -> argparse.HelpFormatter:
         return argparse.RawDescriptionHelpFormatter(prog, max_help_position=HELP_COLUMN, width=self.help_columns)
@@ -147,6 +150,9 @@ class CommandLine(Parser):
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Parse; end the process where the command does not exist."""
         words = sys.argv[1:] if args is None else list(args)
+        if not words:
+            self.print_help()
+            self.exit(USAGE)
         # argparse would list every command and suggest none.
         if words and not words[0].startswith("-") and words[0] not in self.commands:
             nearest = suggest(words[0], self.commands) or f": {', '.join(self.commands)}"

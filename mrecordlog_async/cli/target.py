@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 URL_SCHEMES = ("http://", "https://", "unix:", "dns+http://", "dns+https://")
 _SERVICE = re.compile(rf"([\w.-]+=)?({'|'.join(map(re.escape, URL_SCHEMES))})")
+_ALMOST_URL = re.compile(r"\w+://|https?:/*")
 EXAMPLE_URL = "http://127.0.0.1:8080"
 RETRY_SECONDS = 2.0
 """Short, because a person is waiting to know whether the service is running."""
@@ -77,15 +78,16 @@ def add_signpost(parser: argparse.ArgumentParser) -> None:
 
 def log_argument(text: str) -> str:
     """Return the directory or URL that was typed. Raises ArgumentTypeError for what is probably a misspelt URL."""
-    if not is_service(text) and re.match(r"\w+://|[\w.-]+:\d+/?$", text):
-        place = text.partition("://")[2] or text
-        raise argparse.ArgumentTypeError(f"{text!r} is not a URL of a service: write http://{place}")
+    if not is_service(text) and (_ALMOST_URL.match(text) or re.match(r"[\w.-]+:\d+/?$", text)):
+        scheme = "https" if text.startswith("https:") else "http"
+        place = _ALMOST_URL.sub("", text, count=1)
+        raise argparse.ArgumentTypeError(f"{text!r} is not a URL of a service: write {scheme}://{place}")
     return text
 
 
 def directory_argument(text: str) -> str:
     """Return the directory that was typed. Raises ArgumentTypeError for a URL, or a switch's value."""
-    if "://" in text or is_service(text):
+    if "://" in text or is_service(text) or _ALMOST_URL.match(text):
         raise argparse.ArgumentTypeError(f"{text!r} is a URL, and this command needs the files: name the directory")
     if text in ("true", "false"):
         raise argparse.ArgumentTypeError(f"a switch takes no value; write ./{text} for a directory of that name")

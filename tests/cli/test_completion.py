@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import MultiRecordLog
-from mrecordlog_async.cli import completed_word
+from mrecordlog_async.cli import lookups
 from mrecordlog_async.cli.completed_word import BREAKS, LINE, SHELL, completed_words, split
 from mrecordlog_async.cli.main import build_parser
 from tests.cli.running import build, mrecordlog
@@ -30,7 +30,7 @@ SHELLS = {
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a busy machine find out what it can."""
-    monkeypatch.setattr(completed_word, "SECONDS", 60.0)
+    monkeypatch.setattr(lookups, "SECONDS", 60.0)
 
 
 def completed(shell: str, line: str) -> list[str]:

@@ -61,6 +61,10 @@ def test_the_log_is_the_first_argument(name: str) -> None:
         ("cat orders", "mrecordlog cat: missing QUEUE"),
         ("ls", "mrecordlog ls: missing LOG"),
         ("ls localhost:8080", "'localhost:8080' is not a URL of a service: write http://localhost:8080"),
+        ("ls http:/localhost:8080", "'http:/localhost:8080' is not a URL of a service: write http://localhost:8080"),
+        ("ls https:localhost", "'https:localhost' is not a URL of a service: write https://localhost"),
+        ("verify http:/localhost:8080", "'http:/localhost:8080' is a URL, and this command needs the files"),
+        ("append ./wal orders hello", "append: unexpected 'hello': the record is read from standard input"),
         ("ls ftp://h/x", "'ftp://h/x' is not a URL of a service: write http://h/x"),
         ("verify http://h:1", "'http://h:1' is a URL, and this command needs the files: name the directory"),
         ("snapshot ./wal s3://b/x", "'s3://b/x' is a URL, and this command needs the files: name the directory"),
@@ -106,6 +110,15 @@ def test_an_option_without_effect_is_refused(line: str, sentence: str, capsys: p
     assert main(line.split()) == 2
     printed = capsys.readouterr()
     assert (printed.out, sentence in printed.err) == ("", True)
+
+
+def test_the_bare_name_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """Who types it wants to know what there is. The exit code is that of wrong usage, for a script that lost a word."""
+    with pytest.raises(SystemExit) as ended:
+        main([])
+    assert ended.value.code == 2
+    printed = capsys.readouterr()
+    assert (printed.out, printed.err) == (build_parser().format_help(), "")
 
 
 def test_a_missing_log_is_explained(capsys: pytest.CaptureFixture[str]) -> None:

@@ -27,6 +27,7 @@ from mrecordlog_async.storage.lock import take_lock
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
 from tests.cli.running import build, mrecordlog, three_queues
+from tests.serving import Process
 
 READING = (
     ("ls", "DIR"),
@@ -187,6 +188,18 @@ def test_create_is_named_by_the_commands_that_have_it(
         ran = mrecordlog(*(str(directory) if word == "DIR" else word for word in command))
         assert ran.code == FAILED, command
         assert ("--create creates it" in ran.err) == has_create, command
+
+
+@pytest.mark.parametrize("command", ["cat", "append", "truncate", "consume"])
+def test_a_misspelt_queue_is_suggested(command: str, tmp_path: Path) -> None:
+    """For a directory and for a service; a name that is near no other one is not."""
+    log = build(tmp_path / "wal", three_queues)
+    rest = {"truncate": ["0"], "consume": ["--consumer", "c", "--once"]}.get(command, [])
+    assert "queue 'ordres' does not exist" in (ran := mrecordlog(command, log, "ordres", *rest)).err
+    assert ran.err.rstrip().endswith("; did you mean 'orders'?")
+    assert "did you mean" not in mrecordlog(command, log, "xyz", *rest).err
+    with Process(log) as service:
+        assert mrecordlog(command, service.address, "ordres", *rest).err == ran.err
 
 
 def test_a_directory_that_is_refused_stays_as_it_is(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ def add_parser(command_line: CommandLine) -> Parser:
     )
     parser.add_argument("--create", action="store_true", help="create the queue if it does not exist")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
+    parser.takes_no_more = "the record is read from standard input: `echo RECORD | mrecordlog append LOG QUEUE`"
     return parser
 
 

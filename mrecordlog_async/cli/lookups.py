@@ -1,0 +1,73 @@
+"""Names that a log has, for completion and for errors: looked up within a second, because somebody waits at a shell.
+
+What cannot be found out in that time raises an error, as does everything else that goes wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+from urllib.parse import quote
+
+from mrecordlog_async.cli.parser import suggest
+from mrecordlog_async.cli.target import connect, is_service
+from mrecordlog_async.maintenance.stored_log import StoredLog
+from mrecordlog_async.model import RecoveryProgress
+
+SECONDS = 1.0
+NAMES_MAX = 1_000
+
+
+def queues_of(log: str, prefix: str = "", token_files: Sequence[str] = ()) -> list[str]:
+    """Return the first names of queues that begin with *prefix*."""
+    if is_service(log):
+        query = {"prefix": prefix, "limit": str(NAMES_MAX)}
+        return [one["queue"] for one in _ask(log, token_files, "/v1/queues", query)["queues"]]
+    with StoredLog.open(log, on_progress=_within(SECONDS)) as stored:
+        return [name for name in stored.list_queues() if name.startswith(prefix)][:NAMES_MAX]
+
+
+def consumers_of(log: str, queue: str, token_files: Sequence[str] = ()) -> list[str]:
+    """Return the names of the consumers of *queue*."""
+    if is_service(log):
+        found = _ask(log, token_files, f"/v1/queues/{quote(queue, safe='')}/consumers", {})["consumers"]
+        return [one["consumer"] for one in found]
+    with StoredLog.open(log, on_progress=_within(SECONDS)) as stored:
+        return sorted(stored.settings(queue).consumers)
+
+
+def nearest_queue(queue: str, log: str, token_files: Sequence[str] = ()) -> str:
+    """Return "; did you mean 'NAME'?" for the queue of *log* nearest to *queue*; "" if there is none, or after errors."""
+    try:
+        return suggest(repr(queue), map(repr, queues_of(log, token_files=token_files)))
+    except Exception:
+        return ""  # the error that is about to be printed counts
+
+
+def _within(seconds: float) -> Callable[[RecoveryProgress], None]:
+    """Return what ends reading by TimeoutError after *seconds*."""
+    end = time.monotonic() + seconds
+
+    def check(_: RecoveryProgress) -> None:
+        if time.monotonic() > end:
+            raise TimeoutError
+
+    return check
+
+
+def _ask(url: str, token_files: Sequence[str], path: str, query: dict[str, str]) -> Any:
+    """Return the response of a service. Raises what its client raises, and TimeoutError."""
+
+    async def ask() -> Any:
+        one = re.sub(r"^([\w.-]+=)?(dns\+)?", "", url.partition(",")[0])  # any of several knows what is needed here
+        arguments = argparse.Namespace(log=one, token_file=list(token_files))
+        async with connect(arguments, retry_seconds=0.0) as client:
+            # The client lists all queues or the largest, and here those with a prefix are needed.
+            return json.loads((await client._transport.send("GET", path, query=query or None)).body)
+
+    return asyncio.run(asyncio.wait_for(ask(), SECONDS))
