@@ -42,7 +42,7 @@ def consumers_of(log: str, queue: str, token_files: Sequence[str] = ()) -> list[
 
 
 def nearest_queue(queue: str, log: str, token_files: Sequence[str] = ()) -> str:
-    """Return "; did you mean 'NAME'?" for the queue of *log* nearest to *queue*; "" if there is none, or after errors."""
+    """Return "; did you mean 'NAME'?" for the queue of *log* nearest to *queue*; "" if none is, or after errors."""
     try:
         return suggest(repr(queue), map(repr, queues_of(log, token_files=token_files)))
     except Exception:

@@ -13,8 +13,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
+README = ROOT / "README.md"
 TUTORIAL = ROOT / "docs" / "tutorial.md"
-"""One program in several steps: it has a separate test."""
+STEPS = (README, TUTORIAL)
+"""Pages that are followed from top to bottom in one directory: they have separate tests."""
 RUN = ("python", "bash", "console")
 SHOWN = ("text",)
 

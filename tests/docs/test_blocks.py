@@ -11,7 +11,7 @@ import pytest
 
 from tests.serving import Process
 
-from .blocks import PAGES, RUN, SHOWN, TUTORIAL, Block, Reader, blocks, name_of
+from .blocks import PAGES, RUN, SHOWN, STEPS, Block, Reader, blocks, name_of
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def test_every_block_says_what_it_is(page: Path) -> None:
 
 
 def _runnable(page: Path) -> list[Block]:
-    return [] if page == TUTORIAL else [block for block in blocks(page) if block.language in RUN and not block.reason]
+    return [] if page in STEPS else [block for block in blocks(page) if block.language in RUN and not block.reason]
 
 
 def _of_spark(block: Block) -> bool:
