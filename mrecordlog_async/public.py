@@ -30,10 +30,11 @@ from mrecordlog_async.errors import (
     RecordTooLargeError,
 )
 from mrecordlog_async.log import MultiRecordLog, OpeningLog
-from mrecordlog_async.metrics import Counters, Histogram, SegmentPin
+from mrecordlog_async.metrics import Counters, Histogram, SegmentPin, WorkerCounts
 from mrecordlog_async.model import (
     Batch,
     ConsumerSummary,
+    LastEnd,
     LogState,
     QueueSummary,
     Record,
@@ -62,6 +63,7 @@ __all__ = [
     "Counters",
     "FileSystem",
     "Histogram",
+    "LastEnd",
     "Limits",
     "LogClosedError",
     "LogFailedError",
@@ -96,6 +98,7 @@ __all__ = [
     "Run",
     "SegmentPin",
     "Tail",
+    "WorkerCounts",
     "__version__",
 ]
 

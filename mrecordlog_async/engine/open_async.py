@@ -23,8 +23,11 @@ from mrecordlog_async.storage.directory import LogDirectory
 logger = logging.getLogger("mrecordlog_async")
 
 _LAST_ENDS = {
-    LastEnd.FAILED: "before this start the log failed: %s",
-    LastEnd.UNCLOSED: "before this start the log was not closed: its process was killed, or the machine stopped",
+    LastEnd.FAILED: (logging.WARNING, "before this start the log failed: %s"),
+    LastEnd.UNCLOSED: (
+        logging.INFO,  # programs that may be killed, and commands, are not to print it each time
+        "before this start the log was not closed: its process was killed, or the machine stopped",
+    ),
 }
 
 RELEASE_SECONDS = 60.0
@@ -136,8 +139,9 @@ def _log_opened(opened: OpenedLog) -> None:
         len(opened.queues),
         extra=extra,
     )
-    if (text := _LAST_ENDS.get(report.last_end)) is not None:
-        logger.warning("%s: " + text, directory, *filter(None, [report.last_failure]), extra=extra)
+    if report.last_end in _LAST_ENDS:
+        level, text = _LAST_ENDS[report.last_end]
+        logger.log(level, f"%s: {text}", directory, *filter(None, [report.last_failure]), extra=extra)
 
 
 class _Opening:
