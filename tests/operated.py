@@ -89,9 +89,9 @@ class Operated:
         assert line is not None
         return line
 
-    def wait(self) -> int:
+    def wait(self, seconds: float | None = TIMEOUT_SECONDS) -> int:
         """Wait for the end of the process; return its exit code."""
-        code = self.process.wait(TIMEOUT_SECONDS)
+        code = self.process.wait(seconds)
         self._reader.join(TIMEOUT_SECONDS)
         return code
 
@@ -168,7 +168,7 @@ class Supervisor:
 
     def _run(self) -> None:
         while True:
-            self.codes.append(self._service.wait())
+            self.codes.append(self._service.wait(None))
             if self.codes[-1] in self._final or self._service.is_over:
                 return
             self._service.start()
