@@ -25,7 +25,7 @@ from mrecordlog_async import (
 from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.engine.straight import CALLERS_MAX, Straight
 from mrecordlog_async.engine.writer import Writer
-from tests.cached_files import CachedFiles
+from tests.cached_files import CachedFiles, HangingDisk
 from tests.faults.driver import DIRECTORY, Run, repeatable
 from tests.faults.histories import CASES, early_roll
 
@@ -314,13 +314,19 @@ async def test_error_in_the_path_itself_fails_the_log(directory: Path) -> None:
 def test_loop_that_ends_refuses_the_batch_in_flight(directory: Path) -> None:
     """The caller of a batch in flight gets an error, the directory is released, and the log opens again."""
     found: list[BaseException | None] = []
+    disk = HangingDisk()
+
+    def end(done: asyncio.Future[int]) -> None:
+        found.append(done.exception())
+        disk.goes_on.set()  # only now: the batch was in flight when the loop ended
 
     async def leave() -> None:
-        log = await MultiRecordLog.open(directory)
+        log = await MultiRecordLog.open(directory, filesystem=disk)
         await log.create_queue("q")
         await asleep(log)
+        disk.goes_on.clear()
         future = log.append_soon("q", b"x")
-        future.add_done_callback(lambda done: found.append(done.exception()))
+        future.add_done_callback(end)
         while not log._admission.held:
             await asyncio.sleep(0)
 
