@@ -332,11 +332,22 @@ class MultiRecordLog(DrainingLog):
         await self._begin(Sync(self._new_future()))
 
     async def _append_creating(self, queue: str, position: int | None, payloads: list[bytes]) -> int | None:
-        """Append; create the queue and append again if it does not exist, so that only this case pays for it."""
+        """Append; create the queue first if it does not exist, so that only this case pays for it."""
+        if not isinstance(queue, str) or self._queues.get(queue) is None:
+            # Not append first: what it refuses counts as refused, and this call is not.
+            self._admission.check(queue, payloads)
+            await self._create_for_append(queue)
         with suppress(QueueNotFoundError):
             return await self._admission.append(queue, position, payloads)
-        await self.create_queue(queue, exist_ok=True)
+        await self._create_for_append(queue)  # it was deleted at that moment, and the refusal above is counted
         return await self._admission.append(queue, position, payloads)
+
+    async def _create_for_append(self, queue: str) -> None:
+        try:
+            await self.create_queue(queue, exist_ok=True)
+        except Exception as error:
+            self._admission.refusals.counted(error)
+            raise
 
     async def _declare(self, queues: dict[str, QueueOptions | None]) -> None:
         """Create *queues*, in one batch, where they do not exist; close the log if that fails."""

@@ -111,6 +111,8 @@ REFUSED = (
     "past",
     "too_large",
     "no_queue",
+    "queues",
+    "consumers",
     "sealed",
     "failed",
     "closed",
@@ -118,7 +120,8 @@ REFUSED = (
 )
 """Why appends are refused: a limit of the log (`memory`, `disk`) or of the queue, a full file system (`space`), another
 error of the disk before anything was written, too much that waits (`append_soon` only), no positions left, a position
-that is taken, a record that can never fit, no such queue, a sealed one, and a log that failed or was closed."""
+that is taken, a record that can never fit, no such queue, one that cannot be created for the append because of the
+limit on `queues` or `consumers`, a sealed one, and a log that failed or was closed."""
 
 
 @dataclass(slots=True)

@@ -434,7 +434,7 @@ async def test_an_append_may_create_its_queue(log: MultiRecordLog) -> None:
 
 
 async def test_creating_for_an_append_costs_nothing_once_the_queue_exists(log: MultiRecordLog) -> None:
-    """The create is sent only after the append was refused."""
+    """The create is sent only if there is no such queue."""
     before = log.stats().commits
     assert await log.append("q", b"a", create=True) == 0
     assert log.stats().commits == before + 1

@@ -26,8 +26,9 @@ from time import perf_counter
 from mrecordlog_async.engine.capacity import Capacity
 from mrecordlog_async.engine.commands import Append, AppendGroup, Command, count_records
 from mrecordlog_async.engine.refusals import Refusals
-from mrecordlog_async.errors import LogClosedError, LogFullError, RecordTooLargeError
+from mrecordlog_async.errors import LogClosedError, LogFullError, RecordLogError
 from mrecordlog_async.metrics import Counters
+from mrecordlog_async.names import check_name
 from mrecordlog_async.options import MIB, Limits
 
 BATCH_BYTES = 4 * MIB
@@ -86,7 +87,7 @@ class Admission:
     def add_append(self, call: Append) -> None:
         """Admit *call* now, or once it has moved up in line. Raises the reason if it is refused."""
         self._check_open()
-        self._check_ever_fits(call)
+        self._check_storable(call)
         if self._fast_budget < call.bytes:
             self._group = None  # it is as large as a batch may be: the next record starts another one
         if self._line or self._budget() < call.bytes:
@@ -185,8 +186,7 @@ class Admission:
                 self._admit(call)
                 self.waiting_since = min(self.waiting_since, since)
             else:
-                self.refusals.count(refusal)
-                call.refuse(refusal)
+                self.refusals.refuse([call], refusal)
 
     def oldest_since(self) -> float | None:
         """Return since when the oldest call waits for the writer, on `perf_counter`; None if none does."""
@@ -333,29 +333,24 @@ class Admission:
 
     def refuse_for_memory(self) -> LogFullError:
         """Count an append that was refused for lack of memory elsewhere; return its error."""
-        error = self._capacity.memory_full(self.pending_bytes)
-        self._counted(error)
-        return error
+        return self.refusals.counted(self._capacity.memory_full(self.pending_bytes))
 
     def _check_open(self) -> None:
         """Raise the error for an append to a log that takes no more."""
         error = self.closed or self.ended
         if error is not None:
-            raise self._counted(error())
+            raise self.refusals.counted(error())
 
-    def _counted(self, error: Exception) -> Exception:
-        """Count a refused append; return its *error*."""
-        self.refusals.count(error)
-        return error
-
-    def _check_ever_fits(self, call: Append) -> None:
+    def _check_storable(self, call: Append) -> None:
+        """Raise why *call* could never be stored, whatever the log holds."""
         try:
+            check_name(call.queue)
             self._capacity.check_records(call)
             # A call within the budget does not wait; whether it ever fits the disk is checked when the disk refuses it.
             if call.bytes > self._fast_budget:
                 self._capacity.check_ever_fits(call)
-        except RecordTooLargeError as error:
-            self._counted(error)
+        except RecordLogError as error:
+            self.refusals.counted(error)
             raise
 
     def _check_memory(self, call: Append) -> None:
@@ -364,7 +359,7 @@ class Admission:
             return
         error = self._capacity.lack_of_memory(call, self.pending_bytes + self._line_bytes)
         if error is not None:
-            raise self._counted(error)
+            raise self.refusals.counted(error)
 
     def _reason_to_leave_line(self, call: Append) -> Exception | None:
         """Return why *call*, the first in line, must stop waiting, or None if it may wait."""

@@ -17,7 +17,6 @@ from mrecordlog_async.engine.capacity import Capacity
 from mrecordlog_async.engine.commands import SINGLE_OVERHEAD_BYTES, Append, Command
 from mrecordlog_async.engine.refusals import Refusals
 from mrecordlog_async.errors import LogClosedError, LogFullError
-from mrecordlog_async.names import check_name
 from mrecordlog_async.options import Limits
 
 
@@ -77,21 +76,26 @@ class Appends(Admission):
 
     def _append_now_or_never(self, queue: str, payload: bytes) -> asyncio.Future[Any]:
         """Admit one record that the fast budget does not cover, or raise why it cannot be admitted now."""
-        check_name(queue)
         call = Append(self.new_future(), queue, None, [payload], len(payload))
         self._check_open()
-        self._check_ever_fits(call)
+        self._check_storable(call)
         if self.waiting_for_space:
-            raise self._counted(LogFullError("space"))
+            raise self.refusals.counted(LogFullError("space"))
         if self._line or self._budget() < call.bytes:
             memory = self._capacity.lack_of_memory(call, self.pending_bytes + self._line_bytes)
-            raise self._counted(memory or LogFullError("pending", self.pending_bytes, self.limits.pending_bytes))
+            raise self.refusals.counted(
+                memory or LogFullError("pending", self.pending_bytes, self.limits.pending_bytes)
+            )
         self.add_append(call)
         return call.future
 
+    def check(self, queue: str, payloads: list[bytes]) -> None:
+        """Raise, and count, why an append of *payloads* could not be admitted even if nothing else waited."""
+        self._check_open()
+        self._check_storable(Append(self.new_future(), queue, None, payloads, sum(map(len, payloads))))
+
     async def append(self, queue: str, position: int | None, payloads: list[bytes]) -> int | None:
         """Append *payloads* at *position*, None for the next; return the last position, None for a repeat."""
-        check_name(queue)
         call = Append(self.new_future(), queue, position, payloads, sum(map(len, payloads)))
         try:
             self.add_append(call)
@@ -127,7 +131,4 @@ class Appends(Admission):
 
     def _refuse_ended(self, commands: list[Command]) -> None:
         assert self.ended is not None
-        error = self.ended()
-        self.refusals.count_commands(error, commands)
-        for command in commands:
-            command.refuse(error)
+        self.refusals.refuse(commands, self.ended())

@@ -89,12 +89,15 @@ class AppendGroup(Command):
         return sum(not future.done() for future in self.futures)
 
     def each(self) -> Iterator[AppendGroup]:
-        """Yield the records as groups of one, each with its own charge."""
-        for queue, payload, future in zip(self.queues, self.payloads, self.futures, strict=True):
-            one = AppendGroup()
-            one.queues, one.payloads, one.futures = [queue], [payload], [future]
-            one.bytes = len(payload) + SINGLE_OVERHEAD_BYTES
-            yield one
+        """Return the records as groups of one, each with its own charge."""
+        return map(self.one, range(len(self.futures)))
+
+    def one(self, index: int) -> AppendGroup:
+        """Return one record as a group, with its own charge."""
+        one, payload = AppendGroup(), self.payloads[index]
+        one.queues, one.payloads, one.futures = [self.queues[index]], [payload], [self.futures[index]]
+        one.bytes = len(payload) + SINGLE_OVERHEAD_BYTES
+        return one
 
     def add(self, other: AppendGroup) -> None:
         """Append the records of *other*, with their charge."""

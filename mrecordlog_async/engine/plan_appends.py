@@ -7,11 +7,10 @@ seal are planned one by one, because each may be refused or need room; the rest 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from operator import attrgetter
 
-from mrecordlog_async.engine.commands import Append, AppendGroup, Command
+from mrecordlog_async.engine.commands import Append, AppendGroup
 from mrecordlog_async.engine.commit import PlannedMany, PlannedRun
 from mrecordlog_async.engine.planner import Outcome, PlannerBase
 from mrecordlog_async.engine.queue_view import PlannedSingles, QueueView
@@ -100,7 +99,7 @@ class AppendPlanner(PlannerBase):
         for queue, payload in zip(group.queues, group.payloads, strict=True):
             view = views.get(queue) or self._find(queue)
             if view is None or view.next_position > POSITION_MAX:
-                self._refuse_single(group.futures[len(positions)], queue, view)
+                self._refuse_single(group.one(len(positions)), view)
                 positions.append(REFUSED)
                 continue
             positions.append(view.add_single(payload))
@@ -119,7 +118,7 @@ class AppendPlanner(PlannerBase):
         for queue, payload in zip(group.queues, group.payloads, strict=True):
             view = self._views.get(queue) or self._find(queue)
             if view is None or view.next_position > POSITION_MAX:
-                self._refuse_single(group.futures[len(positions)], queue, view)
+                self._refuse_single(group.one(len(positions)), view)
                 positions.append(REFUSED)
                 continue
             positions.append(view.next_position)
@@ -131,13 +130,14 @@ class AppendPlanner(PlannerBase):
             view.next_position += 1
         self.plan.outcomes.append(Outcome(group, positions))
 
-    def _refuse_single(self, future: asyncio.Future[object], queue: str, view: QueueView | None) -> None:
+    def _refuse_single(self, single: AppendGroup, view: QueueView | None) -> None:
         """Refuse one record of a group; the others are planned."""
+        queue = single.queues[0]
         if view is None:
             error = self._not_found(queue)
         else:
             error = LogFullError("positions", view.next_position, POSITION_MAX + 1)
-        self._refuse(Command(future), error, queue)
+        self._refuse(single, error, queue)
 
     def _append(self, call: Append) -> None:
         view, records = self._find(call.queue), len(call.payloads)
@@ -191,11 +191,11 @@ class AppendPlanner(PlannerBase):
         """Plan single records of one queue with options, in runs between the records that are refused."""
         positions: list[int] = []
         run: list[bytes] = []
-        for payload, future in zip(group.payloads, group.futures, strict=True):
+        for payload in group.payloads:
             removals = self.plan.removals
             refusal = self._refusal(view, queue, view.next_position, [payload])
             if refusal is not None:
-                self._refuse(Command(future), refusal, queue)
+                self._refuse(group.one(len(positions)), refusal, queue)
                 positions.append(REFUSED)
                 continue
             if removals != self.plan.removals or not run:  # a truncate comes before this record

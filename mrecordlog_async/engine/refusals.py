@@ -11,6 +11,7 @@
 | `past` | names a position that is taken |
 | `too_large` | can never fit |
 | `no_queue` | names a queue that does not exist |
+| `queues`, `consumers` | would create a queue above a limit of the log |
 | `sealed` | names a queue that takes no more records |
 | `failed`, `closed` | came to a log that stores nothing any more, or was waiting when it ended |
 | `other` | anything else |
@@ -25,6 +26,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from time import monotonic
+from typing import TypeVar
 
 from mrecordlog_async.engine.commands import Command
 from mrecordlog_async.errors import (
@@ -51,6 +53,8 @@ _REASONS: tuple[tuple[type[BaseException], str], ...] = (
     (OSError, "disk_error"),
 )
 
+Refusal = TypeVar("Refusal", bound=Exception)
+
 _LOGGED = ("memory", "disk", "queue", "space", "disk_error")
 
 
@@ -69,20 +73,27 @@ class Refusals:
         self._directory = directory
         self._stretches = Stretches(self._log_end, clock)
 
-    def count(self, error: BaseException, appends: int = 1) -> None:
-        """Count *appends* calls that get *error*. Other calls are not counted, but may begin a stretch."""
+    def refuse(self, commands: Iterable[Command], error: Exception) -> None:
+        """Fail *commands* with *error*, and count the appends among them whose callers still wait."""
+        refused = list(commands)
+        appends = sum(command.waiting_appends() for command in refused)
+        if appends:
+            self._count(error, appends)
+        for command in refused:
+            command.refuse(error)
+
+    def counted(self, error: Refusal) -> Refusal:
+        """Count one append whose call raises *error* instead of waiting; return *error*."""
+        self._count(error, 1)
+        return error
+
+    def _count(self, error: BaseException, appends: int) -> None:
         reason = reason_of(error)
         refused = self._counters.refused
         refused[reason] = refused.get(reason, 0) + appends
         if reason in _LOGGED and self._stretches.note(reason, appends):
             self._log_begin(reason, error)
             self.on_begin()
-
-    def count_commands(self, error: BaseException, commands: Iterable[Command]) -> None:
-        """Count the appends among *commands* whose callers still wait. Called before they get *error*."""
-        appends = sum(command.waiting_appends() for command in commands)
-        if appends:
-            self.count(error, appends)
 
     def check(self) -> bool:
         """End the stretches that are over. Returns whether one goes on."""

@@ -36,7 +36,7 @@ from mrecordlog_async.engine.subscribers import Changes
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.watch import Watch
 from mrecordlog_async.engine.writer import Writer
-from mrecordlog_async.errors import LogClosedError, LogFailedError, LogFullError
+from mrecordlog_async.errors import LogClosedError, LogFailedError, LogFullError, QueueNotFoundError
 from mrecordlog_async.memory.oldest_pin import OldestPin
 from mrecordlog_async.metrics import Counters, WorkerCounts
 from mrecordlog_async.model import LogState, RecoveryReport
@@ -153,6 +153,10 @@ class RunningLog:
         """Count an append that was refused for memory before the log saw it, such as a large body; return its error."""
         return self._admission.refuse_for_memory()
 
+    def refuse_unknown_queue(self, queue: str) -> QueueNotFoundError:
+        """Count an append that was refused, before the log saw its records, for lack of *queue*; return its error."""
+        return self._admission.refusals.counted(QueueNotFoundError(queue))
+
     # The end.
 
     def keep_unclosed(self) -> None:
@@ -213,10 +217,7 @@ class RunningLog:
                 await asyncio.wait([self._writer_task])
         if self._writer_task.cancelled():  # the loop ended: `_on_writer_done` releases the directory
             return
-        refused, error = list(self._admission.take_all()), LogClosedError(_CLOSED_WHILE_WAITING)
-        self._admission.refusals.count_commands(error, refused)
-        for command in refused:
-            command.refuse(error)
+        self._admission.refusals.refuse(self._admission.take_all(), LogClosedError(_CLOSED_WHILE_WAITING))
         fenced = self._fence is None or _is_done(self._fence)
         healthy = self._writer.failure is None
         give_back = partial(self._give_back, healthy, fenced and self._states_end, self._queues.pins.oldest())

@@ -30,7 +30,7 @@ from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.timers import Timers
 from mrecordlog_async.engine.unsynced import UnsyncedChanges
 from mrecordlog_async.engine.upkeep import Upkeep
-from mrecordlog_async.errors import LogFailedError, LogFullError, RecordLogError
+from mrecordlog_async.errors import LogFailedError, LogFullError
 from mrecordlog_async.format.record import queue_ids
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.metrics import Counters
@@ -254,7 +254,7 @@ class Writer:
         self._counters.dropped_records += sum(dropped[removal] for removal in batch.makes_room)
         for command, value, error, dropped_by in batch.outcomes:
             if error is not None:
-                self._reject(command, error)
+                self._refusals.refuse([command], error)
             elif type(command) is AppendGroup and len(command.futures) > CALLERS_PER_TURN:
                 for _ in command.acknowledge_in_parts(value, CALLERS_PER_TURN):
                     await asyncio.sleep(0)
@@ -317,11 +317,7 @@ class Writer:
             if error is None:
                 command.acknowledge(value)
             else:
-                self._reject(command, error)
-
-    def _reject(self, command: Command, error: RecordLogError) -> None:
-        self._refusals.count_commands(error, [command])
-        command.refuse(error)
+                self._refusals.refuse([command], error)
 
     def _refuse(self, commands: list[Command], refusal: Exception) -> None:
         """Refuse *commands*; nothing of them was written."""
@@ -329,9 +325,7 @@ class Writer:
         if isinstance(refusal, OSError) and refusal.errno in _OUT_OF_SPACE:
             error = LogFullError("space")
             error.__cause__ = refusal
-        self._refusals.count_commands(error, commands)
-        for command in commands:
-            command.refuse(error)
+        self._refusals.refuse(commands, error)
 
     # Sleeping and waking.
 

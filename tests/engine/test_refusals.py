@@ -5,15 +5,28 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 
-from mrecordlog_async import Limits, LogFullError, MultiRecordLog
-from mrecordlog_async.engine.refusals import Refusals
+from mrecordlog_async import (
+    Limits,
+    LogClosedError,
+    LogFullError,
+    MultiRecordLog,
+    QueueNotFoundError,
+    QueueOptions,
+    RecordLogError,
+)
+from mrecordlog_async.engine.commands import Command
+from mrecordlog_async.engine.refusals import Refusals, reason_of
 from mrecordlog_async.metrics import REFUSED, Counters
+from mrecordlog_async.model import POSITION_MAX
 from mrecordlog_async.stretches import CALM_SECONDS
 from tests.cached_files import CachedFiles
 
@@ -76,6 +89,85 @@ class Refusing(CachedFiles):
         super().reserve(handle, offset, length)
 
 
+QUEUES = ("plain", "full", "ring", "sealed", "absent", "")
+OPTIONS = {"full": QueueOptions(max_records=4), "ring": QueueOptions(max_bytes=600, when_full="drop_oldest")}
+
+
+def append_of(log: MultiRecordLog, chance: Random) -> Awaitable[object]:
+    """Begin an append of any kind to any queue. Its call may raise at once."""
+    queue, create = chance.choice(QUEUES), chance.random() < 0.1
+    payload = bytes(chance.choice([0, 1, 300, 300, 700, 1_001]))
+    position = chance.choice([None, None, None, 0, 3, POSITION_MAX])
+    kind = chance.choice(["append", "record", "records", "soon", "soon"])
+    if kind == "soon":
+        return log.append_soon(queue, payload)
+    if kind == "append":
+        return log.append(queue, payload, create=create)
+    if kind == "record":
+        return log.append_record(queue, position, payload, create=create)
+    return log.append_records(queue, position, [payload] * chance.choice([0, 1, 1, 3, 9]), create=create)
+
+
+def change_of(log: MultiRecordLog, chance: Random) -> Awaitable[object]:
+    """Begin a change that is no append."""
+    queue, kind = chance.choice(QUEUES), chance.choice(["truncate", "create", "sync"])
+    if kind == "truncate":
+        return log.truncate(queue, chance.randrange(9))
+    return log.create_queue(queue) if kind == "create" else log.sync()
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_every_refused_call_of_a_random_batch_is_counted_once(directory: Path, seed: int) -> None:
+    """Whatever the call, its queue and the calls around it: one refused append is one count, all others are none."""
+    chance, expected, disk = Random(seed), Counter[str](), Refusing()
+    limits = Limits(
+        record_bytes=1_000,
+        pending_bytes=chance.choice([5_000, 100_000]),
+        memory_bytes=chance.choice([30_000, 1_000_000]),
+        queues=chance.choice([4, 9]),
+        on_full=chance.choice(["raise", "wait"]),
+    )
+    existing = {name: OPTIONS.get(name, QueueOptions()) for name in ("plain", "full", "ring", "sealed")}
+    log = await MultiRecordLog.open(directory, limits=limits, segment_bytes=65_536, queues=existing, filesystem=disk)
+    await log.seal_queue("sealed")
+    for _ in range(40):
+        appends, others = [], []
+        disk.error = 0
+        with suppress(QueueNotFoundError):
+            await log.delete_queue("absent")
+        disk.error = chance.choice([0, 0, 0, errno.EIO, errno.ENOSPC]) if limits.on_full == "raise" else 0
+        for _ in range(chance.choice([1, 3, 15])):
+            if chance.random() < 0.15:
+                others.append(asyncio.ensure_future(change_of(log, chance)))
+                continue
+            try:
+                appends.append(asyncio.ensure_future(append_of(log, chance)))
+            except RecordLogError as error:
+                expected[reason_of(error)] += 1
+        if chance.random() < 0.3:
+            await asyncio.sleep(0)
+            for one in chance.sample(appends, len(appends) // 4):
+                one.cancel()
+        results = await asyncio.gather(*appends, return_exceptions=True)
+        await asyncio.gather(*others, return_exceptions=True)
+        expected.update(reason_of(one) for one in results if isinstance(one, Exception))
+        assert refused(log) == expected
+    assert set(log.stats().refused) == set(REFUSED)
+    disk.error = 0
+    await log.close()
+    expected.update(["closed"] * 5)
+    for call in (
+        lambda: log.append("plain", b""),
+        lambda: log.append("plain", b"", create=True),
+        lambda: log.append("absent", b"", create=True),
+        lambda: log.append_records("plain", None, [b"", b""]),
+        lambda: log.append_soon("plain", b""),
+    ):
+        with pytest.raises(LogClosedError):
+            await call()
+    assert refused(log) == expected
+
+
 @pytest.mark.parametrize(("number", "reason"), [(errno.ENOSPC, "space"), (errno.EIO, "disk_error")])
 async def test_appends_that_the_disk_refuses_are_counted_and_the_disks_errors_too(
     directory: Path, number: int, reason: str
@@ -115,6 +207,19 @@ async def test_a_failed_log_counts_what_it_refuses_and_the_error(directory: Path
     await log.close()
 
 
+class Waiting(Command):
+    """Appends of this many callers."""
+
+    def __init__(self, callers: int) -> None:
+        self.callers = callers
+
+    def waiting_appends(self) -> int:
+        return self.callers
+
+    def refuse(self, error: Exception) -> None:
+        self.callers = 0
+
+
 def test_a_stretch_is_logged_where_it_begins_and_where_it_ended(caplog: pytest.LogCaptureFixture) -> None:
     """One line each, however many appends were refused; a pause within the calm time does not end it."""
     caplog.set_level(logging.INFO, "mrecordlog_async")
@@ -124,7 +229,7 @@ def test_a_stretch_is_logged_where_it_begins_and_where_it_ended(caplog: pytest.L
     refusals.on_begin = lambda: ticking.append(now)
     for moment in (1.0, 2.0, 2.0 + CALM_SECONDS - 1):
         now = moment
-        refusals.count(LogFullError("memory", 5, 4, "idle"), 10)
+        refusals.refuse([Waiting(10)], LogFullError("memory", 5, 4, "idle"))
         assert refusals.check()
     now += CALM_SECONDS
     assert not refusals.check()
@@ -140,7 +245,7 @@ def test_refusals_that_are_the_callers_fault_are_not_logged(caplog: pytest.LogCa
     """They are counted; the log stores what it should."""
     refusals = Refusals(Counters())
     for resource in ("pending", "positions"):
-        refusals.count(LogFullError(resource))
+        refusals.counted(LogFullError(resource))
     assert caplog.records == []
     assert not refusals.check()
 

@@ -12,7 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from mrecordlog_async import MultiRecordLog
+from mrecordlog_async import Limits, MultiRecordLog, QueueOptions
 from mrecordlog_async.model import LogState
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.prometheus import Collector, oldest_age
@@ -20,6 +20,7 @@ from tests import damage
 from tests.cached_files import CachedFiles, HangingDisk
 from tests.serving import Served, serving
 
+NDJSON = {"Content-Type": "application/x-ndjson"}
 SEGMENT = bytes(4 * 32_768)
 """A record that fills a segment of these tests by itself."""
 
@@ -175,6 +176,39 @@ async def test_a_failed_log_is_reported_and_still_scraped(directory: Path) -> No
     assert states.pop(LogState.FAILED) == (0, 1)
     assert set(states.values()) == {(0, 0)}
     assert after["pending_records"] == 0
+
+
+async def test_appends_that_are_refused_over_http_are_counted_once_each(served: Served) -> None:
+    """Whether the service or the log finds the reason; a queue that the request may create is no reason."""
+    for queue in ("sealed", "full"):
+        await served.log.create_queue(queue)
+    await served.log.seal_queue("sealed")
+    await served.log.configure_queue("full", QueueOptions(max_records=1))
+    statuses = []
+    for queue in ("absent", "sealed", "full"):
+        for headers, body in (({}, b"a"), (NDJSON, b"a\nb\n"), ({}, b"b")):
+            path = f"/v1/queues/{queue}/records"
+            statuses.append((await served.call("POST", path, body, headers=headers)).status)
+    assert statuses == [404, 404, 404, 409, 409, 409, 200, 413, 429]
+    assert (await served.call("POST", "/v1/queues/new/records?create=1", b"a")).status == 200
+    after = await scrape(served)
+    counted = {name: int(value) for name, value in after.items() if name.startswith("append_rejected_total") and value}
+    assert counted == {
+        "append_rejected_total no_queue": 3,
+        "append_rejected_total sealed": 3,
+        "append_rejected_total queue": 1,
+        "append_rejected_total too_large": 1,
+    }
+
+
+async def test_a_queue_that_a_request_may_not_create_is_one_refused_append(directory: Path) -> None:
+    """The limit on queues refuses the append that asked for a new one."""
+    async with serving(directory, limits=Limits(queues=1), queues=["q"]) as served:
+        assert (await served.call("POST", "/v1/queues/new/records?create=1", b"a")).status == 429
+        after = await scrape(served)
+    assert {name: value for name, value in after.items() if name.startswith("append_rejected") and value} == {
+        "append_rejected_total queues": 1
+    }
 
 
 @pytest.mark.parametrize("state", ["recovering", "closed"])

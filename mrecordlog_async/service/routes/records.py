@@ -77,7 +77,7 @@ async def append(service: Service, request: web.Request) -> web.StreamResponse:
         position = number(request, "position", limit=POSITION_LIMIT - 1)
         create = flag(request, "create")
     if not create and not log.queue_exists(queue):
-        raise QueueNotFoundError(queue)
+        raise log.refuse_unknown_queue(queue)
     with service.bodies.charge() as charge:  # until the response, including the wait for the writer
         body = service.bodies.at_hand(request, charge)
         if body is None:
@@ -87,13 +87,11 @@ async def append(service: Service, request: web.Request) -> web.StreamResponse:
         del body  # not kept next to the records while they wait for the writer
         if position is not None and position + len(records) >= POSITION_LIMIT:
             raise bad_request(f"position must leave room for {len(records)} records below 2^63", "parameter")
-        if create and not log.queue_exists(queue):
-            await log.create_queue(queue, exist_ok=True)
         count = len(records)
         if count == 1:
-            last = await log.append_record(queue, position, records[0])
+            last = await log.append_record(queue, position, records[0], create=create)
         else:
-            last = await log.append_records(queue, position, records)
+            last = await log.append_records(queue, position, records, create=create)
     return _appended(service, last, position, count)
 
 
