@@ -97,6 +97,20 @@ async def test_the_lowest_position_in_doubt_is_named(directory: Path) -> None:
     assert caught.value.in_doubt == {"q": 1, "other": 1}
 
 
+async def test_single_records_of_many_callers_are_in_doubt(directory: Path) -> None:
+    """They are stored together for all their queues; each queue is named with the first that was not synced."""
+    disk = Failing()
+    log = await MultiRecordLog.open(directory, persist_policy=NEVER, queues=["a", "b", "c"], filesystem=disk)
+    await log.append_records("a", None, [b"0", b"1"])
+    await log.sync()
+    disk.failing = True
+    for _ in range(2):
+        await asyncio.gather(*(log.append_record(queue, None, b"x") for queue in "ab"))
+    with pytest.raises(LogFailedError) as caught:
+        await log.close()
+    assert (caught.value.written, caught.value.in_doubt) == ("acknowledged", {"a": 2, "b": 0})
+
+
 async def test_leaving_the_context_tells_it_too(directory: Path) -> None:
     """`async with` ends with the error, whichever way the log was opened."""
     disk = Failing()

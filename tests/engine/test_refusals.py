@@ -109,7 +109,7 @@ def append_of(log: MultiRecordLog, chance: Random) -> Awaitable[object]:
 
 
 def change_of(log: MultiRecordLog, chance: Random) -> Awaitable[object]:
-    """Begin a change that is no append."""
+    """Begin a change other than an append."""
     queue, kind = chance.choice(QUEUES), chance.choice(["truncate", "create", "sync"])
     if kind == "truncate":
         return log.truncate(queue, chance.randrange(9))

@@ -219,6 +219,21 @@ async def test_shared_segment_is_left_to_the_writer(directory: Path, taken: Take
     assert await stored(directory) == (0, [b"a", b"b", b"c"])
 
 
+async def test_what_goes_back_to_the_writer_stays_before_later_calls(directory: Path, taken: Taken) -> None:
+    """Records are stored in the order of the calls, also if the first one was already on its way."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("q")
+        await asleep(log)
+        os.link(directory / f"wal-{log._opened.journal.end.segment:020}", directory.parent / "copy")
+        first = log.append_soon("q", b"a")
+        while not log._admission.held:
+            await asyncio.sleep(0)
+        later = [log.append_soon("q", b"b"), log.append_soon("q", b"c")]
+        assert await asyncio.gather(first, *later) == [0, 1, 2]
+        assert taken.straight == 0
+    assert await stored(directory) == (0, [b"a", b"b", b"c"])
+
+
 # One at a time, and how it ends.
 
 

@@ -18,7 +18,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -323,6 +323,7 @@ class Run:
         self.unfinished = False  # a copy that is still being made
         self.log: MultiRecordLog | None = None
         self.stopped: BaseException | None = None
+        self.in_doubt: Mapping[str, int] = {}  # what the last close named: the lowest position by queue
         self.seen: State | None = None  # what a reader saw at the end of the history
         self.record_moments = True
         self.each_call: Callable[[], None] | None = None  # called before each call and inside each write
@@ -413,9 +414,11 @@ class Run:
         if self.unfinished:
             return
         assert self.log is not None
+        self.in_doubt = {}
         try:
             await self.log.close()
         except LogFailedError as error:
+            self.in_doubt = error.in_doubt
             if self.log.failure is None or not error.in_doubt or self.policy.syncs_each_batch:
                 raise Violation(f"close of a log without doubts says {error}") from error
         self.log = None

@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from unittest.mock import patch
 
 from mrecordlog_async import Limits, PersistPolicy
 from mrecordlog_async.storage import direct
+from mrecordlog_async.storage.segment import segment_name
 
 from .disk import SECTOR_BYTES, Disk, Fault
-from .driver import SEGMENT_BYTES, History, LoopThread, Run, SteppingThread, run_history
+from .driver import DIRECTORY, SEGMENT_BYTES, History, LoopThread, Run, SteppingThread, run_history
 from .judge import Violation
 
 BLOCK_BYTES = 32_768
@@ -653,6 +654,23 @@ async def copied(run: Run) -> None:
     await run.idle()
 
 
+async def linked_in_flight(run: Run) -> None:
+    """The segment gets a second name while a batch is in flight the straight way: it goes back, before later calls."""
+    await run.open()
+    await run.create("a")
+    await run.idle(0.1)  # the writer sleeps
+    await run.append("a", 300)
+    first = run.begin_append("a", 500)
+    assert run.log is not None
+    while not run.log._admission.held and not first.done():
+        await run.turns(1)
+    with suppress(OSError):
+        run.disk.link(f"{DIRECTORY}/{segment_name(0)}", "/data/kept")
+    await asyncio.gather(first, run.begin_append("a", 40), run.begin_append("a", 50))
+    await run.append("a", 20)
+    await run.truncate("a", 1)
+
+
 async def copy_outlives(run: Run) -> None:
     """A snapshot of a log that then uses its own dead segments again, several times."""
     await run.open()
@@ -777,6 +795,7 @@ CASES = {
     "reserve of tables": Case(reserve_of_tables, capacity_bytes=303_000, may_refuse=True),
     "torn": Case(torn, stepping=True, may_refuse=True),
     "copied": Case(copied, small=True),
+    "linked in flight": Case(linked_in_flight),
     "copy outlives": Case(copy_outlives),
     "copy drained": Case(copy_drained, small=True),
     "changed without records": Case(changed_without_records),

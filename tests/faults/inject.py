@@ -11,12 +11,13 @@ import random
 from collections.abc import Iterator
 
 from mrecordlog_async import LogFailedError
+from mrecordlog_async.model import POSITION_MAX
 
 from .disk import Fault, Plan
 from .driver import Run, without_chance
 from .explore import Explorer, open_twice, recover
 from .histories import Case
-from .judge import Bounds, Verdict, Violation, state_of
+from .judge import Bounds, State, Verdict, Violation, state_of
 from .states import few_plans
 
 ERRORS: dict[str, list[tuple[str, int]]] = {
@@ -116,6 +117,20 @@ def _judge_copy(run: Run, copy: Run, where: str) -> None:
             Verdict(model).check(open_twice(disk, where, copy.directory), model.bounds(), f"{where}; cut, {name}")
 
 
+def _check_doubts(run: Run, left: State, where: str) -> None:
+    """Check that close named each queue of which a power cut took something, and the first of the lost records."""
+    if run.seen is None:
+        return
+    found = {queue.id: queue for queue in left.queues}
+    for queue in run.seen.queues:
+        kept = found.get(queue.id)
+        if kept is None or (kept.start >= queue.start and kept.next >= queue.next):
+            continue  # all is there, or a delete with an unknown outcome was stored: a create is always synced
+        lost = [position for position, _ in queue.records if position >= kept.next]
+        if run.in_doubt.get(queue.name, POSITION_MAX + 1) > min(lost, default=POSITION_MAX):
+            raise Violation(f"{where}: {queue.name!r} lost {lost[:1] or 'a change'}, in doubt is {run.in_doubt}")
+
+
 def _judge(run: Run, where: str) -> None:
     life = run.lives[-1]
     verdict, bounds = Verdict(life.model), life.model.bounds()
@@ -125,7 +140,9 @@ def _judge(run: Run, where: str) -> None:
             bounds.at_least = max(bounds.at_least, min(verdict.counts(run.seen)))
     snapshot = run.disk.snapshot()
     for name, plan in few_plans(snapshot, random.Random(0)):
-        verdict.check(open_twice(snapshot.crash(plan), f"{where}; power cut, {name}"), bounds, f"{where}; cut, {name}")
+        left = open_twice(snapshot.crash(plan), f"{where}; power cut, {name}")
+        verdict.check(left, bounds, f"{where}; cut, {name}")
+        _check_doubts(run, left, f"{where}; cut, {name}")
     reopened = snapshot.kill()
     opened = recover(reopened, f"{where}; reopened")
     seen = state_of(opened.queues)

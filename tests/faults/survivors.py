@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,12 +14,14 @@ from mrecordlog_async.engine.commands import AppendGroup, Command
 from mrecordlog_async.engine.commit import CommitRequest
 from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.engine.timers import Timers
+from mrecordlog_async.engine.unsynced import UnsyncedChanges
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format import frame
 from mrecordlog_async.format.frame import BLOCK_BYTES, encode_frames, read_frame
 from mrecordlog_async.format.header import HEADER_BYTES, Closed, decode_closed, encode_closed
 from mrecordlog_async.format.parse import SegmentParser
-from mrecordlog_async.format.record import Commit, decode_parts, encode_commit
+from mrecordlog_async.format.record import Commit, LogRecord, decode_parts, encode_commit
+from mrecordlog_async.format.runs import Many
 from mrecordlog_async.format.table import Table, TableEntry, encode_table
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.memory.retained import QUEUE_OVERHEAD_BYTES
@@ -27,7 +29,7 @@ from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.recovery import torn_or_damaged
 from mrecordlog_async.recovery.cleanup import zero_tail
 from mrecordlog_async.recovery.follower import Follower
-from mrecordlog_async.recovery.recovered import RecoveredLog
+from mrecordlog_async.recovery.recovered import LogEnd, RecoveredLog
 from mrecordlog_async.recovery.replay import Replay
 from mrecordlog_async.recovery.torn_or_damaged import SegmentEnd
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
@@ -38,7 +40,7 @@ from .driver import DIRECTORY, LOG_ID, Run, without_chance
 from .explore import Explorer
 from .histories import CASES, Case
 from .judge import state_of
-from .seeded_bugs import SeededBug, crash, damage
+from .seeded_bugs import SeededBug, crash, damage, fail
 from .test_damage import several_segments
 from .test_process import child_holds_nothing
 
@@ -321,6 +323,23 @@ def spare_too_small_for_new_queues() -> AbstractContextManager[Any]:
     return patch.object(Journal, "prepare_spare", lambda self, more_table_bytes=0: original(self))
 
 
+def later_records_overtake_one_that_goes_back() -> AbstractContextManager[Any]:
+    def put_back(self: Admission, group: AppendGroup) -> None:
+        self._pending.append(group)
+        self._woken = True
+
+    return patch.object(Admission, "put_back", put_back)
+
+
+def single_records_never_in_doubt() -> AbstractContextManager[Any]:
+    original = UnsyncedChanges.add
+
+    def add(self: UnsyncedChanges, records: Iterable[LogRecord], end: LogEnd) -> None:
+        original(self, [record for record in records if type(record) is not Many], end)
+
+    return patch.object(UnsyncedChanges, "add", add)
+
+
 SURVIVORS = {
     bug.bug.__name__: bug
     for bug in (
@@ -338,6 +357,8 @@ SURVIVORS = {
         SeededBug(place_of_a_batch_ignored, batch_of_another_place),
         SeededBug(checksum_bound_to_the_sector_only, frames_that_moved),
         SeededBug(follower_trusts_any_header, another_log_in_its_place),
+        SeededBug(single_records_never_in_doubt, fail("never, singles", "sync")),
+        SeededBug(later_records_overtake_one_that_goes_back, lambda: answers("linked in flight")),
         SeededBug(spare_too_small_for_new_queues, lambda: goes_through("reserve of tables", *range(0, 40_000, 2_000))),
     )
 }

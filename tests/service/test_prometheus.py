@@ -179,7 +179,7 @@ async def test_a_failed_log_is_reported_and_still_scraped(directory: Path) -> No
 
 
 async def test_appends_that_are_refused_over_http_are_counted_once_each(served: Served) -> None:
-    """Whether the service or the log finds the reason; a queue that the request may create is no reason."""
+    """Whether the service or the log finds the reason; a queue that the request may create is not one."""
     for queue in ("sealed", "full"):
         await served.log.create_queue(queue)
     await served.log.seal_queue("sealed")
