@@ -45,6 +45,11 @@ logger = logging.getLogger("mrecordlog_async")
 FIRST_QUEUE_ID_BITS = 48
 """A new log draws its first queue id at random below this, so that a wiped log is not taken for the old one."""
 
+ID_STEP_BITS = 32
+"""The first id or epoch that an opening draws is moved up by a random number below this. The record that carries it is
+what makes that durable. So a log that was restored from a copy, and the original, do not draw the same ones. Raising
+the counter without a record would not do: the next segment's table would not follow from the records."""
+
 NONCE_BITS = 64
 """Each opening draws a random number: a log that went back to an older state does not know the later ones."""
 
@@ -71,7 +76,8 @@ class OpenOptions:
 class OpenedLog:
     """A log that is ready to write. `close` closes every file, and the lock last.
 
-    noted: what was noted of earlier ends. was_closed: it is new, or its last writer closed it.
+    noted: what was noted of earlier ends. ids_from: the lowest id or epoch that this opening may draw. was_closed: it is
+    new, or its last writer closed it.
     """
 
     directory: LockedDirectory
@@ -80,6 +86,7 @@ class OpenedLog:
     queues: Queues
     report: RecoveryReport
     noted: EndNote = field(default_factory=EndNote)
+    ids_from: int = 0
     was_closed: bool = True
 
     def close(self) -> None:
@@ -125,11 +132,14 @@ def open_log(directory: LogDirectory, options: OpenOptions, on_progress: Progres
         report = recovered.report(time.perf_counter() - begun)
         on_error.pop_all()
         recovered.queues.skipped.clear()  # counts from now on
+        ids_from = recovered.queues.next_queue_id + secrets.randbits(ID_STEP_BITS)
         was_closed = recovered.closed or recovered.created
         if recovered.noted != EndNote(report.unclosed_ends):
             # What this opening reports, a later one must not report again.
             locked.note_end(EndNote(report.unclosed_ends))
-        return OpenedLog(locked, recovered.log_id, journal, recovered.queues, report, recovered.noted, was_closed)
+        return OpenedLog(
+            locked, recovered.log_id, journal, recovered.queues, report, recovered.noted, ids_from, was_closed
+        )
 
 
 def _lock(directory: LogDirectory, create: bool) -> LockedDirectory:

@@ -38,12 +38,12 @@ from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.options import Limits
 
 
-def plan(commands: Iterable[Command], queues: Queues, limits: Limits, epochs_from: int = 0) -> Plan:
+def plan(commands: Iterable[Command], queues: Queues, limits: Limits, epochs_from: int = 0, ids_from: int = 0) -> Plan:
     """Decide what *commands* do, in order, to *queues*, which stay as they are.
 
-    epochs_from: holders of consumers with a lower epoch must attach again.
+    epochs_from: holders of consumers with a lower epoch must attach again. ids_from: the lowest id or epoch to draw.
     """
-    planner = _Planner(queues, limits, epochs_from)
+    planner = _Planner(queues, limits, epochs_from, ids_from)
     for command in commands:
         _DECIDE[type(command)](planner, command)
     return planner.plan

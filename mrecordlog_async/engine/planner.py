@@ -56,14 +56,14 @@ _UNSEEN = QueueView(None, 0, 0, 0)
 class PlannerBase:
     """A plan that grows, and the log as it leaves it."""
 
-    def __init__(self, queues: Queues, limits: Limits, epochs_from: int = 0) -> None:
+    def __init__(self, queues: Queues, limits: Limits, epochs_from: int = 0, ids_from: int = 0) -> None:
         self.plan = Plan()
         self._queues = queues
         self._limits = limits
         self._epochs_from = epochs_from  # holders with a lower epoch must attach again
         self._views: dict[str, QueueView | None] = {}
         self._singles: list[PlannedSingles] = []
-        self._next_id = queues.next_queue_id  # for queues and epochs
+        self._next_id = max(queues.next_queue_id, ids_from)  # for queues and epochs
         self._queue_count = len(queues)
         self._consumer_count = queues.consumer_count + len(queues.rules)
         self._rules = queues.rules  # a copy once the batch changes them

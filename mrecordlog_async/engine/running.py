@@ -103,6 +103,7 @@ class RunningLog:
             self._on_applied,
             self._on_failed,
             self._epochs_from,
+            opened.ids_from,
         )
         self._writer_task = self._loop.create_task(self._writer.run(), name="mrecordlog writer")
         self._writer_task.add_done_callback(self._on_writer_done)

@@ -14,6 +14,7 @@ import asyncio
 import errno
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from time import perf_counter
 
 from mrecordlog_async.engine.admission import Admission
@@ -74,9 +75,10 @@ class Writer:
         on_applied: Callable[[Iterable[int]], None],
         on_failed: Callable[[LogFailedError], None],
         epochs_from: int = 0,
+        ids_from: int = 0,
     ) -> None:
         self.closing = False
-        self._epochs_from = epochs_from
+        self._plan = partial(plan, queues=queues, limits=limits, epochs_from=epochs_from, ids_from=ids_from)
         self.failure: BaseException | None = None
         self._journal = journal
         self._queues = queues
@@ -131,7 +133,7 @@ class Writer:
         commands = self._in_flight = self._admission.take()
         size = sum(command.bytes for command in commands)
         since = self._since = self._admission.waiting_since
-        batch = plan(commands, self._queues, self._limits, self._epochs_from)
+        batch = self._plan(commands)
         # No await from here to the hand-over: the planned positions follow from the queues as they are now.
         self._finish_calls(batch.immediate)
         if batch.records or batch.must_sync:
@@ -185,7 +187,7 @@ class Writer:
 
     async def _store_part(self, commands: list[Command]) -> OSError | LogFullError | None:
         """Store *commands* as one batch. Returns why the disk refused it, or None."""
-        batch = plan(commands, self._queues, self._limits, self._epochs_from)
+        batch = self._plan(commands)
         self._finish_calls(batch.immediate)
         if not batch.records and not batch.must_sync:
             self._finish_calls(batch.outcomes)
@@ -201,7 +203,7 @@ class Writer:
         """Acknowledge an append that repeats what is stored, which needs no space; return whether it was one."""
         if not isinstance(command, Append) or command.position is None:
             return False
-        batch = plan([command], self._queues, self._limits, self._epochs_from)
+        batch = self._plan([command])
         if not batch.duplicates:
             return False
         self._finish_calls(batch.immediate)  # it was counted when the whole batch was planned

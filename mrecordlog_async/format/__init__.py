@@ -152,7 +152,8 @@ named here mean the same. Names are UTF-8, 1 to 65,535 bytes.
     APPEND_MORE (13)  as APPEND: its run continues the append that ends at its first position
 
 Positions range from 0 to 2**63 - 2. A queue's id identifies its incarnation: ids come from one counter and are never
-reused. A new log draws the first one at random below 2**48.
+reused. A new log draws the first one at random below 2**48. The first id or epoch that a writer takes after it opened
+the log is a random number below 2**32 above the counter, so that copies of a log do not take the same ones.
 
 What the records do to the queues
 =================================

@@ -29,6 +29,7 @@ from mrecordlog_async import Limits, LogFailedError, MultiRecordLog, PersistPoli
 from mrecordlog_async.engine import open_async
 from mrecordlog_async.engine.admission import Admission
 from mrecordlog_async.engine.commands import AppendGroup, Command, TruncateQueue
+from mrecordlog_async.engine.open import ID_STEP_BITS
 from mrecordlog_async.engine.setting_commands import Attached, ChangeRule
 from mrecordlog_async.engine.thread import Progress
 from mrecordlog_async.format.record import NO_OWNER, OptionValues
@@ -38,7 +39,7 @@ from mrecordlog_async.memory.settings import options_of
 from mrecordlog_async.memory.times import TICK_NS
 
 from .disk import Disk, Fault, Snapshot
-from .judge import NO_OPTIONS, Bounds, Call, Model, State, Verdict, Violation, as_payloads, state_of
+from .judge import ID_STEP, NO_OPTIONS, Bounds, Call, Model, State, Verdict, Violation, as_payloads, state_of
 
 DIRECTORY = "/data/wal"
 COPY = "/data/copy"
@@ -693,11 +694,15 @@ async def _await(log: MultiRecordLog, command: Command) -> object:
 History = Callable[[Run], Awaitable[None]]
 
 
+def _drawn(bits: int) -> int:
+    return ID_STEP if bits == ID_STEP_BITS else FIRST_QUEUE_ID
+
+
 @contextmanager
 def without_chance() -> Iterator[None]:
     """Replace the log's random numbers and its clock by fixed ones."""
     with (
-        patch("mrecordlog_async.engine.open.secrets.randbits", lambda bits: FIRST_QUEUE_ID),
+        patch("mrecordlog_async.engine.open.secrets.randbits", _drawn),
         patch("mrecordlog_async.engine.open.secrets.token_bytes", lambda length: LOG_ID[:length]),
         patch("time.time_ns", lambda: TIME_NS),
         patch("mrecordlog_async.engine.age_clock.boot_ns", lambda: TIME_NS),

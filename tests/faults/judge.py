@@ -48,6 +48,9 @@ BRANCHES_MAX = 10
 """How many cancelled calls of one life the judge follows in both ways."""
 
 
+ID_STEP = 70_000
+"""How far the first id or epoch that an opening draws is moved up. The log draws this number at random."""
+
 NO_OPTIONS = (0, 0, 0, 0)
 
 _ENDS = count(1)
@@ -219,6 +222,7 @@ class Fold:
         self.next_queue_id = next_queue_id
         self.queues: dict[str, Queue] = {}
         self.rules: set[tuple[str, str]] = set()
+        self.ids_from = next_queue_id + ID_STEP  # the lowest id or epoch that is drawn
         self.epochs_from = 0  # holders with a lower epoch must attach again
 
     @classmethod
@@ -236,7 +240,7 @@ class Fold:
 
     def draw(self) -> int:
         """Return the next id, for a queue or an epoch."""
-        self.next_queue_id += 1
+        self.next_queue_id = max(self.next_queue_id, self.ids_from) + 1
         return self.next_queue_id - 1
 
     def apply(self, call: Call) -> object:
