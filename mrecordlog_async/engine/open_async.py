@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
 
@@ -33,36 +34,58 @@ _LAST_ENDS = {
 RELEASE_SECONDS = 60.0
 """How long opening waits until a log of this process that is closing or has ended releases the same directory."""
 
-_closing: dict[str, tuple[LogThread, Future[Future[None]]]] = {}  # by directory: logs that are closing; see `_Holder`
+LOOK_SECONDS = 0.1
+"""How often it looks meanwhile whether the event loop of that log still runs."""
+
+
+@dataclass(slots=True)
+class _Held:
+    """A log of this process that holds a directory.
+
+    close: releases it; runs on *thread*. closing: its release follows, and *released* then gets the future of that.
+    """
+
+    thread: LogThread
+    close: Callable[[], None]
+    closing: bool = False
+    released: Future[Future[None]] = field(default_factory=Future)
+
+
+_held: dict[str, _Held] = {}  # by directory: logs that are open or closing
 _ending: dict[str, Future[None]] = {}  # by directory: logs that are being released
-os.register_at_fork(after_in_child=_closing.clear)
+os.register_at_fork(after_in_child=_held.clear)
 os.register_at_fork(after_in_child=_ending.clear)
 
 
 class _Holder(NamedTuple):
-    """A log that holds a directory. announced: gets `released`, its release, which begins once it has stored all."""
+    """What is known of a log that holds a directory: one that is open or closing, and the release of one."""
 
-    announced: Future[Future[None]] | None
+    held: _Held | None
     released: Future[None] | None
 
 
 def announce_release(path: str, thread: LogThread) -> None:
     """Have the next open of the directory *path* wait: the log of *thread* is closing, and `release` follows."""
-    _closing[path] = thread, Future()
+    held = _held.get(path)
+    if held is not None and held.thread is thread:
+        held.closing = True
 
 
 def release(path: str, thread: LogThread, close: Callable[[], None]) -> Future[None]:
-    """Have *thread* *close* what it holds of the directory *path* after its last work, and end.
+    """Have *thread* *close* what it holds of the directory *path* after its last work, and end; only the first time.
 
-    Opening the log again waits for that, so it does not matter whether anybody waits for the future.
+    Opening the log again waits for that, so it does not matter whether anybody waits for the future. A log whose event
+    loop does not run is released by who opens its directory next: after that it stores nothing.
     """
-    released = _ending[path] = thread.submit(close)
+    released, is_first = thread.end(close)
+    if not is_first:
+        return released
+    _ending[path] = released
     released.add_done_callback(partial(_note_released, path))
-    announced = _closing.get(path)
-    if announced is not None and announced[0] is thread:  # not that of a log which this opening waited for in vain
-        del _closing[path]
-        announced[1].set_result(released)
-    thread.shutdown(wait=False)
+    held = _held.get(path)
+    if held is not None and held.thread is thread:  # not that of a log which this opening waited for in vain
+        del _held[path]
+        held.released.set_result(released)
     return released
 
 
@@ -73,16 +96,37 @@ def _note_released(path: str, released: Future[None]) -> None:
 
 def _holder_of(path: str) -> _Holder:
     """Return what is known of a log of this process that still holds the directory *path*."""
-    closing = _closing.get(path)
-    return _Holder(closing[1] if closing is not None else None, _ending.get(path))
+    return _Holder(_held.get(path), _ending.get(path))
+
+
+def _release_of(path: str, held: _Held) -> Future[None] | None:
+    """Return the release of a log that is closing, or that can store nothing more; None if it goes on.
+
+    Its acknowledged changes are as durable then as its policy says, as after the death of its process.
+    """
+    if not held.closing:
+        return _abandon(path, held) if held.thread.loop.is_closed() else None
+    for _ in range(round(RELEASE_SECONDS / LOOK_SECONDS)):
+        with suppress(TimeoutError):
+            return held.released.result(LOOK_SECONDS)
+        if not held.thread.loop.is_running():
+            return _abandon(path, held)
+    return None
+
+
+def _abandon(path: str, held: _Held) -> Future[None]:
+    held.thread.on_job = lambda: (
+        None
+    )  # the watch sets a timer of the loop, which may be closed, or run in another thread
+    return release(path, held.thread, held.close)
 
 
 def _wait_for_release(path: str, holder: _Holder) -> None:
     """Wait for a log of this process that still holds the directory *path* although nobody waits for its end."""
-    announced, released = holder
+    held, released = holder
     with suppress(TimeoutError):
-        if announced is not None:
-            released = announced.result(RELEASE_SECONDS)
+        if held is not None:
+            released = _release_of(path, held)
         if released is not None:
             released.exception(RELEASE_SECONDS)
     if released is not None:
@@ -117,6 +161,7 @@ async def open_log_async(
         opening.abandoned.set()
         release(opening.path, thread, opening.close)  # one thread: it runs after the work
         raise
+    _held[opening.path] = _Held(thread, opened.close)
     _log_opened(opened)
     return opened, thread
 

@@ -14,14 +14,18 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from functools import partial
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from time import perf_counter
 from typing import Any, NamedTuple, TypeVar
+
+from mrecordlog_async.errors import LogClosedError
 
 T = TypeVar("T")
 
 Job = tuple[Callable[..., Any], tuple[Any, ...], Callable[[Any, BaseException | None], object]]
 
+
+ENDED = "the log's directory was released while its event loop did not run; open the log again"
 
 SLOW_SECONDS = 1.0
 """A job that takes longer is worth a line of the log. `watch.py` writes it."""
@@ -48,15 +52,18 @@ class Progress:
 class LogThread(Executor):
     """One thread. It does not keep the process alive: a job that is cut off at exit was not acknowledged.
 
-    Calls `on_job` on the loop for every job that is submitted.
+    Calls `on_job` on the loop for every job that is submitted. A job submitted after the end fails: LogClosedError.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.progress = Progress()
         self.on_job: Callable[[], object] = _nothing
-        self._loop = loop
+        self.loop = loop
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
-        target = (self._jobs, self.progress)
+        self._ended = threading.Event()  # nothing takes jobs any more
+        self._ending: Future[None] | None = None
+        self._ending_begins = threading.Lock()
+        target = (self._jobs, self.progress, self._ended)
         self._thread = threading.Thread(target=_work_off, args=target, name="mrecordlog", daemon=True)
         self._thread.start()
 
@@ -69,14 +76,13 @@ class LogThread(Executor):
         """
 
         def tell(result: object, error: BaseException | None) -> None:
-            self._loop.call_soon_threadsafe(report, result, error)
+            self.loop.call_soon_threadsafe(report, result, error)
 
-        self._jobs.put((work, arguments, tell))
-        self.on_job()
+        self._put((work, arguments, tell))
 
     def call(self, work: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
         """Run *work* on the thread. The future belongs to the loop; cancelling it ends the wait, not the work."""
-        future: asyncio.Future[T] = self._loop.create_future()
+        future: asyncio.Future[T] = self.loop.create_future()
         self.hand_over(partial(_finish, future), work, *arguments)
         return future
 
@@ -92,9 +98,27 @@ class LogThread(Executor):
                 future.set_exception(error)
 
         work = (lambda: fn(*args, **kwargs)) if kwargs else fn
-        self._jobs.put((work, () if kwargs else args, report))
-        self.on_job()
+        self._put((work, () if kwargs else args, report))
         return future
+
+    def _put(self, job: Job) -> None:
+        self._jobs.put(job)
+        if self._ended.is_set():  # after the put: either the thread refuses it or this does
+            _refuse_all(self._jobs)
+        self.on_job()
+
+    def end(self, last: Callable[[], None]) -> tuple[Future[None], bool]:
+        """Run *last* after the jobs submitted so far, and end. May be called by any thread, and again.
+
+        Returns:
+            The future of *last*, and whether this was the first call.
+        """
+        with self._ending_begins:
+            if self._ending is not None:
+                return self._ending, False
+            self._ending = self.submit(last)
+            self.shutdown(wait=False)
+            return self._ending, True
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         """End the thread after the jobs submitted so far."""
@@ -107,7 +131,7 @@ def _nothing() -> None:
     pass
 
 
-def _work_off(jobs: SimpleQueue[Job | None], progress: Progress) -> None:
+def _work_off(jobs: SimpleQueue[Job | None], progress: Progress, ended: threading.Event) -> None:
     while (job := jobs.get()) is not None:
         work, arguments, report = job
         result, error = None, None
@@ -124,6 +148,18 @@ def _work_off(jobs: SimpleQueue[Job | None], progress: Progress) -> None:
             report(result, error)
         # An error's traceback or a batch of megabytes must not be kept until the next job.
         del job, work, arguments, report, result, error
+    ended.set()
+    _refuse_all(jobs)
+
+
+def _refuse_all(jobs: SimpleQueue[Job | None]) -> None:
+    """Fail the jobs that came after the end. Their callers would wait for ever."""
+    with contextlib.suppress(Empty):
+        while True:
+            if (job := jobs.get_nowait()) is not None:
+                _, _, report = job
+                with contextlib.suppress(RuntimeError):  # the event loop is closed, so nothing waits
+                    report(None, LogClosedError(ENDED))
 
 
 def _finish(future: asyncio.Future[T], result: T, error: BaseException | None) -> None:

@@ -16,7 +16,14 @@ from typing import Any
 import pytest
 import uvloop
 
-from mrecordlog_async import LogState, MultiRecordLog, PersistPolicy, PositionInPastError
+from mrecordlog_async import (
+    LogFailedError,
+    LogLockedError,
+    LogState,
+    MultiRecordLog,
+    PersistPolicy,
+    PositionInPastError,
+)
 from mrecordlog_async.engine import open_async, timers
 from mrecordlog_async.engine.commands import AppendGroup
 from mrecordlog_async.engine.timers import Timers
@@ -230,7 +237,119 @@ async def test_open_waits_for_a_log_that_still_stores_although_its_close_was_can
     async with MultiRecordLog.open(directory) as again:
         assert [record.payload for record in again.range("q")] == [b"a"]
     assert log.state is LogState.CLOSED
-    assert not open_async._closing
+    assert not open_async._held
+
+
+NEW_LOOPS = pytest.mark.parametrize(
+    "new_loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"]
+)
+NewLoop = Callable[[], asyncio.AbstractEventLoop]
+
+
+async def open_with_a_record(directory: Path) -> MultiRecordLog:
+    log = await MultiRecordLog.open(directory, queues=["q"])
+    await log.append("q", b"a")
+    return log
+
+
+async def payloads_after(directory: Path, payload: bytes) -> list[bytes]:
+    """Open the log, append *payload*, and return what it holds."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.append("q", payload)
+        return [record.payload for record in log.range("q")]
+
+
+def stop_while_it_closes(loop: asyncio.AbstractEventLoop, log: MultiRecordLog) -> tuple[Any, Any]:
+    """Stop *loop* as close has begun, before an append is stored; return the close and the append."""
+
+    async def begin() -> tuple[Any, Any]:
+        appended = log.append_soon("q", b"not stored")
+        loop.call_soon(loop.call_soon, loop.stop)
+        return asyncio.ensure_future(log.close()), appended
+
+    begun = loop.create_task(begin())
+    loop.run_forever()
+    assert log.state is LogState.CLOSING
+    return begun.result()
+
+
+@NEW_LOOPS
+@pytest.mark.parametrize("closed", [False, True], ids=["stopped", "closed"])
+def test_directory_is_free_after_a_loop_that_was_stopped_during_close(
+    directory: Path, new_loop: NewLoop, closed: bool
+) -> None:
+    """The next open releases what the old loop will not, although the program still has the log."""
+    loop = new_loop()
+    log = loop.run_until_complete(open_with_a_record(directory))
+    ends = stop_while_it_closes(loop, log)
+    if closed:
+        loop.close()
+    found = asyncio.run(payloads_after(directory, b"b"))
+    assert found in ([b"a", b"b"], [b"a", b"not stored", b"b"])
+    if closed:
+        with pytest.warns(ResourceWarning, match="never closed"):
+            del log, ends
+            gc.collect()
+    else:
+        loop.run_until_complete(asyncio.wait(ends))
+        assert isinstance(ends[1].exception(), LogFailedError | None)
+        loop.close()
+
+
+@NEW_LOOPS
+def test_a_loop_that_goes_on_after_its_directory_was_released_stores_nothing(
+    directory: Path, new_loop: NewLoop
+) -> None:
+    """Every call that waits there ends, close without an error, and the log that is open by then is not touched."""
+    loop = new_loop()
+    log = loop.run_until_complete(open_with_a_record(directory))
+    log._thread.hand_over(lambda result, error: None, directory.stat)  # something to be done before the release
+    closing, appended = stop_while_it_closes(loop, log)
+
+    async def other() -> list[bytes]:
+        async with MultiRecordLog.open(directory) as taken_over:
+            await asyncio.to_thread(go_on)
+            await taken_over.append("q", b"b")
+            return [record.payload for record in taken_over.range("q")]
+
+    def go_on() -> None:
+        loop.run_until_complete(asyncio.wait([closing, appended]))
+
+    found = asyncio.run(other())
+    assert closing.exception() is None
+    assert log.state is LogState.CLOSED
+    if appended.exception() is None:  # it was on the log's thread before the loop stopped
+        assert found == [b"a", b"not stored", b"b"]
+    else:
+        assert isinstance(appended.exception(), LogFailedError)
+        assert found == [b"a", b"b"]
+    assert asyncio.run(payloads_after(directory, b"c")) == [*found, b"c"]
+    loop.close()
+
+
+@NEW_LOOPS
+def test_directory_is_free_after_the_loop_of_an_open_log_was_closed(directory: Path, new_loop: NewLoop) -> None:
+    """Nothing can be stored by it any more, so the next open takes the directory although the program has the log."""
+    loop = new_loop()
+    log = loop.run_until_complete(open_with_a_record(directory))
+    loop.close()
+    assert asyncio.run(payloads_after(directory, b"b")) == [b"a", b"b"]
+    assert log.directory == str(directory)
+    with pytest.warns(ResourceWarning, match="never closed"):
+        del log
+        gc.collect()
+
+
+@NEW_LOOPS
+def test_a_log_whose_loop_only_rests_keeps_its_directory(directory: Path, new_loop: NewLoop) -> None:
+    """Its loop may go on at any time: another open is refused, and the log stores what comes next."""
+    loop = new_loop()
+    log = loop.run_until_complete(open_with_a_record(directory))
+    with pytest.raises(LogLockedError):
+        asyncio.run(payloads_after(directory, b"b"))
+    assert loop.run_until_complete(log.append("q", b"c")) == 1
+    loop.run_until_complete(log.close())
+    loop.close()
 
 
 FORKING = """

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from mrecordlog_async import LogClosedError
 from mrecordlog_async.engine.thread import LogThread
 
 
@@ -31,6 +32,23 @@ async def test_jobs_before_the_end_are_done() -> None:
     results = [worker.call(lambda n: n * n, number) for number in range(10)]
     worker.shutdown(wait=False)
     assert await asyncio.gather(*results) == [number * number for number in range(10)]
+
+
+async def test_jobs_after_the_end_fail() -> None:
+    """Nobody waits for ever for what nobody does; the end itself comes once, however often it is asked for."""
+    worker, done = LogThread(asyncio.get_running_loop()), list[str]()
+    before = worker.call(done.append, "before")
+    ended, is_first = worker.end(lambda: done.append("last"))
+    assert is_first
+    late = [worker.call(done.append, "late") for _ in range(3)]
+    assert worker.end(lambda: done.append("again")) == (ended, False)
+    await asyncio.wrap_future(ended)
+    late.append(worker.call(done.append, "later"))
+    await before
+    for each in late:
+        with pytest.raises(LogClosedError, match="released"):
+            await each
+    assert done == ["before", "last"]
 
 
 def test_loop_that_ended_does_not_stop_the_thread() -> None:

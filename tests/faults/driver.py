@@ -111,7 +111,8 @@ class LoopThread:
     """Replaces `LogThread`: runs one job after the other, each a few turns of the loop after it was submitted."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self._loop = loop
+        self.loop = loop
+        self._ending: concurrent.futures.Future[Any] | None = None
         self._jobs: deque[Callable[[], Callable[[], object]]] = deque()
         self._running = False
         self.progress = Progress()
@@ -119,7 +120,7 @@ class LoopThread:
 
     def call(self, work: Callable[..., Any], *arguments: object) -> asyncio.Future[Any]:
         """See `LogThread`."""
-        future: asyncio.Future[Any] = self._loop.create_future()
+        future: asyncio.Future[Any] = self.loop.create_future()
         self._jobs.append(lambda: _finish(future, work, arguments))
         self._start()
         return future
@@ -139,8 +140,12 @@ class LoopThread:
         self._start()
         return future
 
-    def shutdown(self, wait: bool = True) -> None:
+    def end(self, last: Callable[[], None]) -> tuple[concurrent.futures.Future[Any], bool]:
         """See `LogThread`."""
+        is_first = self._ending is None
+        if self._ending is None:
+            self._ending = self.submit(last)
+        return self._ending, is_first
 
     def _start(self) -> None:
         if not self._running and self._jobs:
@@ -149,7 +154,7 @@ class LoopThread:
 
     def _turn(self, left: int) -> None:
         if left:
-            self._loop.call_soon(self._turn, left - 1)
+            self.loop.call_soon(self._turn, left - 1)
             return
         self._begin(self._jobs.popleft())
 
@@ -179,7 +184,7 @@ class SteppingThread(LoopThread):
 
     def _wait(self, stepper: _Stepper, left: int) -> None:
         if left:
-            self._loop.call_soon(self._wait, stepper, left - 1)
+            self.loop.call_soon(self._wait, stepper, left - 1)
         else:
             self._step(stepper)
 
