@@ -19,12 +19,20 @@ from mrecordlog_async.recovery.live_reader import read_live_log
 from mrecordlog_async.recovery.places import PlacedReplay
 from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.recovery.replay import Replay
+from mrecordlog_async.recovery.segment_files import is_there
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
 
 
 class ReadOnlyLog(SettingReader):
-    """The queues of a log as they were on the disk when it was opened or last refreshed."""
+    """The queues of a log as they were on the disk when it was opened or last refreshed.
+
+    Attributes:
+        directory: Absolute path of the log's directory.
+        recovery_report: What reading it found.
+        went_back: Whether a refresh found an older copy of the log in its place. Records that were read before may then
+            not be in it, and their positions may have other records.
+    """
 
     def __init__(
         self, directory: LogDirectory, recovered: RecoveredLog, seconds: float, replay_type: type[Replay] = Replay
@@ -38,6 +46,7 @@ class ReadOnlyLog(SettingReader):
         self._replay_type = replay_type
         self._follower = Follower(directory, recovered, replay_type=replay_type)
         self._closed = False
+        self.went_back = False
 
     @classmethod
     def open(
@@ -116,9 +125,25 @@ class ReadOnlyLog(SettingReader):
         before = self.recovered
         recovered = read_live_log(self._log_directory, None, self._replay_type)
         failed_looks = self._follower.failed_looks
+        self.went_back |= self._is_older_copy(before, recovered)
         self.recovered, self._queues = recovered, recovered.queues
         self._follower = Follower(self._log_directory, recovered, failed_looks, self._replay_type)
-        return (recovered.log_id, recovered.end.last_batch) != (before.log_id, before.end.last_batch)
+        return (recovered.log_id, recovered.last) != (before.log_id, before.last)
+
+    def _is_older_copy(self, before: RecoveredLog, now: RecoveredLog) -> bool:
+        """Return whether the log that is there is not what the log that was read became."""
+        last = before.last
+        if last is None or before.log_id != now.log_id:
+            return False
+        found = is_there(self._log_directory, last)
+        if found is not None:
+            return not found
+        # The segment was removed, or there never was one. Each opening that stored something has a random number.
+        openings, known = before.queues.openings[-1:], now.queues.openings
+        oldest = known[0].first_batch if known else 0
+        return now.end.segment < last.segment or any(
+            opening not in known for opening in openings if opening.first_batch >= oldest
+        )
 
     def close(self) -> None:
         """Release what was read; later reads raise LogClosedError."""

@@ -7,6 +7,7 @@ import errno
 import os
 import random
 import shutil
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -235,6 +236,80 @@ async def test_another_log_that_is_shorter_is_read_again(directory: Path) -> Non
         await log.create_queue("other")
         assert await refresh(reader)
         assert reader.list_queues() == ["other"]
+
+
+async def replace_by_older_copy(directory: Path, letters: bytes, records: int) -> AsyncIterator[None]:
+    """Store AAAA0 to AAAA2, of which a copy has the first; put that in their place, with more records of *letters*."""
+    async with MultiRecordLog.open(directory, queues=["q"]) as log:
+        await log.append("q", b"AAAA0")
+    shutil.copytree(directory, directory.parent / "copy")
+    async with MultiRecordLog.open(directory) as log:
+        for number in (1, 2):
+            await log.append("q", b"AAAA%d" % number)
+    yield
+    shutil.rmtree(directory)
+    (directory.parent / "copy").rename(directory)
+    if records:
+        async with MultiRecordLog.open(directory) as log:
+            for number in range(1, records):
+                await log.append("q", letters + b"%d" % number)
+    yield
+
+
+@pytest.mark.parametrize("records", [0, 2, 3, 7])
+async def test_an_older_copy_in_the_same_place_is_read_again(directory: Path, records: int) -> None:
+    """However much was stored in the copy since, with the same sizes: what is shown is of one log, never of both."""
+    steps = replace_by_older_copy(directory, b"BBBB", records)
+    await anext(steps)
+    reader = await reader_of(directory)
+    assert [payload for _, payload in reader.range("q")] == [b"AAAA0", b"AAAA1", b"AAAA2"]
+    assert not await refresh(reader)
+    await anext(steps)
+    assert await refresh(reader)
+    expected = [b"AAAA0", *(b"BBBB%d" % number for number in range(1, records))]
+    assert [payload for _, payload in reader.range("q")] == expected
+    assert reader.went_back
+    assert not await refresh(reader)
+    async with MultiRecordLog.open(directory) as log:
+        await log.append("q", b"CCCC")
+        assert await refresh(reader)
+        assert contents(reader) == contents(log)
+
+
+async def test_a_log_of_several_segments_that_an_older_copy_replaced_is_read_again(directory: Path) -> None:
+    """Also if the segment that was read last is not in the copy, or is again, with another beginning."""
+    async with MultiRecordLog.open(directory, segment_bytes=BLOCK, queues=["q"]) as log:
+        await log.append("q", b"first")
+    copy = Path(shutil.copytree(directory, directory.parent / "copy"))
+    for rolls in (0, 1, 4):
+        shutil.rmtree(directory)
+        shutil.copytree(copy, directory)
+        async with MultiRecordLog.open(directory, segment_bytes=BLOCK) as log:
+            for _ in range(2):
+                await log.append("q", b"A" * 20_000)
+        reader = await reader_of(directory)
+        shutil.rmtree(directory)
+        shutil.copytree(copy, directory)
+        async with MultiRecordLog.open(directory, segment_bytes=BLOCK) as log:
+            for number in range(rolls):
+                await log.append("q", b"B" * 20_000)
+                await log.truncate("q", number)
+            assert await refresh(reader)
+            assert contents(reader) == contents(log)
+        assert reader.went_back
+
+
+async def test_a_reader_that_was_overtaken_did_not_go_back(directory: Path) -> None:
+    """A log that only went on is read again as well, if the segments in between were removed."""
+    async with MultiRecordLog.open(directory, segment_bytes=BLOCK, queues=["q"], recycle=False) as log:
+        await log.append("q", bytes(20_000))
+        reader = await reader_of(directory)
+        for position in range(6):
+            await log.append("q", bytes(20_000))
+            await log.truncate("q", position)
+        assert await refresh(reader)
+        assert contents(reader) == contents(log)
+    assert not reader.went_back
 
 
 async def test_another_log_in_the_next_segment_is_not_gone_on_with(log: MultiRecordLog, directory: Path) -> None:

@@ -33,6 +33,7 @@ from mrecordlog_async.format.record import (
     commit_pattern,
     decode_parts,
     decode_record,
+    encode_commit,
 )
 from mrecordlog_async.format.table import Table, decode_table
 
@@ -61,7 +62,8 @@ class SegmentParser:
     """Parses one segment, starting with its table. Feed it pieces in order, each starting at the start of a block.
 
     table: None until it was read. end: offset after the last whole batch (or the table), where the next batch is due.
-    due_batch: that batch's number. stopped: other bytes were found there, so later pieces are ignored.
+    due_batch: that batch's number. commit: the last COMMIT that was read, None if none was. stopped: other bytes were
+    found at `end`, so later pieces are ignored.
     """
 
     def __init__(self, log_id: bytes, segment: int, first_batch: int) -> None:
@@ -69,6 +71,7 @@ class SegmentParser:
         self.table_end = 0
         self.end = HEADER_BYTES
         self.due_batch = first_batch
+        self.commit: Commit | None = None
         self.stopped = False
         self.log_id = log_id
         self.segment = segment
@@ -77,6 +80,7 @@ class SegmentParser:
         self._records: list[LogRecord] = []
         self._parts: list[memoryview] = []
         self._record_offset = 0
+        self._table_tail = b""
 
     @classmethod
     def after_table(cls, log_id: bytes, segment: int, due_batch: int, offset: int) -> SegmentParser:
@@ -91,6 +95,13 @@ class SegmentParser:
     def torn_end(self) -> int:
         """Offset after the last frame of this segment that follows `end` without a gap; `end` itself if none does."""
         return self._at if self._at - self.end >= FRAME_HEADER_BYTES else self.end  # less is padding
+
+    def last_bytes(self) -> bytes:
+        """Return the bytes before `end` as far as they tell two logs apart; none if nothing was read yet.
+
+        They are those of a COMMIT, which holds the time, or the end of the table, which holds the last opening's nonce.
+        """
+        return encode_commit(self.commit) if self.commit is not None else self._table_tail
 
     def feed(self, piece: bytes | memoryview, base: int) -> Iterator[Batch]:
         """Yield the batches that end in *piece*, whose first byte is at offset *base*.
@@ -148,6 +159,7 @@ class SegmentParser:
         except RecordError as error:
             raise MalformedError(self._record_offset, str(error)) from None
         self.end = self.table_end = self._at
+        self._table_tail = bytes(parts[-1][-COMMIT_BYTES:])
 
     def _add(self, parts: Sequence[memoryview]) -> Batch | None:
         try:
@@ -164,6 +176,7 @@ class SegmentParser:
         self._records = []
         self.end = self._at
         self.due_batch += 1
+        self.commit = record
         return batch
 
 

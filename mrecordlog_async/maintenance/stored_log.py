@@ -77,6 +77,11 @@ class StoredLog:
         """Read what a writer has stored since; return whether there was anything new. See `ReadOnlyLog.refresh`."""
         return self._log.refresh()
 
+    @property
+    def went_back(self) -> bool:
+        """Whether a refresh found an older copy of the log in its place. See `ReadOnlyLog`."""
+        return self._log.went_back
+
     def list_queues(self) -> list[str]:
         """Return the names of all queues, sorted."""
         return self._log.list_queues()
@@ -115,6 +120,7 @@ class StoredLog:
         Raises:
             QueueNotFoundError: No queue has this name.
             ValueError: *limit* is negative.
+            LogReplacedError: An older copy took the place of the log since it was opened or refreshed.
             CorruptionError: A segment is damaged that was not when the log was opened.
         """
         found = self._queue(queue)
@@ -190,9 +196,10 @@ class StoredLog:
 
     def _appends(self, shares: Iterable[Share]) -> Iterator[tuple[Share, list[Append] | None]]:
         """Yield what is read of each share piece by piece; None if its segment was removed."""
+        recovered = self._log.recovered
         for share in shares:
             try:
-                for appends in read_share(self._directory, self._log.recovered.log_id, share):
+                for appends in read_share(self._directory, recovered.log_id, share, recovered.last):
                     yield share, appends
             except SegmentRemovedError:
                 self._truncate(share)

@@ -1,7 +1,8 @@
 """Follow a log: read what its writer added since the last read. Never writes, never takes the lock.
 
-1. Read the block after the last whole batch: without a frame of this segment nothing is new, so an idle log costs no
-   more than that. Otherwise read whole batches from there, in pieces that start small.
+1. The end of the last whole batch must be as it was read, or an older copy of the log took its place. Read the block
+   after it: without a frame of this segment nothing is new, so an idle log costs no more than that. Otherwise read
+   whole batches from there, in pieces that start small.
 2. As every reader does, read from the disk and not from the cache, and sync before showing. Then replay the batches.
 3. If the next segment exists, its header must state where this one ended and its table must equal the queues; continue
    in it. A segment that was removed meanwhile was read to its end, or its successor shows that something is missing.
@@ -22,7 +23,7 @@ from mrecordlog_async.format.frame import BLOCK_BYTES, FRAME_HEADER_BYTES, block
 from mrecordlog_async.format.header import HeaderError, SegmentHeader
 from mrecordlog_async.format.parse import Batch, MalformedError, SegmentParser
 from mrecordlog_async.format.table import Table
-from mrecordlog_async.recovery.recovered import RecoveredLog
+from mrecordlog_async.recovery.recovered import LastRead, RecoveredLog
 from mrecordlog_async.recovery.replay import Replay
 from mrecordlog_async.recovery.segment_files import sync_for_readers
 from mrecordlog_async.recovery.torn_or_damaged import SegmentEnd, look_after
@@ -125,9 +126,16 @@ class Follower:
         return batches
 
     def _has_frame(self, handle: int) -> bool:
-        """Return whether a frame of this segment begins where the next batch is due."""
-        at = self._parser.end
-        if not any(read_exact(self._files, handle, HEAD_BYTES, at)):
+        """Return whether a frame of this segment begins where the next batch is due.
+
+        Raises LostTrackError if other bytes precede it than before.
+        """
+        at, last = self._parser.end, self.recovered.last
+        before = last.content if last is not None else b""
+        found = read_exact(self._files, handle, len(before) + HEAD_BYTES, at - len(before))
+        if not found.startswith(before):
+            raise LostTrackError("the directory now contains another history of the log")
+        if not any(found[len(before) :]):
             return False
         length = block_left(at)
         if length < FRAME_HEADER_BYTES:  # padding, and the frame is in the next block
@@ -174,6 +182,8 @@ class Follower:
         recovered.end.offset = self._parser.end
         recovered.end.last_batch = recovered.end.durable_batch = self._parser.due_batch - 1
         recovered.oldest_segment = max(recovered.oldest_segment, self._replay.oldest_segment)
+        if last_bytes := self._parser.last_bytes():
+            recovered.last = LastRead(number, self._parser.end, last_bytes)
 
     # The next segment.
 

@@ -16,7 +16,8 @@ from mrecordlog_async.format.header import HeaderError, SegmentHeader
 from mrecordlog_async.format.parse import MalformedError, SegmentParser
 from mrecordlog_async.format.runs import Append, appends_of
 from mrecordlog_async.recovery.places import Place, PlacedQueue
-from mrecordlog_async.recovery.segment_files import SegmentRemovedError
+from mrecordlog_async.recovery.recovered import LastRead
+from mrecordlog_async.recovery.segment_files import LogReplacedError, SegmentRemovedError, is_there
 from mrecordlog_async.storage.directory import LogDirectory, naming
 from mrecordlog_async.storage.segment import segment_name
 
@@ -62,11 +63,16 @@ def shares_of(wanted: Mapping[int, Bounded]) -> list[Share]:
     return [shares[segment] for segment in sorted(shares)]
 
 
-def read_share(directory: LogDirectory, log_id: bytes, share: Share) -> Iterator[list[Append]]:
+def read_share(
+    directory: LogDirectory, log_id: bytes, share: Share, last: LastRead | None = None
+) -> Iterator[list[Append]]:
     """Yield the wanted runs of a segment, cut to what is wanted, in the order of the log: a list for each piece read.
+
+    *last* is what was read last when the places were found; without it the caller holds the lock.
 
     Raises:
         SegmentRemovedError: The writer removed the segment.
+        LogReplacedError: An older copy took the place of the log.
         CorruptionError: The segment is damaged, and was not when the places were found.
         OSError: It cannot be read.
     """
@@ -76,7 +82,9 @@ def read_share(directory: LogDirectory, log_id: bytes, share: Share) -> Iterator
         raise SegmentRemovedError from None
     try:
         with naming(directory.path_of(share.segment)):
+            _check_last(directory, share, last)
             yield from _read(directory, handle, log_id, share)
+            _check_last(directory, share, last)
     except MalformedError as error:
         raise _removed_or(directory, share, log_id, error.offset, error.reason) from None
     finally:
@@ -112,6 +120,18 @@ def count_left(directory: LogDirectory, log_id: bytes, queue: PlacedQueue) -> tu
     [share] = shares_of({queue.id: Bounded([place], queue.first_position, place.next_position)})
     runs = [append.run for appends in read_share(directory, log_id, share) for append in appends]
     return runs[0].first_position, sum(run.record_count for run in runs), sum(len(run.payload) for run in runs)
+
+
+def _check_last(directory: LogDirectory, share: Share, last: LastRead | None) -> None:
+    """Raise LogReplacedError if the directory was replaced by an older copy of the log since the places were found."""
+    if last is None or is_there(directory, last):
+        return
+    # Segments are removed oldest first: if that one was removed, so was this one.
+    try:
+        directory.files.close(directory.open(share.segment))
+    except FileNotFoundError:
+        raise SegmentRemovedError from None
+    raise LogReplacedError(directory.path)
 
 
 def _read(directory: LogDirectory, handle: int, log_id: bytes, share: Share) -> Iterator[list[Append]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import LastEnd, RecoveryReport
@@ -37,13 +38,25 @@ class LogEnd:
     durable_batch: int
 
 
+class LastRead(NamedTuple):
+    """The last bytes of a log that were read, where they end, and in which segment.
+
+    Others there mean that the log was replaced by a copy of an older state, which then went on differently: everything
+    else of the two may be equal, positions, sizes and numbers of batches included.
+    """
+
+    segment: int
+    end: int
+    content: bytes
+
+
 @dataclass(slots=True)
 class RecoveredLog:
     """A log as it was read: everything that a writer or a reader continues from.
 
     size: bytes of the last segment's file. older: (number, bytes) of the live segments before the last. leftovers:
     numbers of those below the oldest live one that exist.
-    tail: what follows `end`.
+    tail: what follows `end`. last: what precedes it; None for a new log.
     created: there was no log before, and nothing was read.
     overtaken: the writer removed segments faster than they could be read, so the queues' first positions are newer than
     their records; the log cannot be read on from here.
@@ -57,6 +70,7 @@ class RecoveredLog:
     queues: Queues
     tail: Tail
     closed: bool
+    last: LastRead | None = None
     created: bool = False
     overtaken: bool = False
     older: list[tuple[int, int]] = field(default_factory=list)

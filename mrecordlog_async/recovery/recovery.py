@@ -43,7 +43,7 @@ from mrecordlog_async.format.header import Closed, SegmentHeader
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.recovery.completeness import check_nothing_is_missing
-from mrecordlog_async.recovery.recovered import LogEnd, RecoveredLog
+from mrecordlog_async.recovery.recovered import LastRead, LogEnd, RecoveredLog
 from mrecordlog_async.recovery.replay import Replay
 from mrecordlog_async.recovery.segment_chain import SegmentChain
 from mrecordlog_async.recovery.segment_files import (
@@ -249,6 +249,7 @@ class _LogReader:
             queues=chain.state.queues,
             tail=tail,
             closed=is_closed,
+            last=LastRead(header.segment, parser.end, parser.last_bytes()),
             older=[(number, older_size) for number, older_size in chain.older if number >= oldest],
             leftovers=[number for number in self._listing.segments if number < oldest],
             counts=chain.counts,

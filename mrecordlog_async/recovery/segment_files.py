@@ -12,16 +12,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from mrecordlog_async.errors import CorruptionError
+from mrecordlog_async.errors import CorruptionError, RecordLogError
 from mrecordlog_async.format.header import Closed, HeaderError, SegmentHeader
 from mrecordlog_async.format.parse import SegmentParser
+from mrecordlog_async.recovery.recovered import LastRead
 from mrecordlog_async.storage.directory import LogDirectory, naming
-from mrecordlog_async.storage.filesystem import FileSystem
+from mrecordlog_async.storage.filesystem import FileSystem, read_exact
 from mrecordlog_async.storage.segment import CLOSED_NAME, segment_name
 
 
 class SegmentRemovedError(Exception):
     """The writer removed the segment before or while it was read. Only without the lock."""
+
+
+class LogReplacedError(RecordLogError):
+    """The directory was replaced by an older copy of the log since it was read. Only without the lock."""
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(directory)
+
+    def message(self) -> str:
+        """Return what happened and what to do next."""
+        return f"an older copy took the place of the log in {self.facts[0]}: read it again from the beginning"
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +140,16 @@ class SegmentFiles:
         """Raise FileNotFoundError if the last segment's space was freed or used for another one while it was read."""
         if self.directory.was_rewritten(segment.handle, segment.number, size):
             raise self.directory.removed(segment.number)
+
+
+def is_there(directory: LogDirectory, last: LastRead) -> bool | None:
+    """Return whether the log still has what was read last; None if it does not have that segment."""
+    try:
+        with directory.opened(last.segment) as handle:
+            start = last.end - len(last.content)
+            return read_exact(directory.files, handle, len(last.content), start) == last.content
+    except FileNotFoundError:
+        return None
 
 
 def sync_for_readers(files: FileSystem, handle: int) -> None:

@@ -20,6 +20,7 @@ from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.recovery.place_reader import Bounded, Share, read_share, shares_of
 from mrecordlog_async.recovery.places import PlacedQueue
+from mrecordlog_async.recovery.recovered import LastRead
 from mrecordlog_async.recovery.segment_files import SegmentRemovedError
 from mrecordlog_async.spark.blocks import record_batches
 from mrecordlog_async.spark.moments import check_past, is_past
@@ -40,6 +41,7 @@ class SegmentPart:
 
     directory: str
     log_id: bytes
+    last: LastRead | None
     share: Share
     names: dict[int, str]
     times: dict[int, Times]
@@ -121,7 +123,7 @@ def _positions_at(log: ReadOnlyLog, listing: Listing, time: datetime) -> Positio
 def _part(log: ReadOnlyLog, share: Share, queues: Mapping[int, PlacedQueue]) -> SegmentPart:
     names = {queue_id: queues[queue_id].name for queue_id in share.wanted}
     times = {queue_id: queues[queue_id].times(start, stop) for queue_id, (start, stop) in share.wanted.items()}
-    return SegmentPart(log.directory, log.recovered.log_id, share, names, times)
+    return SegmentPart(log.directory, log.recovered.log_id, log.recovered.last, share, names, times)
 
 
 def read_segment(part: SegmentPart) -> Iterator[Block]:
@@ -129,10 +131,11 @@ def read_segment(part: SegmentPart) -> Iterator[Block]:
 
     Raises:
         DataLossError: the segment was removed.
+        LogReplacedError: an older copy took the place of the log.
         CorruptionError: the segment is damaged, or belongs to another log.
     """
     try:
-        for appends in read_share(LogDirectory.at(part.directory), part.log_id, part.share):
+        for appends in read_share(LogDirectory.at(part.directory), part.log_id, part.share, part.last):
             for queue_id, run, _ in appends:
                 held = memoryview(run.offsets), memoryview(run.payload), part.times[queue_id]
                 yield Block(part.names[queue_id], queue_id, run.first_position, run.record_count, *held)

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
 from mrecordlog_async import MultiRecordLog, ReadOnlyLog
+from mrecordlog_async.cli.exit_codes import FAILED
+from mrecordlog_async.cli.main import main
 from mrecordlog_async.maintenance.salvage import salvage
 from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.maintenance.usage import usage
@@ -33,6 +36,35 @@ async def stages(tmp_path: Path, directory: Path) -> Stages:
     made.put(0, directory)
     assert made.segments(0)[0] < made.segments(1)[0] < made.segments(0)[-1]
     return made
+
+
+def test_cat_that_follows_ends_where_an_older_copy_takes_the_place_of_the_log(
+    directory: Path, capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would print records of both from here on, without a word."""
+
+    async def store(letter: str) -> None:
+        async with MultiRecordLog.open(directory, queues=["q"]) as log:
+            for number in range(log.next_position("q"), 3):
+                await log.append("q", f"{letter}{number}".encode())
+
+    async def create() -> None:
+        async with MultiRecordLog.open(directory, queues=["q"]) as log:
+            await log.append("q", b"A0")
+
+    def replace(seconds: float) -> None:
+        shutil.rmtree(directory)
+        copy.rename(directory)
+        asyncio.run(store("B"))
+
+    asyncio.run(create())
+    copy = Path(shutil.copytree(directory, directory.parent / "copy"))
+    asyncio.run(store("A"))
+    monkeypatch.setattr("mrecordlog_async.cli.commands.cat.time.sleep", replace)
+    assert main(["cat", str(directory), "q", "--follow"]) == FAILED
+    out, err = capfdbinary.readouterr()
+    assert out == b"A0\nA1\nA2\n"
+    assert b"an older copy took the place of the log in " in err
 
 
 def shown(directory: Path) -> object:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 import tracemalloc
 from collections.abc import Callable
 from itertools import count
@@ -18,6 +19,7 @@ from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.options import MIB
 from mrecordlog_async.recovery import places
+from mrecordlog_async.recovery.segment_files import LogReplacedError
 from mrecordlog_async.storage.segment import segment_name
 from tests import damage
 from tests.cli import running
@@ -72,6 +74,34 @@ def bounds(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(places, "PLACE_BYTES", request.param)
         monkeypatch.setattr(places, "UNDIGESTED_BYTES_MAX", request.param)
         monkeypatch.setattr(stored_log, "GROUP_BYTES", 100 * request.param)
+
+
+async def test_an_older_copy_in_the_place_of_the_log_is_not_read_for_it(directory: Path) -> None:
+    """Records of equal size are at the same places there: reading them is refused until a refresh."""
+
+    async def store(letter: str) -> None:
+        async with MultiRecordLog.open(directory, queues=["q", "r"]) as log:
+            for number in range(3):
+                await log.append("q", b"%s%d" % (letter.encode() * 4, number))
+                await log.append("r", b"small")
+
+    async with MultiRecordLog.open(directory, queues=["q", "r"]):
+        pass
+    copy = Path(shutil.copytree(directory, directory.parent / "copy"))
+    await store("A")
+    stored = await asyncio.to_thread(StoredLog.open, directory)
+    before = await asyncio.to_thread(shown, stored)
+    shutil.rmtree(directory)
+    copy.rename(directory)
+    await store("B")
+    for read in (lambda: list(stored.runs("q")), lambda: shown(stored)):
+        with pytest.raises(LogReplacedError, match="an older copy took the place"):
+            await asyncio.to_thread(read)
+    assert await asyncio.to_thread(stored.refresh)
+    assert stored.went_back
+    after = await asyncio.to_thread(shown, stored)
+    assert after == await asyncio.to_thread(in_memory, directory)
+    assert after != before
 
 
 def test_an_empty_range_has_no_records(directory: Path) -> None:

@@ -29,6 +29,7 @@ from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.memory.times import tick_of_time
 from mrecordlog_async.model import Run, Times, text_of_tick
+from mrecordlog_async.recovery.segment_files import LogReplacedError
 
 FOLLOW_SECONDS = 0.2
 """Pause between two looks into a directory that is followed. A look that finds nothing is two tiny reads."""
@@ -103,6 +104,8 @@ def _follow(log: StoredLog, arguments: argparse.Namespace, position: int | None)
             return
         while not log.refresh():
             time.sleep(FOLLOW_SECONDS)
+        if log.went_back:
+            raise LogReplacedError(arguments.log)
 
 
 async def _read_service(arguments: argparse.Namespace) -> int:
