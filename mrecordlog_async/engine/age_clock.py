@@ -71,4 +71,4 @@ class AgeClock:
             if since - STEP_TICKS <= tick - ahead <= until + STEP_TICKS:
                 return min(tick - ahead, self._noted)
             until = noted
-        return min(tick, self._noted)
+        return min(max(tick, self.opened), self._noted)  # it was set back and forth between two looks

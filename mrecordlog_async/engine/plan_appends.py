@@ -159,8 +159,11 @@ class AppendPlanner(PlannerBase):
                 view.count(records, sum(map(len, call.payloads)))
             self.plan.outcomes.append(Outcome(call, first + records - 1))
         elif (repeated := view.repeats(first, call.payloads)) is True:
-            self.plan.duplicates += 1  # nothing is written; the caller gets None
-            self._finish(call, view, None)
+            self._finish(call, view, None)  # nothing is written; the caller gets None
+            if view.touched():
+                self.plan.duplicates_within += 1
+            else:
+                self.plan.duplicates += 1
         else:
             error = PositionInPastError(call.queue, first, view.next_position, outcome_unknown=repeated is None)
             self._refuse(call, error, call.queue)

@@ -33,7 +33,8 @@ class Plan:
 
     records: what to write, in order. outcomes: reported after the sync. immediate: reported at once. must_sync: sync
     under every policy. needs_space: it must leave the reserve alone. attaches: it must leave half of the reserve alone.
-    more_table_bytes: what its creates add to the queue table. duplicates: repeats of records that are already stored.
+    more_table_bytes: what its creates add to the queue table. duplicates: repeats of stored records. duplicates_within:
+    of records of the same batch, which are repeats only if it is stored.
     removals: truncates and deletes among the records. makes_room: which of them make room for appends.
     """
 
@@ -45,6 +46,7 @@ class Plan:
     attaches: bool = False
     more_table_bytes: int = 0
     duplicates: int = 0
+    duplicates_within: int = 0
     removals: int = 0
     makes_room: list[int] = field(default_factory=list)
 

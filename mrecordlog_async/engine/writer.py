@@ -135,14 +135,13 @@ class Writer:
         since = self._since = self._admission.waiting_since
         batch = self._plan(commands)
         # No await from here to the hand-over: the planned positions follow from the queues as they are now.
-        self._finish_calls(batch.immediate)
+        self._finish_at_once(batch)
         if batch.records or batch.must_sync:
             size -= await self._store(batch, commands)
             self._counters.append_seconds.observe(perf_counter() - since, count_appends(commands))
         else:
             self._finish_calls(batch.outcomes)
         self._in_flight = []
-        self._counters.duplicates += batch.duplicates
         self._admission.refund(size)
 
     async def _store(self, batch: Plan, commands: list[Command]) -> int:
@@ -188,7 +187,7 @@ class Writer:
     async def _store_part(self, commands: list[Command]) -> OSError | LogFullError | None:
         """Store *commands* as one batch. Returns why the disk refused it, or None."""
         batch = self._plan(commands)
-        self._finish_calls(batch.immediate)
+        self._finish_at_once(batch)
         if not batch.records and not batch.must_sync:
             self._finish_calls(batch.outcomes)
             return None
@@ -206,7 +205,7 @@ class Writer:
         batch = self._plan([command])
         if not batch.duplicates:
             return False
-        self._finish_calls(batch.immediate)  # it was counted when the whole batch was planned
+        self._finish_at_once(batch)
         return True
 
     def _note_refused(self, parts: Parts, refusal: OSError | LogFullError) -> None:
@@ -253,6 +252,7 @@ class Writer:
         """
         finished = 0
         dropped = self._apply(result) if result is not None else []
+        self._counters.duplicates += batch.duplicates_within
         self._counters.dropped_records += sum(dropped[removal] for removal in batch.makes_room)
         for command, value, error, dropped_by in batch.outcomes:
             if error is not None:
@@ -313,6 +313,11 @@ class Writer:
     def in_doubt(self) -> dict[str, int]:
         """Return, once the log has failed, the queues with unsynced, acknowledged changes; see `LogFailedError`."""
         return self._unsynced.by_name(self._journal.end)
+
+    def _finish_at_once(self, batch: Plan) -> None:
+        """Report what rests on nothing that *batch* writes."""
+        self._finish_calls(batch.immediate)
+        self._counters.duplicates += batch.duplicates
 
     def _finish_calls(self, outcomes: list[Outcome]) -> None:
         for command, value, error, _ in outcomes:

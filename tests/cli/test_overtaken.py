@@ -103,6 +103,25 @@ def test_a_snapshot_of_linked_segments_does_not_begin_again(stages: Stages, dire
     assert shown(tmp_path / "copy") == stages.states[0]
 
 
+def test_a_snapshot_that_begins_again_replaces_the_copy_of_the_segment_that_was_the_last(
+    stages: Stages, directory: Path, tmp_path: Path
+) -> None:
+    """That segment was written on meanwhile, and is linked as a finished one."""
+
+    class AtTheFirstLink(Interrupted):
+        links_made = 0
+
+        def link(self, old: str, new: str) -> None:
+            if not self.links_made:
+                stages.put(1, directory)
+            self.links_made += 1
+            super().link(old, new)
+
+    assert stages.segments(0)[-1] in stages.segments(1)[:-1]
+    snapshot(str(directory), str(tmp_path / "copy"), filesystem=AtTheFirstLink())
+    assert shown(tmp_path / "copy") == stages.states[1]
+
+
 @pytest.mark.parametrize("turn", range(6))
 def test_usage_counts_what_is_there(stages: Stages, directory: Path, turn: int) -> None:
     """Removed segments are neither damage nor an error: they held nothing live."""

@@ -6,12 +6,13 @@ import asyncio
 import errno
 import logging
 import pickle
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from mrecordlog_async import LogFailedError, LogState, MultiRecordLog, PersistAction, PersistPolicy
-from tests.cached_files import CachedFiles
+from mrecordlog_async import Limits, LogFailedError, LogState, MultiRecordLog, PersistAction, PersistPolicy
+from tests.cached_files import CachedFiles, HangingDisk
 
 NEVER = PersistPolicy.never()
 FLUSH = PersistPolicy.always(action=PersistAction.FLUSH)
@@ -109,6 +110,36 @@ async def test_single_records_of_many_callers_are_in_doubt(directory: Path) -> N
     with pytest.raises(LogFailedError) as caught:
         await log.close()
     assert (caught.value.written, caught.value.in_doubt) == ("acknowledged", {"a": 2, "b": 0})
+
+
+def test_every_call_that_waits_ends_with_its_loop(directory: Path) -> None:
+    """Whether its batch is being stored, waits for the writer, or waits in line: an error says what is known."""
+    disk, ended = HangingDisk(), dict[str, BaseException | None]()
+
+    def note(name: str, future: asyncio.Future[int]) -> None:
+        ended[name] = future.exception()
+        if name == "in flight":
+            disk.goes_on.set()
+
+    async def leave() -> None:
+        limits = Limits(record_bytes=5_000, pending_bytes=5_000)
+        log = await MultiRecordLog.open(directory, queues=["a", "b"], limits=limits, filesystem=disk)
+        disk.goes_on.clear()
+        futures = {"in flight": log.append_soon("a", b"1"), "also in flight": log.append_soon("b", b"1")}
+        await asyncio.to_thread(disk.waits.wait)
+        futures["pending"] = log.append_soon("a", bytes(3_000))
+        for name, future in futures.items():
+            future.add_done_callback(partial(note, name))
+        waiting.append(asyncio.ensure_future(log.append("a", bytes(4_000))))
+        await asyncio.sleep(0)
+        assert log.pending_records == 4
+
+    waiting: list[asyncio.Future[int]] = []
+    asyncio.run(leave())
+    assert {name: type(error) for name, error in ended.items()} == dict.fromkeys(ended, LogFailedError)
+    written = {name: error.written for name, error in ended.items() if isinstance(error, LogFailedError)}
+    assert written == {"in flight": "unknown", "also in flight": "unknown", "pending": "no"}
+    assert waiting[0].done()
 
 
 async def test_leaving_the_context_tells_it_too(directory: Path) -> None:

@@ -163,6 +163,24 @@ async def test_a_large_append_without_room_takes_no_small_one_with_it(directory:
         assert [payload for _, payload in log.range("small")] == [b"%d" % number for number in range(100)]
 
 
+async def test_a_repeat_of_an_append_that_found_no_space_is_no_duplicate(directory: Path) -> None:
+    """Both are refused, or both stored: only what repeats a stored record is counted."""
+    disk = Room()
+    async with MultiRecordLog.open(directory, filesystem=disk, queues=["q", "r"]) as log:
+        large, small = bytes(1_900_000), b"small"
+        for left, expected in ((0, [LogFullError, LogFullError]), (1 << 40, [0, type(None)])):
+            disk.left = left
+            calls = [log.append_record("q", 0, large), log.append_record("q", 0, large)]
+            results = await ends(calls)
+            assert [each if each == 0 else type(each) for each in results] == expected
+        assert log.stats().duplicates == 1
+        disk.left = 0
+        calls = [log.append_record("r", 0, small), log.append_record("r", 0, small), log.append_record("r", 1, large)]
+        results = await ends(calls)
+        assert (results[0], results[1], type(results[2])) == (0, None, LogFullError)
+        assert log.stats().duplicates == 2
+
+
 @pytest.mark.parametrize("on_full", ["raise", "wait"])
 async def test_a_repeat_is_recognized_although_an_append_of_its_batch_finds_no_space(
     directory: Path, on_full: Any

@@ -136,6 +136,30 @@ async def test_segments_that_could_not_be_removed_go_once_their_space_is_needed(
                 await call
 
 
+@pytest.mark.parametrize("recycle", [True, False])
+async def test_what_opening_could_not_remove_is_removed_later(directory: Path, recycle: bool) -> None:
+    """A segment without live records that a crash left, and that cannot be deleted at open, is not forgotten."""
+    async with MultiRecordLog.open(directory, segment_bytes=BLOCK, recycle=False) as log:
+        await fill(log, 3)
+    first = damage.segments(directory)[0]
+    content = first.read_bytes()
+    async with MultiRecordLog.open(directory, segment_bytes=BLOCK, recycle=False) as log:
+        await log.truncate("q", log.next_position("q") - 1)
+        await fill(log, 2)
+    assert not first.exists()
+    first.write_bytes(content)
+    files = Stuck()
+    files.is_stuck = True
+    async with MultiRecordLog.open(directory, segment_bytes=BLOCK, recycle=recycle, filesystem=files) as log:
+        await log.append_record("q", None, b"x")
+        assert first.exists()
+        files.is_stuck = False
+        await log.truncate("q", log.next_position("q") - 1)
+        await fill(log, log.resource_usage().segments + 1)
+        await log.truncate("q", log.next_position("q") - 1)
+    assert not first.exists()
+
+
 async def test_a_log_whose_dead_segments_stay_does_not_grow_beyond_its_limit(directory: Path) -> None:
     """A new segment makes no room while no old one can be removed: appends are refused, and the error says why."""
     files, limits = Stuck(), Limits(disk_bytes=1 << 20)

@@ -421,6 +421,19 @@ def test_the_clock_of_ages_never_goes_back() -> None:
             assert at <= clock.stored_at(tick, before_open=False) <= clock.now()
 
 
+def test_a_time_that_the_clock_never_saw_counts_as_between_the_open_and_now() -> None:
+    """The wall clock was set and set back between two looks: the record was stored since the open, so it is young."""
+    with patched() as clocks:
+        clock = AgeClock()
+        for _ in range(3):
+            clocks.pass_by(50)
+            clock.now()
+        now = clock.now()
+        for tick in (0, clock.opened - 9_999, now + 9_999, 1 << 60):
+            assert clock.opened <= clock.stored_at(tick, before_open=False) <= now
+        assert clock.stored_at(now + 9_999, before_open=False) == now
+
+
 @given(
     st.lists(
         st.one_of(
