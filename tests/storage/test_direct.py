@@ -132,7 +132,7 @@ def test_batch_larger_than_the_buffer(segment: SegmentFile, files: Noting, size:
     segment.write([data[:1_000], data[1_000:]], len(HEAD), durable=True)
     segment.sync()
     fits = len(HEAD) % 4_096 + size <= STAGING_BYTES
-    assert files.calls == ["write_durable"] if fits else [*["write"] * (len(files.calls) - 1), "sync"]
+    assert files.calls == (["write_durable"] if fits else [*["write"] * (len(files.calls) - 1), "sync"])
     segment.write([b"end"], len(HEAD) + size, durable=True)
     assert content(segment, len(HEAD) + size + 3) == HEAD + data + b"end"
 

@@ -105,7 +105,7 @@ def test_only_a_file_system_without_a_drive_is_synced_in_another_way(
         else:
             with pytest.raises(OSError, match=os.strerror(error)):
                 sync(3)
-    assert calls == ["F_FULLFSYNC", "fsync"] if falls_back else ["F_FULLFSYNC"]
+    assert calls == (["F_FULLFSYNC", "fsync"] if falls_back else ["F_FULLFSYNC"])
 
 
 def test_space_is_reserved_by_writing_zeros(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
