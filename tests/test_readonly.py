@@ -8,6 +8,7 @@ import os
 import random
 import shutil
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ from mrecordlog_async.format.table import encode_table
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
 from tests.conftest import contents
+from tests.recovery.test_recovery import forge_table
 
 BLOCK = 32_768
 
@@ -154,6 +156,40 @@ async def test_nothing_is_shown_that_could_not_be_synced(log: MultiRecordLog, di
     files.error = errno.EROFS  # there is no writer, so there is nothing to sync
     await refresh(reader)
     assert list(reader.range("q")) == [(0, b"a")]
+
+
+async def test_what_a_refresh_shows_was_read_from_the_disk(log: MultiRecordLog, directory: Path) -> None:
+    """A page in the cache may be all that is left of a write that failed."""
+
+    class Dropping(Watched):
+        dropped: list[int]
+
+        def drop_cache(self, handle: int) -> None:
+            self.dropped.append(self.read_bytes)
+            super().drop_cache(handle)
+
+    files = Dropping()
+    files.dropped = []
+    reader = await reader_of(directory, files)
+    files.dropped.clear()
+    assert not await refresh(reader)
+    assert files.dropped == []
+    await log.append_record("q", None, b"a")
+    files.take()
+    assert await refresh(reader)
+    assert len(files.dropped) == 1
+    assert files.dropped[0] < files.take() - BLOCK // 2, "the batch is read after that"
+
+
+async def test_a_table_of_the_next_segment_that_does_not_follow_is_not_gone_on_with(directory: Path) -> None:
+    """It is reported as damage, although every checksum in it is right."""
+    async with MultiRecordLog.open(directory, segment_bytes=BLOCK, queues=["q"]) as log:
+        await log.append("q", bytes(20_000))
+        reader = await reader_of(directory)
+        await log.append("q", bytes(20_000))
+    forge_table(damage.segments(directory)[-1], lambda table: replace(table, next_queue_id=table.next_queue_id + 1))
+    with pytest.raises(CorruptionError, match="table"):
+        await refresh(reader)
 
 
 async def three_records(directory: Path) -> tuple[Path, list[int]]:

@@ -456,6 +456,35 @@ async def test_consumers_have_a_limit(directory: Path) -> None:
                 await call
         await log.delete_consumer("q", "b")
         await log.create_queue("r")
+        # What one call of a batch frees, the next one may take.
+        await asyncio.gather(log.delete_consumer("r", "a"), log.create_consumer("r", "c"))
+        with pytest.raises(LogFullError, match="limit on consumers"):
+            await log.create_consumer("r", "d")
+
+
+async def test_an_operator_may_move_a_consumer_of_a_full_log(directory: Path) -> None:
+    """Otherwise nobody could reset a consumer before the records that it keeps are removed."""
+    async with MultiRecordLog.open(directory, limits=Limits(disk_bytes=1 << 20), queues=["q"]) as log:
+        await log.create_consumer("q", "c")
+        await log.append("q", b"first")
+        with pytest.raises(LogFullError):
+            while True:
+                await log.append("q", bytes(20_000))
+        with pytest.raises(LogFullError):
+            while True:
+                await log.append("q", b"")
+        assert await log.seek_consumer("q", "c", 1) == 1
+        with pytest.raises(LogFullError):
+            await log.create_consumer("q", "d")
+
+
+async def test_an_acknowledgement_of_what_is_truncated_already_changes_nothing(log: MultiRecordLog) -> None:
+    """It comes late, and is no error: an operator truncated past the consumer."""
+    await log.append_records("q", None, [b"0", b"1", b"2", b"3"])
+    async with log.consumer("q", "c") as consumer:
+        await log.truncate("q", 2, past_consumers=True)
+        assert await consumer.acknowledge(0) == 3
+        assert await consumer.acknowledge(3) == 4
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import errno
+import os
+from collections.abc import Awaitable, Sequence
 from pathlib import Path
+
+import pytest
 
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.storage.filesystem import Buffer
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests.cached_files import CachedFiles
 
 
@@ -38,3 +43,58 @@ async def test_the_spare_has_room_for_queues_before_they_are_made(directory: Pat
         await asyncio.gather(*map(log.create_queue, names))
         assert files.was_ready == [True]
         files.journal = None
+
+
+class RefusesHeads(OsFileSystem):
+    """A disk that refuses the first write to a file, if that is direct, while it is told to."""
+
+    def __init__(self) -> None:
+        self.error = 0
+        self.direct: set[int] = set()
+        self.empty: set[int] = set()
+
+    def create(self, path: str) -> int:
+        handle = super().create(path)
+        self.empty.add(handle)
+        return handle
+
+    def set_direct(self, handle: int, direct: bool) -> None:
+        super().set_direct(handle, direct)
+        (self.direct.add if direct else self.direct.discard)(handle)
+
+    def write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+        if self.error and handle in self.direct & self.empty:
+            raise OSError(self.error, os.strerror(self.error))
+        self.empty.discard(handle)
+        return super().write(handle, buffers, offset)
+
+
+@pytest.mark.parametrize("error", [errno.EINVAL, errno.EIO])
+async def test_only_a_file_system_without_direct_writes_gets_cached_ones_instead(directory: Path, error: int) -> None:
+    """An error of the disk is not hidden by another way to write: the append is refused, and the next one is not."""
+    files = RefusesHeads()
+    async with MultiRecordLog.open(directory, segment_bytes=65_536, queues=["q"], filesystem=files) as log:
+        if not files.direct:
+            pytest.skip("no direct access here")
+        files.error = error
+        results = [await ends(log.append("q", bytes(20_000))) for _ in range(8)]
+        refused = [each for each in results if isinstance(each, OSError)]
+        if error == errno.EIO:
+            assert refused[0].errno == errno.EIO
+            assert log.stats().io_errors >= 1
+            files.error = 0
+            await log.append("q", bytes(20_000))
+        else:
+            assert not refused
+            assert log.stats().rolls >= 1
+            assert not files.direct & set(log._opened.journal.handles())
+    async with MultiRecordLog.open(directory) as log:
+        assert log.next_position("q") == 8 - len(refused) + (error == errno.EIO)
+
+
+async def ends(call: Awaitable[int]) -> int | Exception:
+    """Return the result of *call*, or its error."""
+    try:
+        return await call
+    except Exception as caught:
+        return caught
