@@ -14,12 +14,14 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import CorruptionError, LogClosedError, MultiRecordLog, PersistPolicy, ReadOnlyLog
-from mrecordlog_async.format.frame import encode_frames, segment_seed
+from mrecordlog_async.format.frame import FRAME_HEADER_BYTES, encode_frames, segment_seed
 from mrecordlog_async.format.header import HEADER_BYTES, SegmentHeader, encode_header
+from mrecordlog_async.format.record import COMMIT_BYTES
 from mrecordlog_async.format.table import encode_table
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
 from tests.conftest import contents
+from tests.faults.histories import COMMIT_OFFSET
 from tests.recovery.test_recovery import forge_table
 
 BLOCK = 32_768
@@ -190,6 +192,22 @@ async def test_a_table_of_the_next_segment_that_does_not_follow_is_not_gone_on_w
     forge_table(damage.segments(directory)[-1], lambda table: replace(table, next_queue_id=table.next_queue_id + 1))
     with pytest.raises(CorruptionError, match="table"):
         await refresh(reader)
+
+
+@pytest.mark.parametrize("left", range(9))
+async def test_a_batch_that_begins_with_the_next_block_is_shown(directory: Path, left: int) -> None:
+    """Where the last one left no room for a frame's header, padding stands between the two."""
+    async with MultiRecordLog.open(directory, queues=["q"]) as log:
+        await log.append("q", b"first")
+        end = log._opened.journal.end
+        size = BLOCK - end.offset - left - COMMIT_OFFSET - FRAME_HEADER_BYTES - COMMIT_BYTES
+        await log.append("q", bytes(size))
+        assert end.offset == BLOCK - left
+        reader = await reader_of(directory)
+        assert not await refresh(reader)
+        await log.append("q", b"last")
+        assert await refresh(reader)
+        assert reader.last_record("q") == (2, b"last")
 
 
 async def three_records(directory: Path) -> tuple[Path, list[int]]:

@@ -478,6 +478,46 @@ async def test_an_operator_may_move_a_consumer_of_a_full_log(directory: Path) ->
             await log.create_consumer("q", "d")
 
 
+async def test_what_is_durable_under_every_policy_is_synced_before_it_returns(directory: Path) -> None:
+    """An acknowledgement of a holder is as durable as the policy says; all else about consumers is durable."""
+    async with MultiRecordLog.open(directory, persist_policy=PersistPolicy.never(), queues=["q"]) as log:
+
+        def is_synced() -> bool:
+            return log.durable_batch == log._opened.journal.end.last_batch
+
+        async def attach() -> Attached:
+            return await log.attach_consumer("q", "c")
+
+        calls: list[Callable[[], Coroutine[Any, Any, object]]] = [
+            lambda: log.create_consumer("q", "c"),
+            lambda: log.create_consumer("*", "d"),
+            attach,
+            lambda: log.seek_consumer("q", "c", 1),
+            lambda: log.delete_consumer("q", "d"),
+            lambda: log.delete_consumer("*", "d"),
+        ]
+        await log.append("q", b"0")
+        for call in calls:
+            await log.append("q", b"unsynced")
+            assert not is_synced()
+            await call()
+            assert is_synced()
+        held = await attach()
+        await log.acknowledge("q", "c", 2, queue_id=held.queue_id, epoch=held.epoch)
+        assert not is_synced()
+
+
+async def test_a_holder_that_iterates_notices_the_next_one_at_its_next_record(log: MultiRecordLog) -> None:
+    """Although it has read further records already."""
+    await log.append_records("q", None, [b"0", b"1", b"2"])
+    async with log.consumer("q", "c") as old:
+        assert (await anext(old)).payload == b"0"
+        async with log.consumer("q", "c") as new:
+            with pytest.raises(ConsumerFencedError):
+                await anext(old)
+            assert (await anext(new)).payload == b"0"
+
+
 async def test_an_acknowledgement_of_what_is_truncated_already_changes_nothing(log: MultiRecordLog) -> None:
     """It comes late, and is no error: an operator truncated past the consumer."""
     await log.append_records("q", None, [b"0", b"1", b"2", b"3"])
