@@ -83,6 +83,26 @@ async def test_a_reader_that_makes_progress_does_not_read_the_log_again(director
     assert files.listed == 0
 
 
+async def test_a_segment_that_is_ended_between_two_looks_is_read_to_its_end(tmp_path: Path, directory: Path) -> None:
+    """Its last batches came after the look into it, and before the look for the next one; nothing is read again."""
+    stages = Stages(tmp_path)
+    async with MultiRecordLog.open(tmp_path / "made", segment_bytes=BLOCK, queues=["q"]) as log:
+        await log.append("q", bytes(10_000))
+        stages.take(log)
+        await log.append("q", b"the last one of its segment")
+        await log.append("q", bytes(30_000))
+        stages.take(log)
+    directory.mkdir()
+    stages.put(0, directory)
+    files = Interrupted()
+    reader = await open_reader(directory, files)
+    files.listed = 0
+    files.interrupt(stages.segments(0)[-1] + 1, lambda: stages.put(1, directory))
+    assert await asyncio.to_thread(reader.refresh)
+    assert contents(reader) == stages.states[1]
+    assert files.listed == 0
+
+
 async def test_open_reads_on_where_a_segment_was_removed_before_its_turn(tmp_path: Path, directory: Path) -> None:
     """What it shows is a state that the log had, not the end of one and the start of another."""
     stages = await build(tmp_path, count=2, each=2, kept=6)

@@ -518,8 +518,19 @@ async def test_a_holder_that_iterates_notices_the_next_one_at_its_next_record(lo
             assert (await anext(new)).payload == b"0"
 
 
+async def test_a_holder_of_a_queue_that_was_created_again_is_told_so(log: MultiRecordLog) -> None:
+    """A service checks its clients' holders before and after a read."""
+    held = await log.attach_consumer("q", "c", create=True)
+    log.check_holder("q", "c", queue_id=held.queue_id, epoch=held.epoch)
+    await log.delete_queue("q", past_consumers=True)
+    await log.create_queue("q")
+    await log.create_consumer("q", "c")
+    with pytest.raises(QueueNotFoundError):
+        log.check_holder("q", "c", queue_id=held.queue_id, epoch=held.epoch)
+
+
 async def test_an_acknowledgement_of_what_is_truncated_already_changes_nothing(log: MultiRecordLog) -> None:
-    """It comes late, and is no error: an operator truncated past the consumer."""
+    """It comes late, after an operator truncated past the consumer."""
     await log.append_records("q", None, [b"0", b"1", b"2", b"3"])
     async with log.consumer("q", "c") as consumer:
         await log.truncate("q", 2, past_consumers=True)

@@ -45,6 +45,15 @@ async def test_the_spare_has_room_for_queues_before_they_are_made(directory: Pat
         files.journal = None
 
 
+async def test_a_spare_as_small_as_it_can_be_is_not_cut(directory: Path) -> None:
+    """It gives nothing back, and what it has reserved stays reserved."""
+    async with MultiRecordLog.open(directory, queues=["q"]) as log:
+        await log.append("q", b"a")
+        before = log.resource_usage().disk_bytes
+        assert not log._opened.journal.cut_spare()
+        assert log.resource_usage().disk_bytes == before
+
+
 class RefusesHeads(OsFileSystem):
     """A disk that refuses the first write to a file, if that is direct, while it is told to."""
 
