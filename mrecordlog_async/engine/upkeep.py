@@ -16,6 +16,7 @@ from aiofiles.os import wrap
 
 from mrecordlog_async.engine.admission import Admission
 from mrecordlog_async.engine.commit import CommitRequest, CommitResult
+from mrecordlog_async.engine.joining import Joining
 from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.timers import Timers
@@ -91,6 +92,7 @@ class Upkeep:
         self._counters = counters
         self._thread = thread
         self._timers = timers
+        self.joining = Joining(queues, self._note_freed)
 
     def is_due(self) -> bool:
         """Return whether `maintain` has something to do; never because of what it tried in vain."""
@@ -135,9 +137,13 @@ class Upkeep:
         """Free the memory of blocks that are mostly dead, a step at a time; calls that wait for memory move up."""
         held = self._queues.memory_bytes
         self._queues.settle_sparse()
-        self.state.freed_bytes += max(held - self._queues.memory_bytes, 0)
-        self._admission.update()
+        self._note_freed(held - self._queues.memory_bytes)
         await asyncio.sleep(0)
+
+    def _note_freed(self, freed: int) -> None:
+        """Note that settling freed this many bytes, or with less than 0 took more."""
+        self.state.freed_bytes += max(freed, 0)
+        self._admission.update()
 
     async def _reclaim_segments(self) -> None:
         """Replace a current segment without live records; remove older ones once their death is durable."""
@@ -231,6 +237,7 @@ class Upkeep:
         if result.rolled:
             counters.rolls += 1
             counters.roll_seconds.observe(result.seconds)
+            self.joining.arm()
             logger.debug("rolled to segment %d in %.3f s", result.segment, result.seconds)
         counters.commit_seconds.observe(result.seconds)
         counters.commit_bytes.observe(result.written_bytes)

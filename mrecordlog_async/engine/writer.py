@@ -126,6 +126,7 @@ class Writer:
         finally:
             self.count_stored()
             self._timers.cancel()
+            self._upkeep.joining.stop()
 
     # One batch.
 

@@ -31,10 +31,10 @@ class Head(NamedTuple):
     is_full: bool
 
 
-def pieces_of(queue: Queue, start: int | None, stop: int | None = None) -> Iterator[HeldRun]:
+def pieces_of(queue: Queue, start: int | None, stop: int | None, records_max: int) -> Iterator[HeldRun]:
     """Yield what `Queue.held` returns, looked up a few pieces at a time. The queue must not change meanwhile."""
     pieces = PIECES_AT_FIRST
-    while held := queue.held(start, stop, pieces):
+    while held := queue.held(start, stop, pieces, records_max):
         yield from held
         start = held[-1].next_position
         pieces = min(2 * pieces, PIECES_AT_ONCE)
@@ -43,7 +43,7 @@ def pieces_of(queue: Queue, start: int | None, stop: int | None = None) -> Itera
 def first_records(queue: Queue, start: int | None, stop: int | None, limit: int) -> list[HeldRun]:
     """Return the first *limit* records with positions *start* … *stop* - 1, in the form they are kept."""
     taken: list[HeldRun] = []
-    for piece in pieces_of(queue, start, stop) if limit else ():
+    for piece in pieces_of(queue, start, stop, limit) if limit else ():
         taken.append(piece if piece.record_count <= limit else piece.cut_records(limit))
         limit -= taken[-1].record_count
         if not limit:
@@ -61,7 +61,7 @@ def head_of(queue: Queue, start: int, records_max: int, bytes_max: int) -> Head:
 def _dense_head(queue: Queue, start: int, records_max: int, bytes_max: int) -> Head | None:
     """Do the same if the positions have no gaps and no byte is too much; otherwise return None."""
     stop = min(start + records_max, queue.next_position)
-    runs = queue.dense(start, stop)
+    runs = queue.dense(start, stop, bytes_max)
     if runs is None:
         return None
     first, last = runs[0], runs[-1]
@@ -74,7 +74,7 @@ def _head_by_run(queue: Queue, start: int, records_max: int, bytes_max: int) -> 
     """Do the same, one run after the other."""
     taken: list[Run] = []
     stop = start
-    for run in queue.runs_from(start):
+    for run in queue.runs_from(start, records_max, bytes_max):
         first, offsets, payload = run
         records, size, skipped = len(offsets) // OFFSET_BYTES - 1, len(payload), 0
         if first < start:
@@ -95,7 +95,7 @@ def _head_by_run(queue: Queue, start: int, records_max: int, bytes_max: int) -> 
         bytes_max -= size
         if records_max <= 0 or bytes_max <= 0:
             return Head(taken, start, stop, True)
-    return Head(taken, start, stop, False)
+    return Head(taken, start, stop, bool(taken) and stop < queue.next_position)
 
 
 def runs_of(held: Iterable[HeldRun]) -> Iterator[Run]:

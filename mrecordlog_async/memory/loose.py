@@ -2,12 +2,13 @@
 
 A MANY holds single records of up to 250 queues. Its payload is kept as one **block**, and each queue notes the
 **places** of its records: eight bytes each, with no object per record. The loose records of a queue are its newest
-ones, without gaps. They are **settled**, that is copied out and joined to a run, when there are 257 to 512 of them,
-before another kind of append, and when the segment changes. Reading makes runs of them and changes nothing.
+ones, without gaps. They are **settled**, that is copied out and joined to a run, when there are 257 to 512 of them, and
+before another kind of append. Reading makes runs of them and changes nothing.
 
 One live record keeps its whole block in memory. So memory is charged by block until the last of its records is dropped
-or settled, and a block of which less than a quarter lives is **sparse**: its records are settled soon, a limited number
-at a time.
+or settled. A block of which less than a quarter lives is **sparse**: its records are settled soon, a limited number at
+a time. A block of an earlier segment is **old**: its records are settled within seconds after the roll, in short steps,
+so that what a few records keep is no more than a segment.
 """
 
 from __future__ import annotations
@@ -75,15 +76,15 @@ class Block:
 class Blocks:
     """The blocks with loose records, by number. `Queues` owns them.
 
-    memory_bytes: of all blocks. A place is a block's number, shifted, plus the record's index in it; places ascend in
-    the order of arrival.
+    memory_bytes: of all blocks. next_number: of the block that is added next. A place is a block's number, shifted,
+    plus the record's index in it; places ascend in the order of arrival.
     """
 
     def __init__(self) -> None:
         self.memory_bytes = 0
         self.sparse: deque[int] = deque()  # numbers of sparse blocks; some of them may be gone
         self._blocks: dict[int, Block] = {}
-        self._next = 0
+        self.next_number = 0
         self._released = 0  # records that are no longer loose, ever
         self._search_after = 0
 
@@ -96,8 +97,8 @@ class Blocks:
 
     def add(self, many: Many, tick: int) -> int:
         """Keep the payloads of *many*, stored at *tick*, all of them loose; return the place of the first one."""
-        number = self._next
-        self._next = number + 1
+        number = self.next_number
+        self.next_number = number + 1
         block = self._blocks[number] = Block(many, tick)
         self.memory_bytes += block.memory_bytes
         return number << PLACE_BITS
@@ -111,6 +112,18 @@ class Blocks:
             start, stop = bounds(block.offsets, (place & mask) * OFFSET_BYTES)
             found.append(block.payload[start:stop])
         return found
+
+    def count_within(self, places: Sequence[int], bytes_max: int) -> int:
+        """Return how many of the records at *places*, the first ones, have at most *bytes_max* bytes together."""
+        if len(places) * LOOSE_BYTES_MAX <= bytes_max:
+            return len(places)
+        blocks, bounds, mask = self._blocks, _BOUNDS.unpack_from, _PLACE_MASK
+        for count, place in enumerate(places):
+            start, stop = bounds(blocks[place >> PLACE_BITS].offsets, (place & mask) * OFFSET_BYTES)
+            bytes_max -= stop - start
+            if bytes_max < 0:
+                return count
+        return len(places)
 
     def ticks(self, places: Iterable[int]) -> list[int]:
         """Return when the records at *places* were stored."""

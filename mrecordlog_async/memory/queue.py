@@ -7,8 +7,6 @@ Its records are in `retained`. In addition, it knows which segments it needs, it
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
-from operator import itemgetter
 
 from mrecordlog_async.format.record import SEALED, ConsumerState, OptionValues
 from mrecordlog_async.format.table import NO_CONSUMERS, LastAppendDigest, TableConsumer, TableEntry
@@ -21,6 +19,9 @@ from mrecordlog_async.model import OFFSET_BYTES, Run
 
 NO_CONSUMER_STATES: dict[str, ConsumerState] = {}
 """Shared by all queues without consumers, and always empty."""
+
+NO_SEGMENTS = array("Q")
+"""Shared by all queues whose records are all in one segment, and always empty."""
 
 
 class ReplayError(ValueError):
@@ -57,7 +58,7 @@ class Queue(RetainedRecords):
         self._pins = pins
         self._last_checksum_of = -1  # the `_last_first` that `_last_checksum` belongs to
         self._last_checksum = 0
-        self._older_segments: tuple[tuple[int, int], ...] = ()  # (segment, position after its last record)
+        self._older_segments = NO_SEGMENTS  # in turn: a segment, and the position after its last record
         self.newest_segment: int | None = None  # with records up to next_position
         self.options: OptionValues | None = None
         self.consumers: dict[str, ConsumerState] = NO_CONSUMER_STATES
@@ -100,10 +101,10 @@ class Queue(RetainedRecords):
         records, size = len(offsets) // OFFSET_BYTES - 1, len(payload)
         if first < self.next_position:
             raise self._taken(first)
-        if segment != self.newest_segment:
-            self._enter(segment)  # settles and seals first: the open runs belong to the segment before
-        elif self.loose:
+        if self.loose:
             self.settle()  # they come before this run
+        if segment != self.newest_segment:
+            self._enter(segment)
         if not continues:
             self._last_first = first
         elif first == self.next_position and self._last_first >= self.first_position:
@@ -229,29 +230,33 @@ class Queue(RetainedRecords):
     def segments(self) -> list[int]:
         """Return the segments that hold records of this queue, oldest first."""
         newest = [] if self.newest_segment is None else [self.newest_segment]
-        return [segment for segment, _ in self._older_segments] + newest
+        return self._older_segments[::2].tolist() + newest
 
     def first_segment(self) -> int | None:
         """Return the oldest segment that holds records of this queue."""
-        return self._older_segments[0][0] if self._older_segments else self.newest_segment
+        return self._older_segments[0] if self._older_segments else self.newest_segment
 
     def _enter(self, segment: int) -> None:
-        """Continue in *segment*. A run never spans segments."""
-        self.settle()
-        self._seal()
+        """Continue in *segment*.
+
+        Only the boundary is noted, at the same cost whatever the queue holds: after a roll, every queue enters the new
+        segment within moments. A run may span segments.
+        """
         if self.newest_segment is not None:
-            self._older_segments = (*self._older_segments, (self.newest_segment, self.next_position))
+            if self._older_segments is NO_SEGMENTS:
+                self._older_segments = array("Q")
+            self._older_segments.extend((self.newest_segment, self.next_position))
         self.newest_segment = segment
         self._pins.add(segment)
 
     def _drop_dead_segments(self) -> None:
         """Unpin the segments that hold no position from first_position on."""
-        older = self._older_segments
-        count = bisect_right(older, self.first_position, key=itemgetter(1))
-        for segment, _ in older[:count]:
-            self._pins.drop(segment)
-        if count:
-            self._older_segments = older[count:]
+        older, dead = self._older_segments, 0
+        while dead < len(older) and older[dead + 1] <= self.first_position:
+            self._pins.drop(older[dead])
+            dead += 2
+        if dead:
+            self._older_segments = older[dead:] if dead < len(older) else NO_SEGMENTS
         if self.first_position >= self.next_position and self.newest_segment is not None:
             self._pins.drop(self.newest_segment)
             self.newest_segment = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, count
 from threading import Lock
 from typing import ClassVar, NamedTuple
@@ -76,6 +76,8 @@ class Queues:
         self.queue_bytes = 0  # memory of the queues without the blocks
         self.blocks = Blocks()
         self._settling = Lock()
+        self._segment = -1  # that of the last batch
+        self._old_blocks = range(0)  # numbers of the blocks of earlier segments, as far as they are not settled
         self.table_bytes = TABLE_HEADER_BYTES
         self.deleted: dict[int, int] = {}  # id of a deleted queue → its next position; only the latest deletions
         self.rules: set[TableRule] = set()
@@ -210,10 +212,34 @@ class Queues:
     def settle_sparse(self, records: int = SETTLED_AT_ONCE) -> None:
         """Settle what is left of sparse blocks; stop after about *records* records."""
         sparse = self.blocks.sparse
-        while sparse and records > 0:
-            records = self._settle_block(sparse[0], records)
-            if records > 0:  # nothing of it is left
-                sparse.popleft()
+        while sparse:
+            for settled in self._settle_block(sparse[0]):
+                records -= settled
+                if records <= 0:
+                    return
+            sparse.popleft()  # nothing of it is left
+
+    def has_old_blocks(self) -> bool:
+        """Return whether `settle_old` has something to do: a new segment was entered since."""
+        return bool(self._old_blocks)
+
+    def settle_old(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Settle the blocks of earlier segments, oldest first, until *is_over* is true after a queue or a block.
+
+        May be called at any time on the event loop. Does nothing while the log's thread writes a table.
+        """
+        if not self._settling.acquire(blocking=False):
+            return
+        try:
+            for number in self._old_blocks:
+                for _ in self._settle_block(number):
+                    if is_over():
+                        return
+                self._old_blocks = range(number + 1, self._old_blocks.stop)
+                if is_over():
+                    return
+        finally:
+            self._settling.release()
 
     def free_memory(self, wanted: int) -> None:
         """Free up to about *wanted* bytes that dead records take in blocks, because an append is about to be refused.
@@ -231,25 +257,26 @@ class Queues:
         """Settle sparse blocks and others that waste memory until no more than *goal* bytes are in use."""
         records = FREED_AT_ONCE
         for number in chain(tuple(self.blocks.sparse), self.blocks.wasteful()):
-            if records <= 0 or self.memory_bytes <= goal:
-                break
-            records = self._settle_block(number, records)
+            if self.memory_bytes <= goal:
+                return
+            for settled in self._settle_block(number):
+                records -= settled
+                if records <= 0:
+                    return
 
-    def _settle_block(self, number: int, records: int) -> int:
-        """Settle the queues that have loose records in a block; return what is left of *records*.
+    def _settle_block(self, number: int) -> Iterator[int]:
+        """Settle one queue after the other that has loose records in a block; yield how many it had.
 
-        All loose records of these queues, since one long run costs less than many short ones. Stops when nothing is
-        left: the next call goes on with the same block.
+        All loose records of these queues, since one long run costs less than many short ones. Whoever stops before the
+        end goes on with the same block the next time.
         """
         block = self.blocks.get(number)
         for queue_id in dict.fromkeys(block.ids) if block is not None else ():
             queue = self._by_id.get(queue_id)
             if queue is not None and any_in_block(queue.loose, number):
-                records -= len(queue.loose)
+                settled = len(queue.loose)
                 self.queue_bytes += queue.settle()
-                if records <= 0:
-                    break
-        return records
+                yield settled
 
     def _apply_setting(self, record: LogRecord) -> None:
         """Apply a record that concerns no payloads: consumers, options, rules, openings."""
@@ -307,6 +334,9 @@ class Queues:
     def apply_all(self, segment: int, records: Iterable[LogRecord], tick: int = NO_TICK) -> Applied:
         """Apply the records of one batch, which was stored in *segment* at *tick*, in order."""
         self.version += 1
+        if segment != self._segment:
+            self._segment = segment
+            self._old_blocks = range(self._old_blocks.start, self.blocks.next_number)
         by_id, dropped = self._by_id, []
         appended = size = 0
         for record in records:

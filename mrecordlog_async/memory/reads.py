@@ -74,7 +74,13 @@ class QueueReader:
         return as_runs(self._held(queue, start, stop, limit))
 
     def held(
-        self, queue: str, start: Start | None = None, stop: int | None = None, *, most: int | None = None
+        self,
+        queue: str,
+        start: Start | None = None,
+        stop: int | None = None,
+        *,
+        most: int | None = None,
+        records_max: int | None = None,
     ) -> list[HeldRun]:
         """Return what `runs` returns in the form it is kept: records with gaps between them in one piece.
 
@@ -84,12 +90,14 @@ class QueueReader:
             stop: Position after the last one; None for all.
             most: Return at most this many pieces, the first ones. A caller that must not block an event loop calls
                 again from the next position of the last piece, until nothing is returned.
+            records_max: No more records than this are wanted. Pieces are returned as they are kept, so there may be
+                more in them, but nothing is joined beyond it.
 
         Raises:
             QueueNotFoundError: No queue has this name.
         """
         found = self._queue(queue)
-        return found.held(position_of(found, start), stop, most)
+        return found.held(position_of(found, start), stop, most, records_max)
 
     def time_of(self, queue: str, position: int) -> datetime | None:
         """Return when the record of *queue* at *position* was stored, as the machine's clock was then.

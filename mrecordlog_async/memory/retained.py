@@ -1,9 +1,9 @@
 """The retained records of one queue: sealed runs, small open ones that are still to be joined, and loose records.
 
 Runs arrive as batches made them. A large run is kept as it is. Small runs stay open and are joined into one sealed run
-once they hold 32 to 64 KiB or 500 to 1,000 records, or when the segment changes (a run never spans segments). So a
-retained record costs its payload and four bytes, plus four or eight where neighbouring positions have gaps. Truncating
-drops whole runs from the left, so its cost does not depend on the length of the queue.
+once they hold 32 to 64 KiB or 500 to 1,000 records. So a retained record costs its payload and four bytes, plus four or
+eight where neighbouring positions have gaps. Truncating drops whole runs from the left, so its cost does not depend on
+the length of the queue.
 
 When records were stored is in `stored_times`, which this class extends. What log records do to a queue is in `queue`,
 which extends this one: objects of several classes would cost each of a million queues another hundred bytes.
@@ -95,16 +95,21 @@ class RetainedRecords(StoredTimes):
         """Return the retained runs with positions *start* … *stop* - 1, cut to them."""
         return as_runs(self.held(start, stop))
 
-    def held(self, start: int | None, stop: int | None, most: int | None = None) -> list[HeldRun]:
+    def held(
+        self, start: int | None, stop: int | None, most: int | None = None, records_max: int | None = None
+    ) -> list[HeldRun]:
         """Return what `runs` returns in the form it is kept: records with gaps between them in one piece.
 
-        most: return at most this many pieces, the first ones. Cutting may leave fewer, even none.
+        most: return at most this many pieces, the first ones. Cutting may leave fewer, even none. records_max: no more
+        records than this are wanted; what is joined only for this read has no more.
         """
         first = self.first_position if start is None else max(start, self.first_position)
         last = self.next_position if stop is None else min(stop, self.next_position)
-        return cut_ends(self._reaching_into(first, last, most), first, last)
+        return cut_ends(self._reaching_into(first, last, most, records_max), first, last)
 
-    def _reaching_into(self, first: int, last: int, most: int | None = None) -> list[HeldRun]:
+    def _reaching_into(
+        self, first: int, last: int, most: int | None = None, records_max: int | None = None
+    ) -> list[HeldRun]:
         """Return what holds positions *first* … *last* - 1, which are not truncated; the ends are uncut."""
         if first >= last:
             return []
@@ -112,13 +117,26 @@ class RetainedRecords(StoredTimes):
         found = self._sealed.between(first, last, most) if self._sealed is not NO_SEALED_RUNS else []
         if most is None or len(found) < most:
             found += self._open_runs.between(first, last, None if most is None else most - len(found))
-        if last > self._loose_first() and (most is None or len(found) < most):
-            found.append(self._loose_run(first, last))
+        loose = max(first, self._loose_first())
+        if last > loose and (most is None or len(found) < most):
+            found.append(self._loose_run(loose, last if records_max is None else min(last, loose + records_max)))
         return found
 
-    def dense(self, start: int, stop: int) -> list[Run] | None:
-        """Return the runs of positions *start* … *stop* - 1 if each has a record, with uncut ends; otherwise None."""
-        found = self._reaching_into(start, stop)
+    def dense(self, start: int, stop: int, bytes_max: int) -> list[Run] | None:
+        """Return the runs of positions *start* … *stop* - 1 if each has a record, with uncut ends; otherwise None.
+
+        None also if loose records would have to be joined that do not fit into *bytes_max*.
+        """
+        loose = max(start, self._loose_first())
+        found = self._reaching_into(start, min(stop, loose))
+        if loose < stop:
+            before = sum([len(run[2]) for run in found])
+            if found and type(found[0]) is Run:
+                before -= found[0].bytes_before(max(start - found[0][0], 0))
+            places = self.loose[loose - self._loose_first() :][: stop - loose]
+            if self._blocks is None or self._blocks.count_within(places, bytes_max - before) < len(places):
+                return None
+            found.append(self._loose_run(loose, stop))
         if not found or GappedRun in map(type, found) or found[0][0] > start or found[-1].next_position < stop:
             return None
         records = sum([len(run[1]) for run in found]) // OFFSET_BYTES - len(found)
@@ -135,19 +153,24 @@ class RetainedRecords(StoredTimes):
             found = [self._loose_run(first, self.next_position)]
         return cut_ends(found, first, self.next_position)
 
-    def runs_from(self, start: int) -> Iterator[Run]:
+    def runs_from(self, start: int, records_max: int, bytes_max: int) -> Iterator[Run]:
         """Yield the runs with positions from *start* on, which must not be truncated. The first may begin before.
 
-        The queue must not change meanwhile.
+        What is joined only for this read has at most *records_max* records and *bytes_max* bytes, but at least one
+        record. The queue must not change meanwhile.
         """
         sealed = self._sealed.starting_at(start)
         if not self._open_runs and not self.loose:
             return sealed
-        return chain(sealed, self._open_runs.starting_at(start), self._loose_runs(start))
+        return chain(sealed, self._open_runs.starting_at(start), self._loose_runs(start, records_max, bytes_max))
 
-    def _loose_runs(self, start: int) -> Iterator[Run]:
+    def _loose_runs(self, start: int, records_max: int, bytes_max: int) -> Iterator[Run]:
         if self.loose and start < self.next_position:
-            yield self._loose_run(start, self.next_position)
+            assert self._blocks is not None
+            first = self._loose_first()
+            start = max(start, first)
+            places = self.loose[start - first : start - first + records_max]
+            yield self._loose_run(start, start + max(self._blocks.count_within(places, bytes_max), 1))
 
     def last_record(self) -> Record | None:
         """Return the newest retained record."""

@@ -46,5 +46,7 @@ class Replay:
             applied = self.queues.apply_all(segment, batch.records, batch.commit.time_ns // TICK_NS)
         except ReplayError as error:
             raise CorruptionError(name, batch.commit.batch_offset, str(error)) from None
+        if self.queues.has_old_blocks():
+            self.queues.settle_old()  # all at once: nothing else is to run meanwhile
         counts.records += applied.records
         counts.bytes += applied.payload_bytes

@@ -18,9 +18,13 @@ from mrecordlog_async.format.record import Create, Delete, LogRecord, Truncate
 from mrecordlog_async.format.runs import MANY_RECORDS_MAX, Append, Many
 from mrecordlog_async.memory import queues as queues_module
 from mrecordlog_async.memory import retained
+from mrecordlog_async.memory.cutting import first_records, head_of
+from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.loose import LOOSE_BYTES_MAX, LOOSE_RECORDS_MIN, any_in_block
 from mrecordlog_async.memory.queue import ReplayError
 from mrecordlog_async.memory.queues import SETTLED_AT_ONCE, Queues
+from mrecordlog_async.memory.retained import RetainedRecords
+from mrecordlog_async.memory.runs import Runs
 from mrecordlog_async.model import Run
 from tests.faults.judge import state_of
 
@@ -35,7 +39,7 @@ def queues_with(number: int) -> Queues:
     return queues
 
 
-def append_to(queues: Queues, ids: list[int], size: int = 10) -> Many:
+def append_to(queues: Queues, ids: list[int], size: int = 10, segment: int = SEGMENT) -> Many:
     """Append a record to each of *ids*, which may name a queue twice, as the writer does."""
     ends: dict[int, int] = {}
     positions = []
@@ -45,7 +49,7 @@ def append_to(queues: Queues, ids: list[int], size: int = 10) -> Many:
         positions.append(ends.setdefault(queue_id, queue.next_position))
         ends[queue_id] += 1
     many = Many.of(ids, positions, [b"%d:%d;" % at + b"." * size for at in zip(ids, positions, strict=True)])
-    queues.apply_all(SEGMENT, [many])
+    queues.apply_all(segment, [many])
     return many
 
 
@@ -110,14 +114,14 @@ def test_many_with_few_or_large_records_does_not_become_a_block() -> None:
     state_of(queues)
 
 
-def test_another_append_a_gap_and_a_new_segment_settle_the_records_before() -> None:
-    """Loose records are the newest ones, without gaps, of one segment."""
+def test_another_append_and_a_gap_settle_the_records_before() -> None:
+    """Loose records are the newest ones, without gaps. They may be of several segments."""
     queues = queues_with(4)
     append_to(queues, [1, 2, 3, 4])
     queues.apply(SEGMENT, Append(1, Run.of(1, [b"run"])))
     queues.apply(SEGMENT, Many.of([2, 1, 1, 1], [7, 2, 3, 4], [b"gap", b"", b"", b""]))
     queues.apply(SEGMENT + 1, Many.of([3, 1, 1, 1], [1, 5, 6, 7], [b"new", b"", b"", b""]))
-    assert [len(queue.loose) for queue in queues] == [3, 1, 1, 1]
+    assert [len(queue.loose) for queue in queues] == [6, 1, 2, 1]
     assert [queue.segments() for queue in queues] == [[3, 4], [3], [3, 4], [3]]
     state = state_of(queues)
     assert [[position for position, _ in seen.records] for seen in state.queues] == [[*range(8)], [0, 7], [0, 1], [0]]
@@ -162,6 +166,100 @@ def test_last_append_and_table_are_those_of_single_appends() -> None:
         together.queue_bytes += queue.settle()
     assert loose(together) == 0
     assert apart.table() == together.table()
+
+
+# A new segment.
+
+
+@pytest.fixture
+def joined(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many records each join copied, loose ones and those of open runs, from now on."""
+    sizes: list[int] = []
+    loose_run, joined_runs = RetainedRecords._loose_run, Runs.joined
+
+    def _loose_run(self: RetainedRecords, start: int, stop: int) -> Run:
+        run = loose_run(self, start, stop)
+        sizes.append(run.record_count)
+        return run
+
+    def joined(self: Runs) -> HeldRun:
+        sizes.append(len(self))
+        return joined_runs(self)
+
+    monkeypatch.setattr(RetainedRecords, "_loose_run", _loose_run)
+    monkeypatch.setattr(Runs, "joined", joined)
+    return sizes
+
+
+def test_entering_a_segment_joins_nothing(joined: list[int]) -> None:
+    """After a roll all queues enter the new segment within moments: whatever they hold stays as it is."""
+    queues = queues_with(250)
+    for queue_id in range(1, 251):
+        queues.apply(SEGMENT, Append(queue_id, Run.of(0, [b"open"])))
+    for _ in range(100):
+        append_to(queues, [*range(1, 251)])
+    append_to(queues, [*range(1, 251)], segment=SEGMENT + 1)
+    queues.apply_all(SEGMENT + 2, [Append(1, Run.of(102, [b"run"]))])
+    assert joined == [101]  # of the queue with another kind of append, which comes after its loose records
+    assert [queue.segments() for queue in queues] == [[3, 4, 5]] + 249 * [[3, 4]]
+    truncate(queues, 1, left=1)
+    truncate(queues, 2, left=1)
+    assert [queue.segments() for queue in queues] == [[5], [4]] + 248 * [[3, 4]]
+    state_of(queues)
+
+
+def test_records_of_earlier_segments_are_settled_in_steps(joined: list[int]) -> None:
+    """A step ends when its time is over, after one queue at least; what is settled once is not looked at again."""
+    queues = queues_with(250)
+    for _ in range(40):
+        append_to(queues, [*range(1, 251)])
+    assert not queues.has_old_blocks()
+    queues.settle_old()
+    assert joined == []
+    append_to(queues, [1, 2, 3, 4], segment=SEGMENT + 1)
+    steps = 0
+    while queues.has_old_blocks():
+        done = len(joined)
+        queues.settle_old(lambda done=done: len(joined) - done >= 10)  # type: ignore[misc]  # the default is a number
+        assert len(joined) - done <= 10
+        steps += 1
+    assert joined == 4 * [41] + 246 * [40]
+    assert steps <= 250 / 10 + 1
+    assert loose(queues) == queues.blocks.memory_bytes == 0
+    append_to(queues, [1, 2, 3, 4], segment=SEGMENT + 1)
+    assert not queues.has_old_blocks()
+    state_of(queues)
+
+
+def test_dead_blocks_of_earlier_segments_cost_a_step_no_more_than_its_time() -> None:
+    """A million truncated blocks must not be passed in a single step."""
+    queues = queues_with(4)
+    for _ in range(100):
+        append_to(queues, [1, 2, 3, 4])
+    for queue_id in range(1, 5):
+        truncate(queues, queue_id)
+    append_to(queues, [1, 2, 3, 4], segment=SEGMENT + 1)
+    looks = 0
+    while queues.has_old_blocks():
+        looks += 1
+        queues.settle_old(lambda: True)
+    assert looks == 100
+    assert loose(queues) == 4
+
+
+@pytest.mark.parametrize(("records", "size"), [(1, 1 << 20), (7, 1 << 20), (2_000, 3 * 14), (3_000, 1 << 20)])
+def test_a_read_joins_no_more_than_it_returns(joined: list[int], records: int, size: int) -> None:
+    """A reader that takes a few records at a time does not copy hundreds each time."""
+    queues = queues_with(4)
+    for _ in range(200):
+        append_to(queues, [1, 2, 3, 4], size=8)
+    queue = queues.by_id(1)
+    assert queue is not None
+    head = head_of(queue, 10, records, size)
+    assert head.stop - head.start == sum(joined) == min(records, 190, size // 12)
+    assert head.is_full is (head.stop < 200)
+    joined.clear()
+    assert sum(run.record_count for run in first_records(queue, 10, None, records)) == sum(joined) == min(records, 190)
 
 
 # Memory.
@@ -239,9 +337,12 @@ def test_nothing_is_settled_while_a_table_is_written() -> None:
     append_to(queues, [1, 2, 3, 4])
     for queue_id in (1, 2):
         truncate(queues, queue_id)
+    queues.apply_all(SEGMENT + 1, [])
     with queues._settling:
         queues.free_memory(1 << 40)
+        queues.settle_old()
     assert loose(queues) == 2
+    assert queues.has_old_blocks()
 
 
 def test_counted_memory_is_that_of_the_process() -> None:
@@ -283,6 +384,8 @@ steps = st.one_of(
     st.tuples(st.just("delete"), st.integers(1, 5)),
     st.tuples(st.just("roll")),
     st.tuples(st.just("settle"), st.integers(1, 5)),
+    st.tuples(st.just("settle_old"), st.integers(1, 5)),
+    st.tuples(st.just("read"), st.integers(1, 5), st.integers(0, 40), st.integers(1, 9), st.integers(1, 40)),
     st.tuples(st.just("free"), st.integers(0, 5_000)),
 )
 
@@ -303,6 +406,12 @@ def test_any_history_ends_as_with_single_appends(history: list[tuple[Any, ...]],
                 segment += 1
             elif kind == "settle":
                 together.settle_sparse(*arguments)
+            elif kind == "settle_old":
+                left = iter(range(arguments[0]))
+                together.settle_old(lambda left=left: next(left, None) is None)  # type: ignore[misc]  # it is one
+            elif kind == "read":
+                for queue_id, *limits in [arguments]:
+                    assert first_read(together, queue_id, *limits) == first_read(apart, queue_id, *limits)
             elif kind == "free":
                 together.free_memory(*arguments)
             else:
@@ -315,6 +424,17 @@ def test_any_history_ends_as_with_single_appends(history: list[tuple[Any, ...]],
             assert [queue.segments() for queue in together] == [queue.segments() for queue in apart]
             assert [queue.last_record() for queue in together] == [queue.last_record() for queue in apart]
             assert [queue.held_end() for queue in together] == [queue.held_end() for queue in apart]
+
+
+def first_read(queues: Queues, queue_id: int, start: int, records: int, size: int) -> object:
+    """Return what a reader with limits gets of a queue."""
+    queue = queues.by_id(queue_id)
+    if queue is None:
+        return None
+    head = head_of(queue, start, records, size)
+    payloads = [record for run in head.runs for record in run.records() if head.start <= record.position < head.stop]
+    taken = [record for run in first_records(queue, start, None, records) for record in run.records()]
+    return payloads, head.stop if payloads else None, head.is_full, taken
 
 
 def records_of(kind: str, arguments: list[Any], queues: Queues) -> Iterator[LogRecord]:

@@ -143,7 +143,7 @@ async def respond(
     if content_type == arrow.CONTENT_TYPE:
         await arrow.ready(406)
     records_max = min(records_max or POSITION_LIMIT, options.read_records)
-    held = log.held(queue, start, stop, most=READ_RUNS)
+    held = log.held(queue, start, stop, most=READ_RUNS, records_max=records_max)
     runs = take_head(islice(runs_of(held), READ_RUNS), records_max, min(bytes_max, options.read_bytes))
     times = log.times(queue, start, runs[-1].next_position) if runs else Times.none()
     headers = {"X-Next-Position": str(runs[-1].next_position if runs else start), "X-Queue-Id": str(summary.id)}
