@@ -33,6 +33,7 @@ from mrecordlog_async.engine.encode import (
 from mrecordlog_async.engine.older_segments import OlderSegments
 from mrecordlog_async.engine.spare import Spare
 from mrecordlog_async.engine.sync import sync_file
+from mrecordlog_async.engine.thread import let_others_run
 from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.format.frame import Buffer, block_left, frames_bytes_max, segment_seed
 from mrecordlog_async.format.header import HEADER_BYTES, Closed, SegmentHeader
@@ -251,7 +252,7 @@ class Journal:
         oldest = number if oldest_segment is None else oldest_segment
         header = SegmentHeader(self._log_id, number, self.end.last_batch + 1, self.end.offset, oldest)
         # The queues stand still: the loop changes them only after this call has returned.
-        file, table_end = self._spare.publish(header, self._queues.table())
+        file, table_end = self._spare.publish(header, self._queues.table(let_others_run))
         self._enter(file, header, table_end)
 
     def prepare_spare(self, more_table_bytes: int = 0) -> None:

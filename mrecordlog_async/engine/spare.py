@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from mrecordlog_async.engine.commit import LogIOError
 from mrecordlog_async.engine.older_segments import SHRINK_BYTES
 from mrecordlog_async.engine.sync import sync_directory, sync_file
+from mrecordlog_async.engine.thread import let_others_run
 from mrecordlog_async.format.frame import Buffer
 from mrecordlog_async.format.header import SegmentHeader
 from mrecordlog_async.format.table import Table, encode_table
@@ -142,7 +143,7 @@ class Spare:
         assert spare is not None, "prepared just before"
         path = self._directory.path_of(header.segment)
         try:
-            table_end = self._write_preamble(spare, header, encode_table(table))
+            table_end = self._write_preamble(spare, header, encode_table(table, let_others_run))
             # Durable before it has its name: a segment without an intact header and table is damage.
             sync_file(spare)
             self._rename(spare, path)

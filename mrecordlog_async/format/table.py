@@ -6,7 +6,7 @@ It lets a segment stand for itself: once no record in an earlier segment is live
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
@@ -44,6 +44,9 @@ _FLAGS = _HAS_BEGAN | _HAS_LAST_APPEND | _HAS_OPTIONS | _HAS_CONSUMERS
 TABLE_HEADER_BYTES = _HEADER.size
 OPENINGS_MAX = 1_024
 """So many openings of the log are remembered, the newest ones."""
+
+ENTRIES_PER_PIECE = 1_000
+"""The table is made in pieces of this many queues: a millisecond or two, after which other threads may run."""
 
 NO_CONSUMERS: tuple[TableConsumer, ...] = ()
 
@@ -112,39 +115,48 @@ class Table:
     openings: tuple[TableOpening, ...] = ()
 
 
-def encode_table(table: Table) -> tuple[Buffer, ...]:
-    """Encode the TABLE record."""
-    parts = [
+def encode_table(table: Table, pause: Callable[[], object] | None = None) -> tuple[Buffer, ...]:
+    """Encode the TABLE record; call *pause* after every thousand queues."""
+    pieces = [
         _HEADER.pack(TABLE, table.next_queue_id, len(table.entries), len(table.rules), len(table.openings)),
     ]
-    for entry in table.entries:
-        parts += _entry_parts(entry)
+    for start in range(0, len(table.entries), ENTRIES_PER_PIECE):
+        pieces.append(_encode_entries(table.entries[start : start + ENTRIES_PER_PIECE]))
+        if pause is not None:
+            pause()
     for pattern, name in table.rules:
-        parts += (*_with_length(pattern), *_with_length(name))
-    parts += [_OPENING.pack(*opening) for opening in table.openings]
-    return (b"".join(parts),)
+        pieces += (*_with_length(pattern), *_with_length(name))
+    pieces += [_OPENING.pack(*opening) for opening in table.openings]
+    return (b"".join(pieces),)
 
 
-def _entry_parts(entry: TableEntry) -> Iterator[bytes]:
-    queue_id, name, first_position, next_position, began, last_append, options, consumers = entry
-    encoded = name.encode()
-    flags = _HAS_BEGAN if began else 0
-    if last_append is not None:
-        flags |= _HAS_LAST_APPEND
-    if options is not None:
-        flags |= _HAS_OPTIONS
-    if consumers:
-        flags |= _HAS_CONSUMERS
-    yield _ENTRY.pack(queue_id, first_position, next_position, flags, len(encoded))
-    yield encoded
-    if began:
-        yield _BEGAN.pack(began)
-    if last_append is not None:
-        yield _LAST_APPEND.pack(*last_append)
-    if options is not None:
-        yield _OPTIONS.pack(*options)
-    if consumers:
-        yield _COUNT.pack(len(consumers))
+def _encode_entries(entries: Sequence[TableEntry]) -> bytes:
+    parts: list[bytes] = []
+    add = parts.append
+    for queue_id, name, first_position, next_position, began, last_append, options, consumers in entries:
+        encoded = name.encode()
+        flags = _HAS_BEGAN if began else 0
+        if last_append is not None:
+            flags |= _HAS_LAST_APPEND
+        if options is not None:
+            flags |= _HAS_OPTIONS
+        if consumers:
+            flags |= _HAS_CONSUMERS
+        add(_ENTRY.pack(queue_id, first_position, next_position, flags, len(encoded)))
+        add(encoded)
+        if began:
+            add(_BEGAN.pack(began))
+        if last_append is not None:
+            add(_LAST_APPEND.pack(*last_append))
+        if options is not None:
+            add(_OPTIONS.pack(*options))
+        if consumers:
+            parts += _consumer_parts(consumers)
+    return b"".join(parts)
+
+
+def _consumer_parts(consumers: Sequence[TableConsumer]) -> Iterator[bytes]:
+    yield _COUNT.pack(len(consumers))
     for consumer, (position, epoch, owner) in consumers:
         encoded = consumer.encode()
         yield _CONSUMER.pack(position, epoch, owner, len(encoded))

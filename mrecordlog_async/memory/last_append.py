@@ -52,6 +52,11 @@ def checksum_of(runs: Iterable[Run]) -> int:
     return checksum
 
 
+def checksum_of_one(payload: bytes) -> int:
+    """Return what `checksum_of` returns for a run of one record."""
+    return crc32c(payload, crc32c(len(payload).to_bytes(OFFSET_BYTES, "little")))
+
+
 def _packed_lengths(offsets: bytes) -> bytes:
     """Return the lengths between *offsets* as int32."""
     # One subtraction of long integers computes all of them: offsets ascend, so no difference borrows from the next one.

@@ -113,6 +113,12 @@ class Blocks:
             found.append(block.payload[start:stop])
         return found
 
+    def payload(self, place: int) -> bytes:
+        """Return the payload at *place*."""
+        block = self._blocks[place >> PLACE_BITS]
+        start, stop = _BOUNDS.unpack_from(block.offsets, (place & _PLACE_MASK) * OFFSET_BYTES)
+        return block.payload[start:stop]
+
     def count_within(self, places: Sequence[int], bytes_max: int) -> int:
         """Return how many of the records at *places*, the first ones, have at most *bytes_max* bytes together."""
         if len(places) * LOOSE_BYTES_MAX <= bytes_max:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import chain, count
+from itertools import chain, count, islice
 from threading import Lock
 from typing import ClassVar, NamedTuple
 
@@ -21,10 +21,12 @@ from mrecordlog_async.format.record import (
 )
 from mrecordlog_async.format.runs import Append, Many
 from mrecordlog_async.format.table import (
+    ENTRIES_PER_PIECE,
     OPENING_BYTES,
     OPENINGS_MAX,
     TABLE_HEADER_BYTES,
     Table,
+    TableEntry,
     TableOpening,
     TableRule,
     consumer_bytes,
@@ -108,11 +110,16 @@ class Queues:
             queues._add_opening(opening)
         return queues
 
-    def table(self) -> Table:
-        """Return the table that the next segment starts with."""
+    def table(self, pause: Callable[[], object] | None = None) -> Table:
+        """Return the table that the next segment starts with; call *pause* after every thousand queues."""
+        entries: list[TableEntry] = []
         with self._settling:  # the log's thread may be here while the event loop wants to free memory
-            entries = tuple([queue.table_entry() for queue in self._by_id.values()])
-        return Table(self.next_queue_id, entries, tuple(sorted(self.rules)), tuple(self.openings))
+            queues = iter(self._by_id.values())
+            while piece := [queue.table_entry() for queue in islice(queues, ENTRIES_PER_PIECE)]:
+                entries += piece
+                if pause is not None:
+                    pause()
+        return Table(self.next_queue_id, tuple(entries), tuple(sorted(self.rules)), tuple(self.openings))
 
     def get(self, name: str) -> Queue | None:
         """Return the queue called *name*, or None if it does not exist."""

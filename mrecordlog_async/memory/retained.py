@@ -175,7 +175,7 @@ class RetainedRecords(StoredTimes):
     def last_record(self) -> Record | None:
         """Return the newest retained record."""
         if self.loose:
-            return Record(self.next_position - 1, self._loose_payloads(self.loose[-1:])[0])
+            return Record(self.next_position - 1, self._newest_loose_payload())
         runs = self._open_runs or self._sealed
         if not runs:
             return None
@@ -288,6 +288,10 @@ class RetainedRecords(StoredTimes):
     def _loose_payloads(self, places: Sequence[int]) -> list[bytes]:
         assert self._blocks is not None  # only `Queues` adds places
         return self._blocks.payloads(places)
+
+    def _newest_loose_payload(self) -> bytes:
+        assert self._blocks is not None
+        return self._blocks.payload(self.loose[-1])
 
     def _loose_run(self, start: int, stop: int) -> Run:
         """Return the loose records with positions *start* … *stop* - 1, at least one."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import threading
 from collections.abc import Awaitable, Sequence
 from pathlib import Path
 
 import pytest
 
 from mrecordlog_async import MultiRecordLog
+from mrecordlog_async.engine import thread
 from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.storage.filesystem import Buffer
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
@@ -107,3 +109,16 @@ async def ends(call: Awaitable[int]) -> int | Exception:
         return await call
     except Exception as caught:
         return caught
+
+
+async def test_a_roll_with_many_queues_lets_the_loop_run(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The log's thread releases the interpreter while it makes the table and while it encodes it."""
+    released: list[str] = []
+    monkeypatch.setattr(thread, "sleep", lambda seconds: released.append(threading.current_thread().name))
+    async with MultiRecordLog.open(directory, segment_bytes=200_000) as log:
+        await asyncio.gather(*(log.create_queue(str(number)) for number in range(3_000)))
+        released.clear()
+        before = log.stats().rolls
+        while log.stats().rolls == before:
+            await log.append_record("0", None, bytes(100_000))
+        assert released == ["mrecordlog"] * 6

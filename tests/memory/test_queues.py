@@ -29,6 +29,7 @@ from mrecordlog_async.format.table import (
     decode_table,
     encode_table,
 )
+from mrecordlog_async.memory.last_append import checksum_of, checksum_of_one
 from mrecordlog_async.memory.queue import ReplayError
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import Run
@@ -219,3 +220,25 @@ def test_an_empty_log_has_a_table_of_its_header_alone() -> None:
     """The size of the table starts at what is always there."""
     assert Queues(1).table() == Table(1, ())
     assert Queues(1).table_bytes == len(b"".join(encode_table(Table(1, ())))) == TABLE_HEADER_BYTES
+
+
+def test_a_table_is_made_in_pieces() -> None:
+    """Between two of them the log's thread lets the event loop run: a piece takes a millisecond or two."""
+    queues = Queues(1)
+    for queue_id in range(1, 2_502):
+        queues.apply(0, Create(queue_id, str(queue_id)))
+    pauses: list[None] = []
+    table = queues.table(lambda: pauses.append(None))
+    assert len(pauses) == 3
+    assert table == queues.table()
+    assert [entry.id for entry in table.entries] == [*range(1, 2_502)]
+    encoded = encode_table(table, lambda: pauses.append(None))
+    assert len(pauses) == 6
+    assert encoded == encode_table(table)
+    assert decode_table(encoded[0]) == table
+
+
+@pytest.mark.parametrize("payload", [b"", b"a", bytes(70_000)])
+def test_checksum_of_one_record_is_that_of_its_run(payload: bytes) -> None:
+    """The table of a log does not depend on how the newest record is kept."""
+    assert checksum_of_one(payload) == checksum_of([Run.of(7, [payload])])
