@@ -65,15 +65,11 @@ def _observed(opened: OpenedLog, counters: Counters, progress: Progress) -> Obse
     """Return what another thread may read. It refers to no part that keeps the log from being collected."""
     queues, journal = opened.queues, opened.journal
 
-    def under_way_seconds() -> float:
-        job = progress.job
-        return perf_counter() - job[0] if job is not None else 0.0
-
     used = {
         "memory_bytes": lambda: queues.memory_bytes,
         "disk_bytes": lambda: journal.disk_bytes,
         "segments": lambda: len(journal.older) + 1,
         "queues": lambda: len(queues),
-        "under_way": under_way_seconds,
+        "under_way": lambda: progress.disk_seconds(perf_counter()),
     }
     return Observed(opened.directory.path, counters, used)

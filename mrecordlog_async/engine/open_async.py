@@ -17,6 +17,7 @@ from aiofiles.os import wrap
 
 from mrecordlog_async.engine.open import OpenedLog, OpenOptions, open_log
 from mrecordlog_async.engine.thread import LogThread
+from mrecordlog_async.engine.timed_files import timed
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.model import LastEnd, RecoveryProgress
 from mrecordlog_async.storage.directory import LogDirectory
@@ -154,6 +155,7 @@ async def open_log_async(
     """
     loop = asyncio.get_running_loop()
     thread = LogThread(loop)
+    directory = LogDirectory(timed(directory.files, thread.progress), directory.path)
     opening = _Opening(loop, on_progress)
     try:
         opened = await wrap(opening.run)(directory, options, executor=thread)

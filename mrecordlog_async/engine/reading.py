@@ -144,7 +144,7 @@ class LiveReader(RunningLog, QueueReader):
 
     @property
     def under_way_seconds(self) -> float:
-        """How long the log's thread has been at the work it does now, such as a commit; 0 if it does nothing.
+        """How long the work that the log's thread does now, such as a commit, has taken in system calls; 0 without any.
 
         A disk that hangs shows here, and not in the histograms, which count what has come back.
         """

@@ -22,31 +22,61 @@ from mrecordlog_async.errors import LogClosedError
 
 T = TypeVar("T")
 
-Job = tuple[Callable[..., Any], tuple[Any, ...], Callable[[Any, BaseException | None], object]]
+_Submitted = tuple[Callable[..., Any], tuple[Any, ...], Callable[[Any, BaseException | None], object]]
 
 
 ENDED = "the log's directory was released while its event loop did not run; open the log again"
 
 SLOW_SECONDS = 1.0
-"""A job that takes longer is worth a line of the log. `watch.py` writes it."""
+"""A job with more time than this in system calls is worth a line of the log. `watch.py` writes it."""
 
 
-class SlowJob(NamedTuple):
-    """A job that took longer than `SLOW_SECONDS`. begun: on `perf_counter`."""
+class Job(NamedTuple):
+    """A job of the thread. begun: on `perf_counter`. stood_still_before: see `Progress.stood_still_seconds`."""
 
     work: Callable[..., object]
     begun: float
+    stood_still_before: float = 0.0
+
+
+class SlowJob(NamedTuple):
+    """A job whose system calls took longer than `SLOW_SECONDS` together."""
+
+    job: Job
     seconds: float
 
 
 class Progress:
-    """What the thread does now, for the event loop to read. The thread writes `job` and appends to `slow`."""
+    """What the thread does now, for the event loop to read.
 
-    __slots__ = ("job", "slow")
+    Attributes:
+        job: The job under way, which the thread sets.
+        slow: The slow jobs that have ended. The thread appends to it.
+        call_begun: When the system call under way began; 0 without one. `timed_files` sets it.
+        called_seconds: Time of the system calls of this job that have returned.
+        stood_still_seconds: How long the event loop could not run, in all; the loop sets it. If something keeps the
+            interpreter busy, neither thread can run, and a system call that has returned looks as if it had not.
+    """
+
+    __slots__ = ("call_begun", "called_seconds", "job", "slow", "stood_still_seconds")
 
     def __init__(self) -> None:
-        self.job: tuple[float, Callable[..., object]] | None = None
+        self.job: Job | None = None
         self.slow: list[SlowJob] = []
+        self.call_begun = 0.0
+        self.called_seconds = 0.0
+        self.stood_still_seconds = 0.0
+
+    def disk_seconds(self, now: float) -> float:
+        """Return how long the job under way has spent in system calls, the one under way included; 0 without a job."""
+        job, begun = self.job, self.call_begun
+        if job is None:
+            return 0.0
+        return self.without_standstill(job, self.called_seconds + (now - begun if begun else 0.0))
+
+    def without_standstill(self, job: Job, seconds: float) -> float:
+        """Return what is left of *seconds* in system calls without those in which the event loop could not run."""
+        return max(seconds - (self.stood_still_seconds - job.stood_still_before), 0.0)
 
 
 class LogThread(Executor):
@@ -59,7 +89,7 @@ class LogThread(Executor):
         self.progress = Progress()
         self.on_job: Callable[[], object] = _nothing
         self.loop = loop
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[_Submitted | None] = SimpleQueue()
         self._ended = threading.Event()  # nothing takes jobs any more
         self._ending: Future[None] | None = None
         self._ending_begins = threading.Lock()
@@ -136,33 +166,33 @@ def _nothing() -> None:
     pass
 
 
-def _work_off(jobs: SimpleQueue[Job | None], progress: Progress, ended: threading.Event) -> None:
-    while (job := jobs.get()) is not None:
-        work, arguments, report = job
+def _work_off(jobs: SimpleQueue[_Submitted | None], progress: Progress, ended: threading.Event) -> None:
+    while (submitted := jobs.get()) is not None:
+        work, arguments, report = submitted
         result, error = None, None
-        begun = perf_counter()
-        progress.job = begun, work
+        progress.called_seconds = 0.0
+        progress.job = job = Job(work, perf_counter(), progress.stood_still_seconds)
         try:
             result = work(*arguments)
         except BaseException as caught:
             error = caught
         progress.job = None
-        if (seconds := perf_counter() - begun) > SLOW_SECONDS:
-            progress.slow.append(SlowJob(work, begun, seconds))
+        if progress.called_seconds > SLOW_SECONDS:
+            progress.slow.append(SlowJob(job, progress.called_seconds))
         with contextlib.suppress(RuntimeError):  # the event loop is closed, so nothing waits
             report(result, error)
         # An error's traceback or a batch of megabytes must not be kept until the next job.
-        del job, work, arguments, report, result, error
+        del submitted, job, work, arguments, report, result, error
     ended.set()
     _refuse_all(jobs)
 
 
-def _refuse_all(jobs: SimpleQueue[Job | None]) -> None:
+def _refuse_all(jobs: SimpleQueue[_Submitted | None]) -> None:
     """Fail the jobs that came after the end. Their callers would wait for ever."""
     with contextlib.suppress(Empty):
         while True:
-            if (job := jobs.get_nowait()) is not None:
-                _, _, report = job
+            if (submitted := jobs.get_nowait()) is not None:
+                _, _, report = submitted
                 with contextlib.suppress(RuntimeError):  # the event loop is closed, so nothing waits
                     report(None, LogClosedError(ENDED))
 

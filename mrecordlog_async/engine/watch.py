@@ -1,7 +1,11 @@
 """What the event loop sees of the log's thread: a job that does not come back, slow ones, the times of the last minute.
 
 One timer ticks while the log works, about once per second, and stops when it is idle. So a disk that hangs is reported
-while it hangs, by the loop, which does not hang with it. A batch pays for none of this but one comparison.
+while it hangs, by the loop, which does not hang with it. A batch pays for none of this but the times of its calls.
+
+The disk is blamed only for time inside system calls. Where something keeps the interpreter busy, such as a collection
+of a large heap, no thread can run, and a call that has returned looks as if it had not: then this timer is late too,
+and by so much less was the disk slow.
 """
 
 from __future__ import annotations
@@ -81,6 +85,7 @@ class Watch:
         self._directory = directory
         self._waiting = waiting
         self._timer: asyncio.TimerHandle | None = None
+        self._due = 0.0  # when the next tick is, on `perf_counter`
         self._stopped = False
         self._reported = 0.0  # when the job began that was last reported as hanging
         self._report_at = SLOW_SECONDS  # the age at which a job is reported although another was just now
@@ -91,7 +96,7 @@ class Watch:
     def arm(self) -> None:
         """Tick from now on, until nothing happens any more."""
         if self._timer is None and not self._stopped:
-            self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
+            self._tick_after(TICK_SECONDS)
 
     def stop(self) -> None:
         """Stop ticking for good."""
@@ -100,9 +105,8 @@ class Watch:
             self._timer.cancel()
 
     def under_way_seconds(self) -> float:
-        """Return how long the job under way has taken so far; 0 without one."""
-        job = self._progress.job
-        return perf_counter() - job[0] if job is not None else 0.0
+        """Return how long the job under way has been in system calls so far; 0 without one."""
+        return self._progress.disk_seconds(perf_counter())
 
     def recent(self) -> dict[str, Histogram]:
         """Return the histograms of the last minute."""
@@ -111,51 +115,54 @@ class Watch:
     def _tick(self) -> None:
         self._timer = None
         now = perf_counter()
+        self._progress.stood_still_seconds += max(now - self._due, 0.0)
         self._report_slow(now)
         self._report_hanging(now)
         age = self.under_way_seconds()
         # All of them, as each does its work.
-        busy = [age > 0, self._recent.keep(now), self._refusals.check()]
+        busy = [self._progress.job is not None, self._recent.keep(now), self._refusals.check()]
         if any(busy) and not self._stopped:
             # A job is reported when it becomes slow, not up to a tick later.
-            pause = min(max(SLOW_SECONDS - age, 0.01), TICK_SECONDS) if 0 < age < SLOW_SECONDS else TICK_SECONDS
-            self._timer = self._loop.call_later(pause, self._tick)
+            self._tick_after(
+                min(max(SLOW_SECONDS - age, 0.01), TICK_SECONDS) if 0 < age < SLOW_SECONDS else TICK_SECONDS
+            )
+
+    def _tick_after(self, seconds: float) -> None:
+        self._due = perf_counter() + seconds
+        self._timer = self._loop.call_later(seconds, self._tick)
 
     def _report_hanging(self, now: float) -> None:
-        job = self._progress.job
-        if job is None or now - job[0] < SLOW_SECONDS:
+        job, age = self._progress.job, self._progress.disk_seconds(now)
+        if job is None or age < SLOW_SECONDS or (now < self._quiet_until and age < self._report_at):
             return
-        begun, age = job[0], now - job[0]
-        if now < self._quiet_until and age < self._report_at:
-            return
-        self._reported, self._report_at, self._quiet_until = begun, age * 10, now + QUIET_SECONDS
+        self._reported, self._report_at, self._quiet_until = job.begun, age * 10, now + QUIET_SECONDS
         facts = {"event": "hanging", "directory": self._directory, "seconds": round(age, 3)}
         logger.warning(
             "%s: the disk does not respond: %s has been under way for %.1f s (records waiting: %d); look at the disk "
             "and at the kernel's log",
             self._directory,
-            name_of(job[1]),
+            name_of(job.work),
             age,
             self._waiting(),
             extra={"facts": facts},
         )
 
     def _report_slow(self, now: float) -> None:
-        slow, self._progress.slow = self._progress.slow, []
-        if not slow:
-            return
-        hung = any(job.begun == self._reported for job in slow)
-        if not hung and now < self._quiet_until:
+        ended, self._progress.slow = self._progress.slow, []
+        hung = any(job.begun == self._reported for job, _ in ended)
+        slow = [SlowJob(job, self._progress.without_standstill(job, seconds)) for job, seconds in ended]
+        longest = max(slow, key=lambda each: each.seconds, default=None)
+        if longest is None or (not hung and (now < self._quiet_until or longest.seconds <= SLOW_SECONDS)):
             return
         self._report_at, self._quiet_until = SLOW_SECONDS * 10, now + QUIET_SECONDS
-        longest: SlowJob = max(slow, key=lambda job: job.seconds)
         facts = {"event": "slow", "directory": self._directory, "seconds": round(longest.seconds, 3)}
         logger.warning(
-            "%s: the disk is slow: %s took %.1f s%s",
+            "%s: the disk is slow: %s took %.1f s%s; if it stays slow, the next report comes in %.0f s",
             self._directory,
-            name_of(longest.work),
+            name_of(longest.job.work),
             longest.seconds,
             "; it responds again" if hung else "",
+            QUIET_SECONDS,
             extra={"facts": facts},
         )
 

@@ -12,7 +12,8 @@ import pytest
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.engine import watch as watching
 from mrecordlog_async.engine.refusals import Refusals
-from mrecordlog_async.engine.thread import Progress, SlowJob
+from mrecordlog_async.engine.thread import Job, LogThread, Progress, SlowJob
+from mrecordlog_async.engine.timed_files import timed
 from mrecordlog_async.engine.watch import Recent, Watch
 from mrecordlog_async.metrics import Counters
 from tests.cached_files import HangingDisk
@@ -77,9 +78,22 @@ class Clocked:
         self.now = 1_000.0
         monkeypatch.setattr(watching, "perf_counter", lambda: self.now)
 
-    def tick(self) -> None:
+    def tick(self, late: float = 0.0) -> None:
+        """Tick now; *late*: by so much after the time that was set."""
+        self.watch._due = self.now - late
         self.watch._tick()
         self.watch.stop()
+
+    def begin(self) -> Job:
+        """Have the thread begin a job, and a system call in it at once."""
+        job = self.progress.job = Job(commit, self.now, self.progress.stood_still_seconds)
+        self.progress.call_begun, self.progress.called_seconds = self.now, 0.0
+        return job
+
+    def end(self, job: Job, seconds: float) -> None:
+        """Have the thread end a job whose system calls took so long."""
+        self.progress.job, self.progress.call_begun = None, 0.0
+        self.progress.slow.append(SlowJob(job, seconds))
 
 
 def commit() -> None:
@@ -91,7 +105,7 @@ async def test_a_long_hang_is_reported_at_ten_times_its_age(
 ) -> None:
     """Not every second: after 1, 10 and 100 seconds."""
     clocked = Clocked(monkeypatch)
-    clocked.progress.job = (clocked.now, commit)
+    clocked.begin()
     ages = []
     for _ in range(101):
         clocked.now += 1.0
@@ -108,11 +122,98 @@ async def test_a_disk_that_is_slow_for_long_is_reported_once_a_minute(
     """A line for each of its commits would bury everything else."""
     clocked = Clocked(monkeypatch)
     for _ in range(100):
-        clocked.progress.slow.append(SlowJob(commit, clocked.now, 1.2))
+        job = clocked.begin()
         clocked.now += 1.2
+        clocked.end(job, 1.2)
         clocked.tick()
     assert len(caplog.records) == 2
-    assert all("a commit took 1.2 s" in record.getMessage() for record in caplog.records)
+    expected = "/wal: the disk is slow: a commit took 1.2 s; if it stays slow, the next report comes in 60 s"
+    assert [record.getMessage() for record in caplog.records] == [expected] * 2
+
+
+async def test_a_disk_that_hung_and_stays_slow_is_not_called_well(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last line of a minute in which every commit took three seconds says when the next one comes."""
+    clocked = Clocked(monkeypatch)
+    for _ in range(5):
+        job = clocked.begin()
+        for _ in range(3):
+            clocked.now += 1.0
+            clocked.tick()
+        clocked.end(job, 3.0)
+        clocked.tick()
+    assert [record.getMessage() for record in caplog.records] == [
+        "/wal: the disk does not respond: a commit has been under way for 1.0 s (records waiting: 0); look at the disk "
+        "and at the kernel's log",
+        "/wal: the disk is slow: a commit took 3.0 s; it responds again; if it stays slow, the next report comes in "
+        "60 s",
+    ]
+
+
+async def test_the_disk_is_not_blamed_for_work_of_the_log_itself(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that makes the table of a million queues, or waits for the interpreter, is in no system call."""
+    clocked = Clocked(monkeypatch)
+    clocked.begin()
+    clocked.progress.call_begun = 0.0
+    clocked.progress.called_seconds = 0.4
+    for _ in range(30):
+        clocked.now += 1.0
+        clocked.tick()
+        assert clocked.watch.under_way_seconds() == 0.4
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("hog", [1.1, 1.9, 5.0, 60.0])
+@pytest.mark.parametrize("since_tick", [0.01, 0.5, 0.99])
+async def test_the_disk_is_not_blamed_while_nothing_can_run(
+    hog: float, since_tick: float, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A collection of a large heap stops all threads: a sync that takes a millisecond returns when it is over."""
+    clocked = Clocked(monkeypatch)
+    due = clocked.now + watching.TICK_SECONDS
+    clocked.now += since_tick
+    job = clocked.begin()
+    clocked.now += hog
+    clocked.tick(late=max(clocked.now - due, 0.0))  # before the thread runs again
+    clocked.end(job, hog)
+    clocked.now += 1.0
+    clocked.tick()
+    assert not caplog.records
+
+
+async def test_only_time_in_system_calls_is_counted() -> None:
+    """Of a job of the log's thread: that of each call, also of one that fails, and of the one under way."""
+    worker = LogThread(asyncio.get_running_loop())
+    disk = HangingDisk()
+    files, progress = timed(disk, worker.progress), worker.progress
+    handle = await worker.call(files.open_directory, "/")
+    assert progress.disk_seconds(perf_counter()) == 0
+
+    def work() -> tuple[float, float]:
+        begun = perf_counter()
+        while perf_counter() - begun < 0.02:
+            assert not progress.called_seconds
+        with pytest.raises(FileNotFoundError):
+            files.open("/does/not/exist", write=False)
+        called = progress.called_seconds
+        assert not progress.call_begun
+        files.sync(handle)
+        return called, perf_counter() - begun
+
+    disk.goes_on.clear()
+    job = worker.call(work)
+    await asyncio.to_thread(disk.waits.wait)
+    before, now = perf_counter(), progress.disk_seconds(perf_counter())
+    assert 0 < now < before
+    assert progress.disk_seconds(before + 7) >= 7
+    disk.goes_on.set()
+    called, whole = await job
+    assert 0 < called < progress.called_seconds <= whole - 0.02
+    await worker.call(files.close, handle)
+    worker.shutdown(wait=False)
 
 
 def recent_p50(recent: Recent, now: float) -> float:
