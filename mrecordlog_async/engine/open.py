@@ -76,8 +76,11 @@ class OpenOptions:
 class OpenedLog:
     """A log that is ready to write. `close` closes every file, and the lock last.
 
-    noted: what was noted of earlier ends. ids_from: the lowest id or epoch that this opening may draw. was_closed: it is
-    new, or its last writer closed it.
+    Attributes:
+        noted: what was noted of earlier ends.
+        ids_from: the lowest id or epoch that this opening may draw.
+        was_closed: it is new, or its last writer closed it.
+        aging: of each queue with a `max_age`, the next position.
     """
 
     directory: LockedDirectory
@@ -85,9 +88,10 @@ class OpenedLog:
     journal: Journal
     queues: Queues
     report: RecoveryReport
-    noted: EndNote = field(default_factory=EndNote)
-    ids_from: int = 0
-    was_closed: bool = True
+    noted: EndNote
+    ids_from: int
+    was_closed: bool
+    aging: dict[int, int]
 
     def close(self) -> None:
         """Close every file, then release the lock."""
@@ -137,9 +141,9 @@ def open_log(directory: LogDirectory, options: OpenOptions, on_progress: Progres
         if recovered.noted != EndNote(report.unclosed_ends):
             # What this opening reports, a later one must not report again.
             locked.note_end(EndNote(report.unclosed_ends))
-        return OpenedLog(
-            locked, recovered.log_id, journal, recovered.queues, report, recovered.noted, ids_from, was_closed
-        )
+        aging = recovered.queues.aging_from()  # here: for a million queues, it takes a third of a second
+        ends = (recovered.noted, ids_from, was_closed)
+        return OpenedLog(locked, recovered.log_id, journal, recovered.queues, report, *ends, aging)
 
 
 def _lock(directory: LogDirectory, create: bool) -> LockedDirectory:

@@ -4,7 +4,9 @@
    append does not touch it: what is appended to an empty queue is not too old before *max_age* has passed.
 2. A pass takes the entries that are due, finds the records that are too old, and truncates these queues in one batch.
    Then each entry returns with the time of the oldest record that is left.
-3. A queue is truncated at most once per max(1 s, max_age / 100), and passes are a second apart.
+3. A queue is truncated at most once per max(1 s, max_age / 100), and passes are a second apart. A pass looks at up to a
+   thousand queues, which takes 3 ms of the event loop; where more are due, the next one follows at once.
+4. A queue is forgotten when it is deleted, or its `max_age` is taken away.
 
 Consumers do not hold this truncate back: `max_age` says how long records wait for them at most.
 """
@@ -13,9 +15,10 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections import deque
 from collections.abc import Callable
 from functools import partial
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from mrecordlog_async.engine.age_clock import AgeClock
 from mrecordlog_async.engine.commands import Command, TruncateQueue
@@ -32,7 +35,10 @@ SLEEP_SECONDS_MAX = 60.0
 """The timer does not run while the machine sleeps, so it never waits longer. A look that finds nothing costs 1 µs."""
 
 QUEUES_PER_PASS = 1_000
-"""A pass over more queues continues once these are truncated."""
+"""A pass looks at no more queues. If more are due, the next pass begins once the truncates of this one are stored."""
+
+HEAP_SLACK = 64
+"""The heap is made again once more than half of its entries, and this many, no longer count."""
 
 
 class Retention:
@@ -44,8 +50,13 @@ class Retention:
         clock: AgeClock,
         counters: Counters,
         submit: Callable[[Command], None],
+        opened_next: dict[int, int],
     ) -> None:
-        """*submit* hands a command to the writer."""
+        """*submit* hands a command to the writer.
+
+        *opened_next*: the next positions of the queues that had a `max_age` when the log was opened, by id. The records
+        before them were stored before the log was opened.
+        """
         self._counters = counters
         self._queues = queues
         self._clock = clock
@@ -57,17 +68,15 @@ class Retention:
         self._unfinished = 0  # truncates that are being stored
         self._has_more = False  # the last pass left queues out
         self._running = False
-        # A queue that was opened with records: those before this position were stored before the log was opened.
-        self._opened_next = {queue_id: queue.next_position for queue_id, queue in self._aging()}
+        self._opened_next = opened_next
         # Of each queue, when it was first seen with a `max_age`: the records before this position were stored by then.
         self._seen: dict[int, tuple[int, int]] = {}
-        self._take_new()
+        queues.stopped_aging = deque()
 
     def start(self) -> None:
         """Begin: look at once, then whenever something can be too old. A log without `max_age` has no timer."""
         self._running = True
-        if self._due:
-            self._arm(0.0)
+        self.queue_configured()
 
     def stop(self) -> None:
         """End: nothing is removed any more."""
@@ -77,8 +86,8 @@ class Retention:
             self._timer = None
 
     def queue_configured(self) -> None:
-        """Note that queues may have another `max_age`: look again soon."""
-        if self._running and self._queues.newly_aging:
+        """Look again soon if queues have another `max_age`, or none any more."""
+        if self._running and (self._queues.newly_aging or self._queues.stopped_aging):
             self._arm(0.0)
 
     def run(self) -> int:
@@ -86,17 +95,23 @@ class Retention:
 
         Does nothing while those of the last pass are being stored.
         """
-        self._take_new()
         now = self._clock.now()
+        self._take_stopped()
+        self._take_new(now)
         if self._unfinished:
             return 0
         done = 0
-        while self._heap and self._heap[0][0] <= now and done < QUEUES_PER_PASS:
+        for _ in range(QUEUES_PER_PASS):
+            if not self._is_due(now):
+                break
             due, queue_id = heappop(self._heap)
             if self._due.get(queue_id) == due:
                 del self._due[queue_id]
                 done += self._expire(queue_id, now)
         return done
+
+    def _is_due(self, now: int) -> bool:
+        return bool(self._heap) and self._heap[0][0] <= now
 
     # One queue.
 
@@ -104,10 +119,8 @@ class Retention:
         """Truncate a queue if it has records that are too old; enter its next time. Return whether it has."""
         queue = self._queues.by_id(queue_id)
         age = _max_age(queue)
-        if queue is None or age is None:  # deleted, or configured otherwise
-            self._opened_next.pop(queue_id, None)
-            self._seen.pop(queue_id, None)
-            return False
+        if queue is None or age is None:
+            return False  # it is about to be forgotten
         oldest, next_due = queue.first_position, now + age
         seen_next, seen_at = self._seen.get(queue_id, (0, 0))
         for start, stop, tick in queue.tick_spans():
@@ -144,8 +157,8 @@ class Retention:
             self._has_more = False
             self._arm(0.0)
         if future.cancelled() or future.exception() is not None:
-            # Deleted meanwhile, closed or full: a later pass tries again.
-            self._enter(queue_id, min(again, self._due.get(queue_id, again)))
+            if _max_age(self._queues.by_id(queue_id)) is not None:  # closed or full: a later pass tries again
+                self._enter(queue_id, min(again, self._due.get(queue_id, again)))
             return
         dropped = future.result()
         assert isinstance(dropped, int)
@@ -155,7 +168,11 @@ class Retention:
 
     def look(self) -> None:
         """Make a pass, and set the timer for the next one."""
-        if self.run() >= QUEUES_PER_PASS:
+        self.run()
+        if self._queues.newly_aging or self._queues.stopped_aging or self._is_due(self._clock.now()):
+            if not self._unfinished:
+                self._arm(0.0)
+                return
             self._has_more = True  # the last of these truncates continues
         if not self._due:
             return
@@ -167,20 +184,37 @@ class Retention:
             self._timer.cancel()
         self._timer = self._loop.call_later(seconds, _look, weakref.ref(self))
 
-    def _aging(self) -> list[tuple[int, Queue]]:
-        found = ((queue_id, self._queues.by_id(queue_id)) for queue_id in self._queues.newly_aging)
-        return [(queue_id, queue) for queue_id, queue in found if queue is not None]
+    def _take_new(self, now: int) -> None:
+        """Enter queues that were given a `max_age`, a pass's worth of them: they are looked at first."""
+        new = self._queues.newly_aging
+        for _ in range(min(len(new), QUEUES_PER_PASS)):
+            queue_id = new.pop()
+            queue = self._queues.by_id(queue_id)
+            if queue is not None:
+                self._seen.setdefault(queue_id, (queue.next_position, now))
+                self._enter(queue_id, 0)
 
-    def _take_new(self) -> None:
-        """Enter the queues that were given a `max_age`: they are looked at in this pass."""
-        for queue_id, queue in self._aging():
-            self._seen.setdefault(queue_id, (queue.next_position, self._clock.now()))
-            self._enter(queue_id, 0)
-        self._queues.newly_aging.clear()
+    def _take_stopped(self) -> None:
+        """Forget queues that were deleted, or have no `max_age` any more, up to a pass's worth of them."""
+        stopped = self._queues.stopped_aging
+        assert stopped is not None, "it was made for this object"
+        for _ in range(min(len(stopped), QUEUES_PER_PASS)):
+            queue_id = stopped.popleft()
+            if _max_age(self._queues.by_id(queue_id)) is None:  # it was not given one again meanwhile
+                self._due.pop(queue_id, None)
+                self._seen.pop(queue_id, None)
+                self._opened_next.pop(queue_id, None)
+        self._drop_old_entries()
 
     def _enter(self, queue_id: int, due: int) -> None:
         self._due[queue_id] = due
         heappush(self._heap, (due, queue_id))
+        self._drop_old_entries()
+
+    def _drop_old_entries(self) -> None:
+        if len(self._heap) > 2 * len(self._due) + HEAP_SLACK:
+            self._heap = [(due, queue_id) for queue_id, due in self._due.items()]
+            heapify(self._heap)
 
 
 def _look(retention: weakref.ref[Retention]) -> None:

@@ -118,7 +118,9 @@ class RunningLog:
         thread.on_job = self._disk_watch.arm
         self._retention: Retention | None = None
         if retention:
-            self._retention = Retention(opened.queues, AgeClock(), self._counters, self._admission.add_control)
+            self._retention = Retention(
+                opened.queues, AgeClock(), self._counters, self._admission.add_control, opened.aging
+            )
             self._retention.start()
         _open_logs.add(self)
         self._unclosed = weakref.finalize(self, _give_back_unclosed, opened, thread)
@@ -257,10 +259,10 @@ class RunningLog:
         self._changes.wake_all()
 
     def _on_applied(self, queue_ids: Iterable[int]) -> None:
-        """Wake who waits for these queues; have retention look at queues that were just given a `max_age`."""
+        """Wake who waits for these queues; have retention look if a `max_age` was given or taken away."""
         self._changes.wake(queue_ids)
         # Not by the call that gave it: that may have been cancelled.
-        if self._queues.newly_aging and self._retention is not None:
+        if self._retention is not None and (self._queues.newly_aging or self._queues.stopped_aging):
             self._retention.queue_configured()
 
     def _stop_retention(self) -> None:

@@ -131,7 +131,7 @@ class LogThread(Executor):
         self._put((work, () if kwargs else args, report))
         return future
 
-    def _put(self, job: Job) -> None:
+    def _put(self, job: _Submitted) -> None:
         self._jobs.put(job)
         if self._ended.is_set():  # after the put: either the thread refuses it or this does
             _refuse_all(self._jobs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import chain, count, islice
 from threading import Lock
@@ -87,6 +88,7 @@ class Queues:
         self.last_batch = 0  # the last batch that was applied by an open log
         self.limited: set[str] = set()  # names of the queues whose options limit appends
         self.newly_aging: set[int] = set()  # queues that were given a `max_age` since retention last looked
+        self.stopped_aging: deque[int] | None = None  # queues that lost it since, or were deleted; if retention is on
         self.consumer_count = 0
         self.skipped: dict[tuple[int, str], int] = {}  # records that a consumer missed, by queue id and name
         self._by_name: dict[str, Queue] = {}
@@ -316,6 +318,8 @@ class Queues:
 
     def _set_options(self, record: Options) -> None:
         queue = self._known(record.id)
+        if queue.options is not None and queue.options.max_age_ns and not record.values.max_age_ns:
+            self._stop_aging(queue)
         queue.options = record.values if record.values != DEFAULT_OPTIONS else None
         if record.values.limits_appends():
             self.limited.add(queue.name)
@@ -323,6 +327,15 @@ class Queues:
             self.limited.discard(queue.name)
         if record.values.max_age_ns:
             self.newly_aging.add(queue.id)
+
+    def aging_from(self) -> dict[int, int]:
+        """Return the next position of each queue that was given a `max_age` since retention last looked, by its id."""
+        return {queue_id: self._by_id[queue_id].next_position for queue_id in self.newly_aging}
+
+    def _stop_aging(self, queue: Queue) -> None:
+        self.newly_aging.discard(queue.id)
+        if self.stopped_aging is not None:
+            self.stopped_aging.append(queue.id)
 
     def _charge_consumers(self, names: Collection[str], sign: int) -> None:
         """Add consumers to the sums, or with *sign* -1 take them off."""
@@ -388,6 +401,8 @@ class Queues:
         for name in queue.consumers:
             self.skipped.pop((queue.id, name), None)
         self.limited.discard(queue.name)
+        if queue.options is not None and queue.options.max_age_ns:
+            self._stop_aging(queue)
         del self._by_id[queue.id]
         del self._by_name[queue.name]
         self._remember(queue)

@@ -296,6 +296,129 @@ async def test_another_age_counts_at_once(directory: Path, clocks: Clocks) -> No
         assert await expire(log) == 0
 
 
+def entries(log: MultiRecordLog) -> int:
+    """Return how many entries retention keeps, in the largest of its collections."""
+    kept, queues = log._retention, log._queues
+    assert kept is not None
+    stopped = queues.stopped_aging
+    assert stopped is not None
+    sizes = (kept._due, kept._seen, kept._heap, kept._opened_next, queues.newly_aging, stopped)
+    return max(len(each) for each in sizes)
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+async def test_a_deleted_queue_is_forgotten(directory: Path, clocks: Clocks, reopened: bool) -> None:
+    """At once, not when its age is over: queues that live for a minute with an age of 30 days would fill the memory."""
+    names = [str(number) for number in range(300)]
+    async with opened(directory, queues={"kept": QueueOptions(max_age=AGE)}) as log:
+        await log.append("kept", b"")
+        for name in names:
+            await log.create_queue(name, options=QueueOptions(max_age=30 * 86_400.0))
+        await asyncio.gather(*(log.append(name, b"") for name in names))
+        if not reopened:
+            await expire(log)
+            assert entries(log) > 300
+            await asyncio.gather(*map(log.delete_queue, names))
+            await expire(log)
+            assert entries(log) <= retention_module.HEAP_SLACK + 3
+    async with opened(directory) as log:
+        if reopened:
+            await expire(log)
+            await asyncio.gather(*map(log.delete_queue, names))
+            await expire(log)
+            assert entries(log) <= retention_module.HEAP_SLACK + 3
+        clocks.pass_by(AGE + 1)
+        assert await expire(log) == 1
+        assert positions(log, "kept") == []
+
+
+async def test_a_queue_whose_age_changes_often_has_one_entry(directory: Path, clocks: Clocks) -> None:
+    """Whatever is configured, and also when the age is taken away in the end."""
+    async with opened(directory) as log:
+        await log.create_queue("q")
+        await log.append("q", b"")
+        for number in range(300):
+            await log.configure_queue("q", QueueOptions(max_age=1_000.0 + number))
+            await expire(log)
+        assert entries(log) <= retention_module.HEAP_SLACK + 3
+        await log.configure_queue("q", QueueOptions())
+        await expire(log)
+        assert log._retention is not None
+        assert not log._retention._due
+        assert not log._retention._seen
+
+
+async def test_an_age_that_is_taken_away_and_given_again_counts(directory: Path, clocks: Clocks) -> None:
+    """Also if retention looks only after both, or forgets others first."""
+    async with opened(directory, queues={"q": QueueOptions(max_age=AGE)}) as log:
+        await log.append("q", b"")
+        await expire(log)
+        with patch.object(retention_module, "QUEUES_PER_PASS", 1):
+            await log.create_queue("other", options=QueueOptions(max_age=AGE))
+            await log.delete_queue("other")
+            await log.configure_queue("q", QueueOptions())
+            await log.configure_queue("q", QueueOptions(max_age=AGE))
+            clocks.pass_by(AGE + 1)
+            passes = [await expire(log) for _ in range(4)]
+        assert sum(passes) == 1
+        assert positions(log) == []
+
+
+async def test_a_log_without_retention_keeps_nothing_of_deleted_queues(directory: Path) -> None:
+    """The command line opens logs so, and readers have no retention either."""
+    async with MultiRecordLog.open(directory, retention=False) as log:
+        for number in range(20):
+            await log.create_queue("q", options=QueueOptions(max_age=AGE + number))
+            await log.delete_queue("q")
+        assert not log._queues.newly_aging
+        assert log._queues.stopped_aging is None
+
+
+async def test_a_truncate_that_a_delete_overtook_leaves_nothing(directory: Path, clocks: Clocks) -> None:
+    """The queue is deleted while the truncate of its old records waits."""
+    async with opened(directory, queues={"q": QueueOptions(max_age=AGE)}) as log:
+        await log.append("q", b"")
+        clocks.pass_by(AGE + 1)
+        deleted = asyncio.ensure_future(log.delete_queue("q"))
+        await asyncio.sleep(0)
+        assert await expire(log) == 1
+        await deleted
+        await expire(log)
+        assert log._retention is not None
+        assert not log._retention._due
+        assert not log._retention._seen
+
+
+async def test_many_queues_are_looked_at_in_steps(directory: Path, clocks: Clocks) -> None:
+    """Opening a log with a million of them, or configuring them, must not stop the event loop for a second."""
+    names = [str(number) for number in range(50)]
+    async with opened(directory, queues=dict.fromkeys(names, QueueOptions(max_age=AGE))) as log:
+        for name in names:
+            await log.append(name, b"")
+    looks: list[int] = []
+    armed: list[float] = []
+    expire_one = retention_module.Retention._expire
+
+    def _expire(self: retention_module.Retention, queue_id: int, now: int) -> bool:
+        looks.append(queue_id)
+        return expire_one(self, queue_id, now)
+
+    with (
+        patch.object(retention_module.Retention, "_arm", lambda self, seconds: armed.append(seconds)),
+        patch.object(retention_module.Retention, "_expire", _expire),
+        patch.object(retention_module, "QUEUES_PER_PASS", 20),
+    ):
+        async with MultiRecordLog.open(directory) as log:
+            assert log._retention is not None
+            assert armed == [0.0]
+            assert not looks
+            for looked_at, again in ((20, 0.0), (40, 0.0), (50, AGE + 0.1)):
+                log._retention.look()
+                assert len(looks) == looked_at
+                assert armed[-1] == pytest.approx(again)
+            assert sorted(looks) == sorted(queue.id for queue in log._queues)
+
+
 async def test_retention_passes_a_consumer(directory: Path, clocks: Clocks) -> None:
     """`max_age` says how long records wait at most; the consumer goes on with what is left and knows what it missed."""
     async with opened(directory) as log:
