@@ -109,7 +109,9 @@ class StoredTimes:
             self._reset_ticks()
         elif self._ticks is not None:
             held = self._ticks.memory_bytes
-            self._ticks.drop_before(self.first_position)
+            # From the first record on, not from first_position: an entry without a record must not be found.
+            first = self.first_record()
+            self._ticks.drop_before(self.first_position if first is None else first)
             self.memory_bytes += self._ticks.memory_bytes - held
 
     def _reset_ticks(self) -> None:

@@ -141,6 +141,25 @@ def test_a_queue_with_one_time_needs_no_index() -> None:
     assert queue.memory_bytes < without
 
 
+@pytest.mark.parametrize("cut_at", [2, 3, 5])
+def test_a_time_whose_records_are_truncated_is_not_found(cut_at: int) -> None:
+    """Not even at positions that were never taken, before the first record that is left, and after the clock went back.
+
+    Searches take the first entry with a time that is late enough, so none may be left without a record.
+    """
+    queues = Queues(1)
+    queues.apply(0, Create(1, "q"))
+    for tick, first, records in ((1_051, 1, 2), (1_040, 7, 43), (1_050, 50, 1)):
+        queues.apply(0, Append(1, Run.of(first, [b"x"] * records)), tick)
+    queues.apply(0, Truncate(1, cut_at))
+    queue = queues.by_id(1)
+    assert queue is not None
+    assert queue.position_at(1_050) == 50
+    assert queue.position_at(1_051) == 51
+    assert [tick for _, _, tick in queue.tick_spans()] == [1_040, 1_050]
+    _check(queue, dict.fromkeys(range(7, 50), 1_040) | {50: 1_050})
+
+
 @pytest.mark.parametrize("back_at", [None, 3_000])
 def test_an_index_stays_short_while_its_queue_is_truncated(back_at: int | None) -> None:
     """Entries before the first record are dropped, and searches find the same with the clock going back once."""
