@@ -8,6 +8,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from copy import deepcopy
 from dataclasses import dataclass, field
+from math import inf
 from typing import NamedTuple
 
 
@@ -15,8 +16,8 @@ def _doubling(first: float, steps: int) -> tuple[float, ...]:
     return tuple(first * 2**step for step in range(steps))
 
 
-SECONDS_BOUNDS = _doubling(50e-6, 16)
-"""Upper bounds for durations: 50 µs, doubling to 1.6 s."""
+SECONDS_BOUNDS = _doubling(50e-6, 21)
+"""Upper bounds for durations: 50 µs, doubling to 52 s. A disk that takes 3 s must not look like one that takes 30 s."""
 COUNT_BOUNDS = _doubling(1, 18)
 BYTES_BOUNDS = _doubling(256, 20)
 
@@ -64,7 +65,7 @@ class Histogram:
             fraction: Which quantile, from 0 to 1: 0.99 for the value that 99 % do not exceed.
 
         Returns:
-            The upper bound of its bucket, twice the last bound if it is above that, or 0 if nothing was observed.
+            The upper bound of its bucket, infinity if it is above the last bound, or 0 if nothing was observed.
         """
         wanted = fraction * self.count
         if not wanted:
@@ -74,7 +75,7 @@ class Histogram:
             seen += count
             if seen >= wanted:
                 return bound
-        return self.bounds[-1] * 2
+        return inf
 
 
 def _seconds() -> Histogram:

@@ -21,8 +21,8 @@ class Service:
     disk: tuple[int, int]
     pending: tuple[int, int]
     segments: int
-    commit_p50: float
-    commit_p99: float
+    commit_p50: float | None  # None: above the last bound of the histogram
+    commit_p99: float | None
     uptime: float = 0.0
     policy: str = ""
     failure: str | None = None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from mrecordlog_async.cli.output import columns, printable, size
 from mrecordlog_async.cli.top_samples import ORDERS, Behind, History, Line, Service
+from mrecordlog_async.metrics import SECONDS_BOUNDS
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -196,7 +197,11 @@ def _behind(behind: Behind | None) -> str:
     return f"{name if len(name) <= CONSUMER_WIDTH else name[: CONSUMER_WIDTH - 1] + '…'} {behind.records:,}"
 
 
-def _time(seconds: float) -> str:
+def _time(seconds: float | None) -> str:
+    if seconds is None:
+        return f"> {SECONDS_BOUNDS[-1]:.0f} s"
+    if seconds >= 1:
+        return f"{seconds:.1f} s"
     return f"{seconds * 1e3:.1f} ms" if seconds >= 0.001 else f"{seconds * 1e6:.0f} µs"
 
 

@@ -266,16 +266,16 @@ class TimesResponse(Response, frozen=True):
     Attributes:
         count: How many were measured.
         sum: Their sum.
-        p50: Upper bound of the histogram bucket that holds the median.
+        p50: Upper bound of the histogram bucket that holds the median; null if it is above the last bound, 52 s.
         p90: Same for the 90 % quantile.
         p99: Same for the 99 % quantile.
     """
 
     count: int = 0
     sum: float = 0.0
-    p50: float = 0.0
-    p90: float = 0.0
-    p99: float = 0.0
+    p50: float | None = 0.0
+    p90: float | None = 0.0
+    p99: float | None = 0.0
 
 
 class RecentTimesResponse(Response, frozen=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from math import isinf
 
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.metrics import Histogram, SegmentPin
@@ -83,4 +84,5 @@ def _policy(log: MultiRecordLog) -> str:
 
 
 def _times(histogram: Histogram) -> TimesResponse:
-    return TimesResponse(histogram.count, histogram.sum, *map(histogram.quantile, (0.5, 0.9, 0.99)))
+    quantiles = map(histogram.quantile, (0.5, 0.9, 0.99))
+    return TimesResponse(histogram.count, histogram.sum, *(None if isinf(one) else one for one in quantiles))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import termios
 from contextlib import suppress
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
@@ -67,6 +68,25 @@ def test_the_picture_shows_names_as_they_are() -> None:
     assert "memory  ████████████░░░░░░░░░░░░ 50 B of 100 B" in shown
     assert "here  open  3 segments  commit p50 400 µs, p99 6.4 ms" in shown
     assert "2 queues  310 B  in 10/s  out 2/s" in shown
+
+
+@pytest.mark.parametrize(
+    ("p50", "p99", "shown"),
+    [
+        (0.0002, 0.0512, "commit p50 200 µs, p99 51.2 ms"),
+        (3.2768, 52.4288, "commit p50 3.3 s, p99 52.4 s"),
+        (26.2144, None, "commit p50 26.2 s, p99 > 52 s"),
+        (None, None, "commit p50 > 52 s, p99 > 52 s"),
+    ],
+)
+def test_times_of_a_slow_disk_are_shown_as_far_as_they_are_known(
+    p50: float | None, p99: float | None, shown: str
+) -> None:
+    """Seconds are seconds, and a time above the last bound of the histogram is said to be just that."""
+    history = History("here")
+    history.add(Sample("here", 1.0, [], replace(SERVICE, commit_p50=p50, commit_p99=p99)))
+    assert shown in "\n".join(drawn([history]))
+    assert history.facts()["commit_seconds"] == {"p50": p50, "p99": p99}
 
 
 def test_a_narrow_terminal_shows_fewer_columns_and_whole_numbers() -> None:

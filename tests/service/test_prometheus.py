@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -251,3 +252,22 @@ async def test_consumers_beyond_the_limit_are_counted(directory: Path) -> None:
         text = (await served.call("GET", "/metrics")).body.decode()
         assert text.count("mrecordlog_consumer_waiting_records{") == 1
         assert "mrecordlog_consumers_without_series 2.0" in text
+
+
+async def test_times_of_a_slow_disk_are_told_apart(directory: Path) -> None:
+    """3 s and 30 s are in buckets of their own; what is above the last bound is null in /v1/stats, never a number."""
+    async with serving(directory) as served:
+        counters = served.log._counters
+        for seconds in [3.0] * 60 + [30.0] * 38 + [61.0] * 2:
+            counters.commit_seconds.observe(seconds)
+        found = await scrape(served)
+        stats = json.loads((await served.call("GET", "/v1/stats")).body)["commit_seconds"]
+    buckets = {name: value for name, value in found.items() if name.startswith("commit_seconds_bucket")}
+    assert [buckets[f"commit_seconds_bucket {bound}"] for bound in ("1.6384", "3.2768", "26.2144", "52.4288")] == [
+        0,
+        60,
+        60,
+        98,
+    ]
+    assert buckets["commit_seconds_bucket +Inf"] == 100
+    assert {name: stats[name] for name in ("p50", "p90", "p99")} == {"p50": 3.2768, "p90": 52.4288, "p99": None}

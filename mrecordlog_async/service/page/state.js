@@ -66,8 +66,9 @@ function showTotals(stats) {
   $("bytes-total").textContent = `${bytes(stats.counters.appended_bytes)} since it was opened`;
   $("commits-total").textContent = `${short(stats.counters.commits)} since it was opened`;
   const times = (stats.last_minute || stats).commit_seconds;
-  $("commit-p50").textContent = times.count ? time(times.p50) : "–";
-  $("commit-p99").textContent = times.count ? `1 % take longer than ${time(times.p99)}` : "";
+  // null: above the last bound of the histogram.
+  $("commit-p50").textContent = !times.count ? "–" : times.p50 === null ? "> 52 s" : time(times.p50);
+  $("commit-p99").textContent = times.count ? `1 % take longer than ${times.p99 === null ? "52 s" : time(times.p99)}` : "";
   const usage = stats.usage;
   showUse("memory", usage.memory_bytes, usage.memory_limit_bytes);
   showUse("disk", usage.disk_bytes, usage.disk_limit_bytes);
