@@ -158,7 +158,7 @@ class LogThread(Executor):
 
 
 def let_others_run() -> None:
-    """Release the interpreter for whoever waits for it: otherwise the event loop waits 5 ms each time it wakes up."""
+    """Release the interpreter if another thread waits for it: otherwise the event loop waits 5 ms at each wake-up."""
     sleep(0)
 
 

@@ -276,8 +276,8 @@ class Queues:
     def _settle_block(self, number: int) -> Iterator[int]:
         """Settle one queue after the other that has loose records in a block; yield how many it had.
 
-        All loose records of these queues, since one long run costs less than many short ones. Whoever stops before the
-        end goes on with the same block the next time.
+        All loose records of these queues, since one long run costs less than many short ones. A caller that stops
+        before the end continues with the same block the next time.
         """
         block = self.blocks.get(number)
         for queue_id in dict.fromkeys(block.ids) if block is not None else ():

@@ -255,7 +255,7 @@ async def test_consumers_beyond_the_limit_are_counted(directory: Path) -> None:
 
 
 async def test_times_of_a_slow_disk_are_told_apart(directory: Path) -> None:
-    """3 s and 30 s are in buckets of their own; what is above the last bound is null in /v1/stats, never a number."""
+    """3 s and 30 s are in separate buckets; what is above the last bound is null in /v1/stats, never a number."""
     async with serving(directory) as served:
         counters = served.log._counters
         for seconds in [3.0] * 60 + [30.0] * 38 + [61.0] * 2:
