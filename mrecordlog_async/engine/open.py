@@ -17,7 +17,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from mrecordlog_async.engine.commit import LogIOError
@@ -142,8 +142,8 @@ def open_log(directory: LogDirectory, options: OpenOptions, on_progress: Progres
             # What this opening reports, a later one must not report again.
             locked.note_end(EndNote(report.unclosed_ends))
         aging = recovered.queues.aging_from()  # here: for a million queues, it takes a third of a second
-        ends = (recovered.noted, ids_from, was_closed)
-        return OpenedLog(locked, recovered.log_id, journal, recovered.queues, report, *ends, aging)
+        queues, noted = recovered.queues, recovered.noted
+        return OpenedLog(locked, recovered.log_id, journal, queues, report, noted, ids_from, was_closed, aging)
 
 
 def _lock(directory: LogDirectory, create: bool) -> LockedDirectory:

@@ -33,7 +33,7 @@ The jobs around it:
     load            from a table into a log                    job_command     what both commands share
     arguments       their command lines                        consumer/       a stream acknowledges, or truncates
     drain_metrics   metrics of a drain for Prometheus          lag             how far it is behind
-    kept            which queues keep records for a consumer   misread         payloads that Spark would store as another
+    kept            which queues keep records for a consumer   misread         payloads that Spark misreads
     row_batches     reads Parquet in pieces of memory
 
 The processes:
