@@ -11,8 +11,8 @@ from typing import Any, NamedTuple, TextIO
 from mrecordlog_async.cli.dumped_settings import settings_of
 from mrecordlog_async.cli.exit_codes import UsageError
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
-from mrecordlog_async.memory.settings import is_pattern
 from mrecordlog_async.model import POSITION_MAX
+from mrecordlog_async.patterns import is_pattern
 
 EMPTY_LOG = {"remaining": 0}
 """The only line of a log without queues and rules."""

@@ -23,10 +23,11 @@ from mrecordlog_async.engine.setting_commands import (
 from mrecordlog_async.errors import ConsumerNotFoundError, QueueNotFoundError
 from mrecordlog_async.format.table import TableRule
 from mrecordlog_async.memory.setting_reads import SettingReader
-from mrecordlog_async.memory.settings import is_pattern, matches, owner_bytes
+from mrecordlog_async.memory.settings import owner_bytes
 from mrecordlog_async.memory.times import tick_of_time
 from mrecordlog_async.model import Start
 from mrecordlog_async.names import check_consumer_name, check_name, check_new_consumer_name
+from mrecordlog_async.patterns import is_pattern, matches
 
 QUEUES_AT_ONCE = 1_000
 """So many queues are compared with a pattern, and get their consumer or lose it, before the event loop turns."""

@@ -16,7 +16,7 @@ from mrecordlog_async.errors import (
 from mrecordlog_async.format import record as log_record
 from mrecordlog_async.format.record import DEFAULT_OPTIONS, DROP_OLDEST, KEEP_UNTIL_ACKNOWLEDGED, NO_OWNER, SEALED
 from mrecordlog_async.format.table import consumer_bytes, entry_bytes
-from mrecordlog_async.memory.settings import matches
+from mrecordlog_async.patterns import matches
 
 
 class QueuePlanner(PlannerBase):

@@ -26,8 +26,8 @@ from typing import NamedTuple
 
 from mrecordlog_async.errors import ConsumerOwnedError, PositionAheadError, PositionTruncatedError, QueueSealedError
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
-from mrecordlog_async.memory.settings import is_pattern
 from mrecordlog_async.options import QueueOptions
+from mrecordlog_async.patterns import is_pattern
 from mrecordlog_async.record_log import RecordLog
 
 QUEUES_AT_ONCE = 100

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import uuid
 from collections.abc import Iterator
-from functools import lru_cache
 
 from mrecordlog_async.batches import owner_uuid
 from mrecordlog_async.format.record import (
@@ -23,9 +21,6 @@ from mrecordlog_async.model import ConsumerSummary
 from mrecordlog_async.options import QueueOptions, check_type
 
 SECOND_NS = 1_000_000_000
-
-ANY = "*"
-"""Stands for any characters in a pattern. A queue argument that contains it is a pattern."""
 
 
 def values_of(options: QueueOptions, *, sealed: bool = False) -> OptionValues:
@@ -94,18 +89,3 @@ def owner_bytes(owner: uuid.UUID | str | None) -> bytes:
 def owner_text(owner: bytes) -> str | None:
     """Return a stored owner as text, or None if there is none."""
     return str(uuid.UUID(bytes=owner)) if owner != NO_OWNER else None
-
-
-def is_pattern(queue: str) -> bool:
-    """Return whether *queue* stands for all queues whose names match it."""
-    return ANY in queue
-
-
-def matches(pattern: str, queue: str) -> bool:
-    """Return whether a queue's name matches *pattern*, in which only `*` is special."""
-    return _compiled(pattern).fullmatch(queue) is not None
-
-
-@lru_cache(maxsize=1024)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(".*".join(map(re.escape, pattern.split(ANY))), re.DOTALL)

@@ -298,6 +298,25 @@ async def test_deleting_a_rule_half_way_is_repeated(log: MultiRecordLog) -> None
     assert [*log.consumers("q"), *log.consumer_rules()] == []
 
 
+async def test_a_rule_with_many_stars_is_made_used_and_deleted(directory: Path, log: MultiRecordLog) -> None:
+    """A regular expression would compare this pattern with this name until the end of days."""
+    pattern, name = "*a" * 41 + "b", "a" * 200
+    await log.create_queue(name)
+    assert await log.create_consumer(pattern, "c")
+    await log.close()
+    async with MultiRecordLog.open(directory) as again:
+        await again.create_queue(name + "a")
+        await again.create_queue(name + "b")
+        assert {queue: [*again.consumers(queue)] for queue in again.list_queues()} == {
+            name: [],
+            name + "a": [],
+            name + "b": ["c"],
+            "q": [],
+        }
+        await again.delete_consumer(pattern, "c")
+        assert [*again.consumers(name + "b"), *again.consumer_rules()] == []
+
+
 async def test_a_rule_gives_every_queue_a_consumer(directory: Path, log: MultiRecordLog) -> None:
     """Those that exist, and new ones in the same moment as they are; also after a restart, until it is removed."""
     await log.create_queue("other")

@@ -25,8 +25,8 @@ from mrecordlog_async.cli.parser import START, CommandLine, Parser
 from mrecordlog_async.cli.services import Servers, open_fleet, refuse_several
 from mrecordlog_async.cli.target import add_log, connect, is_service, is_several, open_placed_target, run_async
 from mrecordlog_async.errors import ConsumerNotFoundError, QueueNotFoundError
-from mrecordlog_async.memory.settings import is_pattern
 from mrecordlog_async.model import ConsumerSummary, Start
+from mrecordlog_async.patterns import is_pattern
 
 if TYPE_CHECKING:
     from mrecordlog_async.client.client import RecordLogClient

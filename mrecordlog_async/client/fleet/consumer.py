@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from types import TracebackType
 from typing import Any, Self
@@ -23,9 +22,7 @@ from mrecordlog_async.client.fleet.membership import Membership
 from mrecordlog_async.client.fleet.reader import End, FleetBatch, Reader
 from mrecordlog_async.client.fleet.server import Server
 from mrecordlog_async.errors import RecordLogError
-
-ANY = "*"
-"""Stands for any characters in a pattern."""
+from mrecordlog_async.patterns import is_pattern, matches
 
 _NOT_ATTACHED = "the consumer is not attached: use it inside `async with fleet.consumer(…) as c`"
 
@@ -199,7 +196,7 @@ class FleetConsumer:
 
     async def _queues_of(self, server: Server) -> Sequence[str]:
         """Return the queues to read at *server*; nothing if it does not respond."""
-        if ANY not in self.queue:
+        if not is_pattern(self.queue):
             return [self.queue]
         try:
             if self._create and server.log_id not in self._ruled:
@@ -212,8 +209,7 @@ class FleetConsumer:
                 raise
             self._membership.suspect(server)
             return []
-        wanted = re.compile(".*".join(map(re.escape, self.queue.split(ANY))), re.DOTALL)
-        return [one.queue for one in found if one.consumer == self.consumer and wanted.fullmatch(one.queue)]
+        return [one.queue for one in found if one.consumer == self.consumer and matches(self.queue, one.queue)]
 
     def _reader(self, server: Server, queue: str) -> Reader:
         def holder() -> Consumer:
@@ -237,7 +233,7 @@ class FleetConsumer:
         """End the stream if the queue is sealed and read on every server that is known."""
         logs = self._membership.servers
         complete = {log_id for (log_id, _), reader in self._readers.items() if reader.end is End.COMPLETE}
-        if logs and complete >= logs.keys() and ANY not in self.queue:
+        if logs and complete >= logs.keys() and not is_pattern(self.queue):
             self._end(None)
 
     def _end(self, failure: BaseException | None) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import re
 
+from mrecordlog_async.patterns import ANY
 from mrecordlog_async.spark.option_values import Subscription
-
-ANY = "*"
-"""What stands for any characters in the pattern of a rule; nothing else in it is special."""
 
 _LITERAL = re.compile(r"(?:[^\\.^$*+?{}\[\]|()]|\\[^\w*])*")
 
