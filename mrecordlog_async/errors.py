@@ -73,6 +73,8 @@ class QueueExistsError(RecordLogError):
 class QueueNameError(RecordLogError, ValueError):
     """Invalid queue name: not a str, empty, too long, not encodable as UTF-8, or a new one with control characters.
 
+    A new one must not be `.` or `..` either. Patterns of rules have the same rule.
+
     Attributes:
         queue: What was passed as the name.
         reason: What is wrong with it.
@@ -201,6 +203,8 @@ class QueueOptionsError(RecordLogError, ValueError):
 
 class ConsumerNameError(RecordLogError, ValueError):
     """Invalid name of a consumer: not a str, empty, too long, not UTF-8, or a new one with control characters.
+
+    A new one must not be `.` or `..` either.
 
     Attributes:
         consumer: What was passed as the name.

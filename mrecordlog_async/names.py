@@ -1,9 +1,9 @@
-"""The rule for names of queues and consumers: what a log can hold, and what it accepts for something new.
+"""The rule for names of queues and consumers and for patterns: what a log can hold, and what it accepts for a new one.
 
-A log may hold names that could not be created today: Quickwit's crate allows control characters, and
-`Limits.name_bytes` may have been higher. Such queues and consumers work as all others do, everywhere, and `repair`
-keeps them. Only creating is refused, so every new name can be typed in a shell, read in a line of text and sent in a
-URL.
+A log may hold names that could not be created today: Quickwit's crate allows control characters,
+`Limits.name_bytes` may have been higher, and patterns had no limit. Such queues and consumers work as all others do,
+everywhere, and `repair` keeps them. Only creating is refused, so every new name can be typed in a shell, read in a line
+of text and sent in a URL.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from mrecordlog_async.errors import ConsumerNameError, QueueNameError
 STORED_BYTES_MAX = 65_535
 """The length of a name is 16 bits wide on disk."""
 
-NEW_NAME = "1 to 255 bytes of UTF-8 without control characters"
+FOLDED = (".", "..")
+"""Not for new names: HTTP clients and proxies take them out of a path, and the request reaches another one."""
+
+NEW_NAME = "1 to 255 bytes of UTF-8 without control characters, and is not . or .."
 """What a service accepts for a new name: the default of `Limits.name_bytes`."""
 
 
@@ -24,7 +27,10 @@ def check_name(queue: object) -> None:
 
 
 def check_new_name(queue: object, bytes_max: int) -> None:
-    """Raise QueueNameError unless a queue of this name may be created. bytes_max: in UTF-8."""
+    """Raise QueueNameError unless a queue of this name, or a rule with this pattern, may be created.
+
+    bytes_max: in UTF-8.
+    """
     if (reason := _wrong_with(queue, bytes_max) or _wrong_with_new(queue)) is not None:
         raise QueueNameError(queue, reason)
 
@@ -60,4 +66,6 @@ def _wrong_with(name: object, bytes_max: int) -> str | None:
 
 def _wrong_with_new(name: object) -> str | None:
     assert isinstance(name, str), "checked before"
+    if name in FOLDED:
+        return "HTTP clients take it out of a path; choose another name"
     return "contains control characters; remove them" if has_control_characters(name) else None

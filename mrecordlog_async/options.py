@@ -114,7 +114,7 @@ class Limits:
             unless truncates and deletes alone fill one.
         pending_bytes: Appends that are not stored yet. Above it callers wait, in order.
         record_bytes: One payload; below 2 GiB, and at most pending_bytes.
-        name_bytes: The name of a new queue in UTF-8; at most 65,535.
+        name_bytes: The name of a new queue or consumer, or the pattern of a new rule, in UTF-8; at most 65,535.
         queues: The number of queues.
         consumers: The number of consumers of all queues, and of rules that create them.
         on_full: When memory or disk is full, "raise" `LogFullError` or "wait" for space.

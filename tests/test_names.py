@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from pathlib import Path
 from urllib.parse import quote
 
@@ -21,6 +22,9 @@ OLD = "a/b\n\x1b[31m\x85"
 """A queue and a consumer have this name."""
 NEW = "c\r\nd"
 LONG = "x" * 300
+FOLDED = ["..", "."]
+PATTERNS = ["*\n", "*" * 256, "é*" * 100]
+"""No rule has such a pattern in this version."""
 DAMAGED = b"the record that is damaged"
 
 
@@ -35,6 +39,7 @@ def directory(tmp_path: Path) -> Path:
                 await log.append_records(queue, None, [b"0", b"1", last])
             await log.create_consumer(OLD, OLD)
             await log.create_consumer("a*", OLD)
+            await log.create_consumer(PATTERNS[0], "c")
 
     asyncio.run(build())
     return tmp_path / "wal"
@@ -101,4 +106,44 @@ def test_the_shell_prints_them_quoted_and_repair_keeps_them(directory: Path, tmp
     assert mrecordlog("repair", directory, "--apply").code == 0
     with ReadOnlyLog.open(f"{directory}.repaired") as log:
         assert {OLD, LONG} == set(log.summary()) and list(log.consumers(OLD)) == [OLD]
-        assert log.consumer_rules() == [("a*", OLD)]
+        assert log.consumer_rules() == [(PATTERNS[0], "c"), ("a*", OLD)]
+
+
+async def test_names_that_clients_fold_are_not_created_and_still_served(tmp_path: Path) -> None:
+    """`GET /v1/queues/..` would be `GET /v1/`, say. A queue that has such a name already works as all others do."""
+    async with await open_placed_log(tmp_path / "wal", create=True, kind=RebuiltLog) as log:
+        for name in FOLDED:
+            await log.create_queue(name)
+            await log.create_consumer(name, name)
+    async with serving(tmp_path / "wal") as served, RecordLogClient(served.url) as client:
+        for name in FOLDED:
+            assert await client.append(name, b"a") == 0
+            assert [record.payload async for record in client.range(name)] == [b"a"]
+            assert list(await client.consumers(name)) == [name]
+            async with client.consumer(name, name) as consumer:
+                assert await consumer.acknowledge(0) == 1
+            await client.delete_consumer(name, name)
+            with pytest.raises(ConsumerNameError, match="HTTP clients take it out of a path"):
+                await client.create_consumer(name, name)
+            await client.delete_queue(name)
+            with pytest.raises(QueueNameError, match="HTTP clients take it out of a path; choose another name"):
+                await client.create_queue(name)
+        assert served.log.list_queues() == []
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+async def test_a_pattern_follows_the_rule_of_new_names(directory: Path, tmp_path: Path, pattern: str) -> None:
+    """In the log, over HTTP and in `load`; a rule of an older version works and can be removed."""
+    async with serving(tmp_path / "new") as served, RecordLogClient(served.url) as client:
+        for log in (served.log, client):
+            with pytest.raises(QueueNameError, match=r"contains control characters|the limit is 255"):
+                await log.create_consumer(pattern, "c")
+        assert served.log.consumer_rules() == []
+    rule = json.dumps({"pattern": pattern, "consumer": "c"})
+    loaded = await asyncio.to_thread(mrecordlog, "load", tmp_path / "new", stdin=rule)
+    assert loaded.code == (pattern == PATTERNS[0])  # `load` takes long names as well: its log has the highest limits
+    async with MultiRecordLog.open(directory) as old:
+        assert not await old.create_consumer(PATTERNS[0], "c", exist_ok=True)
+        await old.create_queue("a")
+        await old.delete_consumer(PATTERNS[0], "c")
+        assert old.consumer_rules() == [("a*", OLD)]

@@ -48,7 +48,8 @@ class ConsumingLog(LiveReader, SettingReader):
         already keep it as it is.
 
         Args:
-            queue: The queue, or a pattern.
+            queue: The queue, or a pattern. A new pattern follows the rule of new names: at most `Limits.name_bytes`
+                long in UTF-8, without control characters.
             consumer: Its name, at most `Limits.name_bytes` long in UTF-8.
             start: The first position that it has not acknowledged, moved into what the queue retains, or a time (see
                 `position_at`); None for the first retained record.
@@ -59,6 +60,7 @@ class ConsumingLog(LiveReader, SettingReader):
 
         Raises:
             QueueNotFoundError: No queue has this name.
+            QueueNameError: The pattern is too long, or contains control characters.
             ConsumerExistsError: The consumer exists, and *exist_ok* is False.
             ConsumerNameError: The name is invalid.
             ValueError: *start* is not a position, or a time in the future.
@@ -73,6 +75,8 @@ class ConsumingLog(LiveReader, SettingReader):
             tick_of_time(start)  # raises for one in the future, whether a queue matches or not
         elif start is not None:
             check_start(start)
+        if TableRule(queue, consumer) not in self._queues.rules:
+            self._check_name(queue)
         # The rule comes first: no queue can be created between the two without its consumer.
         created = await self._begin(ChangeRule(self._new_future(), queue, consumer, False, exist_ok))
         for found in self._matching(queue):
@@ -284,7 +288,7 @@ class ConsumingLog(LiveReader, SettingReader):
         """Raise ConsumerNameError if *consumer* is invalid. The name of one that exists on *queue* passes."""
         if self._has_consumer(queue, consumer):
             return
-        if not any((rule.pattern, rule.name) == (queue, consumer) for rule in self._queues.rules):
+        if not isinstance(consumer, str) or TableRule(queue, consumer) not in self._queues.rules:
             check_new_consumer_name(consumer, self.limits.name_bytes)
 
     def _has_consumer(self, queue: str, consumer: object) -> bool:

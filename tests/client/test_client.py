@@ -115,7 +115,7 @@ async def test_what_cannot_be_a_name_is_refused_as_by_the_log(served: Served, na
                 await log.create_consumer("q", name)
 
 
-@pytest.mark.parametrize("queue", [".", "..", "%", "%2F", "a?b#c", "/", "{queue}", "+", "a\\b"])
+@pytest.mark.parametrize("queue", ["...", "%", "%2F", "a?b#c", "/", "{queue}", "+", "a\\b"])
 async def test_every_name_reaches_the_service_as_it_is(served: Served, queue: str) -> None:
     """No character of a name is mistaken for a part of the path."""
     async with RecordLogClient(served.url) as client:

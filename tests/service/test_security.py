@@ -319,7 +319,7 @@ async def test_compressed_bodies_are_refused(served: Served) -> None:
     [
         (b"%2e%2e%252f", "..%2f"),
         (b"%2e%2e%2f%2e%2e%2fetc%2fpasswd", "../../etc/passwd"),
-        (b"..", ".."),
+        (b"...", "..."),
         (b"a%2Fb", "a/b"),
         (b"%C3%BC", "ü"),
         (b"a+b", "a+b"),
@@ -338,11 +338,17 @@ async def test_names_are_decoded_once_and_are_never_paths(directory: Path, path:
 
 
 @pytest.mark.parametrize(
-    "path", [b"%00", b"a%0d%0ab", b"a%7f", b"%c2%80", b"%ff", b"%ed%a0%80", b"x" * 256, b"%c3%bc" * 128]
+    "path",
+    [b"%00", b"a%0d%0ab", b"a%7f", b"%c2%80", b"%ff", b"%ed%a0%80", b"x" * 256, b"%c3%bc" * 128, b".", b"%2e%2E"],
 )
 async def test_invalid_names_are_refused(served: Served, path: bytes) -> None:
-    """Control characters, NUL, line ends, what is not UTF-8, more than 255 bytes: 400."""
-    assert await ask(served, b"PUT /v1/queues/" + path + b" HTTP/1.1\r\nHost: x\r\n\r\n") == 400
+    """Control characters, NUL, line ends, what is not UTF-8, more than 255 bytes, what clients fold: 400."""
+    head = b" HTTP/1.1\r\nHost: x\r\n\r\n"
+    assert await ask(served, b"PUT /v1/queues/" + path + head) == 400
+    assert await ask(served, b"PUT /v1/queues/q/consumers/" + path + head) == 400
+    if path not in (b".", b"%2e%2E"):
+        assert await ask(served, b"PUT /v1/queues/" + path + b"*/consumers/c" + head) == 400
+    assert served.log.consumer_rules() == []
     assert served.log.list_queues() == ["q"]
 
 
