@@ -360,11 +360,11 @@ class LogFullError(RecordLogError):
     """A limit is reached or the disk is full. Nothing was written. Truncate and delete still work, and make space.
 
     Attributes:
-        resource: "memory" or "disk" (a limit), "pending" (`append_soon` only), "queues", "consumers", "positions",
-            "queue" (the options of one queue), or "space" (the operating system has no space; the OSError is
-            `__cause__`). If segments without retained records cannot be removed, which a limit of the disk counts, the
-            OSError is `__cause__` as well.
-        used: Bytes, records, queues or consumers in use, or the position that was asked for; 0 if unknown.
+        resource: "memory" or "disk" (a limit), "pending" (`append_soon` only), "queues", "consumers", "rules" (those
+            whose patterns begin with `*`), "positions", "queue" (the options of one queue), or "space" (the operating
+            system has no space; the OSError is `__cause__`). If segments without retained records cannot be removed,
+            which a limit of the disk counts, the OSError is `__cause__` as well.
+        used: Bytes, records, queues, consumers or rules in use, or the position that was asked for; 0 if unknown.
         limit: What is allowed, or the number of positions that a queue has; 0 if unknown.
         queue: The queue whose own limit is reached, or the one that holds the most memory; "" otherwise.
         unit: "bytes", or "records" for a queue's limit on records.
@@ -392,6 +392,11 @@ class LogFullError(RecordLogError):
             )
         if self.resource == "consumers":
             return f"the limit on consumers is reached: {self.used} of {self.limit}; delete some that nobody uses"
+        if self.resource == "rules":
+            return (
+                f"{self.used} rules have a pattern that begins with *, of at most {self.limit}; begin the pattern with "
+                "plain text, or delete rules that nobody uses"
+            )
         if self.resource == "disk" and isinstance(self.__cause__, OSError):
             return (
                 f"the disk limit is reached: {self.used} of {self.limit} bytes in use, also by segments without "

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from contextlib import suppress
+from itertools import islice
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
@@ -27,6 +28,9 @@ from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 SEGMENT_BYTES_MIN = 32_768
 """A segment holds at least one block."""
+
+QUEUES_AT_ONCE = 1_000
+"""Declared queues are created in groups of this size: starting so many calls takes the event loop 10 ms."""
 
 
 def check_segment_bytes(segment_bytes: object) -> None:
@@ -350,11 +354,13 @@ class MultiRecordLog(DrainingLog):
             raise
 
     async def _declare(self, queues: dict[str, QueueOptions | None]) -> None:
-        """Create *queues*, in one batch, where they do not exist; close the log if that fails."""
+        """Create *queues* where they do not exist, many in a batch; close the log if that fails."""
+        rest = iter(queues.items())
         try:
-            await asyncio.gather(
-                *(self.create_queue(queue, exist_ok=True, options=options) for queue, options in queues.items())
-            )
+            while group := list(islice(rest, QUEUES_AT_ONCE)):
+                await asyncio.gather(
+                    *(self.create_queue(queue, exist_ok=True, options=options) for queue, options in group)
+                )
         except BaseException:
             await self.close()
             raise

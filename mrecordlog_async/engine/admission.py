@@ -34,6 +34,9 @@ from mrecordlog_async.options import MIB, Limits
 BATCH_BYTES = 4 * MIB
 """A batch holds commands up to about this size, or one larger call."""
 
+BATCH_CONTROLS = 1_000
+"""A batch holds at most this many calls that are not appends: planning and applying them takes the loop 10 ms."""
+
 ELSEWHERE = (
     "the log belongs to another event loop; from a thread, such as that of a `def` endpoint, call it with "
     "asyncio.run_coroutine_threadsafe or anyio.from_thread.run"
@@ -119,13 +122,14 @@ class Admission:
     def take(self) -> list[Command]:
         """Return the commands of the next batch in order, without those whose callers were cancelled."""
         taken: list[Command] = []
-        size = 0
+        size = controls = 0
         # The charges stay counted: the writer refunds them once the calls are done, or when it parks them.
         while self._pending:
             command = self._pending[0]
             charged = command.charged_bytes()
             size += charged
-            if size > BATCH_BYTES and taken:
+            controls += type(command) is not AppendGroup and type(command) is not Append
+            if (size > BATCH_BYTES and taken) or controls > BATCH_CONTROLS:
                 break
             self._pending.popleft()
             command.bytes = charged  # what `refund` gives back, even if records are withdrawn from it later
@@ -136,6 +140,14 @@ class Admission:
             else:
                 taken.append(command)
         return taken
+
+    def take_back(self, commands: list[Command], since: float) -> None:
+        """Have *commands*, the last that were taken, wait again before all others. They keep their charge.
+
+        since: since when the oldest call of the batch waits.
+        """
+        self._pending.extendleft(reversed(commands))
+        self.waiting_since = since
 
     def park(self, commands: list[Command], since: float | None = None) -> None:
         """Keep commands that wait for disk space until `unpark`. No append overtakes them. *since*: of the oldest."""

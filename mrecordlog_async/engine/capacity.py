@@ -8,8 +8,7 @@ from mrecordlog_async.engine.commands import SINGLE_OVERHEAD_BYTES, Append, Appe
 from mrecordlog_async.errors import LogFullError, RecordTooLargeError
 from mrecordlog_async.format.frame import frames_bytes_max
 from mrecordlog_async.memory.largest import LargestQueue
-from mrecordlog_async.memory.queues import CONSUMER_OVERHEAD_BYTES, Queues
-from mrecordlog_async.memory.retained import QUEUE_OVERHEAD_BYTES
+from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.options import Limits
 
 DiskBytes = Callable[[], tuple[int, str]]
@@ -50,9 +49,8 @@ class Capacity:
 
     def never_fits(self, call: Append | AppendGroup) -> RecordTooLargeError | None:
         """Return why *call* could not be stored even in a log without records, or None if it could."""
-        # No truncate frees what the queues themselves cost.
-        overhead = len(self._queues) * QUEUE_OVERHEAD_BYTES + self._queues.consumer_count * CONSUMER_OVERHEAD_BYTES
-        memory = self._limits.memory_bytes - overhead
+        # No truncate frees what queues, consumers and rules themselves cost.
+        memory = self._limits.memory_bytes - self._queues.overhead_bytes
         if call.bytes > memory:
             return RecordTooLargeError(call.bytes, max(memory, 0), "memory_bytes")
         (disk, name), size = self._disk_bytes_at_best(), frames_bytes_max(call.bytes)

@@ -40,7 +40,7 @@ class HeldQueue(QueueWatch):
 
 def check_holder(queue: Queue, consumer: str, epoch: int, epochs_from: int) -> None:
     """Raise unless *epoch* is that of the consumer's present holder. epochs_from: lower ones have ended."""
-    state = queue.consumers.get(consumer)
+    state = queue.consumer(consumer)
     if state is None:
         raise ConsumerNotFoundError(queue.name, consumer)
     if state.epoch != epoch or epoch < epochs_from:

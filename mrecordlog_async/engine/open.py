@@ -135,7 +135,7 @@ def open_log(directory: LogDirectory, options: OpenOptions, on_progress: Progres
             _leave_shared_segment(journal, recovered)
         report = recovered.report(time.perf_counter() - begun)
         on_error.pop_all()
-        recovered.queues.skipped.clear()  # counts from now on
+        recovered.queues.forget_skipped()
         ids_from = recovered.queues.next_queue_id + secrets.randbits(ID_STEP_BITS)
         was_closed = recovered.closed or recovered.created
         if recovered.noted != EndNote(report.unclosed_ends):

@@ -10,6 +10,7 @@ of a record just planned, "exists" for a queue just created) is reported after t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import inf
 from typing import Any
 
 from mrecordlog_async.engine.commands import (
@@ -38,14 +39,26 @@ from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.options import Limits
 
 
-def plan(commands: Iterable[Command], queues: Queues, limits: Limits, epochs_from: int = 0, ids_from: int = 0) -> Plan:
+def plan(
+    commands: Iterable[Command],
+    queues: Queues,
+    limits: Limits,
+    epochs_from: int = 0,
+    ids_from: int = 0,
+    work_max: float = inf,
+) -> Plan:
     """Decide what *commands* do, in order, to *queues*, which stay as they are.
 
     epochs_from: holders of consumers with a lower epoch must attach again. ids_from: the lowest id or epoch to draw.
+    work_max: stop after the command with which what single calls cause reaches this many log records, such as the
+    consumers that rules give to a new queue.
     """
     planner = _Planner(queues, limits, epochs_from, ids_from)
     for command in commands:
         _DECIDE[type(command)](planner, command)
+        planner.plan.calls += 1
+        if planner.work >= work_max:
+            break
     return planner.plan
 
 

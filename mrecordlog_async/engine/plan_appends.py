@@ -65,8 +65,9 @@ class AppendPlanner(PlannerBase):
     def _append_to_several(self, group: AppendGroup) -> None:
         """Plan single records of several queues: as one MANY, or as runs where a queue gets many of them."""
         distinct = set(group.queues)
-        if not distinct.isdisjoint(self._limited):
-            self._append_apart(group, distinct & self._limited)
+        limited = (distinct & self._queues.limited) | (distinct & self._limited)
+        if limited:
+            self._append_apart(group, limited)
         elif len(distinct) * RUN_RECORDS_MIN <= len(group.queues):
             self._append_as_runs(group)
         elif not self._append_at_once(group, distinct):

@@ -32,6 +32,10 @@ from mrecordlog_async.format import record as log_record
 from mrecordlog_async.format.record import NO_OWNER, ConsumerState
 from mrecordlog_async.format.table import TableRule, rule_bytes
 from mrecordlog_async.memory.settings import owner_text
+from mrecordlog_async.patterns import beginning_of
+
+STARRED_RULES_MAX = 1_000
+"""Rules whose patterns begin with a star: every new queue is compared with all of them, which takes 0.3 ms."""
 
 
 class ConsumerPlanner(QueuePlanner):
@@ -41,7 +45,7 @@ class ConsumerPlanner(QueuePlanner):
         view = self._find(call.queue)
         if view is None or call.queue_id not in (None, view.id):
             self._refuse(call, self._not_found(call.queue), call.queue)
-        elif call.consumer in view.consumers:
+        elif view.consumer(call.consumer) is not None:
             if call.exist_ok:
                 self._finish(call, view, False)
             else:
@@ -58,7 +62,7 @@ class ConsumerPlanner(QueuePlanner):
         if view is None:
             self._refuse(call, self._not_found(call.queue), call.queue)
             return
-        state = view.consumers.get(call.consumer)
+        state = view.consumer(call.consumer)
         if state is None:
             self._attach_to_new(call, view)
         elif state.owner not in (NO_OWNER, call.owner) and not call.take_over:
@@ -85,16 +89,16 @@ class ConsumerPlanner(QueuePlanner):
     def _fence_holders(self, call: FenceHolders) -> None:
         """Plan a new epoch for each consumer whose holder must attach again: the same one, since nobody holds it."""
         held = [
-            (view, name)
+            (view, name, state)
             for queue in self._queues
             if queue.consumers and (view := self._find(queue.name)) is not None
-            for name, state in view.consumers.items()
-            if state.epoch < self._epochs_from
+            for name in queue.consumers
+            if (state := view.consumer(name)) is not None and state.epoch < self._epochs_from
         ]
         if held:
             epoch = self._draw_id()
-            for view, name in held:
-                self._move(view, name, view.consumers[name]._replace(epoch=epoch))
+            for view, name, state in held:
+                self._move(view, name, state._replace(epoch=epoch))
             self.plan.attaches = self.plan.must_sync = True
         self.plan.outcomes.append(Outcome(call))
 
@@ -102,7 +106,7 @@ class ConsumerPlanner(QueuePlanner):
         view = self._find(call.queue)
         if view is None or call.queue_id not in (None, view.id):
             self._refuse(call, self._not_found(call.queue), call.queue)
-        elif call.consumer not in view.consumers:
+        elif view.consumer(call.consumer) is None:
             self._refuse(call, ConsumerNotFoundError(call.queue, call.consumer), call.queue)
         else:
             view.delete_consumer(call.consumer)
@@ -117,7 +121,7 @@ class ConsumerPlanner(QueuePlanner):
         if view is None or call.queue_id not in (None, view.id):
             self._refuse(call, self._not_found(call.queue), call.queue)
             return
-        state = view.consumers.get(call.consumer)
+        state = view.consumer(call.consumer)
         error = self._refused_move(call, view, state)
         if error is not None:
             self._refuse(call, error, call.queue)
@@ -155,8 +159,7 @@ class ConsumerPlanner(QueuePlanner):
 
     def _change_rule(self, call: ChangeRule) -> None:
         rule = TableRule(call.pattern, call.consumer)
-        exists = rule in self._rules
-        if call.removes == exists:
+        if call.removes == self._rules.has(rule):
             self._plan_rule(call, rule)
         elif call.removes:
             self.plan.outcomes.append(Outcome(call, error=ConsumerNotFoundError(call.pattern, call.consumer)))
@@ -167,16 +170,26 @@ class ConsumerPlanner(QueuePlanner):
 
     def _plan_rule(self, call: ChangeRule, rule: TableRule) -> None:
         """Plan a rule's creation or removal."""
-        if not call.removes and self._consumer_count >= self._limits.consumers:
-            self.plan.outcomes.append(Outcome(call, error=self._too_many_consumers()))
+        error = self._too_many_rules(rule) if not call.removes else None
+        if error is not None:
+            self.plan.outcomes.append(Outcome(call, error=error))
             return
-        self._rules = self._rules - {rule} if call.removes else self._rules | {rule}
+        self._rules.change(rule, removes=call.removes)
         self._consumer_count += -1 if call.removes else 1
         self.plan.records.append(log_record.ConsumerRule(*rule, removes=call.removes))
         self.plan.more_table_bytes += 0 if call.removes else rule_bytes(rule)
         self.plan.needs_space |= not call.removes
         self.plan.must_sync = True
         self.plan.outcomes.append(Outcome(call, True))
+
+    def _too_many_rules(self, rule: TableRule) -> LogFullError | None:
+        """Return why there must not be one rule more, or None."""
+        if self._consumer_count >= self._limits.consumers:
+            return self._too_many_consumers()
+        starred = self._rules.starred()
+        if beginning_of(rule.pattern) or starred < STARRED_RULES_MAX:
+            return None
+        return LogFullError("rules", starred, STARRED_RULES_MAX)
 
     def _too_many_consumers(self) -> LogFullError:
         return LogFullError("consumers", self._consumer_count, self._limits.consumers)

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from mrecordlog_async.engine.commands import Command
 from mrecordlog_async.engine.commit import PlannedRecord
+from mrecordlog_async.engine.planned_rules import PlannedRules
 from mrecordlog_async.engine.queue_view import PlannedSingles, QueueView
 from mrecordlog_async.errors import QueueNameError, QueueNotFoundError, RecordLogError
 from mrecordlog_async.format import record as log_record
@@ -35,7 +36,8 @@ class Plan:
     under every policy. needs_space: it must leave the reserve alone. attaches: it must leave half of the reserve alone.
     more_table_bytes: what its creates add to the queue table. duplicates: repeats of stored records. duplicates_within:
     of records of the same batch, which are repeats only if it is stored.
-    removals: truncates and deletes among the records. makes_room: which of them make room for appends.
+    removals: truncates and deletes among the records. makes_room: which of them make room for appends. calls: how many
+    commands are planned.
     """
 
     records: list[PlannedRecord] = field(default_factory=list)
@@ -49,6 +51,7 @@ class Plan:
     duplicates_within: int = 0
     removals: int = 0
     makes_room: list[int] = field(default_factory=list)
+    calls: int = 0
 
 
 _UNSEEN = QueueView(None, 0, 0, 0)
@@ -68,8 +71,9 @@ class PlannerBase:
         self._next_id = max(queues.next_queue_id, ids_from)  # for queues and epochs
         self._queue_count = len(queues)
         self._consumer_count = queues.consumer_count + len(queues.rules)
-        self._rules = queues.rules  # a copy once the batch changes them
-        self._limited = queues.limited  # likewise; may name queues that are not any more
+        self._rules = PlannedRules(queues.rules)
+        self._limited: set[str] = set()  # those that the batch limits; some may not exist any more
+        self.work = 0.0  # of consumers that rules create, and of comparing names with rules; in log records
 
     def _draw_id(self) -> int:
         """Return an id that no queue and no holder has had."""

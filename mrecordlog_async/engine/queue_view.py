@@ -8,9 +8,11 @@ from collections.abc import Set as AbstractSet
 
 from mrecordlog_async.engine.commit import PlannedRun
 from mrecordlog_async.engine.encode import split_into_runs
+from mrecordlog_async.engine.planned_consumers import PlannedConsumers
 from mrecordlog_async.format.record import ConsumerState, OptionValues
+from mrecordlog_async.memory.consumers import NO_CONSUMERS, moved_up
 from mrecordlog_async.memory.last_append import LastAppend, same_payloads
-from mrecordlog_async.memory.queue import NO_CONSUMER_STATES, Queue
+from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.model import Run
 
 
@@ -18,9 +20,8 @@ class QueueView:
     """A queue as the commands planned so far leave it."""
 
     __slots__ = (
+        "_consumers",
         "_held",
-        "_owns_consumers",
-        "consumers",
         "first_position",
         "id",
         "next_position",
@@ -37,9 +38,8 @@ class QueueView:
         self.next_position = next_position
         self.planned: list[PlannedRun] = []
         self.options: OptionValues | None = None
-        self.consumers: dict[str, ConsumerState] = NO_CONSUMER_STATES
         self.reconfigured = False  # the batch changes options or consumers
-        self._owns_consumers = False
+        self._consumers: PlannedConsumers | None = None  # made when they are asked for
         self._held: tuple[int, int] | None = None
 
     @classmethod
@@ -47,7 +47,6 @@ class QueueView:
         """Return the view of a queue that no command has changed yet."""
         view = cls(queue, queue.id, queue.first_position, queue.next_position)
         view.options = queue.options
-        view.consumers = queue.consumers
         return view
 
     def add_single(self, payload: bytes) -> int:
@@ -72,9 +71,6 @@ class QueueView:
         self.next_position = max(self.next_position, self.first_position)
         self._held = None
         self._forget_dead_runs()
-        for name, state in self.consumers.items():
-            if state.position <= position:
-                self.set_consumer(name, state._replace(position=position + 1))
 
     def _forget_dead_runs(self) -> None:
         """Forget planned runs that are truncated: a small queue that drops its oldest records may plan thousands.
@@ -94,24 +90,35 @@ class QueueView:
 
     # Consumers.
 
+    def consumer(self, name: str) -> ConsumerState | None:
+        """Return the state of a consumer, or None if it does not exist."""
+        return moved_up(self._planned_consumers().get(name), self.first_position)
+
+    def consumer_count(self) -> int:
+        """Return the number of consumers."""
+        return self._planned_consumers().count
+
     def set_consumer(self, name: str, state: ConsumerState) -> None:
         """Plan a consumer's creation or move."""
-        self._own_consumers()
-        self.consumers[name] = state
+        self._planned_consumers().set(name, state)
+        self.reconfigured = True
 
     def delete_consumer(self, name: str) -> None:
         """Plan a consumer's end."""
-        self._own_consumers()
-        del self.consumers[name]
+        self._planned_consumers().delete(name)
+        self.reconfigured = True
 
     def slowest(self) -> tuple[int, str] | None:
-        """Return the position and the name of the consumer that is furthest behind, or None without consumers."""
-        return min(((state.position, name) for name, state in self.consumers.items()), default=None)
+        """Return the position and the name of a consumer that is furthest behind, or None without consumers."""
+        if self._consumers is None and (self.queue is None or self.queue.consumers is NO_CONSUMERS):
+            return None
+        found = self._planned_consumers().slowest()
+        return None if found is None else (max(found[0], self.first_position), found[1])
 
-    def _own_consumers(self) -> None:
-        if not self._owns_consumers:
-            self.consumers = dict(self.consumers)
-            self._owns_consumers = self.reconfigured = True
+    def _planned_consumers(self) -> PlannedConsumers:
+        if self._consumers is None:
+            self._consumers = PlannedConsumers(self.queue.consumers if self.queue is not None else NO_CONSUMERS)
+        return self._consumers
 
     # What the queue holds, for its limits.
 

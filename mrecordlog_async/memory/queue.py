@@ -1,24 +1,24 @@
 """One queue: its positions, and what log records do to it.
 
 Log records are applied by position alone, whatever memory holds: a queue is empty when first_position == next_position.
-Its records are in `retained`. In addition, it knows which segments it needs, its last append, and its consumers.
+Its records are in `retained`, its consumers in `consumers`. In addition, it knows which segments it needs, and its
+last append.
 """
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 
 from mrecordlog_async.format.record import SEALED, ConsumerState, OptionValues
-from mrecordlog_async.format.table import NO_CONSUMERS, LastAppendDigest, TableConsumer, TableEntry
+from mrecordlog_async.format.table import LastAppendDigest, TableConsumer, TableEntry
+from mrecordlog_async.memory.consumers import NO_CONSUMERS, Consumers, moved_up
 from mrecordlog_async.memory.last_append import LastAppend, checksum_of, checksum_of_one
 from mrecordlog_async.memory.loose import NO_PLACES, Blocks
 from mrecordlog_async.memory.retained import PLACES_OVERHEAD_BYTES, RetainedRecords
 from mrecordlog_async.memory.retention import SegmentPins
 from mrecordlog_async.memory.times import NO_TICK
 from mrecordlog_async.model import OFFSET_BYTES, Run
-
-NO_CONSUMER_STATES: dict[str, ConsumerState] = {}
-"""Shared by all queues without consumers, and always empty."""
 
 NO_SEGMENTS = array("Q")
 """Shared by all queues whose records are all in one segment, and always empty."""
@@ -61,7 +61,7 @@ class Queue(RetainedRecords):
         self._older_segments = NO_SEGMENTS  # in turn: a segment, and the position after its last record
         self.newest_segment: int | None = None  # with records up to next_position
         self.options: OptionValues | None = None
-        self.consumers: dict[str, ConsumerState] = NO_CONSUMER_STATES
+        self.consumers = NO_CONSUMERS
 
     @classmethod
     def from_table(cls, entry: TableEntry, pins: SegmentPins, blocks: Blocks | None = None) -> Queue:
@@ -81,6 +81,7 @@ class Queue(RetainedRecords):
         first = self._newest_append()
         if first >= 0 and self._last_checksum_of != first:
             self._digest_last_append()
+        has_consumers = self.consumers is not NO_CONSUMERS
         # A roll waits for the entries of all queues. Made by `tuple.__new__`, they take three quarters of the time.
         return tuple.__new__(
             TableEntry,
@@ -92,7 +93,7 @@ class Queue(RetainedRecords):
                 self.began,
                 tuple.__new__(LastAppendDigest, (first, self._last_checksum)) if first >= 0 else None,
                 self.options,
-                tuple(map(TableConsumer._make, sorted(self.consumers.items()))) if self.consumers else NO_CONSUMERS,
+                tuple(map(TableConsumer._make, sorted(self.consumer_states()))) if has_consumers else (),
             ),
         )
 
@@ -158,6 +159,8 @@ class Queue(RetainedRecords):
         last_first = self._newest_append()
         if self.first_position <= last_first <= position and self._last_checksum_of != last_first:
             self._digest_last_append()  # before its records are dropped: a repeat must still be recognized
+        if self.consumers is not NO_CONSUMERS:
+            self.consumers.truncate(self.first_position, position, self.count)
         self.first_position = position + 1
         if self.first_position >= self.next_position:
             self._drop_loose(len(self.loose))
@@ -170,8 +173,6 @@ class Queue(RetainedRecords):
             self._drop_dead_runs()
             self._drop_ticks()
         self._drop_dead_segments()
-        if self.consumers:
-            self._move_consumers()
         return before - self.records
 
     def clear(self) -> None:
@@ -214,21 +215,30 @@ class Queue(RetainedRecords):
         """Create a consumer, or move it. ReplayError if it would stand past the end of the queue."""
         if state.position > self.next_position:
             raise ReplayError(f"queue {self.name!r}: consumer {name!r} stands at {state.position}, past its end")
-        if self.consumers is NO_CONSUMER_STATES:
-            self.consumers = {}
-        self.consumers[name] = state
+        if self.consumers is NO_CONSUMERS:
+            self.consumers = Consumers()
+        self.consumers.set(name, state)
 
     def delete_consumer(self, name: str) -> None:
         """Delete a consumer; ReplayError if it does not exist."""
         if name not in self.consumers:
             raise ReplayError(f"queue {self.name!r} has no consumer {name!r}")
-        del self.consumers[name]
+        self.consumers.delete(name)
 
-    def _move_consumers(self) -> None:
-        """Move the consumers that stand where nothing is retained any more to the first position."""
-        for name, state in self.consumers.items():
-            if state.position < self.first_position:
-                self.consumers[name] = state._replace(position=self.first_position)
+    def consumer(self, name: str) -> ConsumerState | None:
+        """Return the state of a consumer, or None if it does not exist."""
+        return moved_up(self.consumers.get(name), self.first_position)
+
+    def consumer_states(self) -> Iterator[tuple[str, ConsumerState]]:
+        """Yield name and state of each consumer, unsorted."""
+        for name in self.consumers:
+            state = self.consumer(name)
+            assert state is not None, "its name was just read"
+            yield name, state
+
+    def count(self, start: int, stop: int) -> int:
+        """Return the number of retained records with positions *start* … *stop* - 1."""
+        return sum(run.record_count for run in self.held(start, stop))
 
     def is_sealed(self) -> bool:
         """Return whether the queue accepts no more records."""

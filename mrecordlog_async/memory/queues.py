@@ -36,8 +36,9 @@ from mrecordlog_async.format.table import (
 )
 from mrecordlog_async.memory.loose import LOOSE_BYTES_MAX, LOOSE_RECORDS_MIN, NO_PLACES, Blocks, any_in_block
 from mrecordlog_async.memory.queue import Queue, ReplayError
-from mrecordlog_async.memory.retained import LOOSE_RECORDS_LEAST
+from mrecordlog_async.memory.retained import LOOSE_RECORDS_LEAST, QUEUE_OVERHEAD_BYTES
 from mrecordlog_async.memory.retention import SegmentPins
+from mrecordlog_async.memory.rules import Rules
 from mrecordlog_async.memory.times import NO_TICK
 from mrecordlog_async.model import OFFSET_BYTES
 
@@ -45,8 +46,8 @@ DELETED_REMEMBERED = 10_000
 """This many deleted queues are remembered, each with its next position."""
 
 
-CONSUMER_OVERHEAD_BYTES = 500
-"""Memory of a consumer, as of an empty queue."""
+CONSUMER_OVERHEAD_BYTES = 600
+"""Memory of a consumer, or of a rule, without its names."""
 
 SETTLED_AT_ONCE = 2_000
 """Sparse blocks are settled so many records at a time: that takes about half a millisecond of the event loop."""
@@ -76,21 +77,21 @@ class Queues:
         self.next_queue_id = next_queue_id
         self.version = 0  # incremented with every batch
         self.pins = SegmentPins()
-        self.queue_bytes = 0  # memory of the queues without the blocks
+        self.queue_bytes = 0  # memory of the queues without the blocks, and of consumers and rules
+        self.overhead_bytes = 0  # of these, what no truncate frees
         self.blocks = Blocks()
         self._settling = Lock()
         self._segment = -1  # that of the last batch
         self._old_blocks = range(0)  # numbers of the blocks of earlier segments, as far as they are not settled
         self.table_bytes = TABLE_HEADER_BYTES
         self.deleted: dict[int, int] = {}  # id of a deleted queue → its next position; only the latest deletions
-        self.rules: set[TableRule] = set()
+        self.rules = Rules()
         self.openings: list[TableOpening] = []  # oldest first
         self.last_batch = 0  # the last batch that was applied by an open log
         self.limited: set[str] = set()  # names of the queues whose options limit appends
         self.newly_aging: set[int] = set()  # queues that were given a `max_age` since retention last looked
         self.stopped_aging: deque[int] | None = None  # queues that lost it since, or were deleted; if retention is on
         self.consumer_count = 0
-        self.skipped: dict[tuple[int, str], int] = {}  # records that a consumer missed, by queue id and name
         self._by_name: dict[str, Queue] = {}
         self._by_id: dict[int, Queue] = {}
 
@@ -162,8 +163,6 @@ class Queues:
         elif type(record) is Truncate:
             queue = self._known(record.id)
             before = queue.memory_bytes
-            if queue.consumers:
-                self._count_skipped(queue, record.position)
             dropped = queue.truncate(record.position)
             self.queue_bytes += queue.memory_bytes - before
             return dropped
@@ -294,7 +293,6 @@ class Queues:
         elif type(record) is ConsumerDelete:
             self._known(record.id).delete_consumer(record.name)
             self._charge_consumers([record.name], -1)
-            self.skipped.pop((record.id, record.name), None)
         elif type(record) is Options:
             self._set_options(record)
         elif type(record) is ConsumerRule:
@@ -340,16 +338,19 @@ class Queues:
     def _charge_consumers(self, names: Collection[str], sign: int) -> None:
         """Add consumers to the sums, or with *sign* -1 take them off."""
         self.consumer_count += sign * len(names)
-        self.queue_bytes += sign * CONSUMER_OVERHEAD_BYTES * len(names)
+        self._charge(sign * (CONSUMER_OVERHEAD_BYTES * len(names) + sum(map(memory_of_name, names))))
         self.table_bytes += sign * sum(map(consumer_bytes, names))
 
-    def _count_skipped(self, queue: Queue, position: int) -> None:
-        """Count the records that a truncate up to *position* takes from consumers that have not acknowledged them."""
-        for name, state in queue.consumers.items():
-            if state.position <= position:
-                missed = sum(run.record_count for run in queue.held(state.position, position + 1))
-                if missed:
-                    self.skipped[queue.id, name] = self.skipped.get((queue.id, name), 0) + missed
+    def _charge(self, size: int) -> None:
+        """Add memory that no truncate frees."""
+        self.queue_bytes += size
+        self.overhead_bytes += size
+
+    def forget_skipped(self) -> None:
+        """Count what consumers skip from now on."""
+        for queue in self:
+            if queue.consumers:
+                queue.consumers.forget_skipped()
 
     def apply_all(self, segment: int, records: Iterable[LogRecord], tick: int = NO_TICK) -> Applied:
         """Apply the records of one batch, which was stored in *segment* at *tick*, in order."""
@@ -395,11 +396,10 @@ class Queues:
     def _delete(self, record: Delete) -> int:
         queue = self._known(record.id)
         dropped = queue.records
-        self.queue_bytes -= queue.memory_bytes
+        self.queue_bytes -= queue.memory_bytes - QUEUE_OVERHEAD_BYTES
+        self._charge(-QUEUE_OVERHEAD_BYTES - memory_of_name(queue.name))
         self.table_bytes -= entry_bytes(queue.name)
         self._charge_consumers(queue.consumers, -1)
-        for name in queue.consumers:
-            self.skipped.pop((queue.id, name), None)
         self.limited.discard(queue.name)
         if queue.options is not None and queue.options.max_age_ns:
             self._stop_aging(queue)
@@ -417,19 +417,22 @@ class Queues:
     def _add(self, queue: Queue) -> None:
         self._by_id[queue.id] = queue
         self._by_name[queue.name] = queue
-        self.queue_bytes += queue.memory_bytes
+        self.queue_bytes += queue.memory_bytes - QUEUE_OVERHEAD_BYTES
+        self._charge(QUEUE_OVERHEAD_BYTES + memory_of_name(queue.name))
         self.table_bytes += entry_bytes(queue.name)
 
     def _add_rule(self, rule: TableRule) -> None:
         if rule in self.rules:
             raise ReplayError(f"rule {rule.pattern!r} for consumer {rule.name!r} is added a second time")
         self.rules.add(rule)
+        self._charge(memory_of_rule(rule))
         self.table_bytes += rule_bytes(rule)
 
     def _remove_rule(self, rule: TableRule) -> None:
         if rule not in self.rules:
             raise ReplayError(f"rule {rule.pattern!r} for consumer {rule.name!r} is removed, but it does not exist")
         self.rules.remove(rule)
+        self._charge(-memory_of_rule(rule))
         self.table_bytes -= rule_bytes(rule)
 
     def _add_opening(self, opening: TableOpening) -> None:
@@ -440,3 +443,13 @@ class Queues:
         else:
             self.table_bytes += OPENING_BYTES
         self.openings.append(opening)
+
+
+def memory_of_name(name: str) -> int:
+    """Return the memory of a name's characters, with the UTF-8 that Python keeps of one that is not ASCII."""
+    return len(name) if name.isascii() else 4 * len(name)
+
+
+def memory_of_rule(rule: TableRule) -> int:
+    """Return the memory of *rule*."""
+    return CONSUMER_OVERHEAD_BYTES + memory_of_name(rule.pattern) + memory_of_name(rule.name)

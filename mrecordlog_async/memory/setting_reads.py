@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
 
+from mrecordlog_async.errors import ConsumerNotFoundError
 from mrecordlog_async.memory.ranking import QUEUES_PER_STEP
 from mrecordlog_async.memory.reads import QueueReader
 from mrecordlog_async.memory.settings import consumer_summaries, options_of
@@ -30,7 +31,58 @@ class SettingReader(QueueReader):
         Raises:
             QueueNotFoundError: No queue has this name.
         """
-        return {found.consumer: found for found in consumer_summaries(self._queues, self._queue(queue))}
+        found = self._queue(queue)
+        return {one.consumer: one for one in consumer_summaries(found, sorted(found.consumers))}
+
+    def consumer_summary(self, queue: str, consumer: str) -> ConsumerSummary:
+        """Return where one consumer of *queue* is. It takes no longer if the queue has thousands of others.
+
+        Args:
+            queue: The queue.
+            consumer: The name.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+            ConsumerNotFoundError: The queue has no such consumer.
+        """
+        for found in self.consumer_summaries(queue, (consumer,)):
+            return found
+        raise ConsumerNotFoundError(queue, consumer)
+
+    def consumer_summaries(self, queue: str, consumers: Iterable[str]) -> list[ConsumerSummary]:
+        """Return where *consumers* of *queue* are, in this order; those that do not exist are left out.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+        """
+        return consumer_summaries(self._queue(queue), consumers)
+
+    def consumer_position(self, queue: str, consumer: str) -> int:
+        """Return the first position that a consumer of *queue* has not acknowledged.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+            ConsumerNotFoundError: The queue has no such consumer.
+        """
+        state = self._queue(queue).consumer(consumer)
+        if state is None:
+            raise ConsumerNotFoundError(queue, consumer)
+        return state.position
+
+    def consumer_names(self, queue: str) -> Collection[str]:
+        """Return the names of the consumers of *queue*, unsorted, for lists that are too long to sort in one turn.
+
+        Copy them before anything else runs: they are a view.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+        """
+        return self._queue(queue).consumers
+
+    @property
+    def consumer_count(self) -> int:
+        """The number of consumers of all queues."""
+        return self._queues.consumer_count
 
     def queues_with_consumers(self) -> Iterator[list[str]]:
         """Find the queues that have consumers, a thousand queues at a time, so that other work can run in between.
@@ -47,3 +99,11 @@ class SettingReader(QueueReader):
         """Return the rules that give new queues a consumer, as (pattern, consumer), in order."""
         self._check_readable()
         return sorted((rule.pattern, rule.name) for rule in self._queues.rules)
+
+    def unsorted_rules(self) -> Collection[tuple[str, str]]:
+        """Return the rules unsorted, for lists that are too long to sort in one turn of the event loop.
+
+        Copy them before anything else runs: they are a view.
+        """
+        self._check_readable()
+        return self._queues.rules

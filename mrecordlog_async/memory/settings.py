@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable
 
 from mrecordlog_async.batches import owner_uuid
 from mrecordlog_async.format.record import (
@@ -12,10 +12,10 @@ from mrecordlog_async.format.record import (
     KEEP_UNTIL_ACKNOWLEDGED,
     NO_OWNER,
     SEALED,
+    ConsumerState,
     OptionValues,
 )
 from mrecordlog_async.memory.queue import Queue
-from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.times import age_of
 from mrecordlog_async.model import ConsumerSummary
 from mrecordlog_async.options import QueueOptions, check_type
@@ -48,21 +48,25 @@ def options_of(values: OptionValues | None) -> QueueOptions:
     )
 
 
-def consumer_summaries(queues: Queues, queue: Queue) -> Iterator[ConsumerSummary]:
-    """Yield where each consumer of *queue* stands, by name in order."""
-    for name, state in sorted(queue.consumers.items()):
-        records, size = waiting_from(queue, state.position)
-        yield ConsumerSummary(
-            queue=queue.name,
-            consumer=name,
-            position=state.position,
-            records=records,
-            bytes=size,
-            epoch=state.epoch,
-            owner=owner_text(state.owner),
-            skipped=queues.skipped.get((queue.id, name), 0),
-            oldest_seconds=age_of(_oldest_tick(queue, state.position)) if records else None,
-        )
+def consumer_summaries(queue: Queue, names: Iterable[str]) -> list[ConsumerSummary]:
+    """Return where the consumers of *queue* called *names* are, in this order; those that do not exist are left out."""
+    found = [(name, state) for name in names if (state := queue.consumer(name)) is not None]
+    waiting = waiting_from(queue, {state.position for _, state in found})
+    return [_summary(queue, name, state, *waiting[state.position]) for name, state in found]
+
+
+def _summary(queue: Queue, name: str, state: ConsumerState, records: int, size: int) -> ConsumerSummary:
+    return ConsumerSummary(
+        queue=queue.name,
+        consumer=name,
+        position=state.position,
+        records=records,
+        bytes=size,
+        epoch=state.epoch,
+        owner=owner_text(state.owner),
+        skipped=queue.consumers.skipped(name),
+        oldest_seconds=age_of(_oldest_tick(queue, state.position)) if records else None,
+    )
 
 
 def _oldest_tick(queue: Queue, position: int) -> int:
@@ -73,12 +77,22 @@ def _oldest_tick(queue: Queue, position: int) -> int:
     return queue.tick_at(piece.first_position)
 
 
-def waiting_from(queue: Queue, position: int) -> tuple[int, int]:
-    """Return the number of records that *queue* retains from *position* on, and their payload bytes."""
-    if position <= queue.first_position:
-        return queue.records, queue.live_bytes()
-    held = queue.held(position, None)
-    return sum(run.record_count for run in held), sum(len(run.payload) for run in held)
+def waiting_from(queue: Queue, positions: Collection[int]) -> dict[int, tuple[int, int]]:
+    """Return the number of records that *queue* retains from each position on, and their payload bytes.
+
+    What the queue holds is visited once, however many positions there are.
+    """
+    found: dict[int, tuple[int, int]] = {}
+    records, size, stop = 0, 0, None
+    for position in sorted(positions, reverse=True):
+        if position <= queue.first_position:
+            found[position] = queue.records, queue.live_bytes()
+            continue
+        held = queue.held(position, stop)
+        records += sum(run.record_count for run in held)
+        size += sum(len(run.payload) for run in held)
+        found[position], stop = (records, size), position
+    return found
 
 
 def owner_bytes(owner: uuid.UUID | str | None) -> bytes:

@@ -6,10 +6,18 @@ import asyncio
 import errno
 import random
 
-from mrecordlog_async.engine.admission import BATCH_BYTES
+from mrecordlog_async.engine.admission import BATCH_BYTES, BATCH_CONTROLS
 from mrecordlog_async.engine.appends import Appends
 from mrecordlog_async.engine.capacity import Capacity
-from mrecordlog_async.engine.commands import SINGLE_OVERHEAD_BYTES, Append, AppendGroup, Command, Sync, copy_for_waiter
+from mrecordlog_async.engine.commands import (
+    SINGLE_OVERHEAD_BYTES,
+    Append,
+    AppendGroup,
+    Command,
+    CreateQueue,
+    Sync,
+    copy_for_waiter,
+)
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.options import Limits
 
@@ -95,6 +103,25 @@ async def test_groups_stay_about_as_large_as_a_batch() -> None:
         sizes.append(sum(map(len, taken_payloads(admission.take()))))
     assert sum(sizes) == 200 * 200_000
     assert max(sizes) <= 2 * BATCH_BYTES
+
+
+async def test_a_batch_holds_a_bounded_number_of_control_calls() -> None:
+    """Planning and applying a batch is one turn of the event loop. What is left over comes first in the next one."""
+    admission = admission_with(Limits())
+    for number in range(BATCH_CONTROLS):
+        admission.add_control(CreateQueue(admission.new_future(), f"q{number}", False))
+    single(admission, "q0", b"before")
+    for number in range(2):
+        admission.add_control(CreateQueue(admission.new_future(), f"r{number}", False))
+    single(admission, "q0", b"after")
+    since, first = admission.waiting_since, admission.take()
+    assert len(first) == BATCH_CONTROLS + 1 and taken_payloads(first[-1:]) == [b"before"]
+    admission.take_back(first[10:], since)
+    second = admission.take()
+    assert second[:-3] == first[10:]
+    assert taken_payloads(second[-1:]) == [b"after"] and not admission.has_pending()
+    admission.refund(sum(command.bytes for command in [*first[:10], *second]))
+    assert admission.pending_bytes == 0
 
 
 async def test_appends_after_a_control_call_do_not_overtake_it() -> None:

@@ -35,6 +35,7 @@ from mrecordlog_async import (
     RecordLogError,
 )
 from mrecordlog_async.cli.main import main
+from mrecordlog_async.engine import plan_consumers, writer
 from mrecordlog_async.engine.commit import CommitRequest, CommitResult
 from mrecordlog_async.engine.journal import Journal
 from mrecordlog_async.engine.setting_commands import Attached
@@ -629,3 +630,39 @@ async def test_a_consumer_name_of_the_wrong_type_is_refused(log: MultiRecordLog)
     """Also one that no dictionary takes."""
     with pytest.raises(ConsumerNameError, match="must be a str, not list"):
         await log.create_consumer("q", cast("Any", ["c"]))
+
+
+async def test_rules_that_begin_with_a_star_are_limited(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every new queue is compared with each of them. A log that has more of them opens, and loses none."""
+    async with MultiRecordLog.open(directory) as log:
+        for number in range(3):
+            await log.create_consumer(f"*{number}", "c")
+        monkeypatch.setattr(plan_consumers, "STARRED_RULES_MAX", 2)
+    async with MultiRecordLog.open(directory) as again:
+        with pytest.raises(
+            LogFullError, match=r"^3 rules have a pattern that begins with \*, of at most 2; begin"
+        ) as full:
+            await again.create_consumer("*3", "c")
+        assert full.value.resource == "rules"
+        assert await again.create_consumer("q*3", "c")
+        for number in range(2):
+            await again.delete_consumer(f"*{number}", "c")
+        assert await again.create_consumer("*3", "c")
+        assert again.consumer_rules() == [("*2", "c"), ("*3", "c"), ("q*3", "c")]
+
+
+async def test_a_batch_ends_where_rules_have_made_it_long(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of these queues gets ten consumers; all are created, in order, and with what rests on them."""
+    monkeypatch.setattr(writer, "WORK_MAX", 30)
+    async with MultiRecordLog.open(directory) as log:
+        for number in range(10):
+            await log.create_consumer("*", f"c{number}")
+        commits = log.stats().commits
+        calls = [log.create_queue(f"q{number}") for number in range(9)]
+        assert await asyncio.gather(*calls, log.append("q8", b"x"), log.create_queue("q0", exist_ok=True)) == [
+            *[True] * 9,
+            0,
+            False,
+        ]
+        assert log.stats().commits == commits + 4
+        assert all(len(log.consumers(f"q{number}")) == 10 for number in range(9))

@@ -28,7 +28,7 @@ from mrecordlog_async.format.record import NO_OWNER
 from mrecordlog_async.format.table import OPENING_BYTES, TABLE_HEADER_BYTES, consumer_bytes, entry_bytes, rule_bytes
 from mrecordlog_async.memory.loose import PLACE_BITS
 from mrecordlog_async.memory.queue import Queue as LogQueue
-from mrecordlog_async.memory.queues import CONSUMER_OVERHEAD_BYTES, Queues
+from mrecordlog_async.memory.queues import CONSUMER_OVERHEAD_BYTES, Queues, memory_of_name, memory_of_rule
 
 from .settings_model import (
     DURABLE,
@@ -313,6 +313,7 @@ def check_sums(queues: Queues, state: State) -> None:
         pins.update(queue.segments())
         table_bytes += entry_bytes(seen.name) + sum(map(consumer_bytes, queue.consumers))
         memory_bytes += queue.memory_bytes + CONSUMER_OVERHEAD_BYTES * len(queue.consumers)
+        memory_bytes += sum(map(memory_of_name, (seen.name, *queue.consumers)))
         loose.update(place >> PLACE_BITS for place in queue.loose)
         live_bytes = sum(len(payload) for _, payload in seen.records)
         found = (queue.records, queue.live_bytes())
@@ -328,7 +329,7 @@ def check_sums(queues: Queues, state: State) -> None:
             raise Violation(f"{seen.name}: {queue.memory_bytes} bytes of memory counted for {least} of records")
         if queue.first_segment() != min(queue.segments(), default=None):
             raise Violation(f"{seen.name}: the first of its segments is not {queue.first_segment()}")
-    memory_bytes += check_blocks(queues, loose)
+    memory_bytes += check_blocks(queues, loose) + sum(map(memory_of_rule, queues.rules))
     consumers = sum(len(queue.consumers) for queue in queues)
     limited = {queue.name for queue in queues if queue.options and (queue.options[0] & 4 or any(queue.options[1:3]))}
     if (queues.consumer_count, queues.limited) != (consumers, limited):
@@ -367,7 +368,7 @@ def _state_of(queues: Queues) -> State:
                 queue.first_position,
                 queue.next_position,
                 tuple(tuple(record) for run in queue.runs(None, None) for record in run.records()),  # type: ignore[misc]  # pairs
-                tuple((name, *state) for name, state in sorted(queue.consumers.items())),
+                tuple((name, *state) for name, state in sorted(queue.consumer_states())),
                 tuple(queue.options) if queue.options is not None else NO_OPTIONS,  # type: ignore[arg-type]  # four
                 _shown_ticks(queue) if queue.records else (),
             )

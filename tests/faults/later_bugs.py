@@ -104,7 +104,10 @@ def outdated_closed_believed() -> AbstractContextManager[Any]:
 
 def truncated_to_the_fastest_consumer() -> AbstractContextManager[Any]:
     def slowest(self: QueueView) -> tuple[int, str] | None:
-        return max(((state.position, name) for name, state in self.consumers.items()), default=None)
+        names = {*(self.queue.consumers if self.queue is not None else ()), *self._planned_consumers()._changed}
+        return max(
+            ((state.position, name) for name in names if (state := self.consumer(name)) is not None), default=None
+        )
 
     return patch.object(QueueView, "slowest", slowest)
 

@@ -49,7 +49,7 @@ def stands_at(queues: Queues, name: str) -> dict[str, int]:
     """Return the positions of a queue's consumers."""
     queue = queues.get(name)
     assert queue is not None
-    return {consumer: state.position for consumer, state in queue.consumers.items()}
+    return {consumer: state.position for consumer, state in queue.consumer_states()}
 
 
 def test_single_records_of_many_queues_are_appended_in_order() -> None:

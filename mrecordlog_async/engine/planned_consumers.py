@@ -1,0 +1,68 @@
+"""The consumers of one queue as the commands planned so far leave them. Pure.
+
+Only what the batch changes is kept here; the other consumers are read where they are, so a batch costs what it changes
+however many consumers the queue has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from heapq import heappop, heappush
+
+from mrecordlog_async.format.record import ConsumerState
+from mrecordlog_async.memory.consumers import Consumers
+
+
+class PlannedConsumers:
+    """What a batch makes of *stored*, the consumers in memory, which do not change meanwhile.
+
+    count: the number of consumers. Positions may be below the queue's first one; see `Consumers`.
+    """
+
+    __slots__ = ("_changed", "_heap", "_lowest", "_stored", "_unchanged", "count")
+
+    def __init__(self, stored: Consumers) -> None:
+        self.count = len(stored)
+        self._stored = stored
+        self._changed: dict[str, ConsumerState | None] = {}  # None for one that is deleted
+        self._heap: list[tuple[int, str]] = []  # of those that are changed, and outdated entries
+        self._unchanged: Iterator[tuple[int, str]] | None = None  # goes through the stored ones, the lowest first
+        self._lowest: tuple[int, str] | None = None  # the one that it has reached
+
+    def get(self, name: str) -> ConsumerState | None:
+        """Return the state of a consumer, or None if it does not exist."""
+        return self._changed[name] if name in self._changed else self._stored.get(name)
+
+    def set(self, name: str, state: ConsumerState) -> None:
+        """Create a consumer, or move it."""
+        self.count += self.get(name) is None
+        self._changed[name] = state
+        heappush(self._heap, (state.position, name))
+
+    def delete(self, name: str) -> None:
+        """Delete a consumer, which exists."""
+        self.count -= 1
+        self._changed[name] = None
+
+    def slowest(self) -> tuple[int, str] | None:
+        """Return the position and the name of a consumer that is furthest behind, or None without consumers."""
+        found = [entry for entry in (self._lowest_unchanged(), self._lowest_changed()) if entry is not None]
+        return min(found, default=None)
+
+    def _lowest_unchanged(self) -> tuple[int, str] | None:
+        """Return the lowest of the stored consumers that the batch does not change."""
+        if self._unchanged is None:
+            self._unchanged = self._stored.ascending()
+            self._lowest = next(self._unchanged, None)
+        while self._lowest is not None and self._lowest[1] in self._changed:  # it stays changed: never look again
+            self._lowest = next(self._unchanged, None)
+        return self._lowest
+
+    def _lowest_changed(self) -> tuple[int, str] | None:
+        while self._heap:
+            position, name = self._heap[0]
+            state = self._changed[name]
+            if state is not None and state.position == position:
+                return self._heap[0]
+            heappop(self._heap)
+        return None

@@ -1,0 +1,42 @@
+"""The rules as the commands planned so far leave them. Pure; only what the batch changes is kept here."""
+
+from __future__ import annotations
+
+from mrecordlog_async.format.table import TableRule
+from mrecordlog_async.memory.rules import Rules
+from mrecordlog_async.patterns import beginning_of
+
+
+class PlannedRules:
+    """What a batch makes of *stored*, the rules in memory. count: the number of rules."""
+
+    def __init__(self, stored: Rules) -> None:
+        self.count = len(stored)
+        self._stored = stored
+        self._added = Rules()
+        self._removed: set[TableRule] = set()  # of the stored ones
+        self._starred = stored.starred()
+
+    def has(self, rule: TableRule) -> bool:
+        """Return whether *rule* exists."""
+        return rule in self._added or (rule in self._stored and rule not in self._removed)
+
+    def change(self, rule: TableRule, *, removes: bool) -> None:
+        """Add *rule*, which does not exist, or remove it, which does."""
+        change = -1 if removes else 1
+        self.count += change
+        self._starred += 0 if beginning_of(rule.pattern) else change
+        if rule in self._stored:
+            (self._removed.add if removes else self._removed.remove)(rule)
+        else:
+            (self._added.remove if removes else self._added.add)(rule)
+
+    def matching(self, queue: str) -> tuple[list[TableRule], int]:
+        """Return the rules whose patterns match *queue*, in order, and how many were compared with it."""
+        found, compared = self._stored.matching(queue)
+        added, more = self._added.matching(queue)
+        return sorted(rule for rule in found + added if rule not in self._removed), compared + more
+
+    def starred(self) -> int:
+        """Return the number of rules whose patterns begin with a star."""
+        return self._starred

@@ -1,0 +1,156 @@
+"""The consumers of one queue: where each is, which is the slowest, and how many records truncates took from each.
+
+A queue may have thousands of consumers, so nothing here visits all of them for one change:
+
+1. A truncate does not move the consumers that it passes. The position of a consumer is the one in its state, or the
+   queue's first position if that is higher.
+2. Consumers that no truncate has passed are in a heap by position. A consumer that moves leaves an outdated entry
+   there, which is dropped when it becomes the lowest, or when more than half of the entries are outdated.
+3. A truncate takes the consumers that it passes from the heap. From then on, all records that the queue drops count as
+   skipped by them, which a difference of two sums says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+
+from mrecordlog_async.format.record import ConsumerState
+
+OUTDATED_MIN = 64
+"""Fewer outdated entries than this are left in the heap."""
+
+_NONE: dict[str, int] = {}
+"""Shared and always empty: most queues have one consumer, and no truncate passes it."""
+
+
+class Consumers:
+    """Name and state of each consumer of a queue. Iteration yields the names."""
+
+    __slots__ = ("_ahead", "_dropped", "_passed", "_skipped", "_states")
+
+    def __init__(self) -> None:
+        self._states: dict[str, ConsumerState] = {}  # positions may be below the queue's first one
+        self._ahead: list[tuple[int, str]] = []  # a heap of those that no truncate has passed, and outdated entries
+        self._passed = _NONE  # the others, each with the value of `_dropped` at which it had skipped none
+        self._dropped = 0  # records that truncates dropped
+        self._skipped = _NONE  # of consumers that are not passed any more
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._states
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._states)
+
+    def get(self, name: str) -> ConsumerState | None:
+        """Return the state of a consumer as it was set, or None if it does not exist."""
+        return self._states.get(name)
+
+    def skipped(self, name: str) -> int:
+        """Return how many records truncates took from a consumer before it acknowledged them."""
+        since = self._passed.get(name)
+        return self._skipped.get(name, 0) if since is None else self._dropped - since
+
+    def forget_skipped(self) -> None:
+        """Count what consumers skip from now on."""
+        self._skipped = _NONE
+        if self._passed:
+            self._passed = dict.fromkeys(self._passed, self._dropped)
+
+    def set(self, name: str, state: ConsumerState) -> None:
+        """Create a consumer, or move it."""
+        before = self._states.get(name)
+        self._states[name] = state
+        if name in self._passed:
+            self._keep_skipped(name)
+        elif before is not None and before.position == state.position:
+            return
+        heappush(self._ahead, (state.position, name))
+        self._drop_outdated()
+
+    def delete(self, name: str) -> None:
+        """Delete a consumer; KeyError if it does not exist."""
+        del self._states[name]
+        self._passed.pop(name, None)
+        self._skipped.pop(name, None)
+        self._drop_outdated()
+
+    def truncate(self, first_position: int, position: int, count: Callable[[int, int], int]) -> None:
+        """Note that records from *first_position* up to and including *position* are about to be dropped.
+
+        count: returns the number of records from a position up to another one.
+        """
+        reached = self._take_up_to(position)
+        if not reached and not self._passed:
+            return
+        if self._passed is _NONE:
+            self._passed = {}
+        at, records = first_position, 0
+        for consumer_position, name in reached:
+            if consumer_position > at:
+                records += count(at, consumer_position)
+                at = consumer_position
+            # What was dropped before it is no loss to this consumer, and what it has skipped already counts on.
+            self._passed[name] = self._dropped + records - self._skipped.pop(name, 0)
+        self._dropped += records + count(at, position + 1)
+        self._drop_outdated()
+
+    def ascending(self) -> Iterator[tuple[int, str]]:
+        """Yield position and name of each consumer, the lowest first, some twice. They must not change meanwhile.
+
+        Each step takes the same time however many consumers there are. The positions are those of their states.
+        """
+        for name in self._passed:
+            yield self._states[name].position, name
+        heap = self._ahead
+        following = [(heap[0], 0)] if heap else []  # a heap of entries whose parents were yielded, and their places
+        while following:
+            entry, place = heappop(following)
+            if self._is_current(entry):
+                yield entry
+            for child in range(2 * place + 1, min(2 * place + 3, len(heap))):
+                heappush(following, (heap[child], child))
+
+    def _take_up_to(self, position: int) -> list[tuple[int, str]]:
+        """Take the consumers up to *position* from the heap; return them, the lowest first."""
+        taken: dict[tuple[int, str], None] = {}
+        while self._ahead and self._ahead[0][0] <= position:
+            entry = heappop(self._ahead)
+            if self._is_current(entry):
+                taken[entry] = None  # once, if it was there twice
+        return list(taken)
+
+    def _keep_skipped(self, name: str) -> None:
+        """Keep what a consumer has skipped: it moves, and is not passed any more."""
+        if skipped := self._dropped - self._passed.pop(name):
+            if self._skipped is _NONE:
+                self._skipped = {}
+            self._skipped[name] = skipped
+
+    def _is_current(self, entry: tuple[int, str]) -> bool:
+        position, name = entry
+        state = self._states.get(name)
+        return state is not None and state.position == position and name not in self._passed
+
+    def _drop_outdated(self) -> None:
+        """Drop outdated entries from the top of the heap, and all of them if they are many."""
+        heap = self._ahead
+        while heap and not self._is_current(heap[0]):
+            heappop(heap)
+        if len(heap) > 2 * (len(self._states) - len(self._passed)) + OUTDATED_MIN:
+            heap[:] = [(state.position, name) for name, state in self._states.items() if name not in self._passed]
+            heapify(heap)
+
+
+def moved_up(state: ConsumerState | None, first_position: int) -> ConsumerState | None:
+    """Return *state* in a queue that begins at *first_position*: a truncate moves consumers that it passes."""
+    if state is None or state.position >= first_position:
+        return state
+    return state._replace(position=first_position)
+
+
+NO_CONSUMERS = Consumers()
+"""Shared by all queues without consumers, and always empty."""
