@@ -93,7 +93,7 @@ class Consumers:
             if consumer_position > at:
                 records += count(at, consumer_position)
                 at = consumer_position
-            # What was dropped before it is no loss to this consumer, and what it has skipped already counts on.
+            # Records below its position are not lost to it. What it has skipped before is added.
             self._passed[name] = self._dropped + records - self._skipped.pop(name, 0)
         self._dropped += records + count(at, position + 1)
         self._drop_outdated()

@@ -34,21 +34,6 @@ class SettingReader(QueueReader):
         found = self._queue(queue)
         return {one.consumer: one for one in consumer_summaries(found, sorted(found.consumers))}
 
-    def consumer_summary(self, queue: str, consumer: str) -> ConsumerSummary:
-        """Return where one consumer of *queue* is. It takes no longer if the queue has thousands of others.
-
-        Args:
-            queue: The queue.
-            consumer: The name.
-
-        Raises:
-            QueueNotFoundError: No queue has this name.
-            ConsumerNotFoundError: The queue has no such consumer.
-        """
-        for found in self.consumer_summaries(queue, (consumer,)):
-            return found
-        raise ConsumerNotFoundError(queue, consumer)
-
     def consumer_summaries(self, queue: str, consumers: Iterable[str]) -> list[ConsumerSummary]:
         """Return where *consumers* of *queue* are, in this order; those that do not exist are left out.
 

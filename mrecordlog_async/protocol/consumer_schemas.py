@@ -130,8 +130,9 @@ class ConsumersResponse(Response, frozen=True):
 
     Attributes:
         consumers: The consumers.
-        rules: The rules, if consumers of all queues were requested.
-        next: If a page was requested and more queues follow, the `after` of the next page; otherwise null.
+        rules: The rules, on the first page of the consumers of all queues.
+        next: If a page was requested and more queues, or consumers of the one queue, follow, the `after` of the next
+            page; otherwise null.
     """
 
     consumers: list[ConsumerResponse]

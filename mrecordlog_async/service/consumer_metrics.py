@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from heapq import nsmallest
+
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import ConsumerSummary
 from mrecordlog_async.protocol.metric_text import metric_head, metric_line
 from mrecordlog_async.service.service import Service
-from mrecordlog_async.service.turns import Turns
+from mrecordlog_async.service.turns import Turns, sorted_in_turns
 
 PER_CONSUMER = {
     "consumer_waiting_records": ("records", "Records that a consumer has not acknowledged"),
@@ -15,6 +17,7 @@ PER_CONSUMER = {
     "consumer_skipped_records": ("skipped", "Records truncated before a consumer acknowledged them, since the open"),
 }
 LEFT_OUT = "consumers_without_series"
+CONSUMERS_AT_ONCE = 250
 
 
 async def render_consumers(service: Service, log: MultiRecordLog) -> list[bytes]:
@@ -22,16 +25,15 @@ async def render_consumers(service: Service, log: MultiRecordLog) -> list[bytes]
     turns, most = Turns(), service.options.metrics_queues
     names: list[str] = []
     for found in log.queues_with_consumers():
-        names += found
+        names = nsmallest(most, names + found)  # no further queue can be among the first consumers
         await turns.rest()
     shown: list[ConsumerSummary] = []
-    left_out = 0
-    for name in sorted(names):
-        consumers = list(log.consumers(name).values()) if log.queue_exists(name) else []
-        room = most - len(shown)
-        shown += consumers[:room]
-        left_out += max(len(consumers) - room, 0)
+    for name in names:
+        shown += await _first_consumers(log, name, most - len(shown), turns)
         await turns.rest()
+        if len(shown) == most:
+            break
+    left_out = log.consumer_count - len(shown)
     parts = [metric_head(LEFT_OUT, "Consumers without their own series"), metric_line(LEFT_OUT, left_out)]
     for metric, (attribute, documentation) in PER_CONSUMER.items():
         parts.append(metric_head(metric, documentation))
@@ -39,3 +41,16 @@ async def render_consumers(service: Service, log: MultiRecordLog) -> list[bytes]
             parts.append(metric_line(metric, getattr(one, attribute) or 0, queue=one.queue, consumer=one.consumer))
             await turns.rest()
     return parts
+
+
+async def _first_consumers(log: MultiRecordLog, queue: str, most: int, turns: Turns) -> list[ConsumerSummary]:
+    """Return where the first consumers of *queue* are, by name; nothing if it was deleted meanwhile."""
+    if not log.queue_exists(queue):
+        return []
+    found: list[ConsumerSummary] = []
+    names = (await sorted_in_turns(log.consumer_names(queue)))[:most]
+    for at in range(0, len(names), CONSUMERS_AT_ONCE):
+        await turns.rest()
+        if log.queue_exists(queue):
+            found += log.consumer_summaries(queue, names[at : at + CONSUMERS_AT_ONCE])
+    return found

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from heapq import merge
+import asyncio
 from time import monotonic
 
 from mrecordlog_async.memory.reads import QueueReader
-from mrecordlog_async.service.turns import Turns
-
-CHUNK = 5_000
-"""Names sorted at once: two milliseconds."""
+from mrecordlog_async.service.turns import Turns, sorted_in_turns
 
 RANKED_SECONDS = 10.0
 """An order that changes with every record is found again after this time: with 100,000 queues it takes 40 ms."""
@@ -23,6 +20,10 @@ class Names:
     def __init__(self) -> None:
         self._version: object = None
         self._sorted: list[str] = []
+        self._sorted_of: QueueReader | None = None
+        self._sorting = asyncio.Lock()
+        self._begun = 0  # how many lists were begun
+        self._listed = 0  # which of them is kept
         self._rankings: dict[tuple[str, str, int], tuple[float, list[str]]] = {}
 
     async def ranked(self, log: QueueReader, order: str, prefix: str, most: int) -> list[str]:
@@ -42,18 +43,14 @@ class Names:
 
     async def sorted(self, log: QueueReader) -> list[str]:
         """Return all names, sorted. The list is shared: do not change it. Some queues may be deleted meanwhile."""
-        version, unsorted = log.names()
+        version, _ = log.names()
         if (log, version) == self._version:
             return self._sorted
-        names, turns = list(unsorted), Turns()
-        chunks = []
-        for at in range(0, len(names), CHUNK):
-            chunks.append(sorted(names[at : at + CHUNK]))
-            await turns.rest()
-        found: list[str] = []
-        for number, name in enumerate(merge(*chunks)):
-            found.append(name)
-            if number % CHUNK == 0:
-                await turns.rest()
-        self._version, self._sorted = (log, version), found
-        return found
+        asked = self._begun
+        async with self._sorting:  # one list at a time: many requests at once would hold as many lists
+            if self._sorted_of is not log or self._listed <= asked:
+                self._begun += 1
+                begun, (version, unsorted) = self._begun, log.names()
+                found = await sorted_in_turns(unsorted)
+                self._version, self._sorted, self._sorted_of, self._listed = (log, version), found, log, begun
+            return self._sorted

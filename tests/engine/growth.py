@@ -1,7 +1,7 @@
 """What the event loop does for consumers, rules, limits and queues, to be counted in instructions under callgrind.
 
 Run as a script, each piece of work is done for `SIZES` items. `os.sched_yield` stands before and after it: callgrind
-writes what it has counted there to a file of its own. `ORDER` says which files are which.
+writes what it has counted there to a separate file. `ORDER` says which files are which.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def do(queues: Queues, commands: Iterable[Command]) -> None:
 
 
 def each_alone(queues: Queues, commands: Iterable[Command]) -> None:
-    """Plan and apply each of *commands* in a batch of its own."""
+    """Plan and apply each of *commands* in a separate batch."""
     for command in commands:
         do(queues, [command])
 

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from typing import Any
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import msgspec
 import pytest
 import yarl
 
-from tests.serving import Response, Served
+from mrecordlog_async.service.options import ServiceOptions
+from mrecordlog_async.service.routes.consumers import CONSUMERS_AT_ONCE
+from mrecordlog_async.service.send import PIECE_CHARGE_BYTES
+from tests.serving import Response, Served, serving
 
 ONE = "/v1/queues/q/consumers/billing"
 
@@ -297,3 +302,55 @@ async def test_positions_outside_the_queue_are_refused(served: Served) -> None:
     assert (ahead.status, ahead.json()["code"], ahead.json()["next_position"]) == (409, "ahead", 2)
     before = await served.call("POST", f"{ONE}/seek", {"position": 0, "epoch": epoch})
     assert (before.status, before.json()["code"], before.json()["first_position"]) == (410, "truncated", 1)
+
+
+async def test_consumers_of_one_queue_are_listed_in_pages(served: Served) -> None:
+    """By name in order; `next` is the `after` of the next page, and null on the last one."""
+    names = [f"c{number:04}" for number in range(700)]
+    await asyncio.gather(*(served.log.create_consumer("q", name) for name in names))
+    path, listed, after = "/v1/queues/q/consumers", list[str](), ""
+    while True:
+        page = (await served.call("GET", f"{path}?limit=300{after}")).json()
+        listed += [one["consumer"] for one in page["consumers"]]
+        if page["next"] is None:
+            break
+        assert page["next"] == listed[-1] and len(page["consumers"]) == 300
+        after = f"&after={page['next']}"
+    assert listed == names
+    whole = (await served.call("GET", path)).json()
+    assert [one["consumer"] for one in whole["consumers"]] == names
+    assert (whole["rules"], whole["next"]) == ([], None)
+    assert (await served.call("GET", f"{path}?limit=1&after=c0699")).json()["consumers"] == []
+    assert (await served.call("GET", f"{path}?limit=0")).status == 400
+    everything = (await served.call("GET", "/v1/consumers")).json()
+    assert [one["consumer"] for one in everything["consumers"]] == names
+    assert (await served.call("GET", "/v1/queues/none/consumers?limit=1")).status == 404
+
+
+async def test_rules_stand_on_the_first_page_of_all_consumers(served: Served) -> None:
+    """Each further page would repeat thousands of them."""
+    await served.log.create_consumer("*", "lake")
+    for number in range(600):
+        await served.log.create_consumer(f"r{number}-*", "lake")
+    await served.log.create_queue("r1-x")
+    first = (await served.call("GET", "/v1/consumers?limit=1")).json()
+    assert (first["next"], len(first["rules"])) == ("q", 601)
+    assert first["rules"] == sorted(first["rules"], key=lambda rule: rule["pattern"])
+    second = (await served.call("GET", "/v1/consumers?limit=1&after=q")).json()
+    assert ([one["queue"] for one in second["consumers"]], second["rules"], second["next"]) == (["r1-x"], [], None)
+
+
+async def test_lists_of_consumers_are_charged_like_other_long_responses(directory: Path) -> None:
+    """One that waits for its reader holds a piece, not the list; above the budget the next one is refused."""
+    options = ServiceOptions(sending_bytes=PIECE_CHARGE_BYTES)
+    async with serving(directory, options=options) as served:
+        await served.log.create_queue("q")
+        for number in range(CONSUMERS_AT_ONCE + 1):
+            await served.log.create_consumer("q", f"c{number}")
+        with served.service.sending.enter(cast(Any, SimpleNamespace(protocol=None, transport=None))):
+            for path in ("/v1/consumers", "/v1/queues/q/consumers"):
+                assert (await served.call("GET", path)).status == 429
+            assert (await served.call("GET", "/v1/queues/q/consumers/c1")).status == 200
+        for path in ("/v1/consumers", "/v1/queues/q/consumers"):
+            assert len((await served.call("GET", path)).json()["consumers"]) == CONSUMERS_AT_ONCE + 1
+        assert served.service.sending.used == 0

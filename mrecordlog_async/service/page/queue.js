@@ -124,7 +124,7 @@ async function showConsumers() {
   if (name !== consumersOf) $("consumers").replaceChildren();
   consumersOf = name;
   consumersAt = performance.now();
-  const response = await call(queuePath("/consumers"));
+  const response = await call(queuePath("/consumers?limit=200"));
   const consumers = response.ok ? parse(await response.text()).consumers : [];
   if ($("queue").value !== name) return;  // another queue was chosen meanwhile
   if (!consumers.length) { $("consumers").replaceChildren(); return; }

@@ -5,10 +5,16 @@ A queue that contains `*` is a pattern where consumers are created and deleted: 
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import TypeVar
+
 import msgspec
 from aiohttp import web
 
 from mrecordlog_async.errors import ConsumerNotFoundError
+from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import ConsumerSummary
 from mrecordlog_async.protocol.consumer_schemas import (
     AcknowledgeRequest,
@@ -22,15 +28,22 @@ from mrecordlog_async.protocol.consumer_schemas import (
     RuleResponse,
     SeekRequest,
 )
+from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.problems import bad_request
 from mrecordlog_async.protocol.schemas import RecordResponse
+from mrecordlog_async.service.formats import send
 from mrecordlog_async.service.parameters import check_query, consumer_of, flag, number, queue_of
 from mrecordlog_async.service.queue_checks import check_assigned, check_id
 from mrecordlog_async.service.routes.queues import page_of_names
 from mrecordlog_async.service.routes.records import FORMATS, READ_BYTES, respond, wait_for_records
-from mrecordlog_async.service.routes.route import Route, encode_list, json_response, receive_small, send_json
+from mrecordlog_async.service.routes.route import JSON, Route, encode_json, json_response, receive_small
 from mrecordlog_async.service.service import Service
-from mrecordlog_async.service.turns import Turns
+from mrecordlog_async.service.turns import sorted_in_turns
+
+T = TypeVar("T")
+
+CONSUMERS_AT_ONCE = 250
+QUEUES_AT_ONCE = 250
 
 READ_PARAMETERS = (
     ("epoch", "as `attach` returned it"),
@@ -47,35 +60,103 @@ COMPLETE = "X-Queue-Complete"
 
 
 async def list_consumers(service: Service, request: web.Request) -> web.StreamResponse:
-    """List the consumers of one queue."""
-    check_query(request, ())
-    found = service.log.consumers(queue_of(request)).values()
-    return json_response(ConsumersResponse([consumer_response(one) for one in found]))
+    """List the consumers of one queue, or a page of them."""
+    check_query(request, ("limit", "after"))
+    log, queue = service.log, queue_of(request)
+    limit, after = number(request, "limit", minimum=1), request.query.get("after")
+    names = log.consumer_names(queue)
+    if len(names) <= CONSUMERS_AT_ONCE:
+        page, next_name = _page_of(sorted(names), limit, after)
+        found = [consumer_response(one) for one in log.consumer_summaries(queue, page)]
+        return json_response(ConsumersResponse(found, next=next_name))
+    with service.sending.enter(request) as out:  # before the names are copied
+        page, next_name = _page_of(await sorted_in_turns(names), limit, after)
+        pieces = chain(
+            [b'{"consumers":['],
+            _joined(_of_queue(log, queue, page)),
+            [b'],"rules":[],"next":%s}' % encode_json(next_name)],
+        )
+        return await send(request, _json_stream(service), pieces, out)
 
 
 async def list_all_consumers(service: Service, request: web.Request) -> web.StreamResponse:
-    """List the consumers of all queues, or of a page of them, and the rules that give new queues a consumer."""
+    """List the consumers of all queues, or of a page of them; the first page has the rules that give new queues one."""
     check_query(request, ("prefix", "limit", "after"))
-    log, turns = service.log, Turns()
     names, next_name = await page_of_names(service, request)
-    found: list[ConsumerResponse] = []
-    for name in names:
-        if log.queue_exists(name):
-            found += [consumer_response(one) for one in log.consumers(name).values()]
-        await turns.rest()
-    rules = msgspec.json.encode([RuleResponse(*rule) for rule in log.consumer_rules()])
-    tail = b'],"rules":%s,"next":%s}' % (rules, msgspec.json.encode(next_name))
-    return await send_json(service, request, [b'{"consumers":[', *await encode_list(found), tail])
+    rules: Collection[tuple[str, str]] = service.log.unsorted_rules() if "after" not in request.query else ()
+    pieces = _list_all(service.log, names, rules, next_name)
+    if max(len(names), len(rules), service.log.consumer_count) <= CONSUMERS_AT_ONCE:
+        return web.Response(body=b"".join([piece async for piece in pieces]), content_type=JSON)
+    with service.sending.enter(request) as out:
+        return await send(request, _json_stream(service), pieces, out)
+
+
+async def _list_all(
+    log: MultiRecordLog, queues: Sequence[str], rules: Collection[tuple[str, str]], next_name: str | None
+) -> AsyncIterator[bytes]:
+    """Yield the list of all consumers in pieces, and then the rules."""
+    yield b'{"consumers":['
+    begun, found = False, list[ConsumerResponse]()
+    for number_of_queue, queue in enumerate(queues, 1):
+        names = log.consumer_names(queue) if log.queue_exists(queue) else ()
+        for some in _of_queue(
+            log, queue, sorted(names) if len(names) <= CONSUMERS_AT_ONCE else await sorted_in_turns(names)
+        ):
+            found += some
+            if len(found) >= CONSUMERS_AT_ONCE:
+                yield (b"," if begun else b"") + encode_json(found)[1:-1]
+                begun, found = True, []
+        if number_of_queue % QUEUES_AT_ONCE == 0:
+            yield b""  # others have their turn
+    if found:
+        yield (b"," if begun else b"") + encode_json(found)[1:-1]
+    yield b'],"rules":['
+    for piece in _joined(_in_parts([RuleResponse(*rule) for rule in await sorted_in_turns(rules)])):
+        yield piece
+    yield b'],"next":%s}' % encode_json(next_name)
+
+
+def _of_queue(log: MultiRecordLog, queue: str, names: Sequence[str]) -> Iterator[list[ConsumerResponse]]:
+    """Yield the consumers of a queue, some at a time; nothing more once it is deleted."""
+    for at in range(0, len(names), CONSUMERS_AT_ONCE):
+        if log.queue_exists(queue):
+            yield [consumer_response(one) for one in log.consumer_summaries(queue, names[at : at + CONSUMERS_AT_ONCE])]
+
+
+def _in_parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for at in range(0, len(items), CONSUMERS_AT_ONCE):
+        yield items[at : at + CONSUMERS_AT_ONCE]
+
+
+def _joined(parts: Iterable[Sequence[object]]) -> Iterator[bytes]:
+    """Yield *parts* as the inside of one JSON list."""
+    begun = False
+    for part in parts:
+        if part:
+            yield (b"," if begun else b"") + encode_json(part)[1:-1]
+            begun = True
+
+
+def _page_of(names: list[str], limit: int | None, after: str | None) -> tuple[list[str], str | None]:
+    """Return the part of the sorted *names* to list, and the last of them if more follow."""
+    first = 0 if after is None else bisect_right(names, after)
+    last = len(names) if limit is None else min(first + limit, len(names))
+    return names[first:last], names[last - 1] if first < last < len(names) else None
+
+
+def _json_stream(service: Service) -> web.StreamResponse:
+    response = web.StreamResponse(headers={LOG_ID: service.log_id})
+    response.content_type = JSON
+    return response
 
 
 async def show_consumer(service: Service, request: web.Request) -> web.StreamResponse:
     """Show where a consumer stands."""
     check_query(request, ())
     queue, consumer = queue_of(request), consumer_of(request)
-    found = service.log.consumers(queue).get(consumer)
-    if found is None:
-        raise ConsumerNotFoundError(queue, consumer)
-    return json_response(consumer_response(found))
+    for found in service.log.consumer_summaries(queue, (consumer,)):
+        return json_response(consumer_response(found))
+    raise ConsumerNotFoundError(queue, consumer)
 
 
 async def create_consumer(service: Service, request: web.Request) -> web.StreamResponse:
@@ -125,7 +206,7 @@ async def read_as_consumer(service: Service, request: web.Request) -> web.Stream
     queue_id = log.queue_summary(queue).id
     log.check_holder(queue, consumer, queue_id=queue_id, epoch=epoch)
     if start is None:
-        start = log.consumers(queue)[consumer].position
+        start = log.consumer_position(queue, consumer)
     # A holder that is past the end read what a restored log does not have: new records would take those positions.
     check_assigned(log.queue_summary(queue), start - 1)
     start = max(start, log.first_position(queue))  # what was truncated past the consumer is skipped
@@ -185,6 +266,10 @@ _seek_decoder = msgspec.json.Decoder(SeekRequest)
 
 _OF_QUEUE = "/v1/queues/{queue}/consumers"
 _ONE = _OF_QUEUE + "/{consumer}"
+PAGE_PARAMETERS = (
+    ("limit", "at most this many consumers; `next` of the response is the `after` of the next page"),
+    ("after", "only consumers after this name: the `next` of the previous page"),
+)
 LIST_PARAMETERS = (
     ("prefix", "only queues whose names begin with this prefix"),
     ("limit", "consumers of at most this many queues; `next` of the response is the `after` of the next page"),
@@ -193,7 +278,13 @@ LIST_PARAMETERS = (
 
 ROUTES = (
     Route(
-        "GET", _OF_QUEUE, list_consumers, "List the consumers of a queue", returns=ConsumersResponse, problems=(404,)
+        "GET",
+        _OF_QUEUE,
+        list_consumers,
+        "List the consumers of a queue",
+        returns=ConsumersResponse,
+        parameters=PAGE_PARAMETERS,
+        problems=(404, 429),
     ),
     Route(
         "GET",

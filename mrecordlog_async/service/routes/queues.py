@@ -95,7 +95,8 @@ async def page_of_names(service: Service, request: web.Request) -> tuple[Sequenc
     first = max(bisect_left(names, prefix), 0 if after is None else bisect_right(names, after))
     last = bisect_right(names, prefix, key=lambda name: name[: len(prefix)])
     most = last - first if limit is None else min(limit, service.options.list_queues)
-    page = names[first : min(first + most, last)]
+    # The whole list is shared, not copied: many clients ask for it at once.
+    page = names if (first, first + most) == (0, len(names)) else names[first : min(first + most, last)]
     return page, page[-1] if page and first + most < last else None
 
 
