@@ -10,20 +10,20 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 
 from mrecordlog_async.format.record import ConsumerState
-from mrecordlog_async.memory.consumers import Consumers
+from mrecordlog_async.memory.queue import Queue
 
 
 class PlannedConsumers:
-    """What a batch makes of *stored*, the consumers in memory, which do not change meanwhile.
+    """What a batch makes of the consumers of *queue*, which do not change meanwhile.
 
-    count: the number of consumers. Positions may be below the queue's first one; see `Consumers`.
+    count: the number of consumers. Truncates of the batch have not moved them.
     """
 
-    __slots__ = ("_changed", "_heap", "_lowest", "_stored", "_unchanged", "count")
+    __slots__ = ("_changed", "_heap", "_lowest", "_queue", "_unchanged", "count")
 
-    def __init__(self, stored: Consumers) -> None:
-        self.count = len(stored)
-        self._stored = stored
+    def __init__(self, queue: Queue | None) -> None:
+        self.count = len(queue.consumers) if queue is not None else 0
+        self._queue = queue
         self._changed: dict[str, ConsumerState | None] = {}  # None for one that is deleted
         self._heap: list[tuple[int, str]] = []  # of those that are changed, and outdated entries
         self._unchanged: Iterator[tuple[int, str]] | None = None  # goes through the stored ones, the lowest first
@@ -31,7 +31,9 @@ class PlannedConsumers:
 
     def get(self, name: str) -> ConsumerState | None:
         """Return the state of a consumer, or None if it does not exist."""
-        return self._changed[name] if name in self._changed else self._stored.get(name)
+        if name in self._changed or self._queue is None:
+            return self._changed.get(name)
+        return self._queue.consumer(name)
 
     def set(self, name: str, state: ConsumerState) -> None:
         """Create a consumer, or move it."""
@@ -44,15 +46,15 @@ class PlannedConsumers:
         self.count -= 1
         self._changed[name] = None
 
-    def slowest(self) -> tuple[int, str] | None:
-        """Return the position and the name of a consumer that is furthest behind, or None without consumers."""
+    def slowest(self) -> str | None:
+        """Return the name of a consumer that is furthest behind, or None without consumers."""
         found = [entry for entry in (self._lowest_unchanged(), self._lowest_changed()) if entry is not None]
-        return min(found, default=None)
+        return min(found)[1] if found else None
 
     def _lowest_unchanged(self) -> tuple[int, str] | None:
         """Return the lowest of the stored consumers that the batch does not change."""
         if self._unchanged is None:
-            self._unchanged = self._stored.ascending()
+            self._unchanged = self._queue.consumers.ascending() if self._queue is not None else iter(())
             self._lowest = next(self._unchanged, None)
         while self._lowest is not None and self._lowest[1] in self._changed:  # it stays changed: never look again
             self._lowest = next(self._unchanged, None)

@@ -22,6 +22,7 @@ class QueueView:
     __slots__ = (
         "_consumers",
         "_held",
+        "_truncated",
         "first_position",
         "id",
         "next_position",
@@ -41,6 +42,7 @@ class QueueView:
         self.reconfigured = False  # the batch changes options or consumers
         self._consumers: PlannedConsumers | None = None  # made when they are asked for
         self._held: tuple[int, int] | None = None
+        self._truncated = 0  # the first position that a truncate of the batch has left
 
     @classmethod
     def of(cls, queue: Queue) -> QueueView:
@@ -67,7 +69,7 @@ class QueueView:
 
     def truncate(self, position: int) -> None:
         """Plan a truncate up to *position*, which is not before the first one."""
-        self.first_position = position + 1
+        self.first_position = self._truncated = position + 1
         self.next_position = max(self.next_position, self.first_position)
         self._held = None
         self._forget_dead_runs()
@@ -92,7 +94,7 @@ class QueueView:
 
     def consumer(self, name: str) -> ConsumerState | None:
         """Return the state of a consumer, or None if it does not exist."""
-        return moved_up(self._planned_consumers().get(name), self.first_position)
+        return moved_up(self._planned_consumers().get(name), self._truncated)
 
     def consumer_count(self) -> int:
         """Return the number of consumers."""
@@ -112,12 +114,13 @@ class QueueView:
         """Return the position and the name of a consumer that is furthest behind, or None without consumers."""
         if self._consumers is None and (self.queue is None or self.queue.consumers is NO_CONSUMERS):
             return None
-        found = self._planned_consumers().slowest()
-        return None if found is None else (max(found[0], self.first_position), found[1])
+        name = self._planned_consumers().slowest()
+        state = self.consumer(name) if name is not None else None
+        return (state.position, name) if state is not None and name is not None else None
 
     def _planned_consumers(self) -> PlannedConsumers:
         if self._consumers is None:
-            self._consumers = PlannedConsumers(self.queue.consumers if self.queue is not None else NO_CONSUMERS)
+            self._consumers = PlannedConsumers(self.queue)
         return self._consumers
 
     # What the queue holds, for its limits.

@@ -2,8 +2,8 @@
 
 A queue may have thousands of consumers, so nothing here visits all of them for one change:
 
-1. A truncate does not move the consumers that it passes. The position of a consumer is the one in its state, or the
-   queue's first position if that is higher.
+1. A truncate does not move the consumers that it passes: it notes their names. Their position is the queue's first one
+   until they move on. (Others may be below it: a queue may begin with a gap.)
 2. Consumers that no truncate has passed are in a heap by position. A consumer that moves leaves an outdated entry
    there, which is dropped when it becomes the lowest, or when more than half of the entries are outdated.
 3. A truncate takes the consumers that it passes from the heap. From then on, all records that the queue drops count as
@@ -30,7 +30,7 @@ class Consumers:
     __slots__ = ("_ahead", "_dropped", "_passed", "_skipped", "_states")
 
     def __init__(self) -> None:
-        self._states: dict[str, ConsumerState] = {}  # positions may be below the queue's first one
+        self._states: dict[str, ConsumerState] = {}  # as they were set
         self._ahead: list[tuple[int, str]] = []  # a heap of those that no truncate has passed, and outdated entries
         self._passed = _NONE  # the others, each with the value of `_dropped` at which it had skipped none
         self._dropped = 0  # records that truncates dropped
@@ -45,9 +45,10 @@ class Consumers:
     def __iter__(self) -> Iterator[str]:
         return iter(self._states)
 
-    def get(self, name: str) -> ConsumerState | None:
-        """Return the state of a consumer as it was set, or None if it does not exist."""
-        return self._states.get(name)
+    def get(self, name: str, first_position: int) -> ConsumerState | None:
+        """Return the state of a consumer of a queue that begins at *first_position*; None if it does not exist."""
+        state = self._states.get(name)
+        return moved_up(state, first_position) if name in self._passed else state
 
     def skipped(self, name: str) -> int:
         """Return how many records truncates took from a consumer before it acknowledged them."""
@@ -146,7 +147,7 @@ class Consumers:
 
 
 def moved_up(state: ConsumerState | None, first_position: int) -> ConsumerState | None:
-    """Return *state* in a queue that begins at *first_position*: a truncate moves consumers that it passes."""
+    """Return *state* after a truncate that left *first_position* as the first one."""
     if state is None or state.position >= first_position:
         return state
     return state._replace(position=first_position)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 
 from mrecordlog_async.format.record import SEALED, ConsumerState, OptionValues
 from mrecordlog_async.format.table import LastAppendDigest, TableConsumer, TableEntry
-from mrecordlog_async.memory.consumers import NO_CONSUMERS, Consumers, moved_up
+from mrecordlog_async.memory.consumers import NO_CONSUMERS, Consumers
 from mrecordlog_async.memory.last_append import LastAppend, checksum_of, checksum_of_one
 from mrecordlog_async.memory.loose import NO_PLACES, Blocks
 from mrecordlog_async.memory.retained import PLACES_OVERHEAD_BYTES, RetainedRecords
@@ -227,7 +227,7 @@ class Queue(RetainedRecords):
 
     def consumer(self, name: str) -> ConsumerState | None:
         """Return the state of a consumer, or None if it does not exist."""
-        return moved_up(self.consumers.get(name), self.first_position)
+        return self.consumers.get(name, self.first_position)
 
     def consumer_states(self) -> Iterator[tuple[str, ConsumerState]]:
         """Yield name and state of each consumer, unsorted."""
