@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from unittest import mock
 
 import pytest
 from aiohttp import ClientSession, UnixConnector, web
+from aiohttp.test_utils import make_mocked_request
 from yarl import URL
 
 from mrecordlog_async import LogLockedError, LogState, MultiRecordLog, QueueNotFoundError
 from mrecordlog_async.aiohttp import LOG, setup
 from mrecordlog_async.client import RecordLogClient
+from mrecordlog_async.protocol.problems import ProblemError
 from mrecordlog_async.service import ServiceOptions
 from mrecordlog_async.service.app import SERVICE
 from mrecordlog_async.service.routes import records
+from mrecordlog_async.service.security import EmbeddedGuard
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @asynccontextmanager
@@ -217,6 +225,63 @@ async def test_a_token_or_exposed_opens_the_api_to_other_machines(
     setup(app, directory, prefix="/wal", exposed=True)
     async with serving_app(app) as url:
         assert await asked(f"{url}/wal/v1/queues/q", "GET", {"Host": "anything"}) == (200, "")
+
+
+@pytest.mark.parametrize("host", ["localhost", "evil.com"])
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("DELETE", "/q"),
+        ("PUT", "/new"),
+        ("POST", "/q/seal"),
+        ("POST", "/q/records"),
+        ("DELETE", "/q/consumers/c"),
+        ("POST", "/q/consumers/c/attach"),
+    ],
+)
+async def test_a_request_whose_client_left_before_it_was_admitted_is_dropped(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, method: str, path: str, host: str
+) -> None:
+    """Without a connection nobody knows where it came from: a middleware that waits must not let anybody in."""
+    if host == "localhost":
+        monkeypatch.setattr("mrecordlog_async.service.security.is_loopback", lambda host: False)
+    handled = asyncio.Event()
+
+    @web.middleware
+    async def wait_until_it_left(request: web.Request, handler: Handler) -> web.StreamResponse:
+        try:
+            while request.transport is not None:
+                await asyncio.sleep(0.001)
+            return await handler(request)
+        finally:
+            handled.set()
+
+    app = web.Application(middlewares=[wait_until_it_left])
+    setup(app, directory, queues=["q"], prefix="/wal")
+    async with serving_app(app) as url:
+        log = app[LOG]
+        await log.create_consumer("q", "c")
+        epoch = (await log.attach_consumer("q", "c")).epoch
+        head = f"{method} /wal/v1/queues{path} HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\n"
+        _, writer = await asyncio.open_connection("127.0.0.1", URL(url).port)
+        writer.write(f"{head}Content-Length: 0\r\n\r\n".encode())
+        await writer.drain()
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+        await handled.wait()
+        assert log.list_queues() == ["q"]
+        assert (log.queue_summary("q").sealed, log.next_position("q")) == (False, 0)
+        assert log.consumers("q")["c"].epoch == epoch
+        assert app._subapps[0][SERVICE].problems == {}
+
+
+@pytest.mark.parametrize("name", [None, ("10.0.0.7",), 7])
+async def test_a_connection_that_does_not_know_its_address_is_no_unix_socket(directory: Path, name: object) -> None:
+    """A TLS transport forgets it one turn before the application hears of the loss."""
+    guard = EmbeddedGuard((), ())
+    request = make_mocked_request("DELETE", "/v1/queues/q", transport=mock.Mock(**{"get_extra_info.return_value": name}))
+    with pytest.raises((ConnectionResetError, ProblemError)):
+        guard.check(request)
 
 
 async def test_a_unix_socket_has_its_own_permissions(directory: Path, tmp_path: Path) -> None:

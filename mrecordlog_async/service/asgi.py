@@ -27,6 +27,7 @@ from aiohttp import web
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.service.app import TAKES_CONTINUE, build_app
 from mrecordlog_async.service.connections import Connections
+from mrecordlog_async.service.security import is_address
 from mrecordlog_async.service.service import Service
 
 Scope = MutableMapping[str, Any]
@@ -307,7 +308,9 @@ def _addresses(scope: Scope) -> dict[str, Any]:
     server, client = scope.get("server"), scope.get("client")
     local: object = ("", 0)
     if server is not None:
-        local = server[0] if server[1] is None else tuple(server[:2])  # a Unix socket has no port
+        # A Unix socket has a path and no port. A server that leaves out the port of an address has no Unix socket.
+        is_path = server[1] is None and server[0] and not is_address(server[0])
+        local = server[0] if is_path else (server[0], server[1] or 0)
     peer = tuple(client[:2]) if client is not None else None
     return {"sockname": local, "peername": peer, TAKES_CONTINUE: True}
 

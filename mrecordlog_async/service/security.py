@@ -79,7 +79,7 @@ class EmbeddedGuard:
 
     On loopback, Host must be a loopback name or one of *hosts*. Other machines need a token, except for health and the
     page, unless *exposed* says that the application authenticates requests. A Unix socket is protected by its file
-    permissions.
+    permissions. A request whose client has left is dropped: it is no longer known where it came from.
     """
 
     def __init__(self, tokens: Iterable[bytes], hosts: Iterable[str], *, exposed: bool = False) -> None:
@@ -90,11 +90,17 @@ class EmbeddedGuard:
         self._warned = False
 
     def check(self, request: web.BaseRequest, *, open_to_all: bool = False) -> None:
-        """Raise the problem that keeps *request* out. *open_to_all*: no token needed (health, the page)."""
+        """Raise the problem that keeps *request* out. *open_to_all*: no token needed (health, the page).
+
+        Raises:
+            ConnectionResetError: The client has left. A middleware of the application may have waited before this.
+        """
         transport = request.transport
-        local = transport.get_extra_info("sockname") if transport is not None else None
-        if type(local) is not tuple:  # a Unix socket
+        local = None if transport is None or transport.is_closing() else transport.get_extra_info("sockname")
+        if isinstance(local, str | bytes):  # the path of a Unix socket
             self._elsewhere.check(request, open_to_all=open_to_all)
+        elif not isinstance(local, tuple):  # a lost TLS transport forgets its address before it is taken from the request
+            raise ConnectionResetError("the client left before its request was admitted")
         elif is_loopback(local[0]):
             self._on_loopback.check(request, open_to_all=open_to_all)
         elif self._open_elsewhere or open_to_all:

@@ -129,6 +129,9 @@ async def test_hosts_and_tokens_are_checked_as_below_aiohttp(directory: Path) ->
             (("127.0.0.1", 80), b"evil.example", 421),
             (("10.0.0.7", 80), b"localhost", 403),
             (("/run/socket", None), b"any", 200),
+            (("10.0.0.7", None), b"localhost", 403),
+            (("127.0.0.1", None), b"evil.example", 421),
+            (("", None), b"localhost", 403),
             (None, b"localhost", 403),
         ):
             headers = [(b"host", host)]
