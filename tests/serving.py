@@ -26,6 +26,7 @@ from aiohttp import web
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.service.app import build_app
 from mrecordlog_async.service.connections import Connections
+from mrecordlog_async.service.listening import Listener, bind
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.service import Service
 
@@ -71,9 +72,17 @@ class Response:
 
 @asynccontextmanager
 async def serving(
-    directory: Path, options: ServiceOptions | None = None, *, recovered: bool = True, **log_options: Any
+    directory: Path,
+    options: ServiceOptions | None = None,
+    *,
+    recovered: bool = True,
+    context: ssl.SSLContext | None = None,
+    **log_options: Any,
 ) -> AsyncIterator[Served]:
-    """Serve *directory* on a free port on loopback. Without *recovered*, the log is not open yet."""
+    """Serve *directory* on a free port on loopback, with TLS if there is a *context*.
+
+    Without *recovered*, the log is not open yet.
+    """
     service = Service(options)
     service.standalone = True  # as under `mrecordlog serve`
     settings: dict[str, Any] = {"access_log": None, "handler_cancellation": True, "read_bufsize": 65_536}
@@ -81,16 +90,15 @@ async def serving(
     await runner.setup()
     assert runner.server is not None
     connections = Connections(runner.server, service.options, service.connections)
-    server = await asyncio.get_running_loop().create_server(connections.accept, "127.0.0.1", 0, backlog=2_048)
-    port = server.sockets[0].getsockname()[1]
+    listener = Listener(await bind("127.0.0.1", 0), connections, context, service.options.header_seconds)
     async with aiohttp.ClientSession() as session:
         try:
             if recovered:
                 await service.open(directory, segment_bytes=4 * 32_768, **log_options)
-            yield Served(service, connections, port, session)
+            yield Served(service, connections, listener.port, session)
         finally:
             service.begin_shutdown()
-            await stop_listening(server)
+            listener.close()
             await session.close()
             await runner.cleanup()
             if service.log_or_none is not None:

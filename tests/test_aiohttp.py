@@ -279,7 +279,8 @@ async def test_a_request_whose_client_left_before_it_was_admitted_is_dropped(
 async def test_a_connection_that_does_not_know_its_address_is_no_unix_socket(directory: Path, name: object) -> None:
     """A TLS transport forgets it one turn before the application hears of the loss."""
     guard = EmbeddedGuard((), ())
-    request = make_mocked_request("DELETE", "/v1/queues/q", transport=mock.Mock(**{"get_extra_info.return_value": name}))
+    transport = mock.Mock(**{"get_extra_info.return_value": name, "is_closing.return_value": False})
+    request = make_mocked_request("DELETE", "/v1/queues/q", transport=transport)
     with pytest.raises((ConnectionResetError, ProblemError)):
         guard.check(request)
 

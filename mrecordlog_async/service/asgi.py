@@ -87,7 +87,11 @@ class AsgiService:
             return
         if self._connections is None:
             raise RuntimeError("the log is not open: mount it on the application that has the lifespan of the log")
-        connection = Connection(self._connections.accept(), _addresses(scope))
+        protocol = self._connections.admit()
+        if protocol is None:
+            await _refuse(self._connections.refusal(), send)
+            return
+        connection = Connection(protocol, _addresses(scope))
         feeding = asyncio.create_task(_feed(connection, scope, receive))
         try:
             await _respond(connection, scope["method"], send)
@@ -313,6 +317,14 @@ def _addresses(scope: Scope) -> dict[str, Any]:
         local = server[0] if is_path else (server[0], server[1] or 0)
     peer = tuple(client[:2]) if client is not None else None
     return {"sockname": local, "peername": peer, TAKES_CONTINUE: True}
+
+
+async def _refuse(refusal: bytes, send: Send) -> None:
+    """Send the response for a request above the limit of connections."""
+    head, _, body = refusal.partition(b"\r\n\r\n")
+    status, headers, _ = _parsed(head)
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
 async def _respond(connection: Connection, method: str, send: Send) -> None:

@@ -6,7 +6,7 @@ HTTP servers in Python keep a silent or slowly sending connection open forever. 
 2. A connection that was idle between requests, or kept sending a head, for `idle_seconds` is cut; after a tenth of that
    while three quarters of all connections are in use.
 3. At the limit, a new connection replaces the one that has been idle longest. If none is idle, the new one gets a 503
-   and is closed before anything is read.
+   and is closed before anything is read. A connection counts from the moment that it is admitted, before it begins.
 4. Requests that wait for an earlier one on their connection, and small responses that the client has not read, are
    charged to no budget. If all connections together hold more than `unread_bytes` of them, those that hold most are
    cut.
@@ -22,7 +22,6 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import cast
 
 from aiohttp import web
 from aiohttp.streams import EMPTY_PAYLOAD
@@ -45,7 +44,16 @@ HURRY = 10
 class Connection(RequestHandler):
     """One connection. Malformed HTTP gets a problem document."""
 
-    __slots__ = ()
+    __slots__ = ("_connections",)
+
+    def __init__(self, connections: Connections, server: web.Server) -> None:
+        super().__init__(server, loop=server._loop, **server._kwargs)
+        self._connections = connections
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin; from now on the server counts it."""
+        self._connections.leave(self)
+        super().connection_made(transport)
 
     def handle_error(
         self,
@@ -93,18 +101,41 @@ class Connections:
         self._options = options
         self._watched: dict[RequestHandler, Watch] = {}
         self._idle: deque[RequestHandler] = deque()  # at the last sweep, longest idle first
+        self._arriving: set[Connection] = set()  # admitted, but not begun: they have a socket
 
     @property
     def count(self) -> int:
-        """Number of open connections."""
-        return len(self._server._connections)  # the public property copies them all
+        """Number of open connections, including those that are admitted and have not begun."""
+        return len(self._server._connections) + len(self._arriving)  # the public property copies them all
 
-    def accept(self) -> asyncio.Protocol:
-        """Return the protocol of a new connection; this is the protocol factory of the server."""
-        if self.count >= self._options.connections and not self._cut_idle():
+    @property
+    def are_full(self) -> bool:
+        """Whether a new connection must replace another one."""
+        return self.count >= self._options.connections
+
+    def admit(self) -> Connection | None:
+        """Return the protocol of a new connection, which counts from now on; None if there is no room for it."""
+        if self.are_full and not self._cut_idle():
             self.counts.refused += 1
-            return Refusal(self.count, self._options.connections)
-        return Connection(self._server, loop=self._server._loop, **self._server._kwargs)
+            return None
+        connection = Connection(self, self._server)
+        self._arriving.add(connection)
+        return connection
+
+    def leave(self, connection: Connection) -> None:
+        """Count *connection* no longer as one that arrives: it has begun, or it never will."""
+        self._arriving.discard(connection)
+
+    def refusal(self) -> bytes:
+        """Return the 503 response for a connection that is not admitted."""
+        problem = too_many("connections", self.count, self._options.connections)
+        problem.status = 503
+        body = problem.document()
+        head = (
+            "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\n"
+            f"Content-Type: {CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        return head.encode() + body
 
     async def watch(self, each_second: Callable[[], object]) -> None:
         """Sweep every second until cancelled, and call *each_second* after each sweep.
@@ -173,22 +204,3 @@ class Connections:
                 return
             self.counts.unread_bytes -= held[connection]
             self._cut(connection)
-
-
-class Refusal(asyncio.Protocol):
-    """Refuse a connection above the limit: send a 503 and close."""
-
-    def __init__(self, used: int, limit: int) -> None:
-        self._problem = too_many("connections", used, limit)
-        self._problem.status = 503
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the response before anything is read."""
-        # uvloop's transports are not subclasses of asyncio's.
-        body = self._problem.document()
-        head = (
-            "HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nRetry-After: 1\r\n"
-            f"Content-Type: {CONTENT_TYPE}\r\nContent-Length: {len(body)}\r\n\r\n"
-        )
-        cast(asyncio.Transport, transport).write(head.encode() + body)
-        transport.close()

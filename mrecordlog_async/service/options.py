@@ -43,7 +43,7 @@ class ServiceOptions:
         heartbeat_seconds: Longest silence of a tail that has no records to send.
         drain_seconds: How long requests may take to finish after SIGTERM.
         stall_seconds: The service is not ready once a commit has been under way for so long; 0 turns that off.
-        connections: Open connections.
+        connections: Open connections, including those whose TLS handshake is under way.
         tails: Clients that wait for records, with long polls or as server-sent events.
         tokens: Bearer tokens, any of which admits a request; none admits every request.
         hosts: Host names that are allowed; none allows all.

@@ -99,7 +99,7 @@ class EmbeddedGuard:
         local = None if transport is None or transport.is_closing() else transport.get_extra_info("sockname")
         if isinstance(local, str | bytes):  # the path of a Unix socket
             self._elsewhere.check(request, open_to_all=open_to_all)
-        elif not isinstance(local, tuple):  # a lost TLS transport forgets its address before it is taken from the request
+        elif not isinstance(local, tuple):  # a lost TLS transport forgets its address before the request hears of it
             raise ConnectionResetError("the client left before its request was admitted")
         elif is_loopback(local[0]):
             self._on_loopback.check(request, open_to_all=open_to_all)

@@ -28,15 +28,15 @@ from aiohttp import web
 from mrecordlog_async.errors import LogClosedError, LogFailedError
 from mrecordlog_async.service.app import build_app
 from mrecordlog_async.service.connections import Connections
+from mrecordlog_async.service.listening import Listener, bind, bind_unix
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.security import is_loopback
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.systemd import EXTEND_TIMEOUT, Status, notify
-from mrecordlog_async.service.tls import Certificate
+from mrecordlog_async.service.tls import Certificate, use_small_buffers
 
 logger = logging.getLogger("mrecordlog_async.serve")
 
-BACKLOG = 1_024
 READ_BUFFER_BYTES = 64 * 1024
 """Bytes of a body that a connection reads ahead; it may hold about twice as many."""
 LOG_FAILED = 6
@@ -135,8 +135,8 @@ async def _serve_until_stopped(
     on_listening: Callable[[str], None] | None,
 ) -> None:
     """Listen, recover and serve until the first signal; then accept nothing more and let requests finish."""
-    listening = await _listen(settings, connections)
-    address = _address(settings, listening)
+    listener = await _listen(settings, connections)
+    address = _address(settings, listener)
     notify(f"STATUS=listening on {address}, recovering", EXTEND_TIMEOUT)
     if on_listening is not None:
         on_listening(address)
@@ -155,7 +155,7 @@ async def _serve_until_stopped(
         notify("STOPPING=1", EXTEND_TIMEOUT)
         service.begin_shutdown()
         _remove_socket(settings)  # before it is closed: after that, another service may listen at the path
-        listening.close()
+        listener.close()
         await _finish_requests(service, stop, settings.options.drain_seconds)
         sweeping.cancel()
         if renewing is not None:
@@ -253,21 +253,23 @@ def _runner(service: Service, settings: ServeSettings) -> web.AppRunner:
     )
 
 
-async def _listen(settings: ServeSettings, connections: Connections) -> asyncio.Server:
-    loop = asyncio.get_running_loop()
+async def _listen(settings: ServeSettings, connections: Connections) -> Listener:
     if settings.uds is None:
         try:
-            return await loop.create_server(
-                connections.accept, settings.host, settings.port, backlog=BACKLOG, **_tls_options(settings)
-            )
+            sockets = await bind(settings.host, settings.port)
         except OSError as error:
             place = f"cannot listen on {settings.host} port {settings.port}"
             advice = "choose another with --host and --port, or stop what listens there"
             raise OSError(error.errno, f"{place}: {_reason(error)}; {advice}") from None
+        context = None if settings.certificate is None else settings.certificate.context
+        if context is not None:
+            use_small_buffers()
+        # Until the handshake is done, no other deadline applies to the connection.
+        return Listener(sockets, connections, context, settings.options.header_seconds)
     _remove_stale_socket(settings.uds)
     before = os.umask(0o177)  # only our own user may connect, from the first moment on
     try:
-        return await loop.create_unix_server(connections.accept, settings.uds, backlog=BACKLOG)
+        return Listener([bind_unix(settings.uds)], connections)
     except OSError as error:
         place, advice = f"cannot listen on unix:{settings.uds}", "choose another path with --uds"
         raise OSError(error.errno, f"{place}: {_reason(error)}; {advice}") from None
@@ -278,13 +280,6 @@ async def _listen(settings: ServeSettings, connections: Connections) -> asyncio.
 def _reason(error: OSError) -> str:
     """Return what went wrong. Numbers of name lookups are negative, and a socket's path that is too long has none."""
     return os.strerror(error.errno) if error.errno is not None and error.errno > 0 else str(error)
-
-
-def _tls_options(settings: ServeSettings) -> dict[str, Any]:
-    if settings.certificate is None:
-        return {}
-    # Until the handshake is done, no other deadline applies to the connection.
-    return {"ssl": settings.certificate.context, "ssl_handshake_timeout": settings.options.header_seconds}
 
 
 def _remove_stale_socket(path: str) -> None:
@@ -310,12 +305,11 @@ def _remove_socket(settings: ServeSettings) -> None:
             os.unlink(settings.uds)
 
 
-def _address(settings: ServeSettings, listening: asyncio.Server) -> str:
+def _address(settings: ServeSettings, listener: Listener) -> str:
     if settings.uds is not None:
         return f"unix:{settings.uds}"
-    port = listening.sockets[0].getsockname()[1]
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return f"{'http' if settings.certificate is None else 'https'}://{host}:{port}"
+    return f"{'http' if settings.certificate is None else 'https'}://{host}:{listener.port}"
 
 
 async def _recover(service: Service, settings: ServeSettings, stop: _Stop, address: str) -> None:

@@ -57,6 +57,7 @@ class ConnectionCounts:
 
     unread_bytes: received and not yet processed, or sent and not read. charged: the connections whose responses
     are charged elsewhere. known: the service accepts its connections itself; those of an application are not counted.
+    handshakes: TLS handshakes that began.
     """
 
     known: bool = False
@@ -65,6 +66,7 @@ class ConnectionCounts:
     charged: Container[object] = ()
     refused: int = 0
     cut: int = 0
+    handshakes: int = 0
 
 
 class Service:
@@ -182,7 +184,7 @@ class Service:
 
     def trim_memory(self) -> None:
         """Return memory to the system after large bodies and responses. Called once per second."""
-        self._trimmer.check(self.bodies.budget.used + self.sending.used)
+        self._trimmer.check(self.bodies.budget.used + self.sending.used, self.connections.handshakes)
 
     def note_refused_connections(self) -> None:
         """Have a stretch of refused connections logged. Called every second."""

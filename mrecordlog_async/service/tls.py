@@ -6,10 +6,13 @@ import asyncio
 import logging
 import os
 import ssl
+from asyncio import sslproto
 
 logger = logging.getLogger("mrecordlog_async.serve")
 
 CHECK_SECONDS = 60.0
+READ_BYTES = 32 * 1024
+"""What asyncio reads of a TLS connection at a time. It holds a buffer of this size for each one, 256 KiB by default."""
 
 
 class Certificate:
@@ -65,3 +68,8 @@ class Certificate:
             except OSError:
                 found.append((0, 0))
         return found
+
+
+def use_small_buffers() -> None:
+    """Have asyncio hold 32 KiB for each TLS connection of this process. uvloop uses no memory before it reads."""
+    sslproto.SSLProtocol.max_size = READ_BYTES  # a class attribute, without an option

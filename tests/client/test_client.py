@@ -36,6 +36,7 @@ from mrecordlog_async.client import (
 )
 from mrecordlog_async.client import reads as client_reads
 from mrecordlog_async.client import tail as client_tail
+from mrecordlog_async.service.listening import Listener, bind_unix
 from mrecordlog_async.service.options import ServiceOptions
 from tests.serving import Process, Served, free_port, serving, stop_listening
 
@@ -515,12 +516,12 @@ async def test_tokens_and_unix_sockets_work(tmp_path: Path, directory: Path) -> 
     token = "0123456789abcdef"
     async with serving(directory, ServiceOptions(tokens=frozenset({token.encode()}))) as served:
         path = tmp_path / "socket"
-        server = await asyncio.get_running_loop().create_unix_server(served.connections.accept, path)
+        listener = Listener([bind_unix(str(path))], served.connections)
         async with RecordLogClient(f"unix:{path}", token=token) as client, RecordLogClient(f"unix:{path}") as stranger:
             assert await client.create_queue("q")
             with pytest.raises(ServiceError, match="token"):
                 await stranger.list_queues()
-        await stop_listening(server)
+        listener.close()
 
 
 async def test_waiting_for_a_service_that_does_not_become_ready_says_why(directory: Path) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import os
 import shutil
 import ssl
-import subprocess
 from pathlib import Path
 
 import aiohttp
@@ -15,20 +14,11 @@ import pytest
 from mrecordlog_async.service import tls
 from mrecordlog_async.service.server import ServeSettings, serve
 from mrecordlog_async.service.tls import Certificate
+from tests.certificates import make_certificate
 from tests.cli.running import mrecordlog
 from tests.serving import Process
 
 pytestmark = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
-
-
-def make_certificate(directory: Path, name: str = "localhost") -> tuple[Path, Path]:
-    """Make a certificate for *name* and 127.0.0.1 that signs itself; return its file and that of its key."""
-    cert, key = directory / "cert.pem", directory / "key.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
-    subject = ["-days", "2", "-subj", f"/CN={name}", "-addext", f"subjectAltName=DNS:{name},IP:127.0.0.1"]
-    files = ["-keyout", str(key), "-out", str(cert)]
-    subprocess.run([*command, *subject, *files], check=True, capture_output=True)
-    return cert, key
 
 
 async def names(port: int, cert: Path) -> str:
