@@ -66,7 +66,7 @@ class Telemetry:
         self._observed: tuple[Observed, ...] = ()  # replaced, never changed: another thread iterates over it
         self._commit_seconds: Histogram | None = None
         self._request_seconds: Histogram | None = None
-        self._requests_are_broken = False  # something raised for a request
+        self._failure_is_logged = False  # of something that raised for a request
         if meter is not None:
             self._commit_seconds = meter.create_histogram("mrecordlog.commit.duration", "s", "Time of a batch")
             self._request_seconds = meter.create_histogram("http.server.request.duration", "s", "HTTP requests")
@@ -104,9 +104,6 @@ class Telemetry:
         An error that the telemetry of the application raises is logged once, and does not fail the request.
         """
         begun, statuses, span = time.perf_counter(), list[int](), ExitStack()
-        if self._requests_are_broken:
-            yield statuses.append
-            return
         with self._telling():
             self._begin_span(span, statuses, method, route, path, headers)
         try:
@@ -124,13 +121,16 @@ class Telemetry:
 
     @contextmanager
     def _telling(self) -> Iterator[None]:
-        """Do something about a request. That runs code of the application."""
+        """Do something about a request. That runs code of the application.
+
+        An error concerns this request only: a client must not be able to end the telemetry of the others.
+        """
         try:
             yield
         except Exception:
-            if not self._requests_are_broken:
-                logger.exception("OpenTelemetry raised an error; requests have no more spans and are not timed")
-            self._requests_are_broken = True
+            if not self._failure_is_logged:
+                logger.exception("OpenTelemetry raised an error for a request; further ones are not logged")
+            self._failure_is_logged = True
 
     def _begin_span(
         self,
@@ -157,8 +157,8 @@ class Telemetry:
         from opentelemetry.propagate import extract
         from opentelemetry.trace import SpanKind
 
-        facts = {"http.request.method": method, "http.route": route, "url.path": path}
-        caller = extract({name.lower(): value for name, value in headers.items()})
+        facts = {"http.request.method": method, "http.route": route, "url.path": path if _is_text(path) else route}
+        caller = extract({name.lower(): value for name, value in headers.items() if _is_text(value)})
         name = f"{method} {route}"
         return tracer.start_as_current_span(name, context=caller, kind=SpanKind.SERVER, attributes=facts)
 
@@ -207,6 +207,15 @@ def _counter_of(name: str) -> Callable[[Observed], float]:
 
 def _use_of(name: str) -> Callable[[Observed], float]:
     return lambda log: float(log.used[name]())
+
+
+def _is_text(value: str) -> bool:
+    """Return whether *value*, which a client sent, was UTF-8: propagators and exporters raise errors for other bytes."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _finish(span: Span, statuses: list[int]) -> None:

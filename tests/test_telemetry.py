@@ -136,6 +136,52 @@ def test_without_a_provider_nothing_is_imported_and_nothing_is_called(directory:
     assert run(code, directory, "with the API") == [False, None]
 
 
+HEADERS = """
+import asyncio, json, logging, sys
+from pathlib import Path
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+spans = InMemorySpanExporter()
+provider = TracerProvider()
+provider.add_span_processor(SimpleSpanProcessor(spans))
+trace.set_tracer_provider(provider)
+
+from tests.serving import serving
+
+said = []
+handler = logging.Handler(logging.ERROR)
+handler.emit = lambda record: said.append(record.getMessage())
+logging.getLogger("mrecordlog_async").addHandler(handler)
+PARENT = b"traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+SENT = [b"X: 1", b"baggage: \\xff", b"tracestate: \\xe9=1", b"traceparent: \\xff-\\xff", b"baggage: a=%ff%zz", PARENT,
+        PARENT + b"\\r\\nbaggage: \\xff", PARENT + b"\\r\\nX-Name: \\xff"]
+
+async def main():
+    async with serving(Path(sys.argv[1])) as served:
+        for path in (b"/healthz", b"/v1/queues/%ff?x=%ff"):
+            for header in SENT:
+                reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+                writer.write(b"GET %b HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n%b\\r\\n\\r\\n" % (path, header))
+                await reader.read()
+                writer.close()
+    served_spans = [one for one in spans.get_finished_spans() if one.name.startswith("GET")]
+    for one in served_spans:
+        one.to_json().encode()
+    print(json.dumps([len(served_spans), sum(one.parent is not None for one in served_spans), said]))
+
+asyncio.run(main())
+"""
+
+
+def test_a_header_that_is_no_text_leaves_the_spans_of_all_requests(directory: Path) -> None:
+    """Propagators see only headers that are UTF-8; the parent span is found next to one that is not."""
+    pytest.importorskip("opentelemetry.sdk")
+    assert run(HEADERS, directory) == [16, 6, []]
+
+
 BROKEN = """
 import asyncio, json, logging, sys
 from pathlib import Path
@@ -196,3 +242,38 @@ def test_an_application_whose_telemetry_raises_keeps_its_service(directory: Path
     pytest.importorskip("opentelemetry.sdk")
     span = f"{when}POST /v1/queues/{{queue}}/records"
     assert run(BROKEN, directory, span, "service") == [200, 3, 1]
+
+
+def test_what_fails_for_one_request_switches_nothing_off(directory: Path) -> None:
+    """The requests after it have their spans: nobody may end telemetry for the life of the process."""
+    pytest.importorskip("opentelemetry.sdk")
+    code = """
+import asyncio, json, sys
+from pathlib import Path
+from opentelemetry import trace
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+
+class Fails(SpanProcessor):
+    ended = 0
+    def on_end(self, span):
+        if span.name.startswith("GET"):
+            self.ended += 1
+            if self.ended == 1:
+                raise RuntimeError("once")
+
+fails = Fails()
+provider = TracerProvider()
+provider.add_span_processor(fails)
+trace.set_tracer_provider(provider)
+
+from tests.serving import serving
+
+async def main():
+    async with serving(Path(sys.argv[1])) as served:
+        for _ in range(3):
+            await served.call("GET", "/healthz")
+    print(json.dumps(fails.ended))
+
+asyncio.run(main())
+"""
+    assert run(code, directory) == 3
