@@ -160,6 +160,34 @@ async def test_a_client_works_where_responses_are_compressed(directory: Path) ->
             await client.queue_summary("other")
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("size", [3, 200_000])
+@pytest.mark.parametrize("reads", ["read", "content"])
+async def test_a_body_that_a_middleware_has_read(
+    directory: Path, reads: str, size: int, chunked: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is stored if `request.read()` read it, which keeps it. Otherwise it is refused, never stored empty."""
+
+    @web.middleware
+    async def read_the_body(request: web.Request, handler: Handler) -> web.StreamResponse:
+        assert len(await (request.read() if reads == "read" else request.content.read())) == size
+        return await handler(request)
+
+    app = web.Application(middlewares=[read_the_body])
+    setup(app, directory, queues=["q"], prefix="/wal")
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield bytes(size)
+
+    async with serving_app(app) as url, ClientSession() as session:
+        body = pieces() if chunked else bytes(size)
+        async with session.post(url + "/wal/v1/queues/q/records", data=body) as response:
+            assert response.status == (200 if reads == "read" else 400 if chunked else 500)
+        stored = [record.payload for record in app[LOG].range("q")]
+    assert stored == [bytes(size)] * (reads == "read")
+    assert ("use request.read() there" in caplog.text) == (reads == "content" and not chunked)
+
+
 async def test_a_second_application_on_the_directory_does_not_start(directory: Path) -> None:
     """It names the remedies; the first one continues."""
     async with MultiRecordLog.open(directory):

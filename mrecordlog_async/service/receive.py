@@ -6,6 +6,8 @@
    bodies. JSON bodies up to 64 KiB for anything but an append are not charged: a truncate frees memory.
 3. A body must arrive at a minimum rate and never pause for longer than `body_seconds`. A body that arrived with the
    request's head, as small ones do, needs no timer.
+4. A middleware of an application may have read the body. What aiohttp's `request.read()` returned there is used. A body
+   that was announced and is not there is never taken for an empty one: an empty record needs `Content-Length: 0`.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import asyncio
 from aiohttp import StreamReader, web
 
 from mrecordlog_async.options import KIB, MIB
-from mrecordlog_async.protocol.problems import ProblemError, too_large
+from mrecordlog_async.protocol.problems import ProblemError, bad_request, too_large
 from mrecordlog_async.service.budgets import Budget, Charge
 from mrecordlog_async.service.options import ServiceOptions
 
@@ -65,9 +67,13 @@ class Bodies:
         content, headers = request.content, request.headers
         if not content.is_eof() or "Content-Encoding" in headers or "Transfer-Encoding" in headers:
             return None
-        body = content.read_nowait()  # the parser has delivered the end, so this is the whole body
+        # The parser has delivered the end, so this is the whole body. `_read_bytes` is what `request.read()` keeps.
+        body = content.read_nowait() if request._read_bytes is None else request._read_bytes
         if len(body) > self._options.body_bytes:
             raise too_large(len(body), self._options.body_bytes, "body bytes")
+        if not body and "Content-Length" not in headers:
+            raise bad_request("the request has no body; to append an empty record, send Content-Length: 0", "bad_body")
+        _check_whole(request, body)
         charge.add(len(body))
         return body
 
@@ -90,7 +96,11 @@ class Bodies:
         self, request: web.BaseRequest, length: int | None, limit: int, charge: Charge, *, free: int
     ) -> bytes:
         """Read the body piece by piece. *free*: how many of the first bytes are not charged."""
-        content, body, size = request.content, bytearray(), 0
+        kept = request._read_bytes or b""  # all of it, if a middleware has called `request.read()`
+        if len(kept) > limit:
+            raise too_large(len(kept), limit, "body bytes")
+        charge.add(max(len(kept) - free, 0))
+        content, body, size = request.content, bytearray(kept), len(kept)
         clock = _RateClock(self._options)
         # A body that is announced as small may use the reserved part of the budget.
         ceiling = None if length is not None and length < SMALL_BODY_BYTES else self._ceiling
@@ -105,6 +115,7 @@ class Bodies:
                 self._take(charge, size - free - charge.size, ceiling)
             body += piece  # not a list of pieces: each may be a single byte
             clock.arrived(len(piece))
+        _check_whole(request, body)
         return bytes(body)
 
     def _take(self, charge: Charge, size: int, ceiling: int | None) -> None:
@@ -143,6 +154,17 @@ class _RateClock:
             return f"the body paused for {longest:g} s after {size} bytes; send it without pauses of that length"
         seconds, rate = self._now() - self._begun, self._options.body_rate_bytes
         return f"the body arrived too slowly: {size} bytes in {seconds:.0f} s; send at least {rate} bytes per second"
+
+
+def _check_whole(request: web.BaseRequest, body: bytes | bytearray) -> None:
+    """Refuse a body that was announced and is not there: a middleware has read it, or the client sent nothing."""
+    length = request.content_length
+    if length is None and not body and "Transfer-Encoding" in request.headers:
+        detail = "the body was announced in chunks and is empty, or a middleware of the application has read it; "
+        raise bad_request(detail + "if it is to be empty, send Content-Length: 0", "bad_body")
+    if length is not None and len(body) != length:
+        read = f"a middleware has read {length - len(body)} of {length} bytes of the body"
+        raise RuntimeError(f"{read}: use request.read() there, which keeps them, instead of request.content")
 
 
 def closing(problem: ProblemError) -> ProblemError:

@@ -511,6 +511,17 @@ async def test_a_full_log_is_waited_for(directory: Path) -> None:
         assert await waiting == 2
 
 
+async def test_an_empty_record_is_sent_with_its_length(directory: Path) -> None:
+    """The service takes a body without bytes for a record only if the request says `Content-Length: 0`."""
+    async with serving(directory) as served, RecordLogClient(served.url) as client:
+        assert await client.append_record("q", None, b"", create=True) == 0
+        assert await client.append("q", b"") == 1
+        assert await client.append_records("q", None, [b"", b""]) == 3
+        async with client.producer("q") as producer:
+            await producer.append_record(b"")
+        assert [record.payload for record in served.log.range("q")] == [b""] * 5
+
+
 async def test_tokens_and_unix_sockets_work(tmp_path: Path, directory: Path) -> None:
     """A service on a socket with a token admits a client that has the token, and no other."""
     token = "0123456789abcdef"

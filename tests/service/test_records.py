@@ -4,9 +4,11 @@ import asyncio
 import base64
 import json
 import threading
+from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
 from unittest.mock import patch
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -37,6 +39,43 @@ async def test_an_empty_body_is_an_empty_record(served: Served) -> None:
     """A record may be empty."""
     assert (await served.call("POST", RECORDS, b"")).json()["position"] == 0
     assert payloads(served) == [b""]
+
+
+@pytest.mark.parametrize("type_", ["application/octet-stream", "application/x-ndjson"])
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"Transfer-Encoding: Chunked\r\nExpect: x\r\n\r\n0\r\nTrailer: a\r\n\r\n",
+        b"\r\n",
+    ],
+    ids=["chunked", "trailer", "no body"],
+)
+async def test_a_body_without_bytes_is_a_record_only_if_its_length_says_so(
+    served: Served, sent: bytes, type_: str
+) -> None:
+    """What was to be the content may have been lost on the way: it is not acknowledged as an empty record."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    head = f"POST {urlsplit(served.url).path}{RECORDS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: {type_}\r\n"
+    writer.write(head.encode() + b"Connection: close\r\n" + sent)
+    response = await reader.read()
+    writer.close()
+    assert response.startswith(b"HTTP/1.1 400")
+    assert b"send Content-Length: 0" in response
+    assert payloads(served) == []
+
+
+async def test_a_body_in_chunks_that_is_empty_changes_nothing_else(served: Served) -> None:
+    """Without its body, a request means its defaults: a seal that names an incarnation would seal any."""
+
+    async def nothing() -> AsyncIterator[bytes]:
+        for piece in list[bytes]():
+            yield piece
+
+    for path in ("/v1/queues/q/seal", "/v1/queues/q/consumers/c/attach", "/v1/plan"):
+        response = await served.call("POST", path, nothing())
+        assert (response.status, response.json()["code"]) == (400, "bad_body")
+    assert not served.log.queue_summary("q").sealed
 
 
 @pytest.mark.parametrize(
