@@ -26,6 +26,9 @@ from mrecordlog_async.protocol.problems import ProblemError
 
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
+TEST_SERVER, TEST_CLIENT = "testserver", ("testclient", 50_000)
+"""What Starlette's TestClient says of its server and of itself. A server of a network gives its socket's address."""
+
 ACCEPTED_MAX = 100
 
 logger = logging.getLogger("mrecordlog_async.service")
@@ -79,12 +82,14 @@ class EmbeddedGuard:
 
     On loopback, Host must be a loopback name or one of *hosts*. Other machines need a token, except for health and the
     page, unless *exposed* says that the application authenticates requests. A Unix socket is protected by its file
-    permissions. A request whose client has left is dropped: it is no longer known where it came from.
+    permissions. Starlette's TestClient has no network and counts as loopback. A request whose client has left is
+    dropped: it is no longer known where it came from.
     """
 
     def __init__(self, tokens: Iterable[bytes], hosts: Iterable[str], *, exposed: bool = False) -> None:
         tokens, hosts = frozenset(tokens), frozenset(hosts)
         self._on_loopback = Guard(tokens, hosts | LOOPBACK_HOSTS)
+        self._in_tests = Guard(tokens, hosts | LOOPBACK_HOSTS | {TEST_SERVER})
         self._elsewhere = Guard(tokens, hosts | LOOPBACK_HOSTS if hosts else ())
         self._open_elsewhere = exposed or bool(tokens)
         self._warned = False
@@ -96,11 +101,15 @@ class EmbeddedGuard:
             ConnectionResetError: The client has left. A middleware of the application may have waited before this.
         """
         transport = request.transport
-        local = None if transport is None or transport.is_closing() else transport.get_extra_info("sockname")
+        if transport is None or transport.is_closing():
+            raise ConnectionResetError("the client left before its request was admitted")
+        local = transport.get_extra_info("sockname")
         if isinstance(local, str | bytes):  # the path of a Unix socket
             self._elsewhere.check(request, open_to_all=open_to_all)
         elif not isinstance(local, tuple):  # a lost TLS transport forgets its address before the request hears of it
             raise ConnectionResetError("the client left before its request was admitted")
+        elif local[0] == TEST_SERVER and transport.get_extra_info("peername") == TEST_CLIENT:
+            self._in_tests.check(request, open_to_all=open_to_all)
         elif is_loopback(local[0]):
             self._on_loopback.check(request, open_to_all=open_to_all)
         elif self._open_elsewhere or open_to_all:
@@ -139,6 +148,7 @@ def is_address(name: str) -> bool:
 
 def host_name(host: str) -> str:
     """Return the name in a Host header, without the port, in lower case."""
-    if host.startswith("["):
-        return host[: host.find("]") + 1].lower()
+    address, bracket, port = host.partition("]")
+    if host.startswith("[") and bracket and port[:1] in ("", ":"):
+        return f"{address}]".lower()
     return host.partition(":")[0].lower()

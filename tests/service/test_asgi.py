@@ -138,6 +138,31 @@ async def test_hosts_and_tokens_are_checked_as_below_aiohttp(directory: Path) ->
             assert (await call_asgi(app, scope["path"], {}, server=server, headers=headers))[0] == expected
 
 
+async def test_the_test_client_of_starlette_counts_as_loopback(directory: Path) -> None:
+    """It needs neither a token nor another `base_url`. From a network, its names open nothing."""
+    app = FastAPI(lifespan=lifespan(directory))
+    mount(app)
+    there, here = ("testserver", 80), ("testclient", 50_000)
+    async with app.router.lifespan_context(app):
+        for server, client, host, expected in (
+            (there, here, b"testserver", 200),
+            (there, here, b"evil.example", 421),
+            (("127.0.0.1", 80), here, b"testserver", 421),
+            (("10.0.0.7", 80), here, b"testserver", 403),
+            (("10.0.0.7", 80), ("10.0.0.9", 50_000), b"testserver", 403),
+            (there, ("10.0.0.9", 50_000), b"testserver", 403),
+            (there, ("testclient", 0), b"testserver", 403),
+            (there, None, b"testserver", 403),
+        ):
+            more: dict[str, Any] = {"server": server, "client": client, "headers": [(b"host", host)]}
+            assert (await call_asgi(app, "/wal/v1/queues", {}, **more))[0] == expected
+    with_token = FastAPI(lifespan=lifespan(directory))
+    mount(with_token, options=ServiceOptions(tokens=frozenset({b"0123456789abcdef"})))
+    async with with_token.router.lifespan_context(with_token):
+        more = {"server": there, "client": here, "headers": [(b"host", b"testserver")]}
+        assert (await call_asgi(with_token, "/wal/v1/queues", {}, **more))[0] == 401
+
+
 async def test_an_application_may_start_again(directory: Path) -> None:
     """Test clients start the same application several times."""
     app = FastAPI(lifespan=lifespan(directory, queues=["q"]))
@@ -165,6 +190,28 @@ async def test_a_line_break_in_a_header_makes_no_second_request(directory: Path)
         with pytest.raises(ValueError, match="line break"):
             await call_asgi(app, "/wal/healthz", {}, headers=headers)
         assert log_of(app).list_queues() == []
+
+
+@pytest.mark.parametrize("headers", [[(b"transfer-encoding", b"chunked")], []], ids=["chunked", "HTTP/2"])
+async def test_a_body_of_unknown_length_that_a_middleware_has_read_is_no_empty_record(
+    directory: Path, headers: list[tuple[bytes, bytes]], pytestconfig: pytest.Config
+) -> None:
+    """Nobody can say how long it was: it is refused, not acknowledged."""
+    if pytestconfig.getoption("--eager-tasks"):
+        pytest.skip("the middleware opens a task group of anyio, whose scopes do not bear tasks that start at once")
+    app = FastAPI(lifespan=lifespan(directory, queues=["q"]))
+    mount(app)
+
+    @app.middleware("http")
+    async def read_the_body(request: Request, call_next: RequestResponseEndpoint) -> Response:
+        assert b"".join([piece async for piece in request.stream()]) == b"abc"
+        return await call_next(request)
+
+    async with app.router.lifespan_context(app) as state:
+        more: dict[str, Any] = {"headers": [(b"host", b"127.0.0.1"), *headers]}
+        status, body = await call_asgi(app, "/wal" + RECORDS, dict(state or {}), "POST", b"abc", **more)
+        assert (status, b"send Content-Length: 0" in body) == (400, True)
+        assert log_of(app).next_position("q") == 0
 
 
 @pytest.mark.parametrize("method", ["body", "stream"])

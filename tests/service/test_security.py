@@ -449,6 +449,12 @@ async def test_pages_of_other_sites_are_refused(served: Served, origin: bytes, s
     assert served.log.next_position("q") == (status == 200)
 
 
+@pytest.mark.parametrize("host", ["[::1].evil.com", "[::1", "[::1]evil", "[::1]@evil.com:80"])
+def test_what_begins_like_an_address_is_no_address(host: str) -> None:
+    """A Host header is this machine's only as a whole."""
+    assert host_name(host) not in LOOPBACK_HOSTS
+
+
 def test_host_names_lose_their_port() -> None:
     """Only the name counts."""
     assert [host_name(host) for host in ("A:80", "[::1]:80", "[::1]", "a", "")] == ["a", "[::1]", "[::1]", "a", ""]
