@@ -230,6 +230,16 @@ class ConsumingLog(LiveReader, SettingReader):
             raise QueueNotFoundError(queue)
         check_holder(found, consumer, epoch, self._epochs_from)
 
+    async def wait_as_holder(self, consumer: str, position: int, *, queue_id: int, epoch: int) -> bool:
+        """Wait as `wait_for` does, as the present holder of *consumer*: for services.
+
+        Raises:
+            ConsumerNotFoundError: The consumer was deleted.
+            ConsumerFencedError: Another holder has attached.
+            LogFailedError: The log failed.
+        """
+        return await self._watch_as_holder(consumer, Attached(queue_id, epoch, position)).reach(position)
+
     # Moving.
 
     async def acknowledge(self, queue: str, consumer: str, position: int, *, queue_id: int, epoch: int) -> int:

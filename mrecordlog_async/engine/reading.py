@@ -62,14 +62,7 @@ class LiveReader(RunningLog, QueueReader):
             ValueError: *position* is not one at which a tail can start.
         """
         check_start(position)
-        watch = self._watch(self._queue(queue).id)
-        while (found := watch.queue()) is not None:
-            if found.next_position > position:
-                return True
-            if watch.is_complete(found):
-                return False
-            await watch.change()
-        return False
+        return await self._watch(self._queue(queue).id).reach(position)
 
     def _watch(self, queue_id: int) -> QueueWatch:
         return QueueWatch(self._queues, queue_id, self._changes, self._is_closing, lambda: self._writer.failure)

@@ -81,6 +81,16 @@ class QueueWatch:
         """Return whether *queue* gets no more records, because it is sealed or the log is being drained."""
         return self._changes.ended or (queue.options is not None and bool(queue.options.flags & SEALED))
 
+    async def reach(self, position: int) -> bool:
+        """Wait until *position* has been assigned; return False if it will not be."""
+        while (queue := self.queue()) is not None:
+            if queue.next_position > position:
+                return True
+            if self.is_complete(queue):
+                return False
+            await self.change()
+        return False
+
     async def change(self) -> None:
         """Wait until the queue changes or the log ends; raise LogFailedError if it failed."""
         failure = self._failure()

@@ -10,7 +10,7 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Container
+from collections.abc import Callable, Container, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -203,11 +203,11 @@ class Service:
 
     # Waiting.
 
-    async def wait_for(self, queue: str, position: int, seconds: float) -> WakeReason:
-        """Wait until *queue* holds a record at *position* or later, *seconds* at most; a shutdown ends it."""
+    async def wait_for(self, reach: Callable[[], Coroutine[Any, Any, bool]], seconds: float) -> WakeReason:
+        """Wait *seconds* at most for what *reach* waits for, such as `log.wait_for`; a shutdown ends it."""
         if self.shutting_down:
             return WakeReason.ENDED
-        waiting = asyncio.ensure_future(self.log.wait_for(queue, position))
+        waiting = asyncio.ensure_future(reach())
         shutting_down = asyncio.ensure_future(self._shutting_down.wait())
         try:
             await asyncio.wait((waiting, shutting_down), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

@@ -81,6 +81,30 @@ async def test_a_waiting_holder_learns_that_it_was_fenced(served: Served) -> Non
     assert (await waiting).json()["code"] == "consumer_fenced"
 
 
+@pytest.mark.parametrize("how", ["attach", "delete", "seek", "delete queue"])
+async def test_a_waiting_holder_learns_at_once_that_it_is_none_any_more(served: Served, how: str) -> None:
+    """Its long poll of a minute ends without a record."""
+    await served.log.create_consumer("q", "c")
+    held = await served.log.attach_consumer("q", "c")
+    path = f"/v1/queues/q/consumers/c/records?epoch={held.epoch}&wait=60"
+    waiting = asyncio.create_task(served.call("GET", path))
+    while not served.service.tails:
+        await asyncio.sleep(0.001)
+    match how:
+        case "attach":
+            await served.log.attach_consumer("q", "c")
+        case "delete":
+            await served.log.delete_consumer("q", "c")
+        case "seek":
+            await served.call("POST", "/v1/queues/q/consumers/c/seek", {"position": 0})
+        case _:
+            await served.log.delete_queue("q", past_consumers=True)
+    async with asyncio.timeout(30):
+        response = await waiting
+    codes = {"delete": "consumer_not_found", "delete queue": "queue_not_found"}
+    assert response.json()["code"] == codes.get(how, "consumer_fenced")
+
+
 async def test_a_holder_past_the_end_is_refused(served: Served) -> None:
     """It has read what this log, a restored copy, does not have: waiting there would skip the next records."""
     await served.log.append_record("q", None, b"a")

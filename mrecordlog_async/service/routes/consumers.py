@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import TypeVar
 
@@ -210,7 +211,8 @@ async def read_as_consumer(service: Service, request: web.Request) -> web.Stream
     # A holder that is past the end read what a restored log does not have: new records would take those positions.
     check_assigned(log.queue_summary(queue), start - 1)
     start = max(start, log.first_position(queue))  # what was truncated past the consumer is skipped
-    await wait_for_records(service, request, queue, start)
+    reach = partial(log.wait_as_holder, consumer, start, queue_id=queue_id, epoch=epoch)
+    await wait_for_records(service, request, queue, start, reach)
     log.check_holder(queue, consumer, queue_id=queue_id, epoch=epoch)  # another one may have attached meanwhile
     summary = log.queue_summary(queue)
     start = max(start, summary.first_position)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from functools import partial
 from itertools import islice
+from typing import Any
 
 from aiohttp import web
 
@@ -119,7 +121,7 @@ async def read(service: Service, request: web.Request) -> web.StreamResponse:
     bytes_max = number(request, "max_bytes", minimum=1) or READ_BYTES
     start = start_of(log, request, queue)
     check_start(summary, start)
-    await wait_for_records(service, request, queue, start)
+    await wait_for_records(service, request, queue, start, partial(log.wait_for, queue, start))
     if log.queue_summary(queue).id != summary.id:
         raise QueueNotFoundError(queue)  # deleted while we waited, and created again
     summary = log.queue_summary(queue)
@@ -176,28 +178,32 @@ async def position_at(service: Service, request: web.Request) -> web.StreamRespo
     )
 
 
-async def wait_for_records(service: Service, request: web.Request, queue: str, start: int) -> None:
-    """Wait as long as the parameter `wait` says, unless there is a record at or after *start*."""
+async def wait_for_records(
+    service: Service, request: web.Request, queue: str, start: int, reach: Callable[[], Coroutine[Any, Any, bool]]
+) -> None:
+    """Wait with *reach* as long as the parameter `wait` says, unless there is a record at or after *start*."""
     seconds = number(request, "wait")
     if not seconds or service.log.next_position(queue) > start:
         return
     service.enter_tail()
     try:
         # The caller reports a deleted queue as 404; a service that shuts down responds with what it has.
-        await _wait_for(service, request, queue, start, min(seconds, service.options.wait_seconds))
+        await _wait_for(service, request, reach, min(seconds, service.options.wait_seconds))
     finally:
         service.leave_tail()
 
 
-async def _wait_for(service: Service, request: web.Request, queue: str, start: int, seconds: float) -> None:
-    """Wait for a record at or after *start*, as long as the client is there.
+async def _wait_for(
+    service: Service, request: web.Request, reach: Callable[[], Coroutine[Any, Any, bool]], seconds: float
+) -> None:
+    """Wait for what *reach* waits for, as long as the client is there.
 
     If a client leaves, `serve` cancels its request. The server of another application may not.
     """
     clock = asyncio.get_running_loop().time
     end, at_once = clock() + seconds, seconds if service.standalone else LOOK_SECONDS
     while request.transport is not None and (left := end - clock()) > 0:
-        if await service.wait_for(queue, start, min(left, at_once)) is not WakeReason.TIMEOUT:
+        if await service.wait_for(reach, min(left, at_once)) is not WakeReason.TIMEOUT:
             return
 
 

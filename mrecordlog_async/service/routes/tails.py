@@ -13,6 +13,7 @@ import asyncio
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import partial
 from itertools import chain
 
 from aiohttp import web
@@ -124,7 +125,7 @@ async def _follow(service: Service, events: Events, queue: str, queue_id: int, p
         # The wait is for a position that was not assigned yet, and ends at once where the records were truncated.
         position = max(position, log.first_position(queue))
         try:
-            woken = await service.wait_for(queue, position, service.options.heartbeat_seconds)
+            woken = await service.wait_for(partial(log.wait_for, queue, position), service.options.heartbeat_seconds)
         except LogFailedError:
             return "failed"
         except QueueNotFoundError:  # deleted in the turn before the wait began
