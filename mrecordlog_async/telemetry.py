@@ -210,7 +210,7 @@ def _use_of(name: str) -> Callable[[Observed], float]:
 
 
 def _is_text(value: str) -> bool:
-    """Return whether *value*, which a client sent, was UTF-8: propagators and exporters raise errors for other bytes."""
+    """Return whether *value*, which a client sent, was UTF-8: propagators and exporters raise errors for the rest."""
     try:
         value.encode()
     except UnicodeEncodeError:

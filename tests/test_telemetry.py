@@ -164,7 +164,8 @@ async def main():
         for path in (b"/healthz", b"/v1/queues/%ff?x=%ff"):
             for header in SENT:
                 reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-                writer.write(b"GET %b HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n%b\\r\\n\\r\\n" % (path, header))
+                head = b"GET %b HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n" % path
+                writer.write(head + header + b"\\r\\n\\r\\n")
                 await reader.read()
                 writer.close()
     served_spans = [one for one in spans.get_finished_spans() if one.name.startswith("GET")]

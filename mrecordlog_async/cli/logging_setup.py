@@ -15,6 +15,9 @@ from collections.abc import Iterator, Mapping
 
 PLAIN = (str, int, float)
 
+_CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
+"""What takes the place of characters that a terminal may obey."""
+
 
 def timestamp(record: logging.LogRecord) -> str:
     """Return when *record* was made, in UTC with milliseconds."""
@@ -44,7 +47,7 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line; a traceback follows on its own lines."""
-        message = " ".join(record.getMessage().splitlines())
+        message = " ".join(record.getMessage().splitlines()).translate(_CONTROLS)
         fields = " ".join(_fields(getattr(record, "facts", {}), message))
         line = f"{timestamp(record)} {record.levelname.lower()} {message}" + (f" [{fields}]" if fields else "")
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line

@@ -26,6 +26,7 @@ from typing import Any
 from aiohttp import web
 
 from mrecordlog_async.errors import LogClosedError, LogFailedError
+from mrecordlog_async.service.access_log import AccessLogger
 from mrecordlog_async.service.app import build_app
 from mrecordlog_async.service.connections import Connections
 from mrecordlog_async.service.listening import Listener, bind, bind_unix
@@ -244,6 +245,7 @@ def _runner(service: Service, settings: ServeSettings) -> web.AppRunner:
     return web.AppRunner(
         build_app(service),
         access_log=logging.getLogger("mrecordlog_async.access") if settings.access_log else None,
+        access_log_class=AccessLogger,
         logger=quiet,
         handler_cancellation=True,
         keepalive_timeout=settings.options.idle_seconds,

@@ -291,6 +291,23 @@ async def test_a_read_is_limited_by_records(directory: Path) -> None:
         assert response.headers["X-Next-Position"] == "1000"
 
 
+async def test_braces_in_names_are_no_entries(directory: Path) -> None:
+    """The limit counts objects, not the bytes of their names; a quote or a backslash in a name does not hide any."""
+    async with serving(directory, ServiceOptions(entries=3)) as served:
+        for name in ("{" * 200, '{"{\\"{', "\\\\{"):
+            await served.log.create_queue(name, exist_ok=True)
+            entry = {"queue": name}
+            response = await served.call("POST", "/v1/plan", {"queues": [entry]})
+            assert response.status == 200
+            response = await served.call("POST", "/v1/plan", {"queues": [entry] * 4})
+            assert response.status == 413
+            assert response.json()["size"] == 4
+        many = b'{"queues":[' + b",".join([b'{"queue":"%b"}' % (b"{" * 5_000)] * 40) + b"]}"
+        response = await served.call("POST", "/v1/plan", many)
+        assert response.status == 413
+        assert response.json()["size"] == 40
+
+
 async def test_the_first_queues_by_size_are_listed(served: Served) -> None:
     """With an order, the queues that hold most or keep the oldest segment come first, however many there are."""
     for number, size in enumerate((5, 900, 40)):

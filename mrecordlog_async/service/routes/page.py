@@ -68,4 +68,8 @@ async def front(service: Service, request: web.Request) -> web.StreamResponse:
     return web.Response(text=FRONT)
 
 
-ROUTES = (Route("GET", "/", front, "A page that shows the service", formats=(HTML, "text/plain"), open_to_all=True),)
+ROUTES = (
+    Route(
+        "GET", "/", front, "A page that shows the service", formats=(HTML, "text/plain"), open_to_all=True, head=True
+    ),
+)
