@@ -12,6 +12,7 @@ import json
 import re
 import resource
 import signal
+import ssl
 import subprocess
 import sys
 import time
@@ -20,6 +21,8 @@ from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from tests.certificates import client_hello
 
 MIB = 1024 * 1024
 
@@ -68,10 +71,11 @@ sys.exit(main(sys.argv[1:]))
 
 
 class Client:
-    """Talks to a service: each request on its own connection."""
+    """Talks to a service: each request on its own connection, with TLS if it has a *context*."""
 
-    def __init__(self, port: int = 0) -> None:
+    def __init__(self, port: int = 0, context: ssl.SSLContext | None = None) -> None:
         self.port = port
+        self.context = context
 
     async def call(self, method: str, path: str, body: bytes = b"", headers: str = "") -> tuple[int, bytes]:
         """Send one request on its own connection; return status and body, status 0 if the connection was cut."""
@@ -83,18 +87,25 @@ class Client:
                 pass  # refused before all of it was sent; there may be a response
             try:
                 response = await reader.read()
-            except ConnectionError:
+            except OSError:
                 return 0, b""
         head, _, rest = response.partition(b"\r\n\r\n")
         return (int(head.split()[1]), rest) if head else (0, b"")
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port, ssl=self.context)
         try:
             yield reader, writer
         finally:
             writer.transport.abort()
+
+    async def hang_without_handshake(self, sent: bytes, seconds: float) -> None:
+        """Connect and send something that is no whole TLS handshake."""
+        _, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(sent)
+        await asyncio.sleep(seconds)
+        writer.transport.abort()
 
     async def hang(self, sent: bytes, seconds: float) -> None:
         """Send something and read nothing."""
@@ -107,13 +118,19 @@ class Client:
 class Target(Client):
     """A service under attack. stall_seconds: the most CPU time that its loop used in one go."""
 
-    def __init__(self, directory: Path, *arguments: str, data_bytes: int | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *arguments: str,
+        data_bytes: int | None = None,
+        context: ssl.SSLContext | None = None,
+    ) -> None:
         self._stalls = directory.parent / "stalls.json"
         self._stderr = directory.parent / "service.log"
         self._command = [sys.executable, "-c", WATCHED_SERVICE, str(self._stalls), "serve", str(directory)]
         self._command += ["--port", "0", *arguments]
         self._data_bytes = data_bytes
-        super().__init__()
+        super().__init__(context=context)
 
     def __enter__(self) -> Target:
         with open(self._stderr, "w") as stderr:  # not a pipe: nothing reads it, and a full one would block the service
@@ -121,7 +138,7 @@ class Target(Client):
                 self._command, stderr=stderr, preexec_fn=self._limit if self._data_bytes else None
             )
         while self.process.poll() is None:
-            if found := re.search(r"listening on http://\S+?:(\d+)", self.stderr):
+            if found := re.search(r"listening on https?://\S+?:(\d+)", self.stderr):
                 self.port = int(found[1])
                 return self
             time.sleep(0.01)
@@ -193,11 +210,12 @@ class Honest:
         self.acknowledged = 0
         self.truncated = 0
         self.busy = 0
+        self.cut = 0  # connections that were cut before their request: in a flood, handshakes that took too long
         self.taken: list[float] = []  # seconds of each append, with what it waited after 429
 
     async def run(self, stop: asyncio.Event) -> None:
         """Append a record at a time and truncate after every tenth, until asked to stop."""
-        assert (await self.target.call("PUT", f"/v1/queues/{self.queue}?exist_ok=1"))[0] in (200, 201)
+        assert (await self._call("PUT", f"/v1/queues/{self.queue}?exist_ok=1"))[0] in (200, 201)
         while not stop.is_set():
             begun = asyncio.get_running_loop().time()
             await self._append()
@@ -207,26 +225,36 @@ class Honest:
                 await self._truncate(self.acknowledged - 1)
             await asyncio.sleep(0.02)
 
+    async def _call(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
+        while True:
+            try:
+                return await self.target.call(method, path, body)
+            except OSError:  # from connecting: nothing was sent
+                if self.target.context is None:
+                    raise
+                self.cut += 1
+                await asyncio.sleep(0.1)
+
     async def _append(self) -> None:
         path = f"/v1/queues/{self.queue}/records?position={self.acknowledged}"
-        status, response = await self.target.call("POST", path, b"%d" % self.acknowledged)
+        status, response = await self._call("POST", path, b"%d" % self.acknowledged)
         while status == 429:
             self.busy += 1
             await asyncio.sleep(0.2)
-            status, response = await self.target.call("POST", path, b"%d" % self.acknowledged)
+            status, response = await self._call("POST", path, b"%d" % self.acknowledged)
         assert status == 200, (status, response)
         self.acknowledged += 1
 
     async def _truncate(self, position: int) -> None:
         body = b'{"position":%d}' % position
-        status, response = await self.target.call("POST", f"/v1/queues/{self.queue}/truncate", body)
+        status, response = await self._call("POST", f"/v1/queues/{self.queue}/truncate", body)
         assert status == 200, (status, response)
         assert json.loads(response)["dropped"] == position + 1 - self.truncated, response
         self.truncated = position + 1
 
     async def check(self) -> None:
         """Compare what is stored with what was acknowledged."""
-        status, response = await self.target.call("GET", f"/v1/queues/{self.queue}/records?as=text&limit=100000")
+        status, response = await self._call("GET", f"/v1/queues/{self.queue}/records?as=text&limit=100000")
         stored = [json.loads(line) for line in body_of(response).splitlines()]
         assert status == 200
         assert [one["position"] for one in stored] == list(range(self.truncated, self.acknowledged))
@@ -272,6 +300,17 @@ async def announce(target: Client, seconds: float = 5.0) -> None:
 async def stall(target: Client, seconds: float = 5.0, sent: int = 8 * MIB) -> None:
     """Send a part of a body and stop."""
     await target.hang(LARGE_HEAD + bytes(sent), seconds)
+
+
+async def silent_connections(target: Client, seconds: float = 3.0, count: int = 100) -> None:
+    """Connect and send nothing."""
+    await asyncio.gather(*(target.hang_without_handshake(b"", seconds) for _ in range(count)))
+
+
+async def handshakes_that_stop(target: Client, seconds: float = 3.0, count: int = 100) -> None:
+    """Begin TLS handshakes and do not end them."""
+    hello = client_hello()
+    await asyncio.gather(*(target.hang_without_handshake(hello, seconds) for _ in range(count)))
 
 
 async def in_the_past(target: Client, size: int = 20 * MIB) -> None:

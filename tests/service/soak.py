@@ -5,6 +5,8 @@ below memory_bytes + 300 MiB, no honest append took longer than a second plus wh
 loop was never blocked for long, nothing is held any more, and the service logged no traceback. Prints a summary; the
 exit code is 1 if anything is wrong.
 
+The service speaks TLS, so handshakes that never end are among the attacks; openssl makes the certificate.
+
 A process that only watches the clock runs meanwhile: what holds it up is the machine, and holds up everything else.
 """
 
@@ -23,9 +25,10 @@ from typing import Any
 
 from mrecordlog_async import MultiRecordLog
 from tests.benchmarks.idle_process import IdleProcess
+from tests.certificates import make_certificate, trusting
 from tests.service import adversary
 from tests.service.adversary import MIB, Client, Honest, Target, body_of
-from tests.service.test_adversary import ATTACKS, stall_seconds_here
+from tests.service.test_adversary import ATTACKS, HANDSHAKES, stall_seconds_here
 
 MEMORY_BYTES = 256 * MIB
 ARGUMENTS = ("--memory-bytes", "256MiB", "--pending-bytes", "64MiB")
@@ -38,8 +41,9 @@ SYNC_BOUND = 1.5
 class Soak:
     """One run."""
 
-    def __init__(self, target: Target, seconds: float, producers: int, attackers: int, seed: int) -> None:
+    def __init__(self, target: Target, cert: Path, seconds: float, producers: int, attackers: int, seed: int) -> None:
         self.target = target
+        self.cert = cert
         self.seconds = seconds
         self.seed = seed
         self.attackers = attackers
@@ -98,6 +102,7 @@ class Soak:
         """Attack from another process: building the attackers' requests must not delay the measurement."""
         command = [sys.executable, "-m", "tests.service.soak", "--attack", str(self.target.port)]
         command += ["--attackers", str(self.attackers), "--seconds", str(self.seconds), "--seed", str(self.seed)]
+        command += ["--cert", str(self.cert)]
         attacking = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
         counts, _ = await attacking.communicate()
         self.attacks = Counter(json.loads(counts))
@@ -143,11 +148,13 @@ class Soak:
     def summary(self) -> str:
         """Return what was done and measured."""
         records, busy = sum(one.acknowledged for one in self.honest), sum(one.busy for one in self.honest)
+        cut = sum(one.cut for one in self.honest)
         taken = sorted(seconds * 1000 for one in self.honest for seconds in one.taken)
         middle, tail = taken[len(taken) // 2], taken[-len(taken) // 1000]
         lines = [
             f"{self.seconds:.0f} s, {sum(self.attacks.values())} attacks by {self.attackers} attackers at a time",
             f"{len(self.honest)} honest producers: {records} records acknowledged, {busy} responses 429 sent again",
+            f"{cut} honest connections were cut in their handshake and connected again",
             f"appends: median {middle:.0f} ms, 99.9 % {tail:.0f} ms, slowest {taken[-1]:.0f} ms",
             f"slowest sync: up to {self.slowest_sync * 1000:.0f} ms",
             f"a process that only watches the clock was held up for {self.machine.longest_seconds * 1000:.0f} ms",
@@ -157,17 +164,18 @@ class Soak:
         return "\n".join([*lines, *(f"  {count:6} x {name}" for name, count in sorted(self.attacks.items()))])
 
 
-async def attack(port: int, seconds: float, attackers: int, seed: int) -> Counter[str]:
+async def attack(port: int, cert: Path, seconds: float, attackers: int, seed: int) -> Counter[str]:
     """Attack the service at *port* for this long; return how often each attack was made."""
-    client, draw, made = Client(port), random.Random(seed), Counter[str]()
+    client, draw, made = Client(port, trusting(cert)), random.Random(seed), Counter[str]()
+    attacks = ATTACKS | HANDSHAKES
     end = asyncio.get_running_loop().time() + seconds
 
     async def attacker() -> None:
         while asyncio.get_running_loop().time() < end:
-            name = draw.choice(list(ATTACKS))
+            name = draw.choice(list(attacks))
             made[name] += 1
             try:
-                await ATTACKS[name][0](client)
+                await attacks[name][0](client)
             except (OSError, asyncio.IncompleteReadError):
                 await asyncio.sleep(0.1)
 
@@ -184,22 +192,34 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--attack", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--seconds", type=float, help=argparse.SUPPRESS)
+    parser.add_argument("--cert", type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    attackers, seed = arguments.attackers, arguments.seed
     if arguments.attack:
-        print(json.dumps(asyncio.run(attack(arguments.attack, arguments.seconds, arguments.attackers, arguments.seed))))
+        print(json.dumps(asyncio.run(attack(arguments.attack, arguments.cert, arguments.seconds, attackers, seed))))
         return 0
-    with tempfile.TemporaryDirectory() as directory, Target(Path(directory) / "wal", *ARGUMENTS) as target:
+    with tempfile.TemporaryDirectory() as temporary:
+        directory = Path(temporary)
+        cert, key = make_certificate(directory)
+        tls = ("--tls-cert", str(cert), "--tls-key", str(key))
+        with Target(directory / "wal", *ARGUMENTS, *tls, context=trusting(cert)) as target:
+            return judged(target, cert, directory / "wal", arguments)
 
-        async def run() -> tuple[Soak, list[str]]:
-            await adversary.prepare(target)
-            target.forget_stalls()
-            soak = Soak(target, arguments.minutes * 60, arguments.producers, arguments.attackers, arguments.seed)
-            return soak, await soak.run()
 
-        soak, wrong = asyncio.run(run())
-        print(soak.summary())
-        print(f"lines in the service's log: {len(target.stderr.splitlines())}")
-        wrong += asyncio.run(soak.judge_directory(Path(directory) / "wal"))
+def judged(target: Target, cert: Path, directory: Path, arguments: argparse.Namespace) -> int:
+    """Attack *target*, print what was measured, and return the exit code."""
+
+    async def run() -> tuple[Soak, list[str]]:
+        await adversary.prepare(target)
+        target.forget_stalls()
+        seconds, seed = arguments.minutes * 60, arguments.seed
+        soak = Soak(target, cert, seconds, arguments.producers, arguments.attackers, seed)
+        return soak, await soak.run()
+
+    soak, wrong = asyncio.run(run())
+    print(soak.summary())
+    print(f"lines in the service's log: {len(target.stderr.splitlines())}")
+    wrong += asyncio.run(soak.judge_directory(directory))
     print("\n".join(wrong) if wrong else "nothing is wrong")
     return bool(wrong)
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from typing import Any
 
 import pytest
 
+from tests.certificates import make_certificate, trusting
 from tests.service import adversary
 from tests.service.adversary import MIB, Client, Honest, Target
 
@@ -99,6 +101,36 @@ ATTACKS: dict[str, tuple[Attack, int]] = {
     "a body behind a long poll": (lambda target: adversary.wait_behind(target, adversary.LARGE_HEAD), 5),
     "a truncate of many": (adversary.truncate_many, 2),
 }
+
+
+HANDSHAKES: dict[str, tuple[Attack, int]] = {
+    "connections that say nothing": (adversary.silent_connections, 60),
+    "handshakes that stop": (adversary.handshakes_that_stop, 60),
+}
+
+
+@pytest.fixture(scope="module")
+def target_with_tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """Run a service with a certificate."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl makes the certificate")
+    directory = tmp_path_factory.mktemp("adversary_tls")
+    cert, key = make_certificate(directory)
+    arguments = (*ARGUMENTS, "--tls-cert", str(cert), "--tls-key", str(key))
+    with Target(directory / "wal", *arguments, data_bytes=DATA_BYTES, context=trusting(cert)) as target:
+        yield target
+
+
+@pytest.mark.parametrize("name", HANDSHAKES)
+def test_a_flood_of_handshakes_harms_nobody_else(target_with_tls: Target, stall_seconds_max: float, name: str) -> None:
+    """6,000 connections whose TLS handshake never ends: nobody counts them later than the others."""
+    attack, clients = HANDSHAKES[name]
+    target_with_tls.forget_stalls()
+    asyncio.run(_attack(target_with_tls, attack, clients, f"honest-{list(HANDSHAKES).index(name)}"))
+    assert target_with_tls.process.poll() is None
+    assert "Traceback" not in target_with_tls.stderr
+    assert target_with_tls.stall_seconds < stall_seconds_max
+    assert target_with_tls.resident_bytes(peak=True) < MEMORY_BYTES + 300 * MIB
 
 
 @pytest.mark.parametrize("name", ATTACKS)

@@ -77,6 +77,7 @@ async def test_a_handshake_counts_as_a_connection_and_the_oldest_makes_room(
 ) -> None:
     """However many clients never end theirs, few handshakes hold memory, and an honest client is served."""
     monkeypatch.setattr(listening, "HANDSHAKES", 4)
+    monkeypatch.setattr(listening, "SLOW_SECONDS", 0.0)
     async with serving_tls(directory, ServiceOptions()) as (served, context):
         held = []
         for number in range(10):
@@ -88,6 +89,25 @@ async def test_a_handshake_counts_as_a_connection_and_the_oldest_makes_room(
         for _, writer in held:
             writer.transport.abort()
         await counted(served, 0)
+
+
+@needs_openssl
+async def test_a_new_connection_waits_while_no_handshake_is_slow(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many honest clients may come at once: none of them is cut for the next one."""
+    monkeypatch.setattr(listening, "HANDSHAKES", 4)
+    monkeypatch.setattr(listening, "SLOW_SECONDS", 3_600.0)
+    async with serving_tls(directory, ServiceOptions()) as (served, context):
+        assert await asyncio.gather(*(status(served, context) for _ in range(50))) == [b"200"] * 50
+        held = [await connect(served) for _ in range(4)]
+        await counted(served, 4)
+        waiting = asyncio.create_task(status(served, context))
+        held[0][1].transport.abort()
+        assert await waiting == b"200"
+        assert served.connections.counts.cut == 0
+        for _, writer in held:
+            writer.transport.abort()
 
 
 @needs_openssl
