@@ -14,11 +14,24 @@ from hypothesis import strategies as st
 
 from mrecordlog_async.model import Run
 from mrecordlog_async.protocol import wire
+from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.service.openapi import TABLE
 from tests.serving import serving
 
 names = st.one_of(st.just("q"), st.just("r"), st.text(max_size=12)).map(lambda name: quote(name, safe=""))
-numbers = st.one_of(st.integers(-1, 5).map(str), st.integers().map(str), st.text(max_size=3))
+names = st.one_of(names, st.binary(min_size=1, max_size=6).map(lambda name: quote(name, safe="")))
+numbers = st.one_of(
+    st.integers(-1, 5).map(str), st.integers().map(str), st.text(max_size=3), st.binary(min_size=1, max_size=4)
+)
+header_names = st.sampled_from(
+    ["traceparent", "tracestate", "baggage", "If-None-Match", "Last-Event-ID", "Authorization", "Origin", LOG_ID]
+    + ["Cookie", "Range", "Expect", "User-Agent", "X-Forwarded-For", "Content-Encoding", "Upgrade", "Connection"]
+)
+header_values = st.one_of(
+    st.binary(max_size=30),
+    st.sampled_from([b'W/"x"', b"*", b"a=%ff", b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", b"\xff"]),
+).map(lambda value: bytes(byte for byte in value if byte not in b"\r\n\0"))
+headers = st.lists(st.tuples(header_names, header_values), max_size=3)
 queue_members = st.fixed_dictionaries(
     {"queue": st.sampled_from(["q", "r", "nope"])},
     optional={
@@ -56,6 +69,7 @@ class Sent(NamedTuple):
     body: bytes
     content_type: str
     accept: str
+    headers: list[tuple[str, bytes]]
 
 
 @st.composite
@@ -74,14 +88,16 @@ def requests(draw: st.DrawFn) -> Sent:
         draw(bodies),
         draw(content_types),
         draw(accepts),
+        draw(headers),
     )
 
 
 def as_bytes(sent: Sent) -> bytes:
     target = sent.path.replace("{queue}", sent.name) + (f"?{sent.query}" if sent.query else "")
     head = f"{sent.method} {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAccept: {sent.accept}\r\n"
-    head += f"Content-Type: {sent.content_type}\r\nContent-Length: {len(sent.body)}\r\n\r\n"
-    return head.encode() + sent.body
+    head += f"Content-Type: {sent.content_type}\r\n"
+    more = b"".join(b"%b: %b\r\n" % (name.encode(), value) for name, value in sent.headers)
+    return head.encode() + more + b"Content-Length: %d\r\n\r\n" % len(sent.body) + sent.body
 
 
 @settings(max_examples=60, deadline=None)
