@@ -31,7 +31,7 @@ BACKLOG = 4_096
 """Connections that wait to be accepted; the system may allow fewer (`net.core.somaxconn`)."""
 ACCEPTS_AT_ONCE = 16
 """Connections accepted in one turn of the event loop: a handshake takes about half a millisecond of its time."""
-HANDSHAKES = 512
+HANDSHAKES = 256
 """TLS handshakes that are under way. One holds about 130 KiB, and takes the event loop 0.3 ms."""
 SLOW_SECONDS = 0.5
 """Age at which a handshake is cut if others need its room."""

@@ -211,7 +211,9 @@ def _connections(counts: ConnectionCounts) -> Iterator[Metric]:
     yield _gauge("http_connections", "Open connections, counted every second", counts.open)
     yield _gauge("unread_bytes", "Bytes of waiting requests and unread responses", counts.unread_bytes)
     yield _counter("http_connections_refused", "Connections refused above the limit", counts.refused)
-    yield _counter("http_connections_cut", "Connections cut: idle, or holding too much", counts.cut)
+    yield _counter(
+        "http_connections_cut", "Connections cut: idle, slow in their TLS handshake, or holding too much", counts.cut
+    )
 
 
 def _counters(counters: Counters) -> Iterator[Metric]:

@@ -101,7 +101,7 @@ class Client:
             writer.transport.abort()
 
     async def hang_without_handshake(self, sent: bytes, seconds: float) -> None:
-        """Connect and send something that is no whole TLS handshake."""
+        """Connect and send less than a whole TLS handshake."""
         _, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(sent)
         await asyncio.sleep(seconds)

@@ -22,7 +22,7 @@ def test_a_client_forges_no_field(caplog: pytest.LogCaptureFixture) -> None:
     assert line.endswith(r'"GET /healthz?a=1 HTTP/1.1" 200 0 "\u009b2J\u001b[2J\r\n\u2028\u007f" "x\" 200 0 \"fake"')
     assert line.isascii()
     assert line.isprintable()
-    assert escaped("\udcff") == r"\udcff"  # what a header holds of a byte that is no UTF-8
+    assert escaped("\udcff") == r"\udcff"  # stands for a byte of a header outside UTF-8
 
 
 def test_no_message_controls_a_terminal() -> None:
