@@ -53,8 +53,7 @@ class WakeReason(Enum):
 
 @dataclass(slots=True)
 class ConnectionCounts:
-    """Counts of connections. refused: above the limit. cut: idle for too long, slow in their TLS handshake, or
-    holding too many unread bytes.
+    """Counts of connections. refused: above the limit. cut: idle or in a handshake too long, or holding too much.
 
     unread_bytes: received and not yet processed, or sent and not read. charged: the connections whose responses
     are charged elsewhere. known: the service accepts its connections itself; those of an application are not counted.
