@@ -22,6 +22,8 @@ from mrecordlog_async.protocol.schemas import AppendResponse, TruncateRequest, T
 
 OCTET_STREAM = "application/octet-stream"
 
+TWICE = "another producer wrote there, or a proxy sent the request twice"
+
 
 class Changes:
     """The methods of `RecordLogClient` that change queues."""
@@ -179,8 +181,9 @@ class Changes:
     async def append_new(self, queue: str, position: int, payloads: Iterable[Payload]) -> int:
         """Append *payloads* at *position*, for a queue with this one writer.
 
-        Unlike in `append_records`, records stored before the first attempt are an error even if they are the same.
-        Only an attempt that follows a lost response counts as a repeat.
+        Unlike in `append_records`, records that are already stored there are an error, even if they are the same: only
+        an attempt that follows a lost response counts as a repeat. Otherwise another producer stored them, or a proxy
+        sent the request twice; no response shows which.
 
         Args:
             queue: Its name.
@@ -191,14 +194,22 @@ class Changes:
             The last position.
 
         Raises:
-            PositionInPastError: Another writer stored records at these positions.
+            PositionInPastError: Another writer stored other records at these positions; these were not stored.
+            OutcomeUnknownError: These records may have been stored.
         """
         records = [copied(payload) for payload in payloads]
-        response, repeated = await _send_append(self._transport, queue, position, records)
-        last = position + len(records) - 1
+        action = f"POST {path_of(queue, 'records')}"
+        try:
+            response, repeated = await _send_append(self._transport, queue, position, records)
+        except PositionInPastError as error:
+            if not error.outcome_unknown:
+                raise
+            raise OutcomeUnknownError(action, str(error)) from error
         if response.duplicate and not repeated:
-            raise PositionInPastError(queue, position, last + 1)
-        return last
+            raise OutcomeUnknownError(
+                action, f"exactly these records are already stored at position {position}: {TWICE}"
+            )
+        return position + len(records) - 1
 
     async def truncate(
         self, queue: str, position: int, *, queue_id: int | None = None, past_consumers: bool = False

@@ -8,13 +8,15 @@
    since the log was opened.
 4. A permanent refusal (a record that is too large) is raised to the caller whose record caused it; the others are
    stored, and the producer continues.
-5. If it is unknown whether a batch was stored (its response was lost, and no later one settled it within the client's
-   `retry_seconds`), its callers get the error, nothing more is sent, and the producer has failed. It also fails after
-   PositionInPastError. A new producer continues after the last stored record.
+5. If it is unknown whether a batch was stored, its callers get the error, nothing more is sent, and the producer has
+   failed. So it is if a response was lost, and no later one settled it within the client's `retry_seconds`; and if
+   the first response reports exactly these records as stored before. It also fails after PositionInPastError. A new
+   producer continues after the last stored record.
 
-A queue may have one producer at a time. Records of another one are detected by their position and raise
-PositionInPastError, even if they have the same content or were truncated since. One case is not detected: the response
-to a batch was lost, and another producer has stored exactly the same bytes at that position.
+A queue may have one producer at a time. Records of another one are detected by their position. Other records raise
+PositionInPastError. The same records raise OutcomeUnknownError, because a proxy that sent the request twice gives the
+same response. One case is not detected: the response to a batch was lost, and another producer has stored exactly the
+same bytes at that position.
 """
 
 from __future__ import annotations
@@ -122,7 +124,8 @@ class Producer:
             ServiceError: The service refused the record. After an unreadable response or a 5xx status other than 503 it
                 may have been stored, and this producer has failed; otherwise it was not stored.
             PositionInPastError: The record was not stored: another producer writes to the queue. This one has failed.
-            OutcomeUnknownError: The record may have been stored. This producer has failed.
+            OutcomeUnknownError: The record may have been stored: a response was lost, or the same bytes were already
+                there, from another producer or a proxy that sent the request twice. This producer has failed.
             ServiceUnreachableError: If `sent` is true, the record may have been stored and this producer has failed;
                 otherwise it was not stored.
             LogFailedError: If `written` is "no", the record was not stored; otherwise it may have been, and this

@@ -34,13 +34,13 @@ MAY_PASS = frozenset({408, 429, 502, 503, 504, 507})
 
 
 class OutcomeUnknownError(RecordLogError):
-    """The response to a change was lost, and no later one shows whether the change was made.
+    """No response shows whether a change was made: it was lost, or it could be the one to another request.
 
     After an append: read the queue, or what its consumer stored, before appending the records again as new ones.
 
     Attributes:
         action: Method and path of the request.
-        reason: Why the response was lost.
+        reason: Why the outcome is unknown.
     """
 
     def __init__(self, action: str, reason: str) -> None:
@@ -50,7 +50,7 @@ class OutcomeUnknownError(RecordLogError):
 
     def message(self) -> str:
         """Return which outcome is unknown, and why."""
-        return f"{self.action}: the response was lost ({self.reason}); whether the request was carried out is unknown"
+        return f"{self.action}: {self.reason}; whether the request was carried out is unknown"
 
 
 class ServiceUnreachableError(RecordLogError):
@@ -145,7 +145,7 @@ class Attempts:
         """Return the error that the caller gets when *error* ends the call."""
         if not self.lost or self.repeat is not Repeat.RECOGNIZED or isinstance(error, ServiceUnreachableError):
             return error
-        unknown = OutcomeUnknownError(self.action, f"{self.lost}; then {error}")
+        unknown = OutcomeUnknownError(self.action, f"{lost_because(self.lost)}; then {error}")
         unknown.__cause__ = error
         return unknown
 
@@ -170,7 +170,12 @@ class Attempts:
     def _lose(self, reason: str, cause: Exception) -> None:
         self.lost = self.lost or reason
         if self.repeat is Repeat.NEVER:
-            raise OutcomeUnknownError(self.action, reason) from cause
+            raise OutcomeUnknownError(self.action, lost_because(reason)) from cause
+
+
+def lost_because(reason: str) -> str:
+    """Return the reason of an outcome that is unknown because a response was lost."""
+    return f"the response was lost ({reason})"
 
 
 def reason_of(error: Exception) -> str:

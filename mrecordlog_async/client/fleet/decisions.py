@@ -5,7 +5,8 @@
 | not connected; 503; a failed log that wrote nothing; 412; 429 unless full | not there | the next server |
 | full: the log, the queue or the disk (429, 507) | not there | wait for this one; with `spill` the next one |
 | a lost response; a failed log that may have written; other 5xx; unreadable | perhaps there | raise |
-| the same, with `on_unknown="send_elsewhere"` | perhaps there | the next server |
+| the same records are there already, and no response was lost | perhaps by this call | raise |
+| these two, with `on_unknown="send_elsewhere"` | perhaps there | the next server |
 | all else: too large, sealed, a position that is taken, a wrong token | not there | raise: it would fail again |
 
 With `on_unknown="wait"` a lost response is settled at its own server, by repeats that the server recognizes (see
@@ -18,7 +19,7 @@ from enum import Enum, auto
 from typing import Literal, NamedTuple
 
 from mrecordlog_async.client.responses import ServiceError
-from mrecordlog_async.client.retry import OutcomeUnknownError, ServiceUnreachableError
+from mrecordlog_async.client.retry import OutcomeUnknownError, ServiceUnreachableError, lost_because
 from mrecordlog_async.errors import LogClosedError, LogFailedError, LogFullError, RecordLogError
 
 OnUnknown = Literal["raise", "wait", "send_elsewhere"]
@@ -99,6 +100,7 @@ def as_raised(error: RecordLogError, server: str) -> RecordLogError:
     """Return the error for the caller: OutcomeUnknownError for each failure that leaves the outcome open."""
     if outcome_of(error) is not Outcome.UNKNOWN or isinstance(error, OutcomeUnknownError | LogClosedError):
         return error
-    unknown = OutcomeUnknownError(f"append at {server}", str(error))
+    reason = lost_because(error.reason) if isinstance(error, ServiceUnreachableError) else str(error)
+    unknown = OutcomeUnknownError(f"append at {server}", reason)
     unknown.__cause__ = error
     return unknown

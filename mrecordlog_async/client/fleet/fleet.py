@@ -55,7 +55,8 @@ class RecordLogFleet:
         retry_seconds: How long a call waits for a server that takes the record, for space in a full one, and for the
             response to a repeat.
         on_unknown: What follows if a response was lost, so that the record may be stored. "raise":
-            OutcomeUnknownError. "wait": repeat it at the same server, which recognizes the repeat, until it responds.
+            OutcomeUnknownError. "wait": repeat it at the same server, which recognizes the repeat, until it responds;
+            OutcomeUnknownError only if the same bytes were already there before the first repeat.
             "send_elsewhere": send it to another server; it may then be stored twice.
         spill: Pass over a server that is full, instead of waiting for space there.
         resolver: What looks up names; None for the resolver of the event loop.

@@ -6,8 +6,10 @@ positions that it was sent with are taken by then, or it is stored at one of the
 
 Where the record is certainly not stored, the caller need not know: it is sent again at the next position.
 
-* A late request of this lane's own last producer took the position.
-* Another writer took it, or deleted the queue, in a lane that *shares* its queue with others.
+* A late request of this lane's own last producer stored another record at the position.
+* Another writer did, or deleted the queue, in a lane that *shares* its queue with others.
+
+If the same bytes are at the position, the outcome is unknown: a proxy may have sent the request twice.
 """
 
 from __future__ import annotations
@@ -88,6 +90,6 @@ def _before_sending(error: RecordLogError, server: Server) -> RecordLogError:
 
 
 def _found_another(error: RecordLogError) -> bool:
-    """Return whether another record has the position that this one was sent with, so it is stored nowhere."""
+    """Return whether other bytes have the position that this record was sent with, so it is stored nowhere."""
     cause = error.__cause__ if isinstance(error, OutcomeUnknownError) else error
     return isinstance(cause, PositionInPastError) and not cause.outcome_unknown

@@ -22,9 +22,10 @@ class FleetProducer:
     """Append to one queue of a fleet as its only writer. Created by `RecordLogFleet.producer`; use it as `async with`.
 
     Each server has its own producer, whose repeats it recognizes: a lost response is settled by sending the same
-    records again with the same positions, for `retry_seconds` of the fleet. Calls of many tasks share requests. The
-    records of a key are stored in the order of the calls on each server; a record that has to go elsewhere, or to wait
-    for space, may come after later ones.
+    records again with the same positions, for `retry_seconds` of the fleet. A record whose outcome stays unknown raises
+    OutcomeUnknownError and is not sent again. Calls of many tasks share requests. The records of a key are stored in
+    the order of the calls on each server; a record that has to go elsewhere, or to wait for space, may come after later
+    ones.
 
     Attributes:
         queue: Name of the queue.
@@ -69,6 +70,7 @@ class FleetProducer:
 
         Raises:
             PositionInPastError: The record was not stored: another producer writes to the queue.
+            OutcomeUnknownError: The record may be stored; see `Producer`.
             RecordLogError: The errors of `RecordLogFleet`.
         """
         return self._append([copied(payload)], key)  # at once, as in the log
