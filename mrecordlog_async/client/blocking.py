@@ -44,7 +44,7 @@ from mrecordlog_async.protocol.log_schemas import LogResponse
 from mrecordlog_async.protocol.schemas import StatsResponse
 
 T = TypeVar("T")
-Taken = TypeVar("Taken", Record, Batch)
+Taken = TypeVar("Taken", bound=Record | Batch | None)
 
 
 class BlockingRecordLogClient:
@@ -354,6 +354,20 @@ class _Blocking(Generic[T]):
         self._inner = inner
 
 
+class _Taking:
+    """One call of a reader that takes records, and what it has taken. Its thread and the loop's both write to it."""
+
+    def __init__(self) -> None:
+        self.tail: Tail | None = None
+        self.found: Any = None  # a record, a batch, or None
+        self.interrupted = False  # an exception ended it in its thread: nobody got what it found
+
+    def return_found(self) -> None:
+        """Have the next call take again what this one found."""
+        if self.tail is not None and self.found is not None:
+            self.tail.return_to(self.found)
+
+
 class _BlockingReader(_Blocking[T], Iterator[Record]):
     """What a tail and a consumer share. Any thread may call."""
 
@@ -362,16 +376,16 @@ class _BlockingReader(_Blocking[T], Iterator[Record]):
     def __init__(self, owner: BlockingRecordLogClient, thread: LoopThread, inner: T) -> None:
         super().__init__(owner, thread, inner)
         self._turn = asyncio.Lock()  # of the thread's loop
-        self._interrupted: deque[list[tuple[Tail, Record | Batch | None]]] = deque()
+        self._interrupted: deque[_Taking] = deque()
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Record:
-        record: Record | None = self._take(partial(anext, self._inner, None))
-        if record is None:
-            raise StopIteration
-        return record
+        try:
+            return self._take(partial(anext, self._inner))  # type: ignore[no-any-return]  # a record
+        except StopAsyncIteration:
+            raise StopIteration from None
 
     def batch(
         self,
@@ -382,7 +396,7 @@ class _BlockingReader(_Blocking[T], Iterator[Record]):
     ) -> Batch | None:
         """Return the next records together, None once no more can come; see `RecordLogClient`."""
         limits = {"max_records": max_records, "max_bytes": max_bytes, "max_wait": max_wait}
-        return self._take(partial(self._inner.batch, **limits))
+        return self._take(partial(self._inner.batch, **limits))  # type: ignore[no-any-return]  # a batch
 
     def batches(
         self,
@@ -392,29 +406,28 @@ class _BlockingReader(_Blocking[T], Iterator[Record]):
         max_wait: float | None = BATCH_SECONDS,
     ) -> Iterator[Batch]:
         """Iterate over batches until no more can come."""
-        while (batch := self.batch(max_records=max_records, max_bytes=max_bytes, max_wait=max_wait)) is not None:
-            yield batch
+        # No generator: an exception between its `batch` and its `yield` would lose the batch, and end it.
+        return iter(partial(self.batch, max_records=max_records, max_bytes=max_bytes, max_wait=max_wait), None)
 
-    def _take(self, take: Callable[[], Awaitable[Taken | None]]) -> Taken | None:
+    def _take(self, take: Callable[[], Awaitable[Taken]]) -> Taken:
         """Return what *take* takes. If a signal handler raises during the call, the next one takes it again."""
-        taken: list[tuple[Tail, Taken | None]] = []
+        taking = _Taking()
         try:
-            self._thread.call(self._taking(take, taken))
+            self._thread.call(self._carry_out(take, taking))
+            return taking.found  # type: ignore[no-any-return]  # what `take` returned
         except BaseException:
-            self._interrupted.append(taken)  # type: ignore[arg-type]  # only read from now on
+            taking.interrupted = True  # first: nothing is called before, so no other handler runs
+            self._interrupted.append(taking)
             raise
-        return taken[0][1]
 
-    async def _taking(
-        self, take: Callable[[], Awaitable[Taken | None]], taken: list[tuple[Tail, Taken | None]]
-    ) -> None:
-        async with self._turn:  # an interrupted call has ended, and what it took until then is in its list
+    async def _carry_out(self, take: Callable[[], Awaitable[Taken]], taking: _Taking) -> None:
+        async with self._turn:
+            # Each of these calls has had its turn, or takes nothing when that comes.
             while self._interrupted:
-                for tail, found in self._interrupted.popleft():
-                    if found is not None:
-                        tail.return_to(found)
-            tail = self._tail()
-            taken.append((tail, await take()))
+                self._interrupted.popleft().return_found()
+            if not taking.interrupted:
+                taking.tail = self._tail()
+                taking.found = await take()
 
     def _tail(self) -> Tail:
         """Return what reads the records now: a consumer that is entered or moved reads with another one."""

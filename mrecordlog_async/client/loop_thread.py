@@ -1,4 +1,9 @@
-"""`LoopThread`: an event loop in its own thread, on which other threads run coroutines and wait for them."""
+"""`LoopThread`: an event loop in its own thread, on which other threads run coroutines and wait for them.
+
+A signal handler may raise in the thread that waits, at any of its steps. So that thread touches only plain locks and
+attributes: the conditions of `threading` and the futures of `concurrent.futures` are left locked by such an exception,
+and the loop would wait for them forever.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +11,8 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
-from concurrent.futures import CancelledError
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from mrecordlog_async.errors import LogClosedError
 
@@ -18,6 +22,42 @@ T = TypeVar("T")
 CLOSED = "the client is closed"
 FORKED = "this belongs to the process that forked this one; make it again after the fork"
 OWN_LOOP = "a blocking client cannot be called on its own event loop"
+
+
+class _Call(Generic[T]):
+    """One coroutine that a thread waits for. `begin`, `cancel` and `_end` run on the loop."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, T]) -> None:
+        self.ended = threading.Lock()  # released once it has ended
+        self.ended.acquire()
+        self.left = False  # an exception ended the waiting
+        self._coroutine = coroutine
+        self._task: asyncio.Task[T] | None = None
+
+    def begin(self) -> None:
+        """Run the coroutine, unless nobody waits for it any more."""
+        if self.left:
+            self._coroutine.close()
+            return
+        self._task = asyncio.get_running_loop().create_task(self._coroutine)
+        self._task.add_done_callback(self._end)
+
+    def cancel(self) -> None:
+        """Cancel the coroutine, if it has begun."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def outcome(self) -> T:
+        """Return or raise what the coroutine did, once it has ended."""
+        assert self._task is not None, "it has ended"
+        if self._task.cancelled():
+            raise LogClosedError(CLOSED)  # only `stop` cancels calls that another thread waits for
+        return self._task.result()
+
+    def _end(self, task: asyncio.Task[T]) -> None:
+        if not task.cancelled():
+            task.exception()  # marks it as retrieved: a thread that has left never asks
+        self.ended.release()
 
 
 class LoopThread:
@@ -53,14 +93,22 @@ class LoopThread:
             if self._stopped:
                 coroutine.close()
                 raise LogClosedError(CLOSED)
-            future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+            call = _Call(coroutine)
+            try:
+                self._loop.call_soon_threadsafe(call.begin)
+            except BaseException:
+                call.left = True  # it may be passed to the loop
+                raise
+        return self._wait(call)
+
+    def _wait(self, call: _Call[T]) -> T:
         try:
-            return future.result()
-        except CancelledError:
-            raise LogClosedError(CLOSED) from None  # only `stop` cancels calls that another thread waits for
+            call.ended.acquire()
         except BaseException:
-            future.cancel()
+            call.left = True
+            self._loop.call_soon_threadsafe(call.cancel)
             raise
+        return call.outcome()
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
         """Yield what *items* yields, one wait for each."""
@@ -83,7 +131,9 @@ class LoopThread:
             if self._stopped:
                 return
             self._stopped = True
-        asyncio.run_coroutine_threadsafe(_cancel_others(), self._loop).result()
+        call = _Call(_cancel_others())
+        self._loop.call_soon_threadsafe(call.begin)
+        self._wait(call)
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import linecache
 import os
 import subprocess
 import sys
@@ -14,14 +15,17 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.client import HTTPConnection
+from itertools import count
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import pytest
 
 from mrecordlog_async import Batch, LogClosedError, QueueNotFoundError
-from mrecordlog_async.client import BlockingRecordLogClient, RecordLogClient, blocking
+from mrecordlog_async.client import BlockingRecordLogClient, RecordLogClient, blocking, loop_thread
+from mrecordlog_async.client.blocking import BlockingConsumer, BlockingTail
 from mrecordlog_async.client.loop_thread import LoopThread
 from tests.serving import TIMEOUT_SECONDS, Process
 
@@ -134,6 +138,82 @@ def test_an_interrupted_call_of_a_reader_loses_no_record(client: BlockingRecordL
     with c:
         assert next(c).position == 7
     client.delete_consumer("q", "worker")
+
+
+def test_a_call_that_was_interrupted_before_it_began_takes_nothing(
+    client: BlockingRecordLogClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A handler may raise when the call is already passed to the loop, which then carries it out for nobody."""
+    client.append_records("q", None, [b"%d" % number for number in range(9)])
+    tail, go = client.tail("q"), threading.Event()
+    loop = tail._thread._loop
+    schedule = loop.call_soon_threadsafe
+
+    def schedule_and_raise(*arguments: Any) -> None:
+        schedule(*arguments)
+        raise InterruptedError
+
+    loop.call_soon_threadsafe(go.wait)  # the loop begins no call until then
+    with monkeypatch.context() as patched:
+        patched.setattr(loop, "call_soon_threadsafe", schedule_and_raise)
+        for _ in range(2):
+            with pytest.raises(InterruptedError):
+                tail.batch(max_records=2)
+    go.set()
+    assert positions(tail.batch(max_records=2)) == [0, 1]
+
+
+TAKES: dict[str, Callable[[BlockingTail | BlockingConsumer], list[int]]] = {
+    "batch": lambda reader: positions(reader.batch(max_records=2, max_wait=0)),
+    "batches": lambda reader: positions(next(reader.batches(max_records=2, max_wait=0))),
+    "next": lambda reader: [next(reader).position],
+}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a coroutine that never began
+@pytest.mark.parametrize("take", TAKES.values(), ids=TAKES.keys())
+@pytest.mark.parametrize("kind", ["tail", "consumer"])
+def test_an_exception_at_any_line_of_a_call_loses_no_record(
+    client: BlockingRecordLogClient, kind: str, take: Callable[[BlockingTail | BlockingConsumer], list[int]]
+) -> None:
+    """A signal handler may raise wherever it likes: the next call returns what the interrupted one took."""
+    client.append_records("q", None, [b"%d" % number for number in range(200)])
+    found: list[int] = []
+    with client.consumer("q", "worker") as consumer:
+        reader = consumer if kind == "consumer" else client.tail("q")
+        for line in count():
+            try:
+                with raising_at(line) as raised:
+                    found += take(reader)
+            except InterruptedError:
+                found += take(reader)
+            if not raised:
+                break
+    assert line > 10
+    assert found == list(range(len(found)))
+    client.delete_consumer("q", "worker")  # or the next test could not delete the queue
+
+
+@contextmanager
+def raising_at(line: int) -> Iterator[list[int]]:
+    """Raise before this thread executes its *line*-th line of the blocking client; yield a list, empty until then."""
+    lines, raised, before = count(), [], sys.gettrace()
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        if frame.f_code.co_filename not in (blocking.__file__, loop_thread.__file__):
+            return None
+        # At `try:` and as a `with` is left, a lock would not be released; Python runs no handler there.
+        source = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
+        if event == "line" and not source.startswith(("with ", "try:")) and next(lines) == line:
+            raised.append(line)
+            raise InterruptedError
+        return trace
+
+    sys.settrace(trace)
+    try:
+        yield raised
+    finally:
+        sys.settrace(before)
 
 
 @contextmanager
