@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,6 +28,12 @@ from mrecordlog_async.errors import (
 )
 
 Response = TypeVar("Response", bound=msgspec.Struct)
+
+PAGE_BYTES = 4_096
+EXCERPT_CHARACTERS = 200
+"""So much of a page that the service did not write is looked at, and shown."""
+
+_TAG = re.compile(r"<(title|style|script)\b.*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
 
 
 class ServiceError(RecordLogError):
@@ -76,11 +83,10 @@ def written_by_service(reply: Reply) -> bool:
 def error_of(reply: Reply) -> RecordLogError:
     """Return the error that the log itself would have raised, else ServiceError."""
     problem = _problem(reply)
-    # /readyz states a cause, and has no problem document.
-    detail = str(problem.get("detail") or problem.get("cause") or reply.body[:200].decode(errors="replace"))
-    if 300 <= reply.status < 400:
-        detail = f"redirected to {reply.headers.get('Location', 'nowhere')}, which is not followed; use that address"
-    code = str(problem.get("code", "unknown"))
+    if not written_by_service(reply):
+        # /readyz states a cause, and has no problem document.
+        return ServiceError(reply.status, "unreadable", str(problem.get("cause") or _of_others(reply)), problem)
+    detail, code = str(problem.get("detail")), str(problem.get("code"))
     try:
         match code:
             case "queue_not_found" | "queue_recreated":
@@ -122,6 +128,19 @@ def error_of(reply: Reply) -> RecordLogError:
     except KeyError:
         pass
     return ServiceError(reply.status, code, detail, problem)
+
+
+def _of_others(reply: Reply) -> str:
+    """Return what a refusal means that the service did not write: a proxy did, or what else has the address."""
+    if 300 <= reply.status < 400:
+        return f"redirected to {reply.headers.get('Location', 'nowhere')}, which is not followed; use that address"
+    if reply.status == 413:
+        return (
+            "a proxy in front of the service refused the body as too large; send less at once, or raise the limit of "
+            "the proxy (nginx: client_max_body_size)"
+        )
+    text = " ".join(_TAG.sub(" ", reply.body[:PAGE_BYTES].decode(errors="replace")).split())
+    return f"a proxy or another program responded, and not the service: {text[:EXCERPT_CHARACTERS] or 'an empty page'}"
 
 
 def _problem(reply: Reply) -> dict[str, Any]:

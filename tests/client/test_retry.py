@@ -128,6 +128,47 @@ async def test_an_error_says_whether_the_request_was_sent() -> None:
         assert not caught.value.sent
 
 
+# Refusals of a proxy.
+
+NGINX_PAGE = (
+    b"<html>\r\n<head><title>%s</title></head>\r\n<body>\r\n<center><h1>%s</h1></center>\r\n<hr><center>nginx/1.22.1"
+    b"</center>\r\n</body>\r\n</html>\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    "body", [NGINX_PAGE % ((b"413 Request Entity Too Large",) * 2), b'{"message": "too large"}', b""]
+)
+async def test_a_body_that_a_proxy_refuses_is_said_to_be_refused_by_a_proxy(body: bytes) -> None:
+    """Its page is no message; what to change is."""
+    async with scripted([Step(413, body)]) as server, RecordLogClient(server.url) as client:
+        with pytest.raises(ServiceError) as caught:
+            await client.append_record("q", None, b"a")
+    assert str(caught.value) == (
+        "a proxy in front of the service refused the body as too large; send less at once, or raise the limit of the "
+        "proxy (nginx: client_max_body_size) (413 unreadable)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "shown"),
+    [
+        (NGINX_PAGE % ((b"403 Forbidden",) * 2), "403 Forbidden nginx/1.22.1"),
+        (b'{"detail":"Not Found"}', '{"detail":"Not Found"}'),
+        (b"<style>a {}</style>", "an empty page"),
+    ],
+)
+async def test_a_refusal_that_no_service_wrote_is_not_called_one(body: bytes, shown: str) -> None:
+    """A proxy, or an application that has the log below another path, responds without a problem document."""
+    async with scripted([Step(403, body)]) as server, RecordLogClient(server.url) as client:
+        with pytest.raises(ServiceError) as caught:
+            await client.append_record("q", None, b"a")
+    assert (caught.value.code, str(caught.value)) == (
+        "unreadable",
+        f"a proxy or another program responded, and not the service: {shown} (403 unreadable)",
+    )
+
+
 # Pauses.
 
 
