@@ -140,7 +140,7 @@ NGINX_PAGE = (
     "body", [NGINX_PAGE % ((b"413 Request Entity Too Large",) * 2), b'{"message": "too large"}', b""]
 )
 async def test_a_body_that_a_proxy_refuses_is_said_to_be_refused_by_a_proxy(body: bytes) -> None:
-    """Its page is no message; what to change is."""
+    """The message says what to change, and does not show the page."""
     async with scripted([Step(413, body)]) as server, RecordLogClient(server.url) as client:
         with pytest.raises(ServiceError) as caught:
             await client.append_record("q", None, b"a")
