@@ -1,7 +1,8 @@
 """`Transport`: sends the requests of one client, each until it has a response that another attempt would not change.
 
 1. At most `connections` calls run at once; others wait in line, in order of arrival and for a limited time.
-2. A long poll has its own connection: it waits for records, and no other call should wait for it.
+2. A long poll has its own connection: it waits for records, and no other call should wait for it. If the service
+   already has as many clients that wait as it admits, the client asks without waiting, every few seconds.
 3. Each attempt has deadlines for connecting, for silence and for the whole response, so a server that sends byte by
    byte cannot block a call.
 4. A fleet follows a log to another address: `move` says where, and the connections made from then on go there.
@@ -32,6 +33,9 @@ from mrecordlog_async.protocol.log_schemas import LOG_ID
 Payload = bytes | bytearray | memoryview
 
 CONNECT_SECONDS = 5.0
+
+POLL_SECONDS = 3.0
+"""Pause before a client that the service does not let wait asks for records."""
 
 ELSEWHERE = (
     "the client belongs to another event loop, that of its first call: make one client in each loop, or use a "
@@ -85,12 +89,16 @@ class Transport:
         if self._closing.is_set():
             return
         self._closing.set()
-        for exchange in self._under_way:  # closing the session does not end a response that is being read
-            if not exchange.expired():  # its call may not have run since
-                exchange.reschedule(asyncio.get_running_loop().time())
+        self.end_exchanges()  # closing the session does not end a response that is being read
         for session in (*self._left, *filter(None, [self._session])):
             await session.close()
         self._session = None
+
+    def end_exchanges(self) -> None:
+        """End every exchange under way as if its response were lost."""
+        for exchange in self._under_way:
+            if not exchange.expired():  # its call may not have run since
+                exchange.reschedule(asyncio.get_running_loop().time())
 
     def move(self, url: str, address: str | None, token: str | None) -> None:
         """Send to another address of the same log from now on, with the token of that address."""
@@ -164,6 +172,11 @@ class Transport:
                 if reply.status < 300:
                     self._outage.ended()
                     return reply._replace(repeated=True) if attempts.lost else reply
+                if wait_seconds and reply.status == 429:
+                    query = {name: value for name, value in (query or {}).items() if name != "wait"}
+                    wait_seconds, attempts.at_least_seconds = 0.0, POLL_SECONDS
+                    await attempts.pause(self._closing)
+                    continue
                 error = attempts.after_refusal(reply)
             except LogClosedError as closed:
                 raise attempts.final(closed) from None

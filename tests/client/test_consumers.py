@@ -26,7 +26,8 @@ from mrecordlog_async import (
 )
 from mrecordlog_async.client import Consumer, RecordLogClient
 from mrecordlog_async.engine.consumer import Consumer as ConsumerOfLog
-from tests.serving import Process, Served
+from mrecordlog_async.service.options import ServiceOptions
+from tests.serving import Process, Served, serving
 
 KEEP = QueueOptions(keep="until_acknowledged")
 
@@ -229,3 +230,31 @@ async def test_a_consumer_survives_a_restart_of_the_service(directory: Path) -> 
             assert batch is not None
             assert batch.payloads() == [b"b"]
             assert await c.acknowledge(batch) == 2
+
+
+@pytest.mark.parametrize("kind", ["consumer", "tail"])
+async def test_a_reader_without_a_place_to_wait_reads_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """A service admits a limited number of clients that wait: others ask now and then, and end with no error."""
+    monkeypatch.setattr("mrecordlog_async.client.transport.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("mrecordlog_async.client.tail.PAUSE_SECONDS", 0.01)
+    async with (
+        serving(tmp_path, ServiceOptions(tails=1)) as served,
+        RecordLogClient(served.url, retry_seconds=0.0) as client,
+    ):
+        await client.create_queue("taken")
+        await client.create_queue("q")
+        waiting = asyncio.create_task(anext(client.tail("taken")))
+        while not served.service.tails:
+            await asyncio.sleep(0.01)
+        async with client.consumer("q", "worker") as consumer:
+            reader = consumer if kind == "consumer" else client.tail("q")
+            reading = asyncio.create_task(reader.batch())
+            requests = served.service.requests
+            while served.service.requests < requests + 6 and not reading.done():
+                await asyncio.sleep(0.01)
+            await client.append("q", b"a")
+            batch = await reading
+            assert batch is not None and batch.payloads() == [b"a"]
+        waiting.cancel()
