@@ -83,6 +83,10 @@ class ServerClient(RecordLogClient):
             return False
         return True
 
+    def end_exchanges(self) -> None:
+        """Have no call wait for a response any longer, as if each were lost."""
+        self._transport.end_exchanges()
+
     def move(self, place: Place) -> None:
         """Send to *place* from now on."""
         self.url = str(place)
@@ -98,6 +102,7 @@ class Server:
         self.name = place.name or log_id
         self.place = place
         self.reads = self.writes = False
+        self._was_lost = False  # by the last look
         self._away_since: float | None = None  # by probes: since when it has not taken records
         self.refused: str | None = None
         self.opening = ""
@@ -112,7 +117,7 @@ class Server:
         if place != self.place:
             self.client.move(place)
             self.appends.move(place)
-        self.place, self.refused, self.opening = place, refused, seen.opening
+        self.place, self.refused, self.opening, self._was_lost = place, refused, seen.opening, False
         self.name = place.name or seen.name
         self.reads, self.writes = refused is None, seen.ready and refused is None
         if self.writes:
@@ -121,7 +126,11 @@ class Server:
             self._note_away(now)
 
     def lost(self, now: float) -> None:
-        """Note that no probe has found the log."""
+        """Note that no probe has found the log. The second time, calls no longer wait for its responses."""
+        if self._was_lost:  # a server that hangs keeps its connections, and calls would wait for `timeout_seconds`
+            self.client.end_exchanges()
+            self.appends.end_exchanges()
+        self._was_lost = True
         self.reads = self.writes = False
         self._note_away(now)
 

@@ -18,7 +18,8 @@ APPEND = (b"POST /v1/queues/", b"/records")
 class Proxy:
     """Forwards each connection to one of the *targets*, in turn.
 
-    lose: what happens to the next append; it is cleared then. lost: set once that has happened.
+    lose: what happens to the next append; it is cleared then. lost: set once that has happened. awake: while it is not
+    set, connections are accepted and nothing is forwarded. held: set once an append waits for that.
     """
 
     targets: Sequence[int]
@@ -27,6 +28,11 @@ class Proxy:
     lost: asyncio.Event = field(default_factory=asyncio.Event)
     turn: count[int] = field(default_factory=count)
     open: set[asyncio.StreamWriter] = field(default_factory=set)
+    awake: asyncio.Event = field(default_factory=asyncio.Event)
+    held: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self.awake.set()
 
     def cut(self) -> None:
         """Break every connection, and let no new one reach a target."""
@@ -61,6 +67,10 @@ class Proxy:
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, losing: asyncio.Event, *, appends: bool
     ) -> None:
         while data := await reader.read(65_536):
+            if not self.awake.is_set():
+                if appends and all(part in data for part in APPEND):
+                    self.held.set()
+                await self.awake.wait()
             if appends and self.lose and all(part in data for part in APPEND):
                 if self.lose == "request":
                     self.note_lost()

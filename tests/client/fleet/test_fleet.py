@@ -150,6 +150,24 @@ async def test_a_lost_response_is_settled_if_the_caller_waits(tmp_path: Path, lo
         assert here.payloads("q")[home] == [b"a", b"another writer's", b"b"]
 
 
+async def test_a_server_that_hangs_holds_no_call_once_probes_miss_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It accepts connections and responds to nothing: the call does not wait for `timeout_seconds`."""
+    monkeypatch.setattr("mrecordlog_async.client.fleet.server.PROBE_SECONDS", 0.1)
+    async with running(tmp_path, timeout_seconds=10_000.0, response_seconds=10_000.0) as here:
+        home = here.index(await here.fleet.append_record("q", b"a"))
+        here.proxies[home].awake.clear()
+        appending = asyncio.create_task(here.fleet.append_record("q", b"b"))
+        await here.proxies[home].held.wait()
+        for _ in range(2):
+            await here.fleet.look()
+        with pytest.raises(OutcomeUnknownError):
+            await appending
+        assert here.index(await here.fleet.append_record("q", b"c")) != home
+        here.proxies[home].awake.set()
+
+
 async def test_a_lost_response_may_be_sent_elsewhere(tmp_path: Path) -> None:
     """Then the record may be stored twice, and the call returns one of its places."""
     async with running(tmp_path, on_unknown="send_elsewhere") as here:
