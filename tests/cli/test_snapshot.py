@@ -238,6 +238,18 @@ def test_everything_is_on_the_disk_before_the_snapshot_has_its_name(tmp_path: Pa
     assert ("sync", str(tmp_path)) in files.done[:renamed]
 
 
+@pytest.mark.parametrize("link", [True, False])
+async def test_a_log_without_any_batch_has_a_snapshot_that_opens(directory: Path, tmp_path: Path, link: bool) -> None:
+    """Its end is stated as that of a log whose next batch is the first one."""
+    async with MultiRecordLog.open(directory):
+        pass
+    await asyncio.to_thread(snapshot, str(directory), str(tmp_path / "copy"), link=link)
+    async with MultiRecordLog.open(tmp_path / "copy") as log:
+        await log.append("q", b"first", create=True)
+    async with MultiRecordLog.open(tmp_path / "copy") as log:
+        assert [record.payload for record in log.range("q")] == [b"first"]
+
+
 def test_a_copy_shares_no_bytes(tmp_path: Path) -> None:
     """With --copy, damage to the original leaves the snapshot whole."""
     directory = build(tmp_path / "wal", three_queues)
