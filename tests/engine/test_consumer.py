@@ -457,6 +457,8 @@ async def test_a_log_that_cannot_fence_holders_off_durably_is_not_closed(directo
         async with MultiRecordLog.open(directory, persist_policy=policy) as log:
             with pytest.raises(ConsumerFencedError):
                 await log.acknowledge("q", "c", 0, queue_id=held.queue_id, epoch=held.epoch)
+            with pytest.raises(ConsumerFencedError):
+                log.check_holder("q", "c", queue_id=held.queue_id, epoch=held.epoch)
     assert not (directory / "CLOSED").exists()
     async with MultiRecordLog.open(directory, persist_policy=policy) as log:
         with pytest.raises(ConsumerFencedError):
