@@ -17,6 +17,7 @@ they fork their workers. Tails and producers belong to the process that made the
 from __future__ import annotations
 
 import asyncio
+import atexit
 import os
 import threading
 import weakref
@@ -304,7 +305,8 @@ class BlockingRecordLogClient:
                 raise LogClosedError(CLOSED)
             if self._running is None:
                 starting = _Running(self.url, self._options)
-                starting.end = weakref.finalize(self, starting.stop)  # at the exit of the process, too
+                starting.end = weakref.finalize(self, starting.stop)
+                starting.end.atexit = False  # `_end_with_interpreter` does it
                 self._running = starting  # whole: the process may fork at any time
             return self._running
 
@@ -343,6 +345,15 @@ def _leave_to_parent() -> None:
 
 
 os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+@atexit.register
+def _end_with_interpreter() -> None:
+    """End every client of this process that is still open, after the program's own functions for its exit."""
+    for client in list(_clients):
+        if (running := client._running) is not None:
+            running.thread.exit()
+            running.end()
 
 
 class _Blocking(Generic[T]):

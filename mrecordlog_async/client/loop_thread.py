@@ -68,6 +68,7 @@ class LoopThread:
         self._loop = asyncio.new_event_loop()
         self._lock = threading.Lock()  # no call is passed to the loop once it stops
         self._stopped = False
+        self._exiting = False
         self._thread = threading.Thread(target=self._loop.run_forever, name=name, daemon=True)
         self._thread.start()
 
@@ -86,6 +87,7 @@ class LoopThread:
         Raises:
             LogClosedError: The thread has stopped, or belongs to the parent process.
         """
+        self._stay_if_exiting()
         if self.inherited or self.is_current():
             coroutine.close()
             raise LogClosedError(FORKED if self.inherited else OWN_LOOP)
@@ -108,7 +110,12 @@ class LoopThread:
             call.left = True
             self._loop.call_soon_threadsafe(call.cancel)
             raise
+        self._stay_if_exiting()
         return call.outcome()
+
+    def _stay_if_exiting(self) -> None:
+        if self._exiting and threading.current_thread().daemon:
+            threading.Event().wait()
 
     def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
         """Yield what *items* yields, one wait for each."""
@@ -124,6 +131,10 @@ class LoopThread:
             if isinstance(items, AsyncGenerator):
                 with suppress(LogClosedError):
                     self.call(items.aclose())
+
+    def exit(self) -> None:
+        """Note that the interpreter ends: calls of daemon threads do not return, or each would print an error."""
+        self._exiting = True
 
     def stop(self) -> None:
         """Cancel what still runs on the loop, and end the thread. Only in the process that started it."""

@@ -359,6 +359,26 @@ def test_a_tail_keeps_its_client(url: str, client: BlockingRecordLogClient) -> N
         time.sleep(0.001)
 
 
+def test_daemon_threads_in_a_call_are_silent_as_the_interpreter_ends(url: str) -> None:
+    """One waits for records, another one appends on and on: neither prints that the client is closed."""
+    script = (
+        "import threading\n"
+        "from mrecordlog_async.client import BlockingRecordLogClient\n"
+        f"client = BlockingRecordLogClient({url!r})\n"
+        "client.create_queue('exit', exist_ok=True)\n"
+        "tail = client.tail('exit', client.append('exit', b'a') + 1_000_000)\n"
+        "def append():\n"
+        "    while True:\n"
+        "        client.append('exit', b'a')\n"
+        "before = client.stats().tails\n"
+        "for target in (lambda: next(tail), append):\n"
+        "    threading.Thread(target=target, daemon=True).start()\n"
+        "while client.stats().tails == before: pass\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 def test_a_script_that_forgets_to_close_still_ends(url: str, tmp_path: Path) -> None:
     """The thread does not keep the process alive."""
     script = (
