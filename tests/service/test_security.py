@@ -402,6 +402,14 @@ async def test_two_authorization_headers_are_refused(directory: Path) -> None:
         assert await ask(served, HEAD + header * 2 + b"Content-Length: 1\r\n\r\nx") == 401
 
 
+async def test_the_page_needs_no_token_for_its_head_either(directory: Path) -> None:
+    """Monitors ask for HEAD: it is what GET is, without the body."""
+    async with serving(directory, ServiceOptions(tokens=frozenset({TOKEN.encode()}))) as served:
+        page, head = await served.call("GET", "/"), await served.call("HEAD", "/")
+        assert (page.status, head.status, head.body) == (200, 200, b"")
+        assert head.headers["Content-Length"] == page.headers["Content-Length"]
+
+
 async def test_health_needs_no_token_and_numbers_do(directory: Path) -> None:
     """Probes work without a secret; nothing that reveals data does."""
     async with with_token(directory) as served:
