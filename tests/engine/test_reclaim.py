@@ -93,9 +93,14 @@ async def test_close_lets_go_of_what_was_still_to_be_given_back(
 
 
 class Stuck(OsFileSystem):
-    """Removes no segment while `is_stuck`."""
+    """Removes no segment while `is_stuck`, and makes none a spare."""
 
     is_stuck = False
+
+    def rename(self, source: str, target: str) -> None:
+        if self.is_stuck and "wal-" in source and not source.endswith(".tmp"):
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM), source)
+        super().rename(source, target)
 
     def unlink(self, path: str) -> None:
         if self.is_stuck and "wal-" in path:
