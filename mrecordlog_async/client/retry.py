@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 from contextlib import suppress
@@ -191,6 +192,13 @@ def reason_of(error: Exception) -> str:
 def was_sent(error: Exception) -> bool:
     """Return whether the request may have reached the service before *error* occurred."""
     return not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+
+
+def met_silence(error: Exception) -> bool:
+    """Return whether nothing at all responded: no service, and no system that says that none is there."""
+    if isinstance(error, aiohttp.ClientConnectorError):
+        return error.os_error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH)
+    return isinstance(error, TimeoutError)
 
 
 def retry_after(reply: Reply) -> float:

@@ -24,7 +24,7 @@ from yarl import URL
 
 from mrecordlog_async.client.outage import Outage
 from mrecordlog_async.client.responses import Reply
-from mrecordlog_async.client.retry import Attempts, Repeat
+from mrecordlog_async.client.retry import Attempts, Repeat, met_silence
 from mrecordlog_async.dns_names import shown_url
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.names import check_name
@@ -69,6 +69,7 @@ class Transport:
         self._eager = eager
         self._retry_seconds = retry_seconds
         self._silence_seconds = timeout_seconds
+        self.met_silence = False  # the last attempt that had no response
         self._response_seconds = response_seconds
         self._silence = self._silence_of(0.0)
         self._connections = connections
@@ -181,6 +182,7 @@ class Transport:
             except LogClosedError as closed:
                 raise attempts.final(closed) from None
             except (aiohttp.ClientError, TimeoutError, ConnectionError) as lost:
+                self.met_silence = met_silence(lost)
                 error = attempts.after_loss(lost)
             if self._eager and not attempts.lost:
                 raise attempts.at_once(error)

@@ -60,8 +60,8 @@ class RecordLogFleet:
             "send_elsewhere": send it to another server; it may then be stored twice.
         spill: Pass over a server that is full, instead of waiting for space there.
         resolver: What looks up names; None for the resolver of the event loop.
-        timeout_seconds: Longest silence within one request. A request to a server that two looks did not find ends
-            before.
+        timeout_seconds: Longest silence within one request. A request to a server that was silent at two looks
+            ends before.
         response_seconds: Longest time for one request with its whole response.
         connections: Calls in progress at each server.
         clock: Returns the time in seconds, for every decision that depends on it; for tests.

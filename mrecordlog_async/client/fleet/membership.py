@@ -18,7 +18,7 @@ from contextlib import suppress
 
 from mrecordlog_async.client.fleet.addresses import Lookup, Resolver, look_up
 from mrecordlog_async.client.fleet.roster import Place, Roster
-from mrecordlog_async.client.fleet.server import Connecting, Server, probe
+from mrecordlog_async.client.fleet.server import Connecting, Server, SilentError, probe
 from mrecordlog_async.client.retry import ServiceUnreachableError
 from mrecordlog_async.errors import LogClosedError, RecordLogError
 
@@ -55,6 +55,7 @@ class Membership:
         self._suspicion = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self._reported: set[str] = set()
+        self._silent: set[Place] = set()  # at their last probes
 
     async def start(self) -> None:
         """Look at every server once, and then again and again until `close`."""
@@ -165,6 +166,7 @@ class Membership:
 
     async def _probe_all(self) -> bool:
         """Probe every place at once; return whether that leaves a doubt."""
+        self._silent.clear()
         return any(await asyncio.gather(*map(self._probe, self._roster.places())))
 
     async def _probe(self, place: Place) -> bool:
@@ -175,6 +177,8 @@ class Membership:
                 seen = await probe(place, self._connecting)
             except RecordLogError as error:
                 self.failures[str(place)] = error.reason if isinstance(error, ServiceUnreachableError) else str(error)
+                if isinstance(error, SilentError):
+                    self._silent.add(place)
                 self._roster.miss(place, self._clock())
                 return doubt
             doubt = self._roster.see(place, seen, asked, self._clock()) or doubt
@@ -188,7 +192,7 @@ class Membership:
             missing.pop(log_id, None)
             self._server(log_id, place).found(place, seen, self._roster.why_refused(log_id, place, now), now)
         for server in missing.values():
-            server.lost(now)
+            server.lost(now, silent=server.place in self._silent)
 
     def _server(self, log_id: str, place: Place) -> Server:
         if log_id not in self.servers:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from mrecordlog_async.client.client import RecordLogClient
 from mrecordlog_async.client.fleet.roster import Place, Seen
+from mrecordlog_async.client.retry import ServiceUnreachableError
 from mrecordlog_async.client.transport import Transport
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.protocol.log_schemas import LogResponse
@@ -57,6 +58,10 @@ class ServerSummary(NamedTuple):
     refused: str | None
 
 
+class SilentError(ServiceUnreachableError):
+    """Nothing at all responds at a place: its service hangs, or the network does not reach it."""
+
+
 class ServerClient(RecordLogClient):
     """A client of one log: it does not wait for a server that cannot be reached, and follows the log elsewhere."""
 
@@ -83,6 +88,15 @@ class ServerClient(RecordLogClient):
             return False
         return True
 
+    async def log_info(self) -> LogResponse:
+        """Return the facts of the log; raise SilentError if there is no response at all."""
+        try:
+            return await super().log_info()
+        except ServiceUnreachableError as error:
+            if self._transport.met_silence:
+                raise SilentError(error.address, error.seconds, error.reason, error.sent) from error
+            raise
+
     def end_exchanges(self) -> None:
         """Have no call wait for a response any longer, as if each were lost."""
         self._transport.end_exchanges()
@@ -102,7 +116,7 @@ class Server:
         self.name = place.name or log_id
         self.place = place
         self.reads = self.writes = False
-        self._was_lost = False  # by the last look
+        self._was_silent = False  # at the last look
         self._away_since: float | None = None  # by probes: since when it has not taken records
         self.refused: str | None = None
         self.opening = ""
@@ -117,7 +131,7 @@ class Server:
         if place != self.place:
             self.client.move(place)
             self.appends.move(place)
-        self.place, self.refused, self.opening, self._was_lost = place, refused, seen.opening, False
+        self.place, self.refused, self.opening, self._was_silent = place, refused, seen.opening, False
         self.name = place.name or seen.name
         self.reads, self.writes = refused is None, seen.ready and refused is None
         if self.writes:
@@ -125,12 +139,16 @@ class Server:
         else:
             self._note_away(now)
 
-    def lost(self, now: float) -> None:
-        """Note that no probe has found the log. The second time, calls no longer wait for its responses."""
-        if self._was_lost:  # a server that hangs keeps its connections, and calls would wait for `timeout_seconds`
+    def lost(self, now: float, *, silent: bool) -> None:
+        """Note that no probe has found the log. The second time that its place was *silent*, calls wait no longer.
+
+        A server that hangs keeps its connections, and calls would wait for `timeout_seconds`. One that refuses probes,
+        because it stops or has too many connections, still responds to the calls that it has.
+        """
+        if silent and self._was_silent:
             self.client.end_exchanges()
             self.appends.end_exchanges()
-        self._was_lost = True
+        self._was_silent = silent
         self.reads = self.writes = False
         self._note_away(now)
 
@@ -158,12 +176,13 @@ async def probe(place: Place, connecting: Connecting) -> Seen:
     """Return what responds at *place*, over its own connection: a load balancer chooses for each connection.
 
     Raises:
-        RecordLogError: Nothing responds, or not as a service of this package.
+        SilentError: Nothing responds.
+        RecordLogError: What responds is not a service of this package, or refuses the connection.
     """
     quick = connecting._replace(timeout_seconds=PROBE_SECONDS, response_seconds=PROBE_SECONDS)
     client = ServerClient(place, quick, log_id=None, retry_seconds=0.0)
     try:
-        info: LogResponse = await client.log_info()
+        info = await client.log_info()
         return Seen(info.id, info.opening, info.name, await client.is_ready())
     finally:
         await client.close()

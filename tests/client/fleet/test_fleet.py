@@ -168,6 +168,22 @@ async def test_a_server_that_hangs_holds_no_call_once_probes_miss_it(
         here.proxies[home].awake.set()
 
 
+async def test_a_server_that_takes_no_new_connection_finishes_its_calls(tmp_path: Path) -> None:
+    """It stops, or has as many connections as it may: probes are refused, and calls under way get their responses."""
+    async with running(tmp_path) as here:
+        home = here.index(await here.fleet.append_record("q", b"a"))
+        proxy = here.proxies[home]
+        proxy.awake.clear()
+        appending = asyncio.create_task(here.fleet.append_record("q", b"b"))
+        await proxy.held.wait()
+        proxy.targets = [1]  # nothing listens there
+        for _ in range(3):
+            await here.fleet.look()
+        assert here.index(await here.fleet.append_record("q", b"c")) != home
+        proxy.awake.set()
+        assert here.index(await appending) == home
+
+
 async def test_a_lost_response_may_be_sent_elsewhere(tmp_path: Path) -> None:
     """Then the record may be stored twice, and the call returns one of its places."""
     async with running(tmp_path, on_unknown="send_elsewhere") as here:

@@ -76,7 +76,7 @@ async def test_a_server_that_takes_no_records_is_expected_for_a_minute(responds:
         if ready or responds:
             server.found(place, Seen("a" * 32, "1", "a", ready), None, now)
         else:
-            server.lost(now)
+            server.lost(now, silent=False)
 
     for begun in (100.0, 300.0):
         probe(begun - 10.0, ready=True)
