@@ -12,8 +12,10 @@ import msgspec
 import pytest
 import yarl
 
+from mrecordlog_async import MultiRecordLog
+from mrecordlog_async.protocol.consumer_schemas import RuleResponse
 from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.service.routes.consumers import CONSUMERS_AT_ONCE
+from mrecordlog_async.service.routes.consumers import CONSUMERS_AT_ONCE, _list_all
 from mrecordlog_async.service.send import PIECE_CHARGE_BYTES
 from tests.serving import Response, Served, serving
 
@@ -362,6 +364,26 @@ async def test_rules_stand_on_the_first_page_of_all_consumers(served: Served) ->
     assert first["rules"] == sorted(first["rules"], key=lambda rule: rule["pattern"])
     second = (await served.call("GET", "/v1/consumers?limit=1&after=q")).json()
     assert ([one["queue"] for one in second["consumers"]], second["rules"], second["next"]) == (["r1-x"], [], None)
+
+
+async def test_a_long_list_of_rules_is_made_in_pieces(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other requests have their turn between two pieces: a log may have a million rules."""
+    made = [0]
+
+    def counted(*rule: str) -> RuleResponse:
+        made[-1] += 1
+        return RuleResponse(*rule)
+
+    monkeypatch.setattr("mrecordlog_async.service.routes.consumers.RuleResponse", counted)
+    rules = [(f"{number:04}-*", "c") for number in range(3 * CONSUMERS_AT_ONCE + 1)]
+    pieces = []
+    async with MultiRecordLog.open(directory) as log:
+        async for piece in _list_all(log, [], rules, None):
+            pieces.append(piece)
+            made.append(0)
+    found = msgspec.json.decode(b"".join(pieces))["rules"]
+    assert [(one["pattern"], one["consumer"]) for one in found] == rules
+    assert max(made) == CONSUMERS_AT_ONCE
 
 
 async def test_lists_of_consumers_are_charged_like_other_long_responses(directory: Path) -> None:

@@ -9,7 +9,6 @@ from bisect import bisect_right
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
-from typing import TypeVar
 
 import msgspec
 from aiohttp import web
@@ -40,8 +39,6 @@ from mrecordlog_async.service.routes.records import FORMATS, READ_BYTES, respond
 from mrecordlog_async.service.routes.route import JSON, Route, encode_json, json_response, receive_small
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.turns import sorted_in_turns
-
-T = TypeVar("T")
 
 CONSUMERS_AT_ONCE = 250
 QUEUES_AT_ONCE = 250
@@ -112,7 +109,7 @@ async def _list_all(
     if found:
         yield (b"," if begun else b"") + encode_json(found)[1:-1]
     yield b'],"rules":['
-    for piece in _joined(_in_parts([RuleResponse(*rule) for rule in await sorted_in_turns(rules)])):
+    for piece in _joined(_rules_in_parts(await sorted_in_turns(rules))):
         yield piece
     yield b'],"next":%s}' % encode_json(next_name)
 
@@ -124,9 +121,9 @@ def _of_queue(log: MultiRecordLog, queue: str, names: Sequence[str]) -> Iterator
             yield [consumer_response(one) for one in log.consumer_summaries(queue, names[at : at + CONSUMERS_AT_ONCE])]
 
 
-def _in_parts(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    for at in range(0, len(items), CONSUMERS_AT_ONCE):
-        yield items[at : at + CONSUMERS_AT_ONCE]
+def _rules_in_parts(rules: Sequence[tuple[str, str]]) -> Iterator[list[RuleResponse]]:
+    for at in range(0, len(rules), CONSUMERS_AT_ONCE):
+        yield [RuleResponse(*rule) for rule in rules[at : at + CONSUMERS_AT_ONCE]]
 
 
 def _joined(parts: Iterable[Sequence[object]]) -> Iterator[bytes]:
