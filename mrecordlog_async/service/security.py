@@ -82,8 +82,9 @@ class EmbeddedGuard:
 
     On loopback, Host must be a loopback name or one of *hosts*. Other machines need a token, except for health and the
     page, unless *exposed* says that the application authenticates requests. A Unix socket is protected by its file
-    permissions. Starlette's TestClient has no network and counts as loopback. A request whose client has left is
-    dropped: it is no longer known where it came from.
+    permissions. Starlette's TestClient has no network and counts as loopback. What a proxy on this machine passes on
+    comes from another one, if the server or a middleware says so: the proxy may send a loopback name as the Host. A
+    request whose client has left is dropped: it is no longer known where it came from.
     """
 
     def __init__(self, tokens: Iterable[bytes], hosts: Iterable[str], *, exposed: bool = False) -> None:
@@ -110,20 +111,20 @@ class EmbeddedGuard:
             raise ConnectionResetError("the client left before its request was admitted")
         elif local[0] == TEST_SERVER and transport.get_extra_info("peername") == TEST_CLIENT:
             self._in_tests.check(request, open_to_all=open_to_all)
-        elif is_loopback(local[0]):
+        elif is_loopback(local[0]) and not was_passed_on(request.remote):
             self._on_loopback.check(request, open_to_all=open_to_all)
         elif self._open_elsewhere or open_to_all:
             self._elsewhere.check(request, open_to_all=open_to_all)
         else:
-            self._refuse(local[0])
+            self._refuse(f"from {request.remote}" if is_loopback(local[0]) else f"to {local[0]}")
 
-    def _refuse(self, address: str) -> None:
+    def _refuse(self, where: str) -> None:
         if not self._warned:
             self._warned = True
             logger.error(
-                "the log's API refuses requests to %s: other machines can reach that address, and there is no token. "
+                "the log's API refuses requests %s: other machines can send them, and there is no token. "
                 "Pass options=ServiceOptions(tokens=...), or exposed=True if the application authenticates",
-                address,
+                where,
             )
         raise ProblemError(403, "exposed", "this API has no token, so it refuses requests from other machines")
 
@@ -137,6 +138,11 @@ def is_loopback(host: str) -> bool:
         mapped = getattr(address, "ipv4_mapped", None)
         return (mapped or address).is_loopback
     return False
+
+
+def was_passed_on(remote: str | None) -> bool:
+    """Return whether a request to loopback came from *remote* through a proxy; None if that is not known."""
+    return remote is not None and remote != TEST_CLIENT[0] and not is_loopback(remote)
 
 
 def is_address(name: str) -> bool:

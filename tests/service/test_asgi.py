@@ -163,6 +163,25 @@ async def test_the_test_client_of_starlette_counts_as_loopback(directory: Path) 
         assert (await call_asgi(with_token, "/wal/v1/queues", {}, **more))[0] == 401
 
 
+async def test_what_a_proxy_on_this_machine_passes_on_comes_from_elsewhere(directory: Path) -> None:
+    """The server says for whom, as uvicorn does with `X-Forwarded-For`. nginx sends a loopback address as the Host."""
+    app, exposed = FastAPI(lifespan=lifespan(directory)), FastAPI(lifespan=lifespan(directory))
+    mount(app, options=ServiceOptions(hosts=frozenset({"wal.example.com"})))
+    mount(exposed, exposed=True)
+    for application, client, host, expected in (
+        (app, ("10.0.0.9", 0), b"127.0.0.1:8000", 403),
+        (app, ("10.0.0.9", 0), b"wal.example.com", 403),
+        (app, ("unknown", 0), b"127.0.0.1:8000", 403),
+        (app, ("::ffff:127.0.0.1", 1), b"127.0.0.1:8000", 200),
+        (app, None, b"127.0.0.1:8000", 200),
+        (app, ("testclient", 50_000), b"127.0.0.1", 200),  # with a `base_url` of loopback
+        (exposed, ("10.0.0.9", 0), b"127.0.0.1:8000", 200),
+    ):
+        async with application.router.lifespan_context(application):
+            more: dict[str, Any] = {"client": client, "headers": [(b"host", host)]}
+            assert (await call_asgi(application, "/wal/v1/queues", {}, **more))[0] == expected, client
+
+
 async def test_an_application_may_start_again(directory: Path) -> None:
     """Test clients start the same application several times."""
     app = FastAPI(lifespan=lifespan(directory, queues=["q"]))
