@@ -68,7 +68,7 @@ def parsed_schema(ddl: str) -> StructType:
     if _KEY.search(schema.json()):
         raise RefusedError("--schema: the keys of a JSON object are text: declare the map with keys of the type string")
     _refuse_names([each.name.lower() for each in schema])
-    return schema
+    return schema.toNullable()  # as `from_json` has it, whatever the schema says of the fields of a struct
 
 
 def _refuse_names(names: list[str]) -> None:

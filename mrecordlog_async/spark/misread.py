@@ -3,7 +3,7 @@
 | in the payload | `from_json` | found by |
 |---|---|---|
 | 200 for a tinyint | -56 | reading it as a smallint |
-| 1e39 for a float, 1e400 for a double | infinity | infinity, where the payload does not have that word |
+| 1e39 for a float, 1e400 for a double | infinity | infinity, where no value in the payload says so |
 | "12:00" for a timestamp | noon of the day on which the drain runs | reading it as text, where a text looks like it |
 | a year outside of 1 to 9999 | a value that pandas and others cannot read | its year |
 | a key of a map twice | a map that DuckDB and others cannot read | counting its keys |
@@ -35,6 +35,9 @@ Find = Callable[[str, DataType], str | None]
 TIME_ONLY = r"\\s*T?[0-9]{1,2}:"
 """Regular expression, as a literal of SQL: how a text begins that `from_json` takes for a time of today."""
 
+INFINITE = r"""[:,\\[]\\s*"?[+-]?(Infinity|INF)"?\\s*[,}\\]]"""
+"""Regular expression, as a literal of SQL: a value of JSON that is infinity for `from_json`."""
+
 MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
 """The first and the last microsecond of the years 1 to 9999."""
 
@@ -62,7 +65,7 @@ def misread(parsed: str, payload: str, schema: StructType) -> Iterator[tuple[str
     if (large := _anywhere(parsed, schema, _is_too_large)) is not None:
         yield large, too_large
     if (infinite := _anywhere(parsed, schema, _is_infinite)) is not None:
-        yield f"({infinite}) and not {payload} like '%Infinity%'", too_large
+        yield f"({infinite}) and not {payload} rlike '{INFINITE}'", too_large
     if (times := _times_in(schema)) is not None:
         texts = f"from_json({payload}, {_literal(_ddl(times))})"
         # A second look at each payload would cost as much as the first. A time may hide in escapes, after a backslash.

@@ -35,6 +35,7 @@ MISREAD = {
     '{"f":1e39}': LARGE,
     '{"f":-3.5e38}': LARGE,
     '{"d":1e400}': LARGE,
+    '{"d":1e400,"s":"Infinity Ltd"}': LARGE,
     '{"st":{"q":1e39}}': LARGE,
     '{"ts":"12:00"}': TIMELESS,
     '{"ts":"T1:2"}': TIMELESS,
@@ -64,6 +65,8 @@ READ: dict[str, dict[str, Any]] = {
     '{"mt":{"a":5,"b":null}}': {"mt": {"a": 5, "b": None}},
     '{"st":{"y":127,"q":3.4028235e38}}': {"st": {"y": 127, "q": 3.4028235e38}},
     '{"f":"Infinity","d":"-Infinity"}': {"f": "Infinity", "d": "-Infinity"},
+    '{"f":"+INF","d":"-INF"}': {"f": "Infinity", "d": "-Infinity"},
+    '{"st":{"q":-INF},"d": +Infinity }': {"st": {"q": "-Infinity"}, "d": "Infinity"},
     '{"f":NaN}': {"f": "NaN"},
     '{"ts":"0001-01-01T00:00:00Z"}': {"ts": "0001-01-01T00:00:00.000Z"},
     '{"ts":"9999-12-31T23:59:59.999999Z","s":"12:00"}': {"ts": "9999-12-31T23:59:59.999Z", "s": "12:00"},
@@ -106,6 +109,20 @@ def test_a_year_is_that_of_utc(spark: SparkSession, zone: str) -> None:
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
     assert [row.error for row in found] == [None, YEAR]
+
+
+def test_a_field_that_the_schema_calls_not_null_may_be_missing(spark: SparkSession) -> None:
+    """As a column that is called so; comments in the schema change nothing, either."""
+    payloads = ['{"a":{"b":1},"n":[{"x":1}]}', '{"a":{},"n":[{}]}', "{}", '{"n":[{"x":200}]}']
+    rows = spark.createDataFrame([(text.encode(),) for text in payloads], "payload binary")
+    ddl = "a struct<b:int not null comment 'b'>, n array<struct<x:tinyint not null>>, c int not null"
+    found = with_columns(rows, ddl).select("a.b", "n.x", "c", "error").collect()
+    assert [tuple(row) for row in found] == [
+        (1, [1], None, None),
+        (None, [None], None, None),
+        (None, None, None, None),
+        (None, None, None, LARGE),
+    ]
 
 
 def test_a_schema_that_is_never_misread_costs_nothing(spark: SparkSession) -> None:
