@@ -91,9 +91,9 @@ def run_drain(
 
     # The checkpoint may be local on a cluster: only the driver writes there.
     refuse_unsafe(job, local=place.path is not None, master=session.sparkContext.master or "")
+    refuse_inside(place, files.full_path(job.checkpoint))  # before it is created there
     checkpoint = files.open(job.checkpoint)
     try:
-        refuse_inside(place, checkpoint.path)
         with files.locked([checkpoint]):
             return _run(session, job, place, checkpoint, report, stopped)
     finally:

@@ -168,12 +168,16 @@ class LakeFiles:
         files, _ = self._at(path)
         return str(files.getUri().getScheme()) == "file"
 
+    def full_path(self, path: str) -> str:
+        """Return the path of the directory that `open` opens; nothing is created."""
+        files, at = self._at(path)
+        address = files.makeQualified(at)
+        return str(address.toUri().getPath() if self.is_local(path) else address.toString())
+
     def open(self, path: str) -> Lake:
         """Open the directory *path*; a local one is created if it is missing."""
-        files, at = self._at(path)
-        if self.is_local(path):
-            return LocalLake(str(files.makeQualified(at).toUri().getPath()))
-        return HadoopLake(self._session, str(files.makeQualified(at).toString()))
+        full = self.full_path(path)
+        return LocalLake(full) if self.is_local(path) else HadoopLake(self._session, full)
 
     @contextmanager
     def locked(self, lakes: list[Lake]) -> Iterator[None]:
