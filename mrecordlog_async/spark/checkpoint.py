@@ -89,8 +89,12 @@ class Checkpoint:
         return found
 
     def _add(self, log: str, entry: Mapping[str, Any]) -> None:
-        if entry.get("openings"):
-            raise ValueError("it has positions of a version before 0.2.0: run the query once with 0.2.0")
+        for queue in (queue for queues in entry.get("openings", {}).values() for queue in queues):
+            raise CheckpointError(
+                f"the checkpoint has a position of server {entry['server']!r}, queue {queue!r}, from before 0.2.0, "
+                "which this version cannot compare with the log: run it once with 0.2.0, subscribed to this queue and "
+                "with this server up"
+            )
         self.servers[log] = entry["server"]
         if entry["at"] is not None:
             self.at[log] = At(*entry["at"])

@@ -40,13 +40,19 @@ OLD = {"server": "a", "at": None, "queues": {}, "openings": {"7c": {"q": [1, 5, 
         {"version": 2, "servers": {}},
         {"version": 4, "logs": {}},
         {"version": 3, "logs": 7},
-        {"version": 3, "logs": {"x": OLD}},
     ],
 )
 def test_an_offset_that_is_not_known_is_refused(offset: Any) -> None:
-    """An offset of an unknown version is refused, and so is one with positions that 0.2.0 had not compared yet."""
-    with pytest.raises(CheckpointError):
+    """It has an unknown version, or is damaged."""
+    with pytest.raises(CheckpointError, match="with a new checkpoint and a new output"):
         Checkpoint.decode(offset)
+
+
+def test_positions_from_before_0_2_0_are_refused_with_what_to_use() -> None:
+    """0.2.0 kept them in its offsets until it had compared them: it does so for the queues that it reads."""
+    with pytest.raises(CheckpointError, match=r"queue 'q'.*once with 0\.2\.0, subscribed to this queue") as caught:
+        Checkpoint.decode({"version": 3, "logs": {"x": OLD}})
+    assert "damaged" not in str(caught.value)
 
 
 # Proofs.
