@@ -18,7 +18,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from deltalake import DeltaTable, Field, TableFeatures, write_deltalake
+from deltalake import DeltaTable, Field, QueryBuilder, TableFeatures, write_deltalake
 from deltalake.exceptions import CommitFailedError
 from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
@@ -466,6 +466,29 @@ def test_an_option_of_another_action_is_refused(
     assert main(["lake", action, str(drained.table_path), option]) == 2
     assert f"{option.partition('=')[0]} is an option of `lake {owner}`" in capsys.readouterr().err
     assert open_table(drained.place).version() == version
+
+
+@pytest.mark.parametrize(
+    ("column", "values"),
+    [
+        ("position", [1.5, float("nan")]),
+        ("queue", [{"a": 1}, {"a": 2}]),
+        ("server", [["a"], ["b"]]),
+        ("queue", [b"a", b"\xff"]),
+        ("queue_id", [Decimal("1.5"), Decimal("2.5")]),
+        ("timestamp", [date(2026, 1, 1), date(2026, 1, 2)]),
+    ],
+)
+def test_columns_of_another_program_have_any_type(tmp_path: Path, column: str, values: list[Any]) -> None:
+    """Also if they have the name of a column of a drain; a filter finds their rows afterwards."""
+    place = Place(str(tmp_path / "table"))
+    for _ in range(2):
+        write_deltalake(place.uri, pa.table({column: values, "x": [1, 2]}), mode="append")
+    assert optimize(place) == Replaced(2, 1)
+    query = f"select * from lake where x = 2 and {column} is not null"
+    found = pa.RecordBatchReader.from_stream(QueryBuilder().register("lake", open_table(place)).execute(query))
+    assert found.read_all().num_rows == 2
+    assert optimize(place, rewrite=True) == Replaced()
 
 
 def test_an_optimize_next_to_a_wider_schema_goes_on(drained: DeltaEngine, monkeypatch: pytest.MonkeyPatch) -> None:

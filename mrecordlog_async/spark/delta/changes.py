@@ -22,12 +22,11 @@ from typing import Any
 import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
-from deltalake.schema import PrimitiveType
 
 from mrecordlog_async.spark.columns import ERROR, REST, TAKEN
 from mrecordlog_async.spark.delta.content import ADVICE, ForeignBatchError, TableError
 from mrecordlog_async.spark.delta.entries import MARK, commit_info, entry_name, paths_of
-from mrecordlog_async.spark.delta.parts import STATED, STATISTICS, stated
+from mrecordlog_async.spark.delta.parts import STATED, has_ends, stated
 from mrecordlog_async.spark.delta.place import LOG, Place
 
 OWNER = "mrecordlog.query"
@@ -195,12 +194,13 @@ def refuse_statistics(table: DeltaTable, address: str) -> None:
 def column_without_statistics(table: DeltaTable) -> str | None:
     """Return a column of which *table* wants statistics, and files written here have none; None if there is none."""
     metadata = table.metadata()
-    asked, stating = metadata.configuration.get(STATED), (*STATISTICS, *metadata.partition_columns)
+    asked = metadata.configuration.get(STATED)
     wanted = None if asked is None else {name.strip(" `").partition(".")[0] for name in asked.split(",")}
-    for column in table.schema().fields:
-        has_none = column.name not in stating and column.type != PrimitiveType("binary")  # of which nobody has any
+    for column in pa.schema(table.schema().to_arrow()):
+        is_stated = has_ends(column) or column.name in metadata.partition_columns
+        has_none = not is_stated and not pa.types.is_binary(column.type)  # of which nobody has any
         if has_none and (wanted is None or column.name in wanted):
-            return column.name
+            return str(column.name)
     return None
 
 

@@ -39,6 +39,16 @@ STATED = "delta.dataSkippingStatsColumns"
 """The property of a table that names the columns that have statistics."""
 
 
+def has_ends(column: pa.Field) -> bool:
+    """Return whether *column* is one of `STATISTICS`, and of a type that a drain could give it.
+
+    A table of another program may have a column of that name and any type.
+    """
+    kinds = pa.types
+    checks = (kinds.is_string, kinds.is_large_string, kinds.is_integer, kinds.is_timestamp)
+    return column.name in STATISTICS and any(is_kind(column.type) for is_kind in checks)
+
+
 def stated(partition_by: Sequence[str]) -> str:
     """Return the columns that have statistics, as a table's property names them.
 
@@ -305,7 +315,7 @@ class _Parts:
 
 def _gather(seen: dict[str, list[Any]], table: pa.Table) -> None:
     """Add the statistics of *table* to *seen*: column → [rows, nulls, lowest, highest]."""
-    for name in ("", *[each for each in STATISTICS if each in table.column_names]):
+    for name in ("", *[each.name for each in table.schema if has_ends(each)]):
         if not name:
             found = [table.num_rows, 0, None, None]
         else:
