@@ -28,6 +28,8 @@ class Fault(Enum):
     """It is sent twice, and the client gets the second response."""
     LOSE_REQUEST = auto()
     LOSE_RESPONSE = auto()
+    RETRY = auto()
+    """It is sent again and again if the connection to the service breaks, as when the service is killed."""
     REPLAY = auto()
     """It is sent again later, after the client got the response."""
     LATE = auto()
@@ -104,7 +106,7 @@ class Hostile:
             case Fault.LATE:
                 self._send_later(request)
                 return b""
-        response = await self._forward(request)
+        response = await self._forward(request) if fault is not Fault.RETRY else await self._retry(request)
         match fault:
             case Fault.LOSE_RESPONSE:
                 return b""
@@ -122,6 +124,13 @@ class Hostile:
         if self.between is not None:
             await self.between()
         return await self._forward(request)
+
+    async def _retry(self, request: Request) -> bytes:
+        while True:
+            with suppress(ConnectionError):
+                if response := await self._forward(request):
+                    return response
+            await asyncio.sleep(0.05)
 
     def _send_later(self, request: Request) -> None:
         async def send() -> None:

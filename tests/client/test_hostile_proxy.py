@@ -11,6 +11,7 @@ import pytest
 from mrecordlog_async import RecordLogError
 from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient, RecordLogFleet
 from tests.client.hostile import Fault, appends, hostile
+from tests.client.hostile_campaign import attack
 from tests.serving import Served, serving
 
 REPEATS = [
@@ -103,6 +104,14 @@ async def test_a_fleet_that_waits_doubles_nothing_without_an_error(tmp_path: Pat
         payloads = [record.payload for record in served.log.range("q")]
         assert sum(payload.startswith(b"other ") for payload in payloads) == 4
         check(outcomes, [payload for payload in payloads if not payload.startswith(b"other ")], faults)
+
+
+async def test_a_campaign_of_hostile_proxies_loses_doubles_and_misreports_nothing(tmp_path: Path) -> None:
+    """Requests and responses are lost, late, repeated and replayed. Only what has no position may be doubled."""
+    verdicts = await attack(tmp_path, 150, 7, kills=False)
+    wrong = {queue: (one.lost, one.misreported, one.not_consumed, one.doubled) for queue, one in verdicts.items()}
+    assert wrong.pop("fleet raise")[:3] == (0, 0, 0)
+    assert set(wrong.values()) == {(0, 0, 0, 0)}
 
 
 async def position_of(storing: Awaitable[object]) -> int | None:
