@@ -146,8 +146,7 @@ class LogThread(Executor):
         with self._ending_begins:
             if self._ending is not None:
                 return self._ending, False
-            self._ending = self.submit(last)
-            self.shutdown(wait=False)
+            self._ending = self.submit(partial(_do_last, last, self._ended))
             return self._ending, True
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -167,7 +166,7 @@ def _nothing() -> None:
 
 
 def _work_off(jobs: SimpleQueue[_Submitted | None], progress: Progress, ended: threading.Event) -> None:
-    while (submitted := jobs.get()) is not None:
+    while not ended.is_set() and (submitted := jobs.get()) is not None:
         work, arguments, report = submitted
         result, error = None, None
         progress.called_seconds = 0.0
@@ -185,6 +184,14 @@ def _work_off(jobs: SimpleQueue[_Submitted | None], progress: Progress, ended: t
         del submitted, job, work, arguments, report, result, error
     ended.set()
     _refuse_all(jobs)
+
+
+def _do_last(last: Callable[[], None], ended: threading.Event) -> None:
+    """Do *last*, and nothing after it: a job that another thread submits at this moment would find the files closed."""
+    try:
+        last()
+    finally:
+        ended.set()
 
 
 def _refuse_all(jobs: SimpleQueue[_Submitted | None]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -48,6 +49,34 @@ async def test_jobs_after_the_end_fail() -> None:
     for each in late:
         with pytest.raises(LogClosedError, match="released"):
             await each
+    assert done == ["before", "last"]
+
+
+class Crowded:
+    """A queue of jobs into which another thread puts one after each."""
+
+    def __init__(self, jobs: Any, late: object) -> None:
+        self._jobs, self._late = jobs, late
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._jobs, name)
+
+    def put(self, job: object) -> None:
+        self._jobs.put(job)
+        self._jobs.put(self._late)
+
+
+async def test_no_job_comes_after_the_last_one() -> None:
+    """The last job closes the files: one that another thread submits at the same moment must not write to them."""
+    worker, done = LogThread(asyncio.get_running_loop()), list[str]()
+    worker.call(done.append, "before")
+    told: list[object] = []
+    tell = lambda result, error: told.append(error)  # noqa: E731
+    worker._jobs = Crowded(worker._jobs, (done.append, ("late",), tell))  # type: ignore[assignment]
+    ended, _ = worker.end(lambda: done.append("last"))
+    await asyncio.wrap_future(ended)
+    await asyncio.to_thread(worker._thread.join)
+    assert [type(error) for error in told] == [LogClosedError]
     assert done == ["before", "last"]
 
 

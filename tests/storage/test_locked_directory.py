@@ -10,6 +10,7 @@ import pytest
 from mrecordlog_async import LogLockedError
 from mrecordlog_async.format.header import Closed
 from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.storage.last_end import EndNote
 from mrecordlog_async.storage.locked_directory import LockedDirectory
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
@@ -115,3 +116,21 @@ def test_a_file_system_without_a_size_has_none(tmp_path: Path) -> None:
     directory = LockedDirectory.take(LogDirectory.at(tmp_path, Watched("capacity_of")))
     assert directory.capacity_bytes() == 0
     directory.close()
+
+
+def test_a_closed_directory_takes_no_note(tmp_path: Path) -> None:
+    """A log whose directory was released notes its failure later: the number of its handle is another file's by then."""
+    for name in "ab":
+        (tmp_path / name).mkdir()
+    files = OsFileSystem()
+    directory = LockedDirectory.take(LogDirectory(files, str(tmp_path / "a")))
+    numbers = set(directory.handles())
+    directory.close()
+    others = [files.open_directory(str(tmp_path / "b")) for _ in numbers]
+    assert numbers == set(others)
+    directory.note_end(EndNote(1, "failed"))
+    directory.close()
+    assert [files.size(handle) > 0 for handle in others] == [True, True]
+    for handle in others:
+        files.close(handle)
+    assert not [*tmp_path.glob("*/LAST_END")]
