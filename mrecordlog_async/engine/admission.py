@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from threading import get_ident
 from time import perf_counter
 
@@ -149,12 +149,27 @@ class Admission:
         self._pending.extendleft(reversed(commands))
         self.waiting_since = since
 
+    def take_behind(self, queues: Set[str]) -> list[Command]:
+        """Take the appends at positions of their callers' choice in *queues*: an earlier one found no space."""
+        return self._take_pending(
+            lambda command: isinstance(command, Append) and command.position is not None and command.queue in queues
+        )
+
+    def _take_pending(self, is_taken: Callable[[Command], bool]) -> list[Command]:
+        """Take what *is_taken* from what waits for the next batch, in order. It keeps its charge."""
+        taken = [command for command in self._pending if is_taken(command)]
+        if taken:
+            self._group = None
+            self._pending = deque(command for command in self._pending if not is_taken(command))
+        return taken
+
     def park(self, commands: list[Command], since: float | None = None) -> None:
         """Keep commands that wait for disk space until `unpark`. No append overtakes them. *since*: of the oldest."""
         # The writer refunds only what it does not park: parked calls keep their charge and their order.
         self.waiting_for_space = True
         self._parked_since = self._clock() if since is None else since
         self._parked += commands
+        self._parked += self._take_pending(lambda command: isinstance(command, Append | AppendGroup))
         self.update()
 
     def unpark(self) -> None:

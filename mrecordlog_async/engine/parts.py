@@ -21,6 +21,7 @@ TRIES_MAX = 64
 class Parts:
     """Hands out parts of a batch, and collects in `given_up` what none of them could store.
 
+    behind: the queues of the appends in `given_up`.
     in_line: appends wait for space in order, so all appends after the first one that is dropped are dropped too.
     """
 
@@ -32,7 +33,7 @@ class Parts:
         self._part: list[Command] = []
         self._tries = TRIES_MAX
         self._too_large = sys.maxsize
-        self._behind: set[str] = set()
+        self.behind: set[str] = set()
 
     def next(self) -> list[Command]:
         """Return the next part to try; an empty list once all of the batch was tried."""
@@ -93,7 +94,7 @@ class Parts:
             return False
         if command.frees_space:
             return True
-        is_behind = isinstance(command, Append) and command.position is not None and command.queue in self._behind
+        is_behind = isinstance(command, Append) and command.position is not None and command.queue in self.behind
         if is_behind or self._tries <= 0 or command.bytes >= self._too_large:
             self._give_up(command)
             return False
@@ -102,9 +103,9 @@ class Parts:
     def _give_up(self, command: Command) -> None:
         self.given_up.append(command)
         if isinstance(command, Append):
-            self._behind.add(command.queue)
+            self.behind.add(command.queue)
         elif isinstance(command, AppendGroup):
-            self._behind.update(command.queues)
+            self.behind.update(command.queues)
 
 
 def _units(commands: Iterable[Command]) -> Iterator[Command]:

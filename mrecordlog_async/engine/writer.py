@@ -182,8 +182,9 @@ class Writer:
         self._upkeep.state.disk_refused()
         given_up = parts.given_up
         if not waits or not _is_full(refusal):
-            self._refuse(given_up, refusal)
-            return 0
+            behind = self._admission.take_behind(parts.behind)
+            self._refuse(given_up + behind, refusal)
+            return -sum(command.charged_bytes() for command in behind)
         waiting = joined(command for command in given_up if _may_wait(command))
         self._refuse([command for command in given_up if not _may_wait(command)], refusal)
         if waiting:

@@ -19,6 +19,7 @@ from mrecordlog_async import (
     RecordTooLargeError,
 )
 from mrecordlog_async.engine import timers
+from mrecordlog_async.engine.admission import BATCH_CONTROLS
 from mrecordlog_async.engine.setting_commands import ChangeRule, DeleteConsumer
 from mrecordlog_async.storage.new_segment import RESERVE_BYTES
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
@@ -271,6 +272,59 @@ async def test_a_call_does_not_overtake_one_of_its_queue_that_found_no_room(
         )
         assert [type(result) for result in results] == [LogFullError, LogFullError, int]
         assert log.next_position("a") == 1
+
+
+def calls_between(log: MultiRecordLog, cut: str) -> list[Any]:
+    """Return calls that end a batch: so many, or such large ones."""
+    if cut == "calls":
+        return [log.create_queue("a", exist_ok=True) for _ in range(BATCH_CONTROLS + 1)]
+    return [log.append_records("b", None, [bytes(3 * MIB)]) for _ in range(2)]
+
+
+@pytest.mark.parametrize("cut", ["calls", "bytes"])
+async def test_a_call_of_the_next_batch_does_not_overtake_one_of_its_queue_that_found_no_room(
+    directory: Path, cut: str
+) -> None:
+    """Where a batch ends is no business of its callers."""
+    async with MultiRecordLog.open(directory, limits=Limits(disk_bytes=4 * MIB)) as log:
+        for queue in "abc":
+            await log.create_queue(queue)
+        await log.append_record("a", 0, bytes(2 * MIB))
+        results = await ends(
+            [
+                log.append_record("a", 1, bytes(2 * MIB)),
+                *calls_between(log, cut),
+                log.append_record("a", 2, b"x"),
+                log.append_record("c", 5, b"x"),
+            ]
+        )
+        assert [type(results[at]) for at in (0, -2, -1)] == [LogFullError, LogFullError, int]
+        assert log.next_position("a") == 1
+        assert sum(log.stats().refused.values()) == sum(isinstance(result, LogFullError) for result in results)
+        assert log.resource_usage().pending_bytes == 0
+
+
+@pytest.mark.parametrize("cut", ["calls", "bytes"])
+async def test_appends_of_the_next_batch_wait_behind_those_that_wait_for_the_disk(directory: Path, cut: str) -> None:
+    """The order of the calls is kept wherever a batch ends."""
+    async with MultiRecordLog.open(directory, limits=Limits(disk_bytes=4 * MIB, on_full="wait")) as log:
+        for queue in "ab":
+            await log.create_queue(queue)
+        await log.append_record("a", None, bytes(2 * MIB))
+        first = asyncio.ensure_future(log.append_record("a", None, bytes(2 * MIB)))
+        between = [asyncio.ensure_future(call) for call in calls_between(log, cut)]
+        last = asyncio.ensure_future(log.append_record("a", None, b"x"))
+        async with asyncio.timeout(60):
+            while not log._admission.waiting_for_space:
+                await asyncio.sleep(0)
+            await log.sync()
+            assert not last.done()
+            while not last.done():
+                for queue in "ab":
+                    await log.truncate(queue, max(log.next_position(queue) - 1, 0))
+            assert (first.result(), last.result()) == (1, 2)
+            assert all(call.done() for call in between)
+        assert log.resource_usage().pending_bytes == 0
 
 
 async def test_an_append_without_room_is_no_repeat_of_a_later_one(directory: Path) -> None:
