@@ -160,6 +160,8 @@ class Admission:
         taken = [command for command in self._pending if is_taken(command)]
         if taken:
             self._group = None
+            for command in taken:
+                command.bytes = command.charged_bytes()  # as `take` does
             self._pending = deque(command for command in self._pending if not is_taken(command))
         return taken
 

@@ -184,7 +184,7 @@ class Writer:
         if not waits or not _is_full(refusal):
             behind = self._admission.take_behind(parts.behind)
             self._refuse(given_up + behind, refusal)
-            return -sum(command.charged_bytes() for command in behind)
+            return -sum(command.bytes for command in behind)
         waiting = joined(command for command in given_up if _may_wait(command))
         self._refuse([command for command in given_up if not _may_wait(command)], refusal)
         if waiting:

@@ -82,7 +82,9 @@ class OsFileSystem:
 
     def open(self, path: str, *, write: bool = True) -> int:
         """See `FileSystem`."""
-        handle = os.open(path, (os.O_RDWR if write else os.O_RDONLY) | os.O_CLOEXEC | os.O_NOFOLLOW)
+        # O_NONBLOCK: a pipe of this name would keep its opener waiting.
+        flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        handle = os.open(path, (os.O_RDWR if write else os.O_RDONLY) | flags)
         if stat.S_ISDIR(os.fstat(handle).st_mode):  # open(2) accepts a directory for reading
             os.close(handle)
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
@@ -286,8 +288,13 @@ def _note_and_close(directory: int, name: str, text: bytes) -> None:
 
 def _note(directory: int, name: str, text: bytes) -> None:
     with contextlib.suppress(OSError):
-        handle = _open_or_create(name, os.O_WRONLY | os.O_TRUNC, directory)
+        with contextlib.suppress(FileNotFoundError):
+            if not stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+                return
+            os.unlink(name, dir_fd=directory)  # not its content: that may have another name, and another owner
+        handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=directory)
         try:
+            _give(handle, directory)
             os.write(handle, text)
         finally:
             os.close(handle)
@@ -303,15 +310,15 @@ def _give(handle: int, like: str | int) -> None:
             os.fchown(handle, owner.st_uid, owner.st_gid)
 
 
-def _open_or_create(path: str, flags: int, directory: int | None = None) -> int:
+def _open_or_create(path: str, flags: int) -> int:
     """Open a file, or create it. One that exists keeps its owner: root must not give away what it did not make."""
     flags |= os.O_CLOEXEC | os.O_NOFOLLOW
     while True:
         with contextlib.suppress(FileNotFoundError):
-            return os.open(path, flags, dir_fd=directory)
+            return os.open(path, flags)
         with contextlib.suppress(FileExistsError):  # another process was faster
-            handle = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory)
-            _give(handle, directory if directory is not None else _parent(path))
+            handle = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+            _give(handle, _parent(path))
             return handle
 
 

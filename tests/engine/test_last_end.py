@@ -6,6 +6,8 @@ import asyncio
 import errno
 import os
 import shutil
+import stat
+import threading
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ import pytest
 from mrecordlog_async import LogFailedError, MultiRecordLog, PersistPolicy
 from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.model import LastEnd, RecoveryReport
+from mrecordlog_async.storage import os_filesystem
 from mrecordlog_async.storage.last_end import LAST_END_BYTES_MAX, EndNote, decode_end_note
 from tests.cached_files import CachedFiles
 
@@ -101,31 +104,20 @@ async def test_the_next_start_logs_why_the_log_failed(tmp_path: Path, caplog: py
     assert CAUSE in line
 
 
-async def test_a_note_never_delays_the_end(tmp_path: Path) -> None:
+async def test_a_note_never_delays_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The disk that fails may hang at the next call: the log closes although the note is never written."""
     directory = tmp_path / "wal"
-    disk = Failing()
+    disk, answers, note = Failing(), threading.Event(), os_filesystem._note
+    monkeypatch.setattr(os_filesystem, "_note", lambda *arguments: answers.wait() and note(*arguments))
     log = await MultiRecordLog.open(directory, filesystem=disk, queues=["q"])
-    os.mkfifo(directory / "LAST_END")  # opening it for writing waits until somebody reads
     disk.failing = True
     with pytest.raises(LogFailedError):
         await log.append("q", b"a")
     await log.close()
     assert not (directory / "CLOSED").exists()
-    reader = os.open(directory / "LAST_END", os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        while CAUSE.encode() not in (found := _read(reader)):
-            assert found == b""
-            await asyncio.sleep(0.001)
-    finally:
-        os.close(reader)
-
-
-def _read(handle: int) -> bytes:
-    try:
-        return os.read(handle, LAST_END_BYTES_MAX)
-    except BlockingIOError:
-        return b""
+    assert not (directory / "LAST_END").exists()
+    answers.set()
+    await written(directory)
 
 
 @pytest.mark.parametrize(
@@ -141,16 +133,29 @@ async def test_what_stands_in_the_note_changes_nothing_else(content: bytes, tmp_
 
 
 async def test_something_else_of_its_name_is_left_alone(tmp_path: Path) -> None:
-    """A directory or a link is neither read nor replaced."""
+    """A directory, a link or a pipe is neither read nor replaced, and nobody waits for it."""
     (tmp_path / "elsewhere").write_text("mine")
-    for is_link in (False, True):
+    for make in (Path.mkdir, os.mkfifo, lambda path: path.symlink_to(tmp_path / "elsewhere")):
         directory = tmp_path / "wal"
         await killed(directory)
         note = directory / "LAST_END"
-        note.symlink_to(tmp_path / "elsewhere") if is_link else note.mkdir()
+        make(note)
+        kind = stat.S_IFMT(note.lstat().st_mode)
         assert ends(await report_of(directory)) == (LastEnd.UNCLOSED, 1)
+        assert stat.S_IFMT(note.lstat().st_mode) == kind
         assert (tmp_path / "elsewhere").read_text() == "mine"
         shutil.rmtree(directory)
+
+
+async def test_a_note_changes_no_file_with_another_name(tmp_path: Path) -> None:
+    """Root repairs the logs of others: the name may be a hard link to a file that only root may write."""
+    (tmp_path / "elsewhere").write_text("mine")
+    directory = tmp_path / "wal"
+    await killed(directory)
+    os.link(tmp_path / "elsewhere", directory / "LAST_END")
+    assert ends(await report_of(directory)) == (LastEnd.UNCLOSED, 1)
+    assert (tmp_path / "elsewhere").read_text() == "mine"
+    assert decode_end_note((directory / "LAST_END").read_bytes()) == EndNote(1)
 
 
 async def test_a_new_log_has_no_past(tmp_path: Path) -> None:
