@@ -34,8 +34,8 @@ class Joining:
         self._stopped = False
 
     def arm(self) -> None:
-        """Take the next step after a rest, unless that is set already."""
-        if self._timer is None and not self._stopped:
+        """Take the next step after a rest if there is something to join, unless that is set already."""
+        if self._timer is None and not self._stopped and self._queues.has_old_blocks():
             self._timer = self._loop.call_later(REST_SECONDS, _step, weakref.ref(self))
 
     def stop(self) -> None:
@@ -50,8 +50,7 @@ class Joining:
         held, until = self._queues.memory_bytes, self._clock() + WORK_SECONDS
         self._queues.settle_old(lambda: self._clock() >= until)
         self._on_step(held - self._queues.memory_bytes)
-        if self._queues.has_old_blocks():
-            self.arm()
+        self.arm()
 
 
 def _step(joining: weakref.ref[Joining]) -> None:

@@ -230,6 +230,7 @@ class Upkeep:
     def count(self, result: CommitResult) -> None:
         """Count a stored batch. What failed for lack of space may be tried again after it."""
         counters = self._counters
+        self.joining.arm()
         if self.on_commit is not None:
             self.on_commit(result)
         counters.commits += 1
@@ -237,7 +238,6 @@ class Upkeep:
         if result.rolled:
             counters.rolls += 1
             counters.roll_seconds.observe(result.seconds)
-            self.joining.arm()
             logger.debug("rolled to segment %d in %.3f s", result.segment, result.seconds)
         counters.commit_seconds.observe(result.seconds)
         counters.commit_bytes.observe(result.written_bytes)

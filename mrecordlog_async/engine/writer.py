@@ -281,6 +281,7 @@ class Writer:
         held = self._queues.memory_bytes
         records, payload_bytes, dropped = self._queues.apply_all(result.segment, result.records, result.tick)
         self._queues.last_batch = result.batch
+        self._upkeep.joining.arm()  # here: a roll also precedes a batch that the disk refuses, or the first one
         counters = self._counters
         counters.appended_records += records
         counters.appended_bytes += payload_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -113,3 +114,18 @@ async def test_log_joins_what_it_held_before_a_roll(tmp_path: Path) -> None:
         assert max(len(queue.loose) for queue in log._queues) < 60
         for name in names:
             assert [record.payload for record in log.range(name)] == [b"%d" % number * 25 for number in range(60)]
+
+
+async def test_records_are_joined_after_any_roll(directory: Path) -> None:
+    """Opening a log whose segment has a second name rolls too, and so does a batch that the disk then refuses."""
+    async with MultiRecordLog.open(directory, queues=[str(number) for number in range(QUEUES)]) as log:
+        await asyncio.gather(*[log.append(str(number), b"x" * 100) for number in range(QUEUES)])
+        segment = directory / log.recovery_report.segment
+    os.link(segment, directory.with_name("linked"))
+    async with MultiRecordLog.open(directory) as log:
+        assert count_loose(log._queues) == QUEUES
+        await log.append("0", b"x")
+        async with asyncio.timeout(60):
+            while count_loose(log._queues):
+                await asyncio.sleep(REST_SECONDS)
+        assert all(log.next_position(str(number)) == 1 + (not number) for number in range(QUEUES))
