@@ -157,7 +157,7 @@ async def test_what_opening_could_not_remove_is_removed_later(directory: Path, r
     files.is_stuck = True
     async with MultiRecordLog.open(directory, segment_bytes=BLOCK, recycle=recycle, filesystem=files) as log:
         await log.append_record("q", None, b"x")
-        assert first.exists()
+        assert first.exists() or recycle  # which may have become the next segment by now
         files.is_stuck = False
         await log.truncate("q", log.next_position("q") - 1)
         await fill(log, log.resource_usage().segments + 1)
