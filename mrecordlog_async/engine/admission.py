@@ -150,7 +150,7 @@ class Admission:
         self.waiting_since = since
 
     def take_behind(self, queues: Set[str]) -> list[Command]:
-        """Take the appends at positions of their callers' choice in *queues*: an earlier one found no space."""
+        """Take the appends at positions of their callers' choice in *queues*: an earlier one was refused."""
         return self._take_pending(
             lambda command: isinstance(command, Append) and command.position is not None and command.queue in queues
         )

@@ -285,7 +285,7 @@ def calls_between(log: MultiRecordLog, cut: str) -> list[Any]:
 async def test_a_call_of_the_next_batch_does_not_overtake_one_of_its_queue_that_found_no_room(
     directory: Path, cut: str
 ) -> None:
-    """Where a batch ends is no business of its callers."""
+    """Callers do not know where a batch ends."""
     async with MultiRecordLog.open(directory, limits=Limits(disk_bytes=4 * MIB)) as log:
         for queue in "abc":
             await log.create_queue(queue)

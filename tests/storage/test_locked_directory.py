@@ -119,7 +119,7 @@ def test_a_file_system_without_a_size_has_none(tmp_path: Path) -> None:
 
 
 def test_a_closed_directory_takes_no_note(tmp_path: Path) -> None:
-    """A log whose directory was released notes its failure later: the number of its handle is another file's by then."""
+    """A log whose directory was released notes its failure later: its handle's number is another file's by then."""
     for name in "ab":
         (tmp_path / name).mkdir()
     files = OsFileSystem()
