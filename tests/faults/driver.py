@@ -453,7 +453,9 @@ class Run:
             old._unclosed.detach()  # a process that died prints no warning
             old._writer_task.cancel()
             await asyncio.wait([old._writer_task])
-            open_async._ending.pop(self.directory, None)  # nor does the next process wait until it releases the log
+            # Nor does the next process know of it: it neither waits for the log nor releases it.
+            open_async._ending.pop(self.directory, None)
+            open_async._held.pop(self.directory, None)
         self._watch(self.disk)
 
     def use(self, disk: Disk) -> None:
@@ -733,6 +735,15 @@ def repeatable(thread: type[LoopThread] = LoopThread) -> Iterator[VirtualLoop]:
                 loop.run_until_complete(asyncio.sleep(0))
                 loop.run_until_complete(asyncio.sleep(1))
             loop.close()
+            _forget_logs(loop)
+
+
+def _forget_logs(loop: asyncio.AbstractEventLoop) -> None:
+    """Let no later run find the logs that *loop* left open: its thread cannot release them without it."""
+    for path, held in list(open_async._held.items()):
+        if held.thread.loop is loop:
+            del open_async._held[path]
+            open_async._ending.pop(path, None)
 
 
 def run_history(history: History, run: Run, fault: Fault | None = None, thread: type[LoopThread] = LoopThread) -> Run:
