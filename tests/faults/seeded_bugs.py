@@ -468,8 +468,8 @@ def attached_before_it_is_durable() -> AbstractContextManager[Any]:
 def holders_survive_a_power_cut() -> AbstractContextManager[Any]:
     original = PlannerBase.__init__
 
-    def init(self: PlannerBase, queues: Queues, limits: Limits, epochs_from: int = 0) -> None:
-        original(self, queues, limits)
+    def init(self: PlannerBase, queues: Queues, limits: Limits, epochs_from: int = 0, ids_from: int = 0) -> None:
+        original(self, queues, limits, ids_from=ids_from)
 
     return patch.object(PlannerBase, "__init__", init)
 
