@@ -127,6 +127,7 @@ class AppendPlanner(PlannerBase):
             if payloads is None:
                 runs[queue] = payloads = []
                 self._store(view, view.next_position, payloads)
+                view.count_again()  # the payloads follow
             payloads.append(payload)
             view.next_position += 1
         self.plan.outcomes.append(Outcome(group, positions))
@@ -156,8 +157,6 @@ class AppendPlanner(PlannerBase):
                 self._refuse(call, refusal, call.queue)
                 return
             self._store(view, first, call.payloads)
-            if view.options is not None:
-                view.count(records, sum(map(len, call.payloads)))
             self.plan.outcomes.append(Outcome(call, first + records - 1))
         elif (repeated := view.repeats(first, call.payloads)) is True:
             self._finish(call, view, None)  # nothing is written; the caller gets None
@@ -175,6 +174,7 @@ class AppendPlanner(PlannerBase):
         run = PlannedRun(view.id, first, payloads)
         view.planned.append(run)
         view.next_position = first + len(payloads)
+        view.count(payloads)
         self.plan.records.append(run)
         self.plan.needs_space = True
 
@@ -208,7 +208,7 @@ class AppendPlanner(PlannerBase):
             positions.append(view.next_position)
             run.append(payload)
             view.next_position += 1
-            view.count(1, len(payload))
+            view.count((payload,))
         self.plan.outcomes.append(Outcome(group, positions))
 
     def _refusal(self, view: QueueView, queue: str, first: int, payloads: Sequence[bytes]) -> RecordLogError | None:

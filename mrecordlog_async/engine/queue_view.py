@@ -55,6 +55,7 @@ class QueueView:
         """Plan one record at the end of the queue; return its position."""
         position = self.next_position
         self.next_position = position + 1
+        self._held = None
         self.planned.append(tuple.__new__(PlannedRun, (self.id, position, [payload])))  # half the time of PlannedRun(…)
         return position
 
@@ -135,10 +136,14 @@ class QueueView:
                 self._held = sum(run.record_count for run in runs), sum(len(run.payload) for run in runs)
         return self._held
 
-    def count(self, records: int, size: int) -> None:
+    def count(self, payloads: Sequence[bytes]) -> None:
         """Count records that were planned after `held` was called."""
         if self._held is not None:
-            self._held = self._held[0] + records, self._held[1] + size
+            self._held = self._held[0] + len(payloads), self._held[1] + sum(map(len, payloads))
+
+    def count_again(self) -> None:
+        """Have the next `held` look at all records: some are planned without `count`."""
+        self._held = None
 
     def position_to_drop(self, records: int, size: int) -> int | None:
         """Return up to where to truncate so that at least so many records and bytes go, of those that are held.

@@ -241,3 +241,16 @@ async def test_a_log_without_its_records_drops_none(directory: Path, log: MultiR
     async with await open_placed_log(directory) as placed:
         with pytest.raises(LogFullError, match="'q' is full"):
             await placed.append_record("q", None, b"x")
+
+
+async def test_a_limit_counts_single_records_of_its_own_batch(log: MultiRecordLog) -> None:
+    """A limit below what earlier calls of the batch have stored is refused, also if one of them looked before that."""
+    await log.append_records("q", None, [b"x", b"x"], create=True)
+    results = await asyncio.gather(
+        log.configure_queue("q", QueueOptions(max_records=1)),
+        *(log.append("q", b"y") for _ in range(3)),
+        log.configure_queue("q", QueueOptions(max_records=4)),
+        return_exceptions=True,
+    )
+    assert [type(result) for result in results] == [QueueOptionsError, int, int, int, QueueOptionsError]
+    assert log.queue_options("q") == QueueOptions()
