@@ -116,9 +116,8 @@ def _release_of(path: str, held: _Held) -> Future[None] | None:
 
 
 def _abandon(path: str, held: _Held) -> Future[None]:
-    held.thread.on_job = lambda: (
-        None
-    )  # the watch sets a timer of the loop, which may be closed, or run in another thread
+    # The watch sets a timer of the loop, which may be closed, or run in another thread.
+    held.thread.on_job = lambda: None
     return release(path, held.thread, held.close)
 
 
