@@ -27,7 +27,7 @@ def core(session: nox.Session) -> None:
     session.install("-e", ".[dev]")
     rooms = ["engine", "format", "memory", "recovery", "storage", "faults", "maintenance", "client", "service"]
     paths = [*(f"tests/{room}" for room in rooms), "tests/test_log.py"]
-    session.run("pytest", "-n", "auto", "--dist", "loadfile", "--both-loops", *paths)
+    session.run("pytest", "-n", "auto", "--dist", "loadfile", "--nightly", *paths)
 
 
 @nox.session(python=PYTHONS[1:])

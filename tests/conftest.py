@@ -92,12 +92,12 @@ BOTH_LOOPS = (
 def pytest_asyncio_loop_factories(config: pytest.Config, item: pytest.Item) -> dict[str, LoopFactory]:
     """Run an async test on the standard loop or on uvloop, always on the same one of them; on both where they differ.
 
-    `--both-loops` runs all of them on both, as every night.
+    `--nightly` runs all of them on both.
     """
     factories = LOOPS
     marker = item.get_closest_marker("asyncio")
     chosen = marker is not None and "loop_factories" in marker.kwargs
-    everywhere = config.getoption("--both-loops") or item.path in map(Path(__file__).parent.joinpath, BOTH_LOOPS)
+    everywhere = config.getoption("--nightly") or item.path in map(Path(__file__).parent.joinpath, BOTH_LOOPS)
     if not chosen and not everywhere:
         name = sorted(LOOPS)[crc32(item.nodeid.encode()) % len(LOOPS)]
         factories = {name: LOOPS[name]}
@@ -125,7 +125,9 @@ def eager_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) 
 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Offer eager tasks. Let the suite run without pytest-timeout; a test that hangs then runs forever."""
-    parser.addoption("--both-loops", action="store_true", help="run each async test on the standard loop and on uvloop")
+    parser.addoption(
+        "--nightly", action="store_true", help="run each async test on the standard loop and on uvloop, and all seeded bugs"
+    )
     parser.addoption("--eager-tasks", action="store_true", help="run tasks at once, up to their first wait")
     if not pluginmanager.hasplugin("timeout"):
         parser.addini("timeout", "seconds for one test")

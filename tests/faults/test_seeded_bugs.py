@@ -1,6 +1,13 @@
-"""The suite finds bugs that are put in on purpose, each with its hunt. A suite that finds nothing proves nothing."""
+"""The suite finds bugs that are put in on purpose, each with its hunt. A suite that finds nothing proves nothing.
+
+A run tries half of them: which half depends on the number of commits, so that the next commit tries the others.
+`--nightly` tries all, and so does a copy of the source without its history.
+"""
 
 from __future__ import annotations
+
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +19,30 @@ from .survivors import SURVIVORS
 ALL = {**BUGS, **SURVIVORS, **LATER}
 
 
-@pytest.mark.parametrize("name", ALL)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Try the bugs of this commit, or all."""
+    if "name" in metafunc.fixturenames:
+        turn = None if metafunc.config.getoption("--nightly") else commits()
+        metafunc.parametrize("name", of_this_turn(turn))
+
+
+def of_this_turn(turn: int | None) -> list[str]:
+    """Return every other bug, beginning with the first one in even turns; all without *turn*."""
+    return list(ALL) if turn is None else list(ALL)[turn % 2 :: 2]
+
+
+def commits() -> int | None:
+    """Return how many commits the history of this source has, `None` without a history."""
+    found = subprocess.run(["git", "rev-list", "--count", "HEAD"], cwd=Path(__file__).parent, capture_output=True)
+    return int(found.stdout) if found.returncode == 0 else None
+
+
+def test_two_turns_try_every_bug_once() -> None:
+    """The halves of two commits that follow each other are all bugs, each one once."""
+    assert sorted(of_this_turn(7) + of_this_turn(8)) == sorted(ALL)
+    assert of_this_turn(None) == list(ALL)
+
+
 def test_seeded_bug_is_caught(name: str, tally: Tally) -> None:
     """With the bug in place, the hunt finds a broken promise."""
     with ALL[name].bug(), pytest.raises((AssertionError, OSError)) as caught:
