@@ -126,7 +126,9 @@ def eager_task(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) 
 def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginManager) -> None:
     """Offer eager tasks. Let the suite run without pytest-timeout; a test that hangs then runs forever."""
     parser.addoption(
-        "--nightly", action="store_true", help="run each async test on the standard loop and on uvloop, and all seeded bugs"
+        "--nightly",
+        action="store_true",
+        help="run each async test on the standard loop and on uvloop, and all seeded bugs",
     )
     parser.addoption("--eager-tasks", action="store_true", help="run tasks at once, up to their first wait")
     if not pluginmanager.hasplugin("timeout"):
