@@ -27,7 +27,7 @@ import os
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from mrecordlog_async.extras import naming
+from mrecordlog_async.support.extras import naming
 
 try:
     from aiohttp import web

@@ -38,7 +38,7 @@ from traceback import walk_tb
 from typing import TYPE_CHECKING, Annotated, Any
 from weakref import WeakKeyDictionary
 
-from mrecordlog_async.extras import naming
+from mrecordlog_async.support.extras import naming
 
 try:
     from fastapi import Depends, FastAPI, Request, Response
@@ -53,7 +53,7 @@ try:
     from mrecordlog_async.options import check_type
     from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, problem_of
     from mrecordlog_async.service.options import ServiceOptions
-    from mrecordlog_async.stop_signal import on_stop_signal
+    from mrecordlog_async.support.stop_signal import on_stop_signal
 except ModuleNotFoundError as error:
     raise naming(error, "fastapi") from None
 

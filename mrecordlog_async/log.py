@@ -11,7 +11,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from mrecordlog_async.batches import check_position
-from mrecordlog_async.coroutine_mark import coroutine_function
 from mrecordlog_async.engine.arguments import Payload, check_payloads, check_queues, copy_payload
 from mrecordlog_async.engine.commands import CreateQueue, DeleteQueue, Sync, TruncateQueue
 from mrecordlog_async.engine.draining import DrainingLog
@@ -25,6 +24,7 @@ from mrecordlog_async.options import GIB, Limits, PersistPolicy, QueueOptions, c
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
+from mrecordlog_async.support.coroutine_mark import coroutine_function
 
 SEGMENT_BYTES_MIN = 32_768
 """A segment holds at least one block."""

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 from mrecordlog_async.errors import CorruptionError, LogLockedError
-from mrecordlog_async.token_file import TokenFileError
+from mrecordlog_async.tokens import TokenFileError
 
 FINE = 0
 FAILED = 1

@@ -18,7 +18,7 @@ from mrecordlog_async.cli.exit_codes import NotReadyError, UsageError
 from mrecordlog_async.cli.output import Progress
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.maintenance.placed_log import open_placed_log
-from mrecordlog_async.token_file import read_token
+from mrecordlog_async.tokens import read_token
 
 if TYPE_CHECKING:
     from mrecordlog_async.client.client import RecordLogClient

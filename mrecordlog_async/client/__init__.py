@@ -7,7 +7,7 @@ It needs aiohttp and msgspec (`pip install 'mrecordlog_async[client]'`), and no 
 
 from __future__ import annotations
 
-from mrecordlog_async.extras import naming
+from mrecordlog_async.support.extras import naming
 
 try:
     from mrecordlog_async.client.blocking import (

@@ -30,7 +30,6 @@ from typing import Any, NamedTuple, Protocol
 from mrecordlog_async.client.responses import ServiceError
 from mrecordlog_async.client.retry import ServiceUnreachableError
 from mrecordlog_async.client.transport import Payload, copied
-from mrecordlog_async.coroutine_mark import coroutine_function
 from mrecordlog_async.errors import (
     LogClosedError,
     LogFailedError,
@@ -40,6 +39,7 @@ from mrecordlog_async.errors import (
     RecordLogError,
     RecordTooLargeError,
 )
+from mrecordlog_async.support.coroutine_mark import coroutine_function
 
 BATCH_BYTES = 4 * 1024 * 1024
 BATCH_RECORDS = 50_000

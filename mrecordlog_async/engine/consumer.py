@@ -7,13 +7,13 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, Batches, BatchLimits, last_position
-from mrecordlog_async.coroutine_mark import coroutine_function
 from mrecordlog_async.engine.setting_commands import Attached
 from mrecordlog_async.engine.subscribers import QueueWatch
 from mrecordlog_async.engine.tail import Tail
 from mrecordlog_async.errors import ConsumerFencedError, ConsumerNotFoundError
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.model import Batch, Record, Start
+from mrecordlog_async.support.coroutine_mark import coroutine_function
 
 _NOT_ATTACHED = "the consumer is not attached: use it inside `async with log.consumer(…) as c`"
 

@@ -1,4 +1,4 @@
-"""Refused appends: each is counted once under its reason, and a stretch of them is logged where it begins and ends.
+"""Refused appends: each is counted once under its reason, and an episode of them is logged where it begins and ends.
 
 | reason | the append |
 |---|---|
@@ -39,7 +39,7 @@ from mrecordlog_async.errors import (
     RecordTooLargeError,
 )
 from mrecordlog_async.metrics import Counters
-from mrecordlog_async.stretches import CALM_SECONDS, Stretch, Stretches
+from mrecordlog_async.support.refusal_episodes import CALM_SECONDS, Episode, Episodes
 
 logger = logging.getLogger("mrecordlog_async")
 
@@ -59,7 +59,7 @@ _LOGGED = ("memory", "disk", "queue", "space", "disk_error")
 
 
 class Refusals:
-    """Counts what one log refuses. on_begin: called when a stretch begins, so that `check` is called every second."""
+    """Counts what one log refuses. on_begin: called when an episode begins, so that `check` is called every second."""
 
     def __init__(
         self,
@@ -67,11 +67,11 @@ class Refusals:
         directory: str = "",
         clock: Callable[[], float] = monotonic,
     ) -> None:
-        """Count in *counters*. *clock*: of the stretches."""
+        """Count in *counters*. *clock*: of the episodes."""
         self.on_begin: Callable[[], object] = lambda: None
         self._counters = counters
         self._directory = directory
-        self._stretches = Stretches(self._log_end, clock)
+        self._episodes = Episodes(self._log_end, clock)
 
     def refuse(self, commands: Iterable[Command], error: Exception) -> None:
         """Fail *commands* with *error*, and count the appends among them whose callers still wait."""
@@ -91,13 +91,13 @@ class Refusals:
         reason = reason_of(error)
         refused = self._counters.refused
         refused[reason] = refused.get(reason, 0) + appends
-        if reason in _LOGGED and self._stretches.note(reason, appends):
+        if reason in _LOGGED and self._episodes.note(reason, appends):
             self._log_begin(reason, error)
             self.on_begin()
 
     def check(self) -> bool:
-        """End the stretches that are over. Returns whether one goes on."""
-        return self._stretches.check()
+        """End the episodes that are over. Returns whether one goes on."""
+        return self._episodes.check()
 
     def _log_begin(self, reason: str, error: BaseException) -> None:
         cause = error.__cause__ if isinstance(error.__cause__, OSError) else None
@@ -105,16 +105,16 @@ class Refusals:
         facts = {"event": "refusing", "directory": self._directory, "reason": reason}
         logger.warning("%s: appends are refused: %s", self._directory, text, extra={"facts": facts})
 
-    def _log_end(self, reason: str, stretch: Stretch) -> None:
+    def _log_end(self, reason: str, episode: Episode) -> None:
         facts = {"event": "accepting", "directory": self._directory, "reason": reason}
         logger.info(
             "%s: no append was refused for %g s; %d were refused within %g s (reason: %s)",
             self._directory,
             CALM_SECONDS,
-            stretch.count,
-            stretch.seconds,
+            episode.count,
+            episode.seconds,
             reason,
-            extra={"facts": facts | {"appends": stretch.count, "seconds": stretch.seconds}},
+            extra={"facts": facts | {"appends": episode.count, "seconds": episode.seconds}},
         )
 
 

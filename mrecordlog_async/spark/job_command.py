@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async import token_file
+from mrecordlog_async import tokens as token_file
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark.connection import ServerDownError
 from mrecordlog_async.spark.drain_progress import Line

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from mrecordlog_async.gc_tuning import rare_collections
 from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.spark.blocks import record_batches
 from mrecordlog_async.spark.connection import ServiceRefusedError
@@ -23,6 +22,7 @@ from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.partitions import Partition
 from mrecordlog_async.spark.planning import partitions
 from mrecordlog_async.spark.proof import Listed
+from mrecordlog_async.support.gc_tuning import rare_collections
 
 MAKE_AGAIN = "make the DataFrame or the view again: it keeps the records of its first query"
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from socketserver import BaseServer
 from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async.extras import naming
 from mrecordlog_async.spark.java import ensure_java
 from mrecordlog_async.spark.python import ensure_python
+from mrecordlog_async.support.extras import naming
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

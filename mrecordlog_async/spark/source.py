@@ -21,9 +21,9 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from mrecordlog_async.gc_tuning import RARE_THRESHOLD, calm_collector
 from mrecordlog_async.spark.option_values import OptionError
 from mrecordlog_async.spark.options import Options
+from mrecordlog_async.support.gc_tuning import RARE_THRESHOLD, calm_collector
 
 if TYPE_CHECKING:
     from mrecordlog_async.spark.directory import DirectoryReader

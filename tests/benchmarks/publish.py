@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from mrecordlog_async.bench.machine import machine
-from mrecordlog_async.event_loop import loop_name
+from mrecordlog_async.support.event_loop import loop_name
 from tests.benchmarks import chart, report
 from tests.benchmarks.report import Report, markdown_table
 from tests.benchmarks.scale import FULL, QUICK

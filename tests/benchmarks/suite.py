@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
-from mrecordlog_async.event_loop import loop_factory
-from mrecordlog_async.gc_tuning import calm_collector
+from mrecordlog_async.support.event_loop import loop_factory
+from mrecordlog_async.support.gc_tuning import calm_collector
 from tests.benchmarks.results import Row
 from tests.benchmarks.scale import Bench, Scale
 

@@ -27,7 +27,7 @@ from mrecordlog_async.engine.commands import Command
 from mrecordlog_async.engine.refusals import Refusals, reason_of
 from mrecordlog_async.metrics import REFUSED, Counters
 from mrecordlog_async.model import POSITION_MAX
-from mrecordlog_async.stretches import CALM_SECONDS
+from mrecordlog_async.support.refusal_episodes import CALM_SECONDS
 from tests.cached_files import CachedFiles
 
 

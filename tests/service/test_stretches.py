@@ -9,7 +9,7 @@ import pytest
 
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.stretches import RefusedRequests
-from mrecordlog_async.stretches import CALM_SECONDS
+from mrecordlog_async.support.refusal_episodes import CALM_SECONDS
 from tests.serving import serving
 
 

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 from mrecordlog_async.cli.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.parser import COUNT, CommandLine, Parser
 from mrecordlog_async.cli.target import add_signpost, directory_argument
-from mrecordlog_async.event_loop import loop_factory, loop_name
-from mrecordlog_async.gc_tuning import calm_collector
+from mrecordlog_async.support.event_loop import loop_factory, loop_name
+from mrecordlog_async.support.gc_tuning import calm_collector
 
 if TYPE_CHECKING:
     from mrecordlog_async.bench.callers import Measured, Speed

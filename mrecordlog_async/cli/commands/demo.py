@@ -26,7 +26,7 @@ from mrecordlog_async.cli.demo.ledger import Ledger, Verdict, produce, start_pro
 from mrecordlog_async.cli.demo.service import ServiceProcess
 from mrecordlog_async.cli.exit_codes import FAILED, FINE, UsageError
 from mrecordlog_async.cli.parser import COUNT, PORT, SIZE, TIME, CommandLine, Parser
-from mrecordlog_async.event_loop import loop_factory
+from mrecordlog_async.support.event_loop import loop_factory
 
 if TYPE_CHECKING:
     from rich.table import Table

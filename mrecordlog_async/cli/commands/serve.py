@@ -24,10 +24,10 @@ from mrecordlog_async.cli.parser import CommandLine, Parser
 from mrecordlog_async.cli.settings import add_settings, gather
 from mrecordlog_async.cli.target import directory_argument
 from mrecordlog_async.errors import CorruptionError, LogLockedError, RecordLogError
-from mrecordlog_async.event_loop import loop_factory
-from mrecordlog_async.gc_tuning import calm_collector
 from mrecordlog_async.options import Limits
-from mrecordlog_async.token_file import read_private_tokens
+from mrecordlog_async.support.event_loop import loop_factory
+from mrecordlog_async.support.gc_tuning import calm_collector
+from mrecordlog_async.tokens import read_private_tokens
 
 if TYPE_CHECKING:
     from mrecordlog_async.service.options import ServiceOptions

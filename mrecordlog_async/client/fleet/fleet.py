@@ -29,9 +29,9 @@ from mrecordlog_async.client.fleet.roster import Place
 from mrecordlog_async.client.fleet.server import Connecting, Server, ServerSummary, Tokens
 from mrecordlog_async.client.retry import OutcomeUnknownError
 from mrecordlog_async.client.transport import Payload, check_token, copied
-from mrecordlog_async.coroutine_mark import coroutine_function
 from mrecordlog_async.errors import QueueSealedError
 from mrecordlog_async.options import QueueOptions, check_type
+from mrecordlog_async.support.coroutine_mark import coroutine_function
 
 WAIT_SECONDS = 30 * 86_400.0
 """How long `on_unknown="wait"` repeats an append whose response was lost: until somebody ends the wait."""

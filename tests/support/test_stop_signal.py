@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 
-from mrecordlog_async.stop_signal import on_stop_signal
+from mrecordlog_async.support.stop_signal import on_stop_signal
 
 
 async def test_the_handler_of_the_server_still_runs_and_comes_back() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async.spark import job_command
-from mrecordlog_async.token_file import TokenFileError, read_private_tokens, read_token
+from mrecordlog_async.tokens import TokenFileError, read_private_tokens, read_token
 
 FIRST = "0123456789abcdef0123456789abcdef"
 SECOND = "fedcba9876543210#fedcba987654321"

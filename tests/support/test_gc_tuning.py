@@ -8,11 +8,11 @@ import sys
 
 import pytest
 
-from mrecordlog_async.gc_tuning import rare_collections
+from mrecordlog_async.support.gc_tuning import rare_collections
 
 SCRIPT = """
 import gc
-from mrecordlog_async.gc_tuning import calm_collector
+from mrecordlog_async.support.gc_tuning import calm_collector
 loop = []
 loop.append(loop)
 calm_collector()
