@@ -18,8 +18,8 @@ from typing import Any
 
 from mrecordlog_async import MultiRecordLog, errors, options
 from mrecordlog_async import format as file_format_module
-from mrecordlog_async.cli import settings as cli_settings
 from mrecordlog_async.cli.main import build_parser
+from mrecordlog_async.cli.shell import settings as cli_settings
 from mrecordlog_async.recovery import recovery as recovery_module
 
 HELP_COLUMNS = 100
@@ -86,7 +86,7 @@ def _commands() -> Iterator[tuple[str, str, argparse.ArgumentParser]]:
 
 def http_routes() -> str:
     """Return every route of the service with its parameters and statuses."""
-    from mrecordlog_async.service.openapi import document
+    from mrecordlog_async.service.routes.openapi import document
 
     parts = []
     for path, operations in document()["paths"].items():
@@ -115,7 +115,7 @@ def _type(kind: str, content: dict[str, Any]) -> str:
 
 def http_types() -> str:
     """Return the members of every JSON body."""
-    from mrecordlog_async.service.openapi import document
+    from mrecordlog_async.service.routes.openapi import document
 
     parts = []
     for name, schema in document()["components"]["schemas"].items():
@@ -170,8 +170,8 @@ def metrics() -> str:
 
 async def _scrape() -> str:
     from mrecordlog_async.service.options import ServiceOptions
-    from mrecordlog_async.service.prometheus import render
     from mrecordlog_async.service.service import Service
+    from mrecordlog_async.service.watching.prometheus import render
 
     with TemporaryDirectory() as directory:
         async with MultiRecordLog.open(directory, segment_bytes=4 * 32_768) as log:

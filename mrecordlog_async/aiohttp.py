@@ -38,8 +38,8 @@ try:
     from mrecordlog_async.log import MultiRecordLog
     from mrecordlog_async.service.app import build_app
     from mrecordlog_async.service.options import ServiceOptions
-    from mrecordlog_async.service.security import EmbeddedGuard
     from mrecordlog_async.service.service import Service
+    from mrecordlog_async.service.wire.security import EmbeddedGuard
 except ModuleNotFoundError as error:
     raise naming(error, "server") from None
 

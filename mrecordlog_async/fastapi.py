@@ -140,8 +140,8 @@ def mount(app: FastAPI, path: str = "/wal", *, options: ServiceOptions | None = 
     """
     try:
         from mrecordlog_async.service.asgi import AsgiService
-        from mrecordlog_async.service.security import EmbeddedGuard
         from mrecordlog_async.service.service import Service
+        from mrecordlog_async.service.wire.security import EmbeddedGuard
     except ModuleNotFoundError as error:
         needed = "pip install 'mrecordlog_async[fastapi,server]'"
         raise ModuleNotFoundError(f"{error.name} is missing: mount needs {needed}", name=error.name) from error

@@ -25,10 +25,10 @@ from aiohttp import web
 
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.service.app import build_app
-from mrecordlog_async.service.connections import Connections
-from mrecordlog_async.service.listening import Listener, bind
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.service import Service
+from mrecordlog_async.service.wire.connections import Connections
+from mrecordlog_async.service.wire.listening import Listener, bind
 
 
 @dataclass

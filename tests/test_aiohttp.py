@@ -22,7 +22,7 @@ from mrecordlog_async.protocol.problems import ProblemError
 from mrecordlog_async.service import ServiceOptions
 from mrecordlog_async.service.app import SERVICE
 from mrecordlog_async.service.routes import records
-from mrecordlog_async.service.security import EmbeddedGuard
+from mrecordlog_async.service.wire.security import EmbeddedGuard
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -225,7 +225,7 @@ async def test_other_machines_need_a_token(
     directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Without a token they reach only health, and the application's log says once what to do."""
-    monkeypatch.setattr("mrecordlog_async.service.security.is_loopback", lambda host: False)
+    monkeypatch.setattr("mrecordlog_async.service.wire.security.is_loopback", lambda host: False)
     app = web.Application()
     setup(app, directory, prefix="/wal")
     async with serving_app(app) as url:
@@ -242,7 +242,7 @@ async def test_a_token_or_exposed_opens_the_api_to_other_machines(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`exposed` is for applications whose middlewares authenticate requests."""
-    monkeypatch.setattr("mrecordlog_async.service.security.is_loopback", lambda host: False)
+    monkeypatch.setattr("mrecordlog_async.service.wire.security.is_loopback", lambda host: False)
     token = "0123456789abcdef"
     app = web.Application()
     setup(app, directory, prefix="/wal", options=ServiceOptions(tokens=frozenset({token.encode()})))
@@ -272,7 +272,7 @@ async def test_a_request_whose_client_left_before_it_was_admitted_is_dropped(
 ) -> None:
     """Without a connection nobody knows where it came from: a middleware that waits must not let anybody in."""
     if host == "localhost":
-        monkeypatch.setattr("mrecordlog_async.service.security.is_loopback", lambda host: False)
+        monkeypatch.setattr("mrecordlog_async.service.wire.security.is_loopback", lambda host: False)
     handled = asyncio.Event()
 
     @web.middleware

@@ -9,7 +9,7 @@ import json
 from typing import Any, NamedTuple, TextIO
 
 from mrecordlog_async.cli.dumped_settings import settings_of
-from mrecordlog_async.cli.exit_codes import UsageError
+from mrecordlog_async.cli.shell.exit_codes import UsageError
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.model import POSITION_MAX
 from mrecordlog_async.patterns import is_pattern

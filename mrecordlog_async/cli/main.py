@@ -41,13 +41,18 @@ from mrecordlog_async.cli.commands import (
     truncate,
     verify,
 )
-from mrecordlog_async.cli.completed_word import LINE, completed_words
-from mrecordlog_async.cli.exit_codes import FAILED, FINE, INTERRUPTED, UsageError, exit_code_of
-from mrecordlog_async.cli.explain import explain, refuse_foreign_directory
-from mrecordlog_async.cli.lookups import nearest_queue
-from mrecordlog_async.cli.parser import CommandLine, Parser
-from mrecordlog_async.cli.standard_output import OutputError, drop_output, drop_unwritten_errors, name_standard_output
-from mrecordlog_async.cli.target import is_service, refuse_token_file
+from mrecordlog_async.cli.output.standard_output import (
+    OutputError,
+    drop_output,
+    drop_unwritten_errors,
+    name_standard_output,
+)
+from mrecordlog_async.cli.shell.completed_word import LINE, completed_words
+from mrecordlog_async.cli.shell.exit_codes import FAILED, FINE, INTERRUPTED, UsageError, exit_code_of
+from mrecordlog_async.cli.shell.explain import explain, refuse_foreign_directory
+from mrecordlog_async.cli.shell.lookups import nearest_queue
+from mrecordlog_async.cli.shell.parser import CommandLine, Parser
+from mrecordlog_async.cli.shell.target import is_service, refuse_token_file
 from mrecordlog_async.dns_names import shown_url
 from mrecordlog_async.errors import QueueNotFoundError, RecordLogError
 

@@ -2,39 +2,39 @@
 
 A request passes these files, in this order:
 
-    server          runs the service as a process: listen, recover, serve, shut down, exit code
-    connections     how many connections are allowed, and how long one may be idle
-    asgi            the same below an ASGI server, instead of the two above
-    app             the aiohttp application: from the table of routes to handlers, from errors to problems
-    security        who is admitted: token, Host, Origin
-    parameters      queue name and query parameters
-    routes/         the handlers, one file per group of routes
-    receive         request bodies, under limits and deadlines
-    splitting       bodies into records, by content type
-    formats         records into response bodies, by Accept
-    send            responses being sent, under limits and deadlines
+    server             runs the service as a process: listen, recover, serve, shut down, exit code
+    wire/connections   how many connections are allowed, and how long one may be idle
+    asgi               the same below an ASGI server, instead of the two above
+    app                the aiohttp application: from the table of routes to handlers, from errors to problems
+    wire/security      who is admitted: token, Host, Origin
+    reading/parameters queue name and query parameters
+    routes/            the handlers, one file per group of routes
+    wire/receive       request bodies, under limits and deadlines
+    wire/splitting     bodies into records, by content type
+    wire/formats       records into response bodies, by Accept
+    wire/send          responses being sent, under limits and deadlines
 
 What the routes use:
 
-    service         what all routes of one log share: its state, counters, waiting readers
-    queue_checks    id and position of a request, checked against the queue
-    plan            what to read of many queues (/v1/plan)
-    fetch           many ranges in one response (/v1/fetch)
-    cutting         runs cut at limits and into pieces
-    queue_names     the sorted names of all queues
-    stats           numbers as JSON (/v1/stats)
-    prometheus      numbers for Prometheus (/metrics)
-    consumer_metrics  … how far consumers are behind
-    openapi         the schema (/openapi.json)
-    page/           the page at /: HTML, style and scripts
+    service                 what all routes of one log share: its state, counters, waiting readers
+    reading/queue_checks    id and position of a request, checked against the queue
+    reading/plan            what to read of many queues (/v1/plan)
+    reading/fetch           many ranges in one response (/v1/fetch)
+    reading/cutting         runs cut at limits and into pieces
+    reading/queue_names     the sorted names of all queues
+    watching/stats          numbers as JSON (/v1/stats)
+    watching/prometheus     numbers for Prometheus (/metrics)
+    watching/consumer_metrics  … how far consumers are behind
+    watching/systemd        readiness and status, reported to systemd
+    routes/openapi          the schema (/openapi.json)
+    page/                   the page at /: HTML, style and scripts
 
 What keeps it within its bounds:
 
     options         every limit, with its default
-    budgets         bytes that all requests share
-    turns           long work on the event loop, cut into short turns
+    wire/budgets    bytes that all requests share
+    wire/turns      long work on the event loop, cut into short turns
     trim_memory     memory returned to the system after large requests
-    systemd         readiness and status, reported to systemd
 """
 
 from __future__ import annotations

@@ -12,11 +12,11 @@ from aiohttp import HttpVersion11, web
 
 from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, problem_of, too_large
-from mrecordlog_async.service.formats import BEGUN, SMALL_BYTES, SmallResponse, seal
-from mrecordlog_async.service.openapi import TABLE
-from mrecordlog_async.service.receive import closing
+from mrecordlog_async.service.routes.openapi import TABLE
 from mrecordlog_async.service.routes.route import Handler, Route
 from mrecordlog_async.service.service import Service
+from mrecordlog_async.service.wire.formats import BEGUN, SMALL_BYTES, SmallResponse, seal
+from mrecordlog_async.service.wire.receive import closing
 from mrecordlog_async.telemetry import find
 
 UNREAD_BYTES = 256 * 1024

@@ -26,9 +26,9 @@ from aiohttp import web
 
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.service.app import TAKES_CONTINUE, build_app
-from mrecordlog_async.service.connections import Connections
-from mrecordlog_async.service.security import is_address
 from mrecordlog_async.service.service import Service
+from mrecordlog_async.service.wire.connections import Connections
+from mrecordlog_async.service.wire.security import is_address
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]

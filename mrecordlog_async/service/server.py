@@ -26,15 +26,15 @@ from typing import Any
 from aiohttp import web
 
 from mrecordlog_async.errors import LogClosedError, LogFailedError
-from mrecordlog_async.service.access_log import AccessLogger
 from mrecordlog_async.service.app import build_app
-from mrecordlog_async.service.connections import Connections
-from mrecordlog_async.service.listening import Listener, bind, bind_unix
 from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.service.security import is_loopback
 from mrecordlog_async.service.service import Service
-from mrecordlog_async.service.systemd import EXTEND_TIMEOUT, Status, notify
-from mrecordlog_async.service.tls import Certificate, use_small_buffers
+from mrecordlog_async.service.watching.systemd import EXTEND_TIMEOUT, Status, notify
+from mrecordlog_async.service.wire.access_log import AccessLogger
+from mrecordlog_async.service.wire.connections import Connections
+from mrecordlog_async.service.wire.listening import Listener, bind, bind_unix
+from mrecordlog_async.service.wire.security import is_loopback
+from mrecordlog_async.service.wire.tls import Certificate, use_small_buffers
 
 logger = logging.getLogger("mrecordlog_async.serve")
 

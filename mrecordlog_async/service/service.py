@@ -10,9 +10,8 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import Callable, Container, Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum, auto
 from importlib.metadata import version
 from time import monotonic
@@ -23,16 +22,17 @@ from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import LogState, RecoveryProgress
 from mrecordlog_async.options import check_type
 from mrecordlog_async.protocol.problems import ProblemError, retry, too_many
-from mrecordlog_async.service.earlier_lists import EarlierLists
-from mrecordlog_async.service.formats import small_head
 from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.service.queue_names import Names
-from mrecordlog_async.service.receive import Bodies
-from mrecordlog_async.service.security import EmbeddedGuard, Guard
-from mrecordlog_async.service.send import Sending
-from mrecordlog_async.service.splitting import Splitter
+from mrecordlog_async.service.reading.earlier_lists import EarlierLists
+from mrecordlog_async.service.reading.queue_names import Names
 from mrecordlog_async.service.stretches import RefusedRequests
 from mrecordlog_async.service.trim_memory import MemoryTrimmer
+from mrecordlog_async.service.wire.connections import ConnectionCounts
+from mrecordlog_async.service.wire.formats import small_head
+from mrecordlog_async.service.wire.receive import Bodies
+from mrecordlog_async.service.wire.security import EmbeddedGuard, Guard
+from mrecordlog_async.service.wire.send import Sending
+from mrecordlog_async.service.wire.splitting import Splitter
 
 VERSION = version("mrecordlog_async")
 """Read once, because it comes from a file."""
@@ -49,24 +49,6 @@ class WakeReason(Enum):
     TIMEOUT = auto()
     ENDED = auto()
     """The queue is deleted, or sealed and read, or the log is drained or closing."""
-
-
-@dataclass(slots=True)
-class ConnectionCounts:
-    """Counts of connections. refused: above the limit. cut: idle or in a handshake too long, or holding too much.
-
-    unread_bytes: received and not yet processed, or sent and not read. charged: the connections whose responses
-    are charged elsewhere. known: the service accepts its connections itself; those of an application are not counted.
-    handshakes: TLS handshakes that began.
-    """
-
-    known: bool = False
-    open: int = 0
-    unread_bytes: int = 0
-    charged: Container[object] = ()
-    refused: int = 0
-    cut: int = 0
-    handshakes: int = 0
 
 
 class Service:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mrecordlog_async import MultiRecordLog
-from mrecordlog_async.cli.output import open_log
+from mrecordlog_async.cli.output.text import open_log
 from mrecordlog_async.maintenance.stored_log import StoredLog
 from tests.said import at_any_speed
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import MultiRecordLog
-from mrecordlog_async.cli import lookups
-from mrecordlog_async.cli.completed_word import BREAKS, LINE, SHELL, completed_words, split
 from mrecordlog_async.cli.main import build_parser
+from mrecordlog_async.cli.shell import lookups
+from mrecordlog_async.cli.shell.completed_word import BREAKS, LINE, SHELL, completed_words, split
 from tests.cli.running import build, mrecordlog
 from tests.operated import Operated
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from mrecordlog_async.cli.explain import explain
+from mrecordlog_async.cli.shell.explain import explain
 from mrecordlog_async.errors import (
     ConsumerBehindError,
     ConsumerExistsError,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import MultiRecordLog, ReadOnlyLog
-from mrecordlog_async.cli.exit_codes import FAILED
 from mrecordlog_async.cli.main import main
+from mrecordlog_async.cli.shell.exit_codes import FAILED
 from mrecordlog_async.maintenance.salvage import salvage
 from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.maintenance.usage import usage

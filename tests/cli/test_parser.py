@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mrecordlog_async.cli.main import GROUPS, build_parser, main
-from mrecordlog_async.cli.parser import Parser
-from mrecordlog_async.cli.settings import add_settings, gather
+from mrecordlog_async.cli.shell.parser import Parser
+from mrecordlog_async.cli.shell.settings import add_settings, gather
 
 
 def commands() -> dict[str, Parser]:

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.cli.exit_codes import UsageError
-from mrecordlog_async.cli.logging_setup import TextFormatter
-from mrecordlog_async.cli.settings import persist
-from mrecordlog_async.service.systemd import notify
+from mrecordlog_async.cli.shell.exit_codes import UsageError
+from mrecordlog_async.cli.shell.logging_setup import TextFormatter
+from mrecordlog_async.cli.shell.settings import persist
+from mrecordlog_async.service.watching.systemd import notify
 from tests.serving import TIMEOUT_SECONDS, Process
 
 

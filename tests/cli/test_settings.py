@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.cli.exit_codes import UsageError
-from mrecordlog_async.cli.parser import Parser
-from mrecordlog_async.cli.settings import add_settings, gather
+from mrecordlog_async.cli.shell.exit_codes import UsageError
+from mrecordlog_async.cli.shell.parser import Parser
+from mrecordlog_async.cli.shell.settings import add_settings, gather
 
 
 @pytest.mark.parametrize("place", ["flag", "variable", "file"])

@@ -18,7 +18,7 @@ import pytest
 from mrecordlog_async.cli.commands import consume
 from mrecordlog_async.cli.commands.top import _Sources
 from mrecordlog_async.cli.main import main
-from mrecordlog_async.cli.services import open_fleet
+from mrecordlog_async.cli.shell.services import open_fleet
 from mrecordlog_async.client import RecordLogClient, ServiceUnreachableError
 from mrecordlog_async.service.options import ServiceOptions
 from tests.cli.running import Ran, mrecordlog
@@ -233,7 +233,7 @@ async def test_top_shows_a_server_under_its_name_once_it_responds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The line of its address ends then."""
-    monkeypatch.setattr("mrecordlog_async.cli.services.RETRY_SECONDS", 0.0)
+    monkeypatch.setattr("mrecordlog_async.cli.shell.services.RETRY_SECONDS", 0.0)
     names = [ServiceOptions(name=f"wal-{name}") for name in "ab"]
     async with (
         serving(tmp_path / "a", names[0]) as a,
@@ -343,7 +343,7 @@ async def test_each_service_may_have_a_token_file(tmp_path: Path, capsys: pytest
 
 async def test_a_server_that_is_starting_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a single one would be: `configure` and `ls` do not pass over a server that opens its log at that moment."""
-    monkeypatch.setattr("mrecordlog_async.cli.services.RETRY_SECONDS", 60.0)
+    monkeypatch.setattr("mrecordlog_async.cli.shell.services.RETRY_SECONDS", 60.0)
     async with serving(tmp_path / "a") as ready, serving(tmp_path / "b", recovered=False) as starting:
         arguments = argparse.Namespace(log=f"{ready.url},{starting.url}", token_file=None)
         opening = asyncio.create_task(_servers(arguments))

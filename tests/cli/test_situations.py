@@ -16,8 +16,8 @@ from unittest.mock import patch
 import pytest
 
 from mrecordlog_async.cli.commands.export_quickwit import export
-from mrecordlog_async.cli.exit_codes import DAMAGE, FAILED, FINE, INTERRUPTED, LOCKED, USAGE
 from mrecordlog_async.cli.main import main
+from mrecordlog_async.cli.shell.exit_codes import DAMAGE, FAILED, FINE, INTERRUPTED, LOCKED, USAGE
 from mrecordlog_async.format import header
 from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.quickwit.files import Directory

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from mrecordlog_async.cli.top_samples import Behind, History, Sample, Service
-from mrecordlog_async.cli.top_view import View, plain, render, spark
+from mrecordlog_async.cli.output.top_samples import Behind, History, Sample, Service
+from mrecordlog_async.cli.output.top_view import View, plain, render, spark
 from mrecordlog_async.model import QueueSummary
 from tests.cli.running import build, mrecordlog, three_queues
 from tests.serving import Process, free_port

@@ -36,8 +36,8 @@ from mrecordlog_async.client import (
 )
 from mrecordlog_async.client import reads as client_reads
 from mrecordlog_async.client import tail as client_tail
-from mrecordlog_async.service.listening import Listener, bind_unix
 from mrecordlog_async.service.options import ServiceOptions
+from mrecordlog_async.service.wire.listening import Listener, bind_unix
 from tests.serving import Process, Served, free_port, serving, stop_listening
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mrecordlog_async.cli import exit_codes, settings
 from mrecordlog_async.cli.main import build_parser
-from mrecordlog_async.service.openapi import document
+from mrecordlog_async.cli.shell import exit_codes, settings
+from mrecordlog_async.service.routes.openapi import document
 from mrecordlog_async.spark import columns, drain_metrics, option_names
 from mrecordlog_async.spark.blocks import READ_SCHEMA
 from mrecordlog_async.spark.session import spark_session

@@ -41,9 +41,9 @@ def test_the_site_builds_without_a_warning(site: Path) -> None:
 
 def test_the_reference_has_every_setting_and_metric(site: Path) -> None:
     """What `serve --help` and `/metrics` show is in the tables."""
-    from mrecordlog_async.cli.settings import SETTINGS
+    from mrecordlog_async.cli.shell.settings import SETTINGS
     from mrecordlog_async.protocol.metric_text import PREFIX
-    from mrecordlog_async.service import consumer_metrics, prometheus
+    from mrecordlog_async.service.watching import consumer_metrics, prometheus
 
     settings = (site / "reference/settings/index.html").read_text()
     assert all(f"MRECORDLOG_{one.name.upper()}" in settings for one in SETTINGS)
@@ -64,7 +64,7 @@ def test_the_reference_has_every_setting_and_metric(site: Path) -> None:
 def test_the_reference_has_every_route_and_error(site: Path) -> None:
     """Each route of the service and each class of error has a section."""
     from mrecordlog_async import errors
-    from mrecordlog_async.service.openapi import TABLE
+    from mrecordlog_async.service.routes.openapi import TABLE
 
     routes = (site / "reference/http/index.html").read_text()
     assert all(f"{route.method} {route.path}" in routes for route in TABLE)

@@ -15,10 +15,10 @@ import pytest
 import yaml
 from prometheus_client.process_collector import ProcessCollector
 
-from mrecordlog_async.cli.exit_codes import DAMAGE, LOCKED, LOG_FAILED, USAGE
 from mrecordlog_async.cli.main import build_parser
-from mrecordlog_async.cli.parser import Parser
-from mrecordlog_async.cli.settings import SETTINGS, add_settings, gather
+from mrecordlog_async.cli.shell.exit_codes import DAMAGE, LOCKED, LOG_FAILED, USAGE
+from mrecordlog_async.cli.shell.parser import Parser
+from mrecordlog_async.cli.shell.settings import SETTINGS, add_settings, gather
 from tests.serving import TIMEOUT_SECONDS, Process
 
 DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"

@@ -8,8 +8,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import make_mocked_request
 
-from mrecordlog_async.cli.logging_setup import TextFormatter
-from mrecordlog_async.service.access_log import AccessLogger, escaped
+from mrecordlog_async.cli.shell.logging_setup import TextFormatter
+from mrecordlog_async.service.wire.access_log import AccessLogger, escaped
 
 
 def test_a_client_forges_no_field(caplog: pytest.LogCaptureFixture) -> None:

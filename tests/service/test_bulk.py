@@ -13,7 +13,7 @@ from mrecordlog_async.memory.cutting import take_head
 from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.model import Run, text_of_tick
 from mrecordlog_async.protocol import wire, wire_decoder
-from mrecordlog_async.service.plan import Available, Planner, split_limit
+from mrecordlog_async.service.reading.plan import Available, Planner, split_limit
 from tests.serving import Served, serving
 
 

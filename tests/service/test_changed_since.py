@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mrecordlog_async import QueueOptions
-from mrecordlog_async.service import earlier_lists
-from mrecordlog_async.service.queue_names import Names
+from mrecordlog_async.service.reading import earlier_lists
+from mrecordlog_async.service.reading.queue_names import Names
 from tests.serving import Served
 
 

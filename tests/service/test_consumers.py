@@ -16,7 +16,7 @@ from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.protocol.consumer_schemas import RuleResponse
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.routes.consumers import CONSUMERS_AT_ONCE, _list_all
-from mrecordlog_async.service.send import PIECE_CHARGE_BYTES
+from mrecordlog_async.service.wire.send import PIECE_CHARGE_BYTES
 from tests.serving import Response, Served, serving
 
 ONE = "/v1/queues/q/consumers/billing"

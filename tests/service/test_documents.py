@@ -13,8 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from mrecordlog_async import LogFullError
 from mrecordlog_async.protocol import bulk_schemas, schemas
 from mrecordlog_async.service.app import build_app
-from mrecordlog_async.service.openapi import document
 from mrecordlog_async.service.options import ServiceOptions
+from mrecordlog_async.service.routes.openapi import document
 from mrecordlog_async.service.service import Service
 from tests.serving import Served, serving
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from mrecordlog_async.model import Run
 from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.log_schemas import LOG_ID
-from mrecordlog_async.service.openapi import TABLE
+from mrecordlog_async.service.routes.openapi import TABLE
 from tests.serving import serving
 
 names = st.one_of(st.just("q"), st.just("r"), st.text(max_size=12)).map(lambda name: quote(name, safe=""))

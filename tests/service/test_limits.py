@@ -16,8 +16,8 @@ import pytest
 from aiohttp.test_utils import make_mocked_request
 
 from mrecordlog_async.options import Limits
-from mrecordlog_async.service.fetch import HeldRuns, pinned_bytes
 from mrecordlog_async.service.options import ServiceOptions
+from mrecordlog_async.service.reading.fetch import HeldRuns, pinned_bytes
 from mrecordlog_async.service.routes import route
 from tests.cached_files import CachedFiles
 from tests.service import adversary
@@ -152,7 +152,9 @@ async def test_looking_at_what_slow_readers_hold_lets_others_in(served: Served) 
     request = make_mocked_request("GET", "/")
     with served.service.sending.enter(request, pinned=partial(pinned_bytes, served.log, parts)):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("mrecordlog_async.service.turns.perf_counter", lambda: next(now))  # every step takes a second
+            patch.setattr(
+                "mrecordlog_async.service.wire.turns.perf_counter", lambda: next(now)
+            )  # every step takes a second
             checking = asyncio.create_task(served.service.sending.check_pinned())
             passes = 0
             while not checking.done():
@@ -390,7 +392,7 @@ async def test_an_error_after_the_head_cuts_the_connection(served: Served, monke
         yield bytes(300_000)
         raise ValueError("a mistake")
 
-    from mrecordlog_async.service import formats
+    from mrecordlog_async.service.wire import formats
 
     await served.log.append_record("q", None, bytes(1_000_000))
     monkeypatch.setitem(formats._BY_TYPE, "application/x-ndjson", formats.Format(broken))

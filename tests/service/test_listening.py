@@ -15,9 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.service import listening
 from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.service.tls import Certificate
+from mrecordlog_async.service.wire import listening
+from mrecordlog_async.service.wire.tls import Certificate
 from tests.certificates import client_hello, make_certificate, trusting
 from tests.serving import Process, Served, serving
 

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mrecordlog_async import Limits, MultiRecordLog, QueueOptions
 from mrecordlog_async.model import LogState
 from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.service.prometheus import Collector, oldest_age
+from mrecordlog_async.service.watching.prometheus import Collector, oldest_age
 from tests import damage
 from tests.cached_files import CachedFiles, HangingDisk
 from tests.serving import Served, serving

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.service import queue_names
+from mrecordlog_async.service.reading import queue_names
 from tests.serving import Served, serving
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.service.receive import _RateClock
-from mrecordlog_async.service.security import LOOPBACK_HOSTS, host_name
+from mrecordlog_async.service.wire.receive import _RateClock
+from mrecordlog_async.service.wire.security import LOOPBACK_HOSTS, host_name
 from tests.cached_files import CachedFiles
 from tests.serving import Served, serving
 
@@ -123,7 +123,7 @@ async def test_an_error_does_not_end_the_watch(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An error in one second is logged, and connections are checked again in the next."""
-    monkeypatch.setattr("mrecordlog_async.service.connections.SWEEP_SECONDS", 0.0)
+    monkeypatch.setattr("mrecordlog_async.service.wire.connections.SWEEP_SECONDS", 0.0)
     looks = 0
 
     def look() -> None:

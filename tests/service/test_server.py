@@ -17,12 +17,12 @@ import aiohttp
 import pytest
 
 from mrecordlog_async import LogState, MultiRecordLog
-from mrecordlog_async.cli import exit_codes
+from mrecordlog_async.cli.shell import exit_codes
 from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.service.security import is_loopback
 from mrecordlog_async.service.server import LOG_FAILED, ExposedError, ServeSettings, check_exposure, serve
 from mrecordlog_async.service.service import Service
-from mrecordlog_async.service.systemd import Status
+from mrecordlog_async.service.watching.systemd import Status
+from mrecordlog_async.service.wire.security import is_loopback
 from tests.cached_files import CachedFiles
 
 
@@ -129,7 +129,7 @@ async def test_a_failure_is_in_the_services_log_and_status_when_it_happens(
 ) -> None:
     """The operator need not wait for the end of the process; systemd shows the cause in one line."""
     notified: list[str] = []
-    monkeypatch.setattr("mrecordlog_async.service.systemd.notify", lambda *lines: notified.extend(lines))
+    monkeypatch.setattr("mrecordlog_async.service.watching.systemd.notify", lambda *lines: notified.extend(lines))
     disk = Disk()
     async with running(directory, filesystem=disk) as service:
         await service.ready()
@@ -174,7 +174,7 @@ async def test_without_a_grace_a_failed_log_is_served_until_a_signal(
 def test_systemd_is_notified_once_of_a_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not notified of each refused request, and it is notified when none was refused for a while."""
     notified: list[str] = []
-    monkeypatch.setattr("mrecordlog_async.service.systemd.notify", lambda *lines: notified.extend(lines))
+    monkeypatch.setattr("mrecordlog_async.service.watching.systemd.notify", lambda *lines: notified.extend(lines))
     now = 0.0
     service = Service()
     service.attach(cast(MultiRecordLog, _open_log()))
@@ -197,7 +197,7 @@ def _open_log() -> SimpleNamespace:
 def test_systemd_is_notified_of_a_disk_that_does_not_respond(monkeypatch: pytest.MonkeyPatch) -> None:
     """Once while it hangs, and once when it is back."""
     notified: list[str] = []
-    monkeypatch.setattr("mrecordlog_async.service.systemd.notify", lambda *lines: notified.extend(lines))
+    monkeypatch.setattr("mrecordlog_async.service.watching.systemd.notify", lambda *lines: notified.extend(lines))
     log = _open_log()
     service = Service(ServiceOptions(stall_seconds=5.0))
     service.attach(cast(MultiRecordLog, log))

@@ -28,7 +28,7 @@ ONE_LOG = """
 import asyncio, os, socket, sys
 from tests.macos import full_syncs
 from mrecordlog_async import MultiRecordLog, PersistPolicy
-from mrecordlog_async.service.systemd import notify
+from mrecordlog_async.service.watching.systemd import notify
 
 directory = sys.argv[1]
 

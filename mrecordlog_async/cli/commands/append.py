@@ -18,12 +18,12 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from mrecordlog_async.cli.exit_codes import FINE, UsageError
-from mrecordlog_async.cli.output import plural
-from mrecordlog_async.cli.parser import COUNT, CommandLine, Parser
-from mrecordlog_async.cli.services import Servers, open_fleet, refuse_several
-from mrecordlog_async.cli.standard_input import read_input, read_lines
-from mrecordlog_async.cli.target import (
+from mrecordlog_async.cli.output.standard_input import read_input, read_lines
+from mrecordlog_async.cli.output.text import plural
+from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
+from mrecordlog_async.cli.shell.parser import COUNT, CommandLine, Parser
+from mrecordlog_async.cli.shell.services import Servers, open_fleet, refuse_several
+from mrecordlog_async.cli.shell.target import (
     WRITE_RETRY_SECONDS,
     add_log,
     connect,

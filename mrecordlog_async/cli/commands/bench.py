@@ -21,9 +21,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from mrecordlog_async.cli.exit_codes import FINE, UsageError
-from mrecordlog_async.cli.parser import COUNT, CommandLine, Parser
-from mrecordlog_async.cli.target import add_signpost, directory_argument
+from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
+from mrecordlog_async.cli.shell.parser import COUNT, CommandLine, Parser
+from mrecordlog_async.cli.shell.target import add_signpost, directory_argument
 from mrecordlog_async.support.event_loop import loop_factory, loop_name
 from mrecordlog_async.support.gc_tuning import calm_collector
 

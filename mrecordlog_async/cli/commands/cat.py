@@ -20,11 +20,11 @@ from collections.abc import Coroutine, Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
-from mrecordlog_async.cli.exit_codes import FINE, UsageError
-from mrecordlog_async.cli.output import open_log
-from mrecordlog_async.cli.parser import COUNT, MOMENT, CommandLine, Parser
-from mrecordlog_async.cli.services import One, Servers, open_fleet, refuse_several
-from mrecordlog_async.cli.target import add_log, connect, is_service, is_several, run_async
+from mrecordlog_async.cli.output.text import open_log
+from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
+from mrecordlog_async.cli.shell.parser import COUNT, MOMENT, CommandLine, Parser
+from mrecordlog_async.cli.shell.services import One, Servers, open_fleet, refuse_several
+from mrecordlog_async.cli.shell.target import add_log, connect, is_service, is_several, run_async
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.memory.times import tick_of_time

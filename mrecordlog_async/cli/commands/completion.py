@@ -15,9 +15,9 @@ import argparse
 import shlex
 from collections.abc import Iterator
 
-from mrecordlog_async.cli.completed_word import BREAKS, LINE, SHELL
-from mrecordlog_async.cli.exit_codes import FINE
-from mrecordlog_async.cli.parser import CommandLine, Parser, choice, typed
+from mrecordlog_async.cli.shell.completed_word import BREAKS, LINE, SHELL
+from mrecordlog_async.cli.shell.exit_codes import FINE
+from mrecordlog_async.cli.shell.parser import CommandLine, Parser, choice, typed
 
 Commands = dict[str, Parser]
 

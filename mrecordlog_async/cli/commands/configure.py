@@ -16,10 +16,10 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async.cli.exit_codes import FINE, UsageError
-from mrecordlog_async.cli.parser import COUNT, SIZE, TIME, CommandLine, Parser
-from mrecordlog_async.cli.services import Servers, open_fleet
-from mrecordlog_async.cli.target import add_log, is_several, open_placed_target, run_async
+from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
+from mrecordlog_async.cli.shell.parser import COUNT, SIZE, TIME, CommandLine, Parser
+from mrecordlog_async.cli.shell.services import Servers, open_fleet
+from mrecordlog_async.cli.shell.target import add_log, is_several, open_placed_target, run_async
 from mrecordlog_async.errors import QueueSealedError
 from mrecordlog_async.options import QueueOptions
 

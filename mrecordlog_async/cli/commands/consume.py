@@ -20,11 +20,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async.cli.exit_codes import FAILED, FINE, UsageError
-from mrecordlog_async.cli.parser import COUNT, TIME, CommandLine, Parser
-from mrecordlog_async.cli.services import Servers, open_fleet
-from mrecordlog_async.cli.standard_output import write_output
-from mrecordlog_async.cli.target import add_log, is_several, open_target, run_async
+from mrecordlog_async.cli.output.standard_output import write_output
+from mrecordlog_async.cli.shell.exit_codes import FAILED, FINE, UsageError
+from mrecordlog_async.cli.shell.parser import COUNT, TIME, CommandLine, Parser
+from mrecordlog_async.cli.shell.services import Servers, open_fleet
+from mrecordlog_async.cli.shell.target import add_log, is_several, open_target, run_async
 from mrecordlog_async.errors import QueueNotFoundError, RecordLogError
 from mrecordlog_async.model import Batch, Record
 

@@ -19,11 +19,11 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async.cli.exit_codes import FINE, UsageError
-from mrecordlog_async.cli.output import columns, open_log, printable, size
-from mrecordlog_async.cli.parser import START, CommandLine, Parser
-from mrecordlog_async.cli.services import Servers, open_fleet, refuse_several
-from mrecordlog_async.cli.target import add_log, connect, is_service, is_several, open_placed_target, run_async
+from mrecordlog_async.cli.output.text import columns, open_log, printable, size
+from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
+from mrecordlog_async.cli.shell.parser import START, CommandLine, Parser
+from mrecordlog_async.cli.shell.services import Servers, open_fleet, refuse_several
+from mrecordlog_async.cli.shell.target import add_log, connect, is_service, is_several, open_placed_target, run_async
 from mrecordlog_async.errors import ConsumerNotFoundError, QueueNotFoundError
 from mrecordlog_async.model import ConsumerSummary, Start
 from mrecordlog_async.patterns import is_pattern

@@ -10,10 +10,10 @@ from __future__ import annotations
 import argparse
 import json
 
-from mrecordlog_async.cli.exit_codes import FINE
-from mrecordlog_async.cli.parser import CommandLine, Parser
-from mrecordlog_async.cli.services import Servers, open_fleet
-from mrecordlog_async.cli.target import add_log, is_several, open_placed_target, run_async
+from mrecordlog_async.cli.shell.exit_codes import FINE
+from mrecordlog_async.cli.shell.parser import CommandLine, Parser
+from mrecordlog_async.cli.shell.services import Servers, open_fleet
+from mrecordlog_async.cli.shell.target import add_log, is_several, open_placed_target, run_async
 
 
 def add_parser(command_line: CommandLine) -> Parser:

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from mrecordlog_async.cli.demo.ledger import Ledger, Verdict, produce, start_producers
 from mrecordlog_async.cli.demo.service import ServiceProcess
-from mrecordlog_async.cli.exit_codes import FAILED, FINE, UsageError
-from mrecordlog_async.cli.parser import COUNT, PORT, SIZE, TIME, CommandLine, Parser
+from mrecordlog_async.cli.shell.exit_codes import FAILED, FINE, UsageError
+from mrecordlog_async.cli.shell.parser import COUNT, PORT, SIZE, TIME, CommandLine, Parser
 from mrecordlog_async.support.event_loop import loop_factory
 
 if TYPE_CHECKING:

@@ -35,10 +35,10 @@ from typing import TYPE_CHECKING
 
 from mrecordlog_async.cli.dumped_lines import EMPTY_LOG, as_utf_8
 from mrecordlog_async.cli.dumped_settings import settings_facts
-from mrecordlog_async.cli.exit_codes import FINE
-from mrecordlog_async.cli.output import open_log
-from mrecordlog_async.cli.parser import CommandLine, Parser
-from mrecordlog_async.cli.target import add_log, connect, is_service, run_async
+from mrecordlog_async.cli.output.text import open_log
+from mrecordlog_async.cli.shell.exit_codes import FINE
+from mrecordlog_async.cli.shell.parser import CommandLine, Parser
+from mrecordlog_async.cli.shell.target import add_log, connect, is_service, run_async
 from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.model import QueueSummary, Record

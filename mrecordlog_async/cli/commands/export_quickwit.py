@@ -14,11 +14,11 @@ import argparse
 import json
 from dataclasses import asdict
 
-from mrecordlog_async.cli.exit_codes import FINE
-from mrecordlog_async.cli.output import open_log, plural, printable
-from mrecordlog_async.cli.parser import CommandLine, Parser
-from mrecordlog_async.cli.settings_text import settings_text
-from mrecordlog_async.cli.target import directory_argument
+from mrecordlog_async.cli.output.settings_text import settings_text
+from mrecordlog_async.cli.output.text import open_log, plural, printable
+from mrecordlog_async.cli.shell.exit_codes import FINE
+from mrecordlog_async.cli.shell.parser import CommandLine, Parser
+from mrecordlog_async.cli.shell.target import directory_argument
 from mrecordlog_async.maintenance.new_directory import free_names, new_directory
 from mrecordlog_async.maintenance.rebuild import QueueCopy, Truncate, calls
 from mrecordlog_async.maintenance.stored_log import StoredLog

@@ -18,11 +18,11 @@ from dataclasses import asdict
 from itertools import accumulate
 from typing import Any
 
-from mrecordlog_async.cli.exit_codes import DAMAGE, FINE, UsageError
-from mrecordlog_async.cli.explain import refuse_log_directory
-from mrecordlog_async.cli.output import Progress, plural, size
-from mrecordlog_async.cli.parser import CommandLine, Parser, add_segment_bytes
-from mrecordlog_async.cli.target import directory_argument
+from mrecordlog_async.cli.output.text import Progress, plural, size
+from mrecordlog_async.cli.shell.exit_codes import DAMAGE, FINE, UsageError
+from mrecordlog_async.cli.shell.explain import refuse_log_directory
+from mrecordlog_async.cli.shell.parser import CommandLine, Parser, add_segment_bytes
+from mrecordlog_async.cli.shell.target import directory_argument
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.maintenance.new_directory import free_names
 from mrecordlog_async.maintenance.rebuild import QueueShape, new_log, write_queues

@@ -20,11 +20,11 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from string import ascii_letters
 
-from mrecordlog_async.cli.exit_codes import FINE
-from mrecordlog_async.cli.output import Progress, columns, plural, printable, size, wants_colour
-from mrecordlog_async.cli.parser import CommandLine, Parser
-from mrecordlog_async.cli.settings_text import consumers_text, settings_text
-from mrecordlog_async.cli.target import directory_argument
+from mrecordlog_async.cli.output.settings_text import consumers_text, settings_text
+from mrecordlog_async.cli.output.text import Progress, columns, plural, printable, size, wants_colour
+from mrecordlog_async.cli.shell.exit_codes import FINE
+from mrecordlog_async.cli.shell.parser import CommandLine, Parser
+from mrecordlog_async.cli.shell.target import directory_argument
 from mrecordlog_async.maintenance import LogUsage, Pin, SegmentUsage, usage
 
 HEADER = ("segment", "written", "batches", "records", "live", "live bytes", "dead bytes", "last commit", "note")

@@ -21,9 +21,9 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from mrecordlog_async.cli.exit_codes import FINE, UsageError
-from mrecordlog_async.cli.output import plural, size
-from mrecordlog_async.cli.parser import CommandLine, Parser
+from mrecordlog_async.cli.output.text import plural, size
+from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
+from mrecordlog_async.cli.shell.parser import CommandLine, Parser
 from mrecordlog_async.spark.arguments import pair_of, seconds_of, size_of
 
 if TYPE_CHECKING:

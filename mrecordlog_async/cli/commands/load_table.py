@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import argparse
 
-from mrecordlog_async.cli.parser import CommandLine, Parser
-from mrecordlog_async.cli.spark_job import run_job
-from mrecordlog_async.cli.target import add_signpost
+from mrecordlog_async.cli.shell.parser import CommandLine, Parser
+from mrecordlog_async.cli.shell.spark_job import run_job
+from mrecordlog_async.cli.shell.target import add_signpost
 from mrecordlog_async.spark.arguments import add_load_arguments
 
 

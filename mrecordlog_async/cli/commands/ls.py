@@ -19,12 +19,12 @@ from dataclasses import asdict
 from datetime import datetime
 from itertools import chain, repeat
 
-from mrecordlog_async.cli.exit_codes import FINE
-from mrecordlog_async.cli.output import columns, open_log, printable
-from mrecordlog_async.cli.parser import CommandLine, Parser
-from mrecordlog_async.cli.services import Servers, open_fleet
-from mrecordlog_async.cli.settings_text import settings_text
-from mrecordlog_async.cli.target import add_log, connect, is_service, is_several, run_async
+from mrecordlog_async.cli.output.settings_text import settings_text
+from mrecordlog_async.cli.output.text import columns, open_log, printable
+from mrecordlog_async.cli.shell.exit_codes import FINE
+from mrecordlog_async.cli.shell.parser import CommandLine, Parser
+from mrecordlog_async.cli.shell.services import Servers, open_fleet
+from mrecordlog_async.cli.shell.target import add_log, connect, is_service, is_several, run_async
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.model import QueueSummary
 

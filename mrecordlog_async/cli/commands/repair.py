@@ -27,10 +27,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from mrecordlog_async.cli.exit_codes import DAMAGE, FINE
-from mrecordlog_async.cli.output import Progress, plural, printable, ranges, size
-from mrecordlog_async.cli.parser import CommandLine, Parser, add_segment_bytes
-from mrecordlog_async.cli.target import directory_argument
+from mrecordlog_async.cli.output.text import Progress, plural, printable, ranges, size
+from mrecordlog_async.cli.shell.exit_codes import DAMAGE, FINE
+from mrecordlog_async.cli.shell.parser import CommandLine, Parser, add_segment_bytes
+from mrecordlog_async.cli.shell.target import directory_argument
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.maintenance import Damage, Salvage, SalvagedQueue, repair
 from mrecordlog_async.maintenance.repair import REPAIRED_SUFFIX

@@ -17,12 +17,12 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async.cli.exit_codes import FAILED, UsageError, exit_code_of, sentence_of
-from mrecordlog_async.cli.explain import command_of, explain, refuse_foreign_directory
-from mrecordlog_async.cli.logging_setup import configure
-from mrecordlog_async.cli.parser import CommandLine, Parser
-from mrecordlog_async.cli.settings import add_settings, gather
-from mrecordlog_async.cli.target import directory_argument
+from mrecordlog_async.cli.shell.exit_codes import FAILED, UsageError, exit_code_of, sentence_of
+from mrecordlog_async.cli.shell.explain import command_of, explain, refuse_foreign_directory
+from mrecordlog_async.cli.shell.logging_setup import configure
+from mrecordlog_async.cli.shell.parser import CommandLine, Parser
+from mrecordlog_async.cli.shell.settings import add_settings, gather
+from mrecordlog_async.cli.shell.target import directory_argument
 from mrecordlog_async.errors import CorruptionError, LogLockedError, RecordLogError
 from mrecordlog_async.options import Limits
 from mrecordlog_async.support.event_loop import loop_factory
@@ -31,7 +31,7 @@ from mrecordlog_async.tokens import read_private_tokens
 
 if TYPE_CHECKING:
     from mrecordlog_async.service.options import ServiceOptions
-    from mrecordlog_async.service.tls import Certificate
+    from mrecordlog_async.service.wire.tls import Certificate
 
 logger = logging.getLogger("mrecordlog_async.serve")
 
@@ -107,7 +107,7 @@ def log_end(error: Exception, directory: str) -> int:
 
 
 def _certificate(values: dict[str, Any]) -> Certificate | None:
-    from mrecordlog_async.service.tls import Certificate
+    from mrecordlog_async.service.wire.tls import Certificate
 
     if not values["tls_cert"]:
         if values["tls_key"]:
@@ -123,7 +123,7 @@ def _certificate(values: dict[str, Any]) -> Certificate | None:
 
 def _service_options(values: dict[str, Any]) -> ServiceOptions:
     from mrecordlog_async.service.options import ServiceOptions
-    from mrecordlog_async.service.security import LOOPBACK_HOSTS, is_loopback
+    from mrecordlog_async.service.wire.security import LOOPBACK_HOSTS, is_loopback
 
     allowed = frozenset(values["allow_host"] or ())
     on_loopback = values["uds"] is None and is_loopback(values["host"])

@@ -24,10 +24,10 @@ from __future__ import annotations
 import argparse
 import json
 
-from mrecordlog_async.cli.exit_codes import FINE
-from mrecordlog_async.cli.output import Progress, plural, size
-from mrecordlog_async.cli.parser import CommandLine, Parser
-from mrecordlog_async.cli.target import directory_argument
+from mrecordlog_async.cli.output.text import Progress, plural, size
+from mrecordlog_async.cli.shell.exit_codes import FINE
+from mrecordlog_async.cli.shell.parser import CommandLine, Parser
+from mrecordlog_async.cli.shell.target import directory_argument
 from mrecordlog_async.maintenance import snapshot
 
 

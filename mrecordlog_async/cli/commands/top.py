@@ -24,11 +24,13 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async.cli.exit_codes import FINE, NotReadyError, UsageError
-from mrecordlog_async.cli.keyboard import keys
-from mrecordlog_async.cli.parser import TIME, CommandLine, Parser
-from mrecordlog_async.cli.services import open_fleet
-from mrecordlog_async.cli.target import (
+from mrecordlog_async.cli.output.keyboard import keys
+from mrecordlog_async.cli.output.top_samples import ORDERS, Behind, History, Sample, Service
+from mrecordlog_async.cli.output.top_view import View, plain, render
+from mrecordlog_async.cli.shell.exit_codes import FINE, NotReadyError, UsageError
+from mrecordlog_async.cli.shell.parser import TIME, CommandLine, Parser
+from mrecordlog_async.cli.shell.services import open_fleet
+from mrecordlog_async.cli.shell.target import (
     RETRY_SECONDS,
     add_log,
     connect,
@@ -37,8 +39,6 @@ from mrecordlog_async.cli.target import (
     log_argument,
     run_async,
 )
-from mrecordlog_async.cli.top_samples import ORDERS, Behind, History, Sample, Service
-from mrecordlog_async.cli.top_view import View, plain, render
 from mrecordlog_async.dns_names import shown_url
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.maintenance.stored_log import StoredLog

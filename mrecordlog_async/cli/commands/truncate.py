@@ -10,11 +10,11 @@ from __future__ import annotations
 import argparse
 import json
 
-from mrecordlog_async.cli.exit_codes import FINE, UsageError
-from mrecordlog_async.cli.output import Progress, plural
-from mrecordlog_async.cli.parser import COUNT, CommandLine, Parser
-from mrecordlog_async.cli.services import refuse_several
-from mrecordlog_async.cli.target import add_log, connect, is_service, run_async
+from mrecordlog_async.cli.output.text import Progress, plural
+from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
+from mrecordlog_async.cli.shell.parser import COUNT, CommandLine, Parser
+from mrecordlog_async.cli.shell.services import refuse_several
+from mrecordlog_async.cli.shell.target import add_log, connect, is_service, run_async
 from mrecordlog_async.maintenance.placed_log import open_placed_log
 
 

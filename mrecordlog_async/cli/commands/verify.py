@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from mrecordlog_async.cli.commands.repair import describe
-from mrecordlog_async.cli.exit_codes import DAMAGE, FINE
-from mrecordlog_async.cli.output import Progress, plural, size, wants_colour
-from mrecordlog_async.cli.parser import CommandLine, Parser
-from mrecordlog_async.cli.target import directory_argument
+from mrecordlog_async.cli.output.text import Progress, plural, size, wants_colour
+from mrecordlog_async.cli.shell.exit_codes import DAMAGE, FINE
+from mrecordlog_async.cli.shell.parser import CommandLine, Parser
+from mrecordlog_async.cli.shell.target import directory_argument
 from mrecordlog_async.maintenance import Verification, verify
 from mrecordlog_async.model import RecoveryReport
 

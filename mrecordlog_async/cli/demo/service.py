@@ -12,8 +12,8 @@ import urllib.request
 from collections import deque
 from collections.abc import AsyncIterator
 
-from mrecordlog_async.cli.exit_codes import NotReadyError
-from mrecordlog_async.cli.settings import PREFIX
+from mrecordlog_async.cli.shell.exit_codes import NotReadyError
+from mrecordlog_async.cli.shell.settings import PREFIX
 
 _LISTENING = re.compile(r"listening on (http://\S+:(\d+))")
 READY_SECONDS = 60.0

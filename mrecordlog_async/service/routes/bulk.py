@@ -33,14 +33,14 @@ from mrecordlog_async.protocol.bulk_schemas import (
 )
 from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.problems import detail_of
-from mrecordlog_async.service.fetch import Fetcher, HeldRuns, pinned_bytes
-from mrecordlog_async.service.formats import send, take_runs
-from mrecordlog_async.service.parameters import check_query, time_of_text
-from mrecordlog_async.service.plan import Planner
-from mrecordlog_async.service.queue_checks import check_entries, status_of, summary_of
+from mrecordlog_async.service.reading.fetch import Fetcher, HeldRuns, pinned_bytes
+from mrecordlog_async.service.reading.parameters import check_query, time_of_text
+from mrecordlog_async.service.reading.plan import Planner
+from mrecordlog_async.service.reading.queue_checks import check_entries, status_of, summary_of
 from mrecordlog_async.service.routes.route import PIECE_BYTES, Route, decode_control, encode_list, send_json
 from mrecordlog_async.service.service import Service
-from mrecordlog_async.service.turns import Turns
+from mrecordlog_async.service.wire.formats import send, take_runs
+from mrecordlog_async.service.wire.turns import Turns
 
 Body = TypeVar("Body")
 One = TypeVar("One")

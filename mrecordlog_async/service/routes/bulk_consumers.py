@@ -33,7 +33,7 @@ from mrecordlog_async.protocol.consumer_schemas import (
     ConsumerStatus,
 )
 from mrecordlog_async.protocol.problems import detail_of
-from mrecordlog_async.service.queue_checks import check_entries, status_of, summary_of
+from mrecordlog_async.service.reading.queue_checks import check_entries, status_of, summary_of
 from mrecordlog_async.service.routes.bulk import bulk_request
 from mrecordlog_async.service.routes.consumers import checked_owner
 from mrecordlog_async.service.routes.route import Route, encode_list, send_json

@@ -31,14 +31,14 @@ from mrecordlog_async.protocol.consumer_schemas import (
 from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.problems import bad_request
 from mrecordlog_async.protocol.schemas import RecordResponse
-from mrecordlog_async.service.formats import send
-from mrecordlog_async.service.parameters import check_query, consumer_of, flag, number, queue_of
-from mrecordlog_async.service.queue_checks import check_assigned, check_id
+from mrecordlog_async.service.reading.parameters import check_query, consumer_of, flag, number, queue_of
+from mrecordlog_async.service.reading.queue_checks import check_assigned, check_id
 from mrecordlog_async.service.routes.queues import page_of_names
 from mrecordlog_async.service.routes.records import FORMATS, READ_BYTES, respond, wait_for_records
 from mrecordlog_async.service.routes.route import JSON, Route, encode_json, json_response, receive_small
 from mrecordlog_async.service.service import Service
-from mrecordlog_async.service.turns import sorted_in_turns
+from mrecordlog_async.service.wire.formats import send
+from mrecordlog_async.service.wire.turns import sorted_in_turns
 
 CONSUMERS_AT_ONCE = 250
 QUEUES_AT_ONCE = 250

@@ -13,8 +13,8 @@ from mrecordlog_async.protocol.consumer_schemas import (
     SealResponse,
 )
 from mrecordlog_async.protocol.problems import bad_request
-from mrecordlog_async.service.parameters import check_query, queue_of
-from mrecordlog_async.service.queue_checks import check_id
+from mrecordlog_async.service.reading.parameters import check_query, queue_of
+from mrecordlog_async.service.reading.queue_checks import check_id
 from mrecordlog_async.service.routes.route import Route, decode_control, json_response, receive_small
 from mrecordlog_async.service.service import Service
 

@@ -24,12 +24,12 @@ from mrecordlog_async.protocol.schemas import (
     TruncateRequest,
     TruncateResponse,
 )
-from mrecordlog_async.service.formats import send
-from mrecordlog_async.service.parameters import check_query, flag, number, queue_of
-from mrecordlog_async.service.queue_checks import check_assigned, check_id, summary_of
+from mrecordlog_async.service.reading.parameters import check_query, flag, number, queue_of
+from mrecordlog_async.service.reading.queue_checks import check_assigned, check_id, summary_of
 from mrecordlog_async.service.routes.queue_options import decode_options
 from mrecordlog_async.service.routes.route import JSON, Route, decode_control, encode_json, json_response
 from mrecordlog_async.service.service import Service
+from mrecordlog_async.service.wire.formats import send
 
 LIST_PARAMETERS = (
     ("prefix", "only queues whose names begin with this prefix"),

@@ -18,9 +18,8 @@ from mrecordlog_async.protocol import arrow, wire
 from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.problems import bad_request
 from mrecordlog_async.protocol.schemas import AppendRequest, AppendResponse, PositionResponse, RecordResponse
-from mrecordlog_async.service.fetch import HeldRuns, pinned_bytes
-from mrecordlog_async.service.formats import TEXT, SmallResponse, format_of, send, take_runs
-from mrecordlog_async.service.parameters import (
+from mrecordlog_async.service.reading.fetch import HeldRuns, pinned_bytes
+from mrecordlog_async.service.reading.parameters import (
     POSITION_LIMIT,
     SINCE_PARAMETER,
     as_text,
@@ -31,10 +30,11 @@ from mrecordlog_async.service.parameters import (
     queue_of,
     start_of,
 )
-from mrecordlog_async.service.queue_checks import check_start
-from mrecordlog_async.service.receive import NDJSON, OCTET_STREAM
+from mrecordlog_async.service.reading.queue_checks import check_start
 from mrecordlog_async.service.routes.route import JSON, PIECE_BYTES, Route, json_response
 from mrecordlog_async.service.service import Service, WakeReason
+from mrecordlog_async.service.wire.formats import TEXT, SmallResponse, format_of, send, take_runs
+from mrecordlog_async.service.wire.receive import NDJSON, OCTET_STREAM
 
 READ_PARAMETERS = (
     ("start", "first position to read (default: the first retained one)"),

@@ -13,10 +13,10 @@ from aiohttp import web
 from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.problems import bad_request, too_large
-from mrecordlog_async.service.formats import SMALL_BYTES, send
-from mrecordlog_async.service.send import PIECE_CHARGE_BYTES
 from mrecordlog_async.service.service import Service
-from mrecordlog_async.service.turns import Turns, in_thread
+from mrecordlog_async.service.wire.formats import SMALL_BYTES, send
+from mrecordlog_async.service.wire.send import PIECE_CHARGE_BYTES
+from mrecordlog_async.service.wire.turns import Turns, in_thread
 
 T = TypeVar("T")
 

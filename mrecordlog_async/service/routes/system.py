@@ -7,14 +7,14 @@ from aiohttp import web
 from mrecordlog_async.model import LogState
 from mrecordlog_async.protocol.log_schemas import LogResponse, OpeningResponse
 from mrecordlog_async.protocol.schemas import HealthResponse, ReadyResponse, StatsResponse
-from mrecordlog_async.service import prometheus
-from mrecordlog_async.service.formats import SMALL_BYTES, send
-from mrecordlog_async.service.parameters import check_query
+from mrecordlog_async.service.reading.parameters import check_query
 from mrecordlog_async.service.routes.queues import at_of, hex_of
 from mrecordlog_async.service.routes.route import Route, json_response
-from mrecordlog_async.service.send import PIECE_CHARGE_BYTES
 from mrecordlog_async.service.service import Service
-from mrecordlog_async.service.stats import cause_of_failure, stats_of
+from mrecordlog_async.service.watching import prometheus
+from mrecordlog_async.service.watching.stats import cause_of_failure, stats_of
+from mrecordlog_async.service.wire.formats import SMALL_BYTES, send
+from mrecordlog_async.service.wire.send import PIECE_CHARGE_BYTES
 
 
 async def health(service: Service, request: web.Request) -> web.StreamResponse:

@@ -26,12 +26,12 @@ from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.problems import bad_request
 from mrecordlog_async.protocol.schemas import RecordResponse, StatsResponse, TextRecordResponse
-from mrecordlog_async.service.formats import PIECE_BYTES, PIECE_RECORDS, begin, cut_up, record_lines
-from mrecordlog_async.service.parameters import SINCE_PARAMETER, as_text, check_query, queue_of, start_of
-from mrecordlog_async.service.queue_checks import check_assigned
+from mrecordlog_async.service.reading.parameters import SINCE_PARAMETER, as_text, check_query, queue_of, start_of
+from mrecordlog_async.service.reading.queue_checks import check_assigned
 from mrecordlog_async.service.routes.route import Route, encode_json
 from mrecordlog_async.service.service import Service, WakeReason
-from mrecordlog_async.service.stats import stats_of
+from mrecordlog_async.service.watching.stats import stats_of
+from mrecordlog_async.service.wire.formats import PIECE_BYTES, PIECE_RECORDS, begin, cut_up, record_lines
 
 EVENTS = "text/event-stream"
 STATS_SECONDS = 1.0

@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import quote
 
-from mrecordlog_async.cli.parser import suggest
-from mrecordlog_async.cli.target import connect, is_service
+from mrecordlog_async.cli.shell.parser import suggest
+from mrecordlog_async.cli.shell.target import connect, is_service
 from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.model import RecoveryProgress
 

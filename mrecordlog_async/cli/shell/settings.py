@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mrecordlog_async.cli.exit_codes import UsageError
-from mrecordlog_async.cli.parser import Parser, choice, port, suggest, whole
+from mrecordlog_async.cli.shell.exit_codes import UsageError
+from mrecordlog_async.cli.shell.parser import Parser, choice, port, suggest, whole
 from mrecordlog_async.options import PersistPolicy
 from mrecordlog_async.quantities import parse_seconds, parse_size
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mrecordlog_async.cli.output import plural, printable, size
+from mrecordlog_async.cli.output.text import plural, printable, size
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
 
 

@@ -30,11 +30,12 @@ from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.metrics import Counters, Histogram, SegmentPin
 from mrecordlog_async.model import LastEnd, LogState
 from mrecordlog_async.protocol.metric_text import PREFIX, metric_head, metric_line
-from mrecordlog_async.service.consumer_metrics import render_consumers
-from mrecordlog_async.service.queue_checks import summary_of
-from mrecordlog_async.service.service import VERSION, ConnectionCounts, Service
-from mrecordlog_async.service.stats import find_pin
-from mrecordlog_async.service.turns import Turns
+from mrecordlog_async.service.reading.queue_checks import summary_of
+from mrecordlog_async.service.service import VERSION, Service
+from mrecordlog_async.service.watching.consumer_metrics import render_consumers
+from mrecordlog_async.service.watching.stats import find_pin
+from mrecordlog_async.service.wire.connections import ConnectionCounts
+from mrecordlog_async.service.wire.turns import Turns
 from mrecordlog_async.storage.segment import segment_name
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4

@@ -18,8 +18,8 @@ from aiohttp import StreamReader, web
 
 from mrecordlog_async.options import KIB, MIB
 from mrecordlog_async.protocol.problems import ProblemError, bad_request, too_large
-from mrecordlog_async.service.budgets import Budget, Charge
 from mrecordlog_async.service.options import ServiceOptions
+from mrecordlog_async.service.wire.budgets import Budget, Charge
 
 OCTET_STREAM = "application/octet-stream"
 NDJSON = "application/x-ndjson"

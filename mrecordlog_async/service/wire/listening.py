@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 
-from mrecordlog_async.service.connections import Connection, Connections
+from mrecordlog_async.service.wire.connections import Connection, Connections
 
 logger = logging.getLogger("mrecordlog_async.serve")
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from mrecordlog_async.cli.output import columns, printable, size
-from mrecordlog_async.cli.top_samples import ORDERS, Behind, History, Line, Service
+from mrecordlog_async.cli.output.text import columns, printable, size
+from mrecordlog_async.cli.output.top_samples import ORDERS, Behind, History, Line, Service
 from mrecordlog_async.metrics import SECONDS_BOUNDS
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import textwrap
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TypeVar
 
-from mrecordlog_async.cli.exit_codes import USAGE
+from mrecordlog_async.cli.shell.exit_codes import USAGE
 from mrecordlog_async.dns_names import shown_url
 from mrecordlog_async.log import check_segment_bytes
 from mrecordlog_async.memory.times import tick_of_time

@@ -18,10 +18,10 @@ from mrecordlog_async.memory.reads import QueueReader
 from mrecordlog_async.model import QueueSummary, Run
 from mrecordlog_async.protocol.bulk_schemas import Piece, PlanRequest, PlanStart, QueuePlan, QueueStatus
 from mrecordlog_async.protocol.problems import bad_request, too_large
-from mrecordlog_async.service.cutting import Cutter, head_of
 from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.service.queue_checks import check_entries, misses, status_of, summary_of
-from mrecordlog_async.service.turns import Turns
+from mrecordlog_async.service.reading.cutting import Cutter, head_of
+from mrecordlog_async.service.reading.queue_checks import check_entries, misses, status_of, summary_of
+from mrecordlog_async.service.wire.turns import Turns
 
 RUNS_AT_ONCE = 250
 """Runs of a queue visited in one turn; one with gaps in its positions holds up to a thousand records."""

@@ -20,7 +20,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 
 from aiohttp import web
@@ -28,9 +28,8 @@ from aiohttp.streams import EMPTY_PAYLOAD
 from aiohttp.web_protocol import RequestHandler
 
 from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, bad_request, too_many
-from mrecordlog_async.service.formats import seal
 from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.service.service import ConnectionCounts
+from mrecordlog_async.service.wire.formats import seal
 
 logger = logging.getLogger("mrecordlog_async.service")
 
@@ -39,6 +38,24 @@ CROWDED = 0.75
 """Share of all connections above which idle ones are cut sooner."""
 HURRY = 10
 """How many times sooner."""
+
+
+@dataclass(slots=True)
+class ConnectionCounts:
+    """Counts of connections. refused: above the limit. cut: idle or in a handshake too long, or holding too much.
+
+    unread_bytes: received and not yet processed, or sent and not read. charged: the connections whose responses
+    are charged elsewhere. known: the service accepts its connections itself; those of an application are not counted.
+    handshakes: TLS handshakes that began.
+    """
+
+    known: bool = False
+    open: int = 0
+    unread_bytes: int = 0
+    charged: Container[object] = ()
+    refused: int = 0
+    cut: int = 0
+    handshakes: int = 0
 
 
 class Connection(RequestHandler):

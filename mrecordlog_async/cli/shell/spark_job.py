@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from mrecordlog_async.cli.exit_codes import NotReadyError, UsageError
+from mrecordlog_async.cli.shell.exit_codes import NotReadyError, UsageError
 
 
 def run_job(job: Callable[[argparse.Namespace], int], arguments: argparse.Namespace) -> int:

@@ -21,9 +21,9 @@ from typing import Any
 
 from aiohttp import web
 
-from mrecordlog_async.service.budgets import Budget
 from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.service.turns import Turns
+from mrecordlog_async.service.wire.budgets import Budget
+from mrecordlog_async.service.wire.turns import Turns
 
 WRITE_BYTES = 512 * 1024
 """Bytes handed to the connection at once: enough to be cheap, few enough to notice a slow reader."""

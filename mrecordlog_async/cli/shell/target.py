@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async.cli.exit_codes import NotReadyError, UsageError
-from mrecordlog_async.cli.output import Progress
+from mrecordlog_async.cli.output.text import Progress
+from mrecordlog_async.cli.shell.exit_codes import NotReadyError, UsageError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.maintenance.placed_log import open_placed_log
 from mrecordlog_async.tokens import read_token
@@ -44,7 +44,7 @@ class _NameLogFirst(argparse.Action):
         values: str | Sequence[Any] | None,
         option_string: str | None = None,
     ) -> None:
-        from mrecordlog_async.cli.parser import Parser
+        from mrecordlog_async.cli.shell.parser import Parser
 
         assert isinstance(parser, Parser)
         place = re.compile(r" \[?(?:LOG|DIR|URL)\]?(?= )")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
-from mrecordlog_async.cli.exit_codes import UsageError, sentence_of
+from mrecordlog_async.cli.shell.exit_codes import UsageError, sentence_of
 from mrecordlog_async.errors import CorruptionError, LogLockedError, QueueNotFoundError
 from mrecordlog_async.format.header import FormatVersionError, HeaderError
 from mrecordlog_async.quickwit.recognize import is_crate_directory

@@ -18,8 +18,14 @@ from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.bulk_schemas import FetchRange
 from mrecordlog_async.protocol.problems import bad_request, too_large
 from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.service.queue_checks import check_assigned, check_entries, check_id, check_start, summary_of
-from mrecordlog_async.service.turns import Turns
+from mrecordlog_async.service.reading.queue_checks import (
+    check_assigned,
+    check_entries,
+    check_id,
+    check_start,
+    summary_of,
+)
+from mrecordlog_async.service.wire.turns import Turns
 
 RUNS_AT_ONCE = 250
 """Runs of a queue visited in one turn; one with gaps in its positions holds up to a thousand records."""

@@ -32,9 +32,9 @@ from mrecordlog_async.protocol import arrow, wire
 from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.problems import ProblemError
 from mrecordlog_async.protocol.schemas import RecordResponse, TextRecordResponse
-from mrecordlog_async.service.receive import JSON, NDJSON, OCTET_STREAM
-from mrecordlog_async.service.send import PIECE_CHARGE_BYTES, Outgoing
-from mrecordlog_async.service.turns import Turns
+from mrecordlog_async.service.wire.receive import JSON, NDJSON, OCTET_STREAM
+from mrecordlog_async.service.wire.send import PIECE_CHARGE_BYTES, Outgoing
+from mrecordlog_async.service.wire.turns import Turns
 
 TEXT = "text/plain"
 PIECE_BYTES = 192 * 1024

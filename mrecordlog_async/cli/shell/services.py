@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from mrecordlog_async.cli.exit_codes import FAILED, FINE, NOT_READY, NotReadyError, UsageError
-from mrecordlog_async.cli.explain import explain
-from mrecordlog_async.cli.target import (
+from mrecordlog_async.cli.shell.exit_codes import FAILED, FINE, NOT_READY, NotReadyError, UsageError
+from mrecordlog_async.cli.shell.explain import explain
+from mrecordlog_async.cli.shell.target import (
     RETRY_SECONDS,
     is_several,
     names_in,

@@ -24,9 +24,9 @@ import msgspec
 from mrecordlog_async.protocol import arrow, wire, wire_decoder
 from mrecordlog_async.protocol.problems import bad_request, too_large
 from mrecordlog_async.protocol.schemas import AppendRequest
-from mrecordlog_async.service.budgets import Charge
-from mrecordlog_async.service.receive import JSON, NDJSON
-from mrecordlog_async.service.turns import Turns, in_thread
+from mrecordlog_async.service.wire.budgets import Charge
+from mrecordlog_async.service.wire.receive import JSON, NDJSON
+from mrecordlog_async.service.wire.turns import Turns, in_thread
 
 RECORD_BYTES = 64
 """Memory that a record needs besides its payload while it waits to be stored."""

@@ -16,9 +16,9 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from mrecordlog_async.cli.lookups import consumers_of, queues_of
-from mrecordlog_async.cli.parser import CommandLine, Parser
-from mrecordlog_async.cli.target import EXAMPLE_URL, TOKEN_FILE, named_file, names_in
+from mrecordlog_async.cli.shell.lookups import consumers_of, queues_of
+from mrecordlog_async.cli.shell.parser import CommandLine, Parser
+from mrecordlog_async.cli.shell.target import EXAMPLE_URL, TOKEN_FILE, named_file, names_in
 from mrecordlog_async.names import has_control_characters
 
 LINE = "_MRECORDLOG_COMPLETE"

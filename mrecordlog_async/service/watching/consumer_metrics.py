@@ -8,7 +8,7 @@ from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import ConsumerSummary
 from mrecordlog_async.protocol.metric_text import metric_head, metric_line
 from mrecordlog_async.service.service import Service
-from mrecordlog_async.service.turns import Turns, sorted_in_turns
+from mrecordlog_async.service.wire.turns import Turns, sorted_in_turns
 
 PER_CONSUMER = {
     "consumer_waiting_records": ("records", "Records that a consumer has not acknowledged"),
