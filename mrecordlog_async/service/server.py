@@ -41,7 +41,7 @@ logger = logging.getLogger("mrecordlog_async.serve")
 READ_BUFFER_BYTES = 64 * 1024
 """Bytes of a body that a connection reads ahead; it may hold about twice as many."""
 LOG_FAILED = 6
-"""The exit code of a service whose log failed: starting it again recovers. Like those in `cli/exit_codes`."""
+"""The exit code of a service whose log failed: starting it again recovers. Like those in `cli/shell/exit_codes`."""
 LINGER_SECONDS = 2.0
 """How long the rest of a refused body is read and discarded, so that the client sees the response and not a reset."""
 
