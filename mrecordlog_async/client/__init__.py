@@ -25,9 +25,9 @@ try:
     from mrecordlog_async.client.fleet.reader import FleetBatch
     from mrecordlog_async.client.fleet.server import ServerSummary
     from mrecordlog_async.client.producer import Producer
-    from mrecordlog_async.client.responses import ServiceError
     from mrecordlog_async.client.retry import OutcomeUnknownError, ServiceUnreachableError
     from mrecordlog_async.client.tail import Tail
+    from mrecordlog_async.protocol.responses import ServiceError
 except ModuleNotFoundError as error:
     raise naming(error, "client") from None
 

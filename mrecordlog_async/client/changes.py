@@ -10,13 +10,13 @@ import msgspec
 
 from mrecordlog_async.batches import check_position
 from mrecordlog_async.client.consumers import JSON, encoded_options
-from mrecordlog_async.client.responses import ServiceError, decoded
 from mrecordlog_async.client.retry import OutcomeUnknownError, Repeat
 from mrecordlog_async.client.transport import Payload, Transport, copied, path_of
 from mrecordlog_async.errors import PositionInPastError, QueueNotFoundError
 from mrecordlog_async.model import Run
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.protocol import wire
+from mrecordlog_async.protocol.responses import ServiceError, decoded
 from mrecordlog_async.protocol.schemas import AppendResponse, TruncateRequest, TruncateResponse
 from mrecordlog_async.support.coroutine_mark import coroutine_function
 

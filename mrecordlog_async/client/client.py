@@ -20,11 +20,11 @@ from types import TracebackType
 from mrecordlog_async.client.changes import Changes
 from mrecordlog_async.client.consumers import Consumers
 from mrecordlog_async.client.producer import Producer
-from mrecordlog_async.client.responses import decoded
 from mrecordlog_async.client.retry import ServiceUnreachableError
 from mrecordlog_async.client.transport import Transport
 from mrecordlog_async.dns_names import shown_url
 from mrecordlog_async.protocol.log_schemas import LogResponse
+from mrecordlog_async.protocol.responses import decoded
 from mrecordlog_async.protocol.schemas import StatsResponse
 
 

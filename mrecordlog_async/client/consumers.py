@@ -12,7 +12,6 @@ import msgspec
 from mrecordlog_async.batches import check_position, check_start, owner_uuid
 from mrecordlog_async.client.consumer import Consumer, ConsumerCalls
 from mrecordlog_async.client.reads import Reads, page_of
-from mrecordlog_async.client.responses import ServiceError, decoded
 from mrecordlog_async.client.retry import Repeat
 from mrecordlog_async.client.tail import Page
 from mrecordlog_async.client.transport import path_of
@@ -42,6 +41,7 @@ from mrecordlog_async.protocol.consumer_schemas import (
     SealResponse,
     SeekRequest,
 )
+from mrecordlog_async.protocol.responses import ServiceError, decoded
 
 JSON = "application/json"
 

@@ -27,7 +27,6 @@ from collections.abc import Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
-from mrecordlog_async.client.responses import ServiceError
 from mrecordlog_async.client.retry import ServiceUnreachableError
 from mrecordlog_async.client.transport import Payload, copied
 from mrecordlog_async.errors import (
@@ -39,6 +38,7 @@ from mrecordlog_async.errors import (
     RecordLogError,
     RecordTooLargeError,
 )
+from mrecordlog_async.protocol.responses import ServiceError
 from mrecordlog_async.support.coroutine_mark import coroutine_function
 
 BATCH_BYTES = 4 * 1024 * 1024

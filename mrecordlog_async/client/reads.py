@@ -9,12 +9,12 @@ from datetime import UTC, datetime
 from typing import Literal
 
 from mrecordlog_async.batches import check_limit, check_start
-from mrecordlog_async.client.responses import Reply, ServiceError, decoded
 from mrecordlog_async.client.tail import PAGE_BYTES, PAUSE_SECONDS, WAIT_SECONDS, Page, Tail, check_reached
 from mrecordlog_async.client.transport import Transport, path_of
 from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.model import POSITION_MAX, QueueSummary, Record, Run, Start, Times
 from mrecordlog_async.protocol import wire, wire_decoder
+from mrecordlog_async.protocol.responses import Reply, ServiceError, decoded
 from mrecordlog_async.protocol.schemas import PositionResponse, QueueResponse, QueuesResponse
 
 

@@ -23,8 +23,8 @@ from enum import Enum, auto
 import aiohttp
 
 from mrecordlog_async.client.outage import LONG_SECONDS
-from mrecordlog_async.client.responses import Reply, error_of, written_by_service
 from mrecordlog_async.errors import LogFailedError, RecordLogError
+from mrecordlog_async.protocol.responses import Reply, error_of, written_by_service
 
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 2.0

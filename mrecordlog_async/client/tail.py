@@ -14,9 +14,9 @@ from math import ceil
 from typing import NamedTuple
 
 from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, Batches, BatchLimits
-from mrecordlog_async.client.responses import ServiceError
 from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.model import Batch, QueueSummary, Record, Run, Times
+from mrecordlog_async.protocol.responses import ServiceError
 
 WAIT_SECONDS = 30
 """How long one request of a tail waits for records before it is repeated."""

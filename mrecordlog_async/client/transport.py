@@ -23,12 +23,12 @@ from aiohttp.abc import ResolveResult
 from yarl import URL
 
 from mrecordlog_async.client.outage import Outage
-from mrecordlog_async.client.responses import Reply
 from mrecordlog_async.client.retry import Attempts, Repeat, met_silence
 from mrecordlog_async.dns_names import shown_url
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.names import check_name
 from mrecordlog_async.protocol.log_schemas import LOG_ID
+from mrecordlog_async.protocol.responses import Reply
 
 Payload = bytes | bytearray | memoryview
 

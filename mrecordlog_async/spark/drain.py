@@ -23,7 +23,6 @@ from mrecordlog_async.spark import refusal
 from mrecordlog_async.spark.batches import COMMITS, Batches, newest
 from mrecordlog_async.spark.checkpoint import Offset
 from mrecordlog_async.spark.columns import parsed_schema, with_columns, with_day
-from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.drain_metrics import metrics_served
 from mrecordlog_async.spark.drain_progress import Progress, Summary
 from mrecordlog_async.spark.drain_query import ending, follow, source_rows, started
@@ -51,6 +50,7 @@ from mrecordlog_async.spark.lake import Lake
 from mrecordlog_async.spark.local_lake import LocalLake
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.preflight import DrainJob, LakeFiles, refuse_unsafe
+from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.session import job_session
 from mrecordlog_async.spark.shared_storage import marked
 

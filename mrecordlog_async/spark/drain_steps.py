@@ -10,7 +10,6 @@ from dataclasses import replace
 from mrecordlog_async.spark import history, refusal
 from mrecordlog_async.spark.batches import OFFSETS, Batches, newest
 from mrecordlog_async.spark.checkpoint import Checkpoint, Offset
-from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.drain_progress import Progress
 from mrecordlog_async.spark.fleet import Fleet, ReopenedError
 from mrecordlog_async.spark.identity import RefusedError
@@ -18,6 +17,7 @@ from mrecordlog_async.spark.job_command import JobFailedError, Report, cause_of
 from mrecordlog_async.spark.lake import Lake
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.preflight import DrainJob
+from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 
 
 def impatient(options: Options) -> Options:

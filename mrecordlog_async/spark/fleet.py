@@ -16,8 +16,6 @@ from typing import TypeVar
 
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark.checkpoint import At, Checkpoint, named
-from mrecordlog_async.spark.client import ServiceClient
-from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.history import (
     FORGET_DIGITS,
     Opening,
@@ -36,8 +34,10 @@ from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.outages import Failure, Outages
 from mrecordlog_async.spark.probe import Probe
 from mrecordlog_async.spark.proof import Listed
-from mrecordlog_async.spark.responses import ServiceListing
 from mrecordlog_async.spark.servers import Servers
+from mrecordlog_async.spark.services.client import ServiceClient
+from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.services.responses import ServiceListing
 
 logger = logging.getLogger("mrecordlog_async.spark")
 

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async import tokens as token_file
 from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.spark.connection import ServerDownError
 from mrecordlog_async.spark.drain_progress import Line
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.option_values import TOKEN_OF, OptionError, parse_servers
+from mrecordlog_async.spark.services.connection import ServerDownError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from mrecordlog_async.spark.responses import Truncated
+from mrecordlog_async.spark.services.responses import Truncated
 
 logger = logging.getLogger("mrecordlog_async.spark")
 

@@ -10,12 +10,12 @@ from typing import NamedTuple
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.spark.batches import COMMITS, Batches, newest
 from mrecordlog_async.spark.checkpoint import Checkpoint
-from mrecordlog_async.spark.client import PlanStart
-from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.history import key_of, placed
 from mrecordlog_async.spark.offsets import Listing, backlog
 from mrecordlog_async.spark.proof import Listed
+from mrecordlog_async.spark.services.client import PlanStart
+from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 
 _clock: Callable[[], datetime] = lambda: datetime.now(UTC)  # noqa: E731  # replaced by tests
 

@@ -16,10 +16,10 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from mrecordlog_async.model import QueueSummary
-from mrecordlog_async.spark.client import PlanStart
 from mrecordlog_async.spark.partitions import Range
 from mrecordlog_async.spark.proof import Listed
-from mrecordlog_async.spark.responses import QueuePlan
+from mrecordlog_async.spark.services.client import PlanStart
+from mrecordlog_async.spark.services.responses import QueuePlan
 
 PIECE_RECORDS = 8_192
 PIECE_BYTES = 8 << 20

@@ -19,9 +19,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from mrecordlog_async.dns_names import Lookup, parse_lookup
-from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.option_values import Server
-from mrecordlog_async.spark.responses import LogHistory
+from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.services.responses import LogHistory
 
 logger = logging.getLogger("mrecordlog_async.spark")
 

@@ -11,10 +11,10 @@ from datetime import UTC, datetime, timedelta
 
 from mrecordlog_async.memory.times import FUTURE_SECONDS_MAX
 from mrecordlog_async.model import QueueSummary
-from mrecordlog_async.spark.connection import ServerDownError
 from mrecordlog_async.spark.fleet import Fleet, same_opening
 from mrecordlog_async.spark.option_values import Bound, OptionError, Positions
 from mrecordlog_async.spark.proof import Listed
+from mrecordlog_async.spark.services.connection import ServerDownError
 
 
 def starting_positions(

@@ -20,9 +20,9 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.probe import Probe
+from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 
 logger = logging.getLogger("mrecordlog_async.spark")
 

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from mrecordlog_async.spark.checkpoint import Checkpoint, Offset
-from mrecordlog_async.spark.client import PlanStart, chunks
-from mrecordlog_async.spark.connection import QUEUES_AT_ONCE, ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.fleet import NO_ORIGINS, Fleet, same_opening
 from mrecordlog_async.spark.listed_plans import PIECE_BYTES, PIECE_RECORDS, Limits, ReadBefore
 from mrecordlog_async.spark.offsets import Listing, backlog, shares
 from mrecordlog_async.spark.partitions import Partition, Range, pack, partition_size
 from mrecordlog_async.spark.proof import Listed, gone
-from mrecordlog_async.spark.responses import QueuePlan
+from mrecordlog_async.spark.services.client import PlanStart, chunks
+from mrecordlog_async.spark.services.connection import QUEUES_AT_ONCE, ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.services.responses import QueuePlan
 
 
 def ends_of_gone(fleet: Fleet, known: Checkpoint, surveys: dict[str, Listed]) -> dict[str, dict[str, int | None]]:

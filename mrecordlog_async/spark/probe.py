@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from mrecordlog_async.spark.client import ServiceClient
-from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.services.client import ServiceClient
+from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 
 
 class Probe:

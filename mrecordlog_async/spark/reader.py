@@ -13,7 +13,6 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.spark.blocks import record_batches
-from mrecordlog_async.spark.connection import ServiceRefusedError
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.moments import ending_positions, starting_positions
 from mrecordlog_async.spark.offsets import refuse_unknown_queues, resolve_position
@@ -22,6 +21,7 @@ from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.partitions import Partition
 from mrecordlog_async.spark.planning import partitions
 from mrecordlog_async.spark.proof import Listed
+from mrecordlog_async.spark.services.connection import ServiceRefusedError
 from mrecordlog_async.support.gc_tuning import rare_collections
 
 MAKE_AGAIN = "make the DataFrame or the view again: it keeps the records of its first query"

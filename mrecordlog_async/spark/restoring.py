@@ -15,11 +15,11 @@ import pyarrow as pa
 
 from mrecordlog_async.model import Run
 from mrecordlog_async.spark.blocks import RowRun, row_runs
-from mrecordlog_async.spark.client import PlanStart, ServiceClient
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.listed_plans import PIECE_BYTES, PIECE_RECORDS
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.partitions import Partition
+from mrecordlog_async.spark.services.client import PlanStart, ServiceClient
 from mrecordlog_async.spark.writer import Appender
 
 REFUSED_SCHEMA = "queue string, position bigint, present bigint, stored bigint, again bigint"

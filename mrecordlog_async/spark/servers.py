@@ -5,11 +5,11 @@ Those that the options name are known from the start; those behind DNS names are
 
 from __future__ import annotations
 
-from mrecordlog_async.spark.client import ServiceClient
 from mrecordlog_async.spark.lookups import Discovery, Found
 from mrecordlog_async.spark.option_values import Server
 from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.responses import LogHistory
+from mrecordlog_async.spark.services.client import ServiceClient
+from mrecordlog_async.spark.services.responses import LogHistory
 
 SKIPPED_TIMEOUT_SECONDS = 10.0
 """How long one response may take if servers that do not respond are skipped: so long the others wait for it, once.

@@ -42,7 +42,6 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from mrecordlog_async.spark.checkpoint import Checkpoint, Offset
-from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError, retries
 from mrecordlog_async.spark.consumer.committed import LISTED_MAX, Committed
 from mrecordlog_async.spark.fleet import Fleet, ReopenedError
 from mrecordlog_async.spark.held_logs import HeldLogs
@@ -67,7 +66,8 @@ from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.planning import advance, ends_of_gone, partitions
 from mrecordlog_async.spark.proof import Listed
 from mrecordlog_async.spark.reader import PlannedPartition, read_partition
-from mrecordlog_async.spark.responses import QueuePlan
+from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError, retries
+from mrecordlog_async.spark.services.responses import QueuePlan
 from mrecordlog_async.spark.shared_storage import check_marker
 
 logger = logging.getLogger("mrecordlog_async.spark")

@@ -23,11 +23,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import Run
 from mrecordlog_async.spark.blocks import MalformedRowsError, RowRun, row_runs
-from mrecordlog_async.spark.client import ServiceClient
-from mrecordlog_async.spark.connection import ServiceRefusedError
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.option_values import OptionError
 from mrecordlog_async.spark.options import Options
+from mrecordlog_async.spark.services.client import ServiceClient
+from mrecordlog_async.spark.services.connection import ServiceRefusedError
 
 logger = logging.getLogger("mrecordlog_async.spark")
 

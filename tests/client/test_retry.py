@@ -10,8 +10,8 @@ import pytest
 
 from mrecordlog_async import LogFailedError, LogFullError, PositionInPastError
 from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient, ServiceError, ServiceUnreachableError
-from mrecordlog_async.client.responses import Reply
 from mrecordlog_async.client.retry import Attempts, Repeat, retry_after
+from mrecordlog_async.protocol.responses import Reply
 from tests.client.scripted import DROP, REPEATED, Scripted, Step, problem, scripted
 
 IN_PAST = problem(409, "position_in_past", queue="q", position=0, next_position=1)

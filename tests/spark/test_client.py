@@ -7,11 +7,11 @@ from itertools import count
 
 import pytest
 
-from mrecordlog_async.spark.client import PlanStart
-from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
-from mrecordlog_async.spark.fetch import requests_for
 from mrecordlog_async.spark.partitions import Partition, Range
-from mrecordlog_async.spark.responses import ListingPage
+from mrecordlog_async.spark.services.client import PlanStart
+from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.services.fetch import requests_for
+from mrecordlog_async.spark.services.responses import ListingPage
 from tests.spark.canned import client_of
 from tests.spark.services import ThreadedService, ask, numbered
 
@@ -32,7 +32,7 @@ def test_listing_and_plan(service: ThreadedService) -> None:
 
 def test_a_long_listing_comes_in_pages(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
     """The pages are joined if the log was not reopened in between; an unchanged listing costs one request."""
-    monkeypatch.setattr("mrecordlog_async.spark.client.PAGE_QUEUES", 3)
+    monkeypatch.setattr("mrecordlog_async.spark.services.client.PAGE_QUEUES", 3)
     names = [f"a/b ü {index}" for index in range(10)]
     for name in names:
         service.append(name, [b"x"])
@@ -124,7 +124,7 @@ def test_changes_are_requested_only_of_a_list_on_one_page(
     service.append("b", [b"x"])
     with client_of(service.url) as client:
         with monkeypatch.context() as patch:
-            patch.setattr("mrecordlog_async.spark.client.PAGE_QUEUES", 1)
+            patch.setattr("mrecordlog_async.spark.services.client.PAGE_QUEUES", 1)
             page = client._page
 
             def change(after: str | None, etag: str = "", since: str = "") -> ListingPage | None:
@@ -141,7 +141,7 @@ def test_changes_are_requested_only_of_a_list_on_one_page(
 
 def test_a_list_from_several_logs_in_turn_ends(service: ThreadedService, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind a load balancer each page may come from another log: the client gives up, and says why."""
-    monkeypatch.setattr("mrecordlog_async.spark.client.PAGE_QUEUES", 1)
+    monkeypatch.setattr("mrecordlog_async.spark.services.client.PAGE_QUEUES", 1)
     service.append("a", [b"x"])
     service.append("b", [b"x"])
     with client_of(service.url) as client:

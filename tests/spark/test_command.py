@@ -28,7 +28,6 @@ from pyspark.errors import PySparkException
 from mrecordlog_async.cli.main import build_parser, main
 from mrecordlog_async.spark import __main__ as script
 from mrecordlog_async.spark import drain, load
-from mrecordlog_async.spark.connection import ServerDownError
 from mrecordlog_async.spark.drain_progress import Progress, Summary
 from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.job_command import (
@@ -41,6 +40,7 @@ from mrecordlog_async.spark.job_command import (
     reporter,
     warnings_reported,
 )
+from mrecordlog_async.spark.services.connection import ServerDownError
 from tests.spark.services import ThreadedService, numbered
 
 
@@ -119,7 +119,7 @@ def _address(text: str) -> str:
         ),
         (
             PySparkException(
-                "x\n  mrecordlog_async.spark.connection.ServerDownError: server 'a' cannot be reached\n  at"
+                "x\n  mrecordlog_async.spark.services.connection.ServerDownError: server 'a' cannot be reached\n  at"
             ),
             ServiceDownError,
             "server 'a' cannot be reached",

@@ -7,10 +7,10 @@ import socket
 
 import pytest
 
-from mrecordlog_async.spark.client import ServiceClient
-from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
-from mrecordlog_async.spark.fetch import ShortResponseError
 from mrecordlog_async.spark.option_values import Server
+from mrecordlog_async.spark.services.client import ServiceClient
+from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.services.fetch import ShortResponseError
 from tests.spark.canned import LISTING, client_of, http, serving
 
 
@@ -64,8 +64,8 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
         self.pauses: list[float] = []
-        monkeypatch.setattr("mrecordlog_async.spark.connection._clock", lambda: self.now)
-        monkeypatch.setattr("mrecordlog_async.spark.connection._sleep", self.sleep)
+        monkeypatch.setattr("mrecordlog_async.spark.services.connection._clock", lambda: self.now)
+        monkeypatch.setattr("mrecordlog_async.spark.services.connection._sleep", self.sleep)
 
     def sleep(self, seconds: float) -> None:
         self.pauses.append(seconds)

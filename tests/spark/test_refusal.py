@@ -80,4 +80,4 @@ def test_queues_that_are_found_later_are_accepted_together(tmp_path: Path) -> No
 def test_a_loss_is_recognised_by_its_error_class() -> None:
     """A loss is recognised by its error class in Spark's text about a failed query."""
     assert is_loss("[STREAM_FAILED] …\n  mrecordlog_async.spark.plan.DataLossError: queue 'q' is missing")
-    assert not is_loss("[STREAM_FAILED] …\n  mrecordlog_async.spark.connection.ServerDownError: no data")
+    assert not is_loss("[STREAM_FAILED] …\n  mrecordlog_async.spark.services.connection.ServerDownError: no data")

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.spark.connection import ServerDownError
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.partitions import Partition, Range
 from mrecordlog_async.spark.reader import PlannedPartition
+from mrecordlog_async.spark.services.connection import ServerDownError
 from mrecordlog_async.spark.shared_storage import PREFIX, NotSharedError, check_marker, marked
 from mrecordlog_async.spark.stream import LogStreamReader
 

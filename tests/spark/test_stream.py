@@ -10,12 +10,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from mrecordlog_async.spark import planning, stream
 from mrecordlog_async.spark.checkpoint import Checkpoint
-from mrecordlog_async.spark.client import ServiceClient
 from mrecordlog_async.spark.consumer import committed
-from mrecordlog_async.spark.fetch import ShortResponseError
 from mrecordlog_async.spark.offsets import DataLossError
 from mrecordlog_async.spark.option_values import OptionError
-from mrecordlog_async.spark.responses import ServiceListing
+from mrecordlog_async.spark.services.client import ServiceClient
+from mrecordlog_async.spark.services.fetch import ShortResponseError
+from mrecordlog_async.spark.services.responses import ServiceListing
 from tests.spark.conftest import NewService
 from tests.spark.query import Query, rows_of, through_json
 from tests.spark.services import ThreadedService, numbered
@@ -123,7 +123,7 @@ def test_a_restart_of_the_service_ends_no_stream(service: ThreadedService, monke
     query = Query(service.url, serverWait="60", parallelism="1")
     query.step()
     service.stop()
-    monkeypatch.setattr("mrecordlog_async.spark.connection._sleep", lambda seconds: service.start())
+    monkeypatch.setattr("mrecordlog_async.spark.services.connection._sleep", lambda seconds: service.start())
     end = through_json(query.reader.latestOffset(query.committed, ReadAllAvailable()))
     (partition,) = query.reader.partitions(query.committed, end)
     batches = query.reader.read(partition)

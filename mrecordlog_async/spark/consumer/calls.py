@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from mrecordlog_async.spark.client import ServiceClient, chunks
-from mrecordlog_async.spark.connection import QUEUES_AT_ONCE
+from mrecordlog_async.spark.services.client import ServiceClient, chunks
+from mrecordlog_async.spark.services.connection import QUEUES_AT_ONCE
 
 
 class Attached(NamedTuple):

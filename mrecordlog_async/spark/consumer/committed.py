@@ -11,7 +11,6 @@ import os
 from collections.abc import Mapping
 
 from mrecordlog_async.spark.checkpoint import Offset
-from mrecordlog_async.spark.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.consumer.holder import Holder
 from mrecordlog_async.spark.fleet import Fleet
 from mrecordlog_async.spark.kept import KeptRecords
@@ -19,6 +18,7 @@ from mrecordlog_async.spark.local_lake import syncfs
 from mrecordlog_async.spark.offsets import Checked, truncations
 from mrecordlog_async.spark.options import Options
 from mrecordlog_async.spark.proof import Listed
+from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 
 logger = logging.getLogger("mrecordlog_async.spark")
 

@@ -20,11 +20,11 @@ from urllib.parse import quote
 from mrecordlog_async.model import QueueSummary, Run
 from mrecordlog_async.protocol.wire import CONTENT_TYPE, QueueRuns, WireError, encode
 from mrecordlog_async.protocol.wire_decoder import Block
-from mrecordlog_async.spark.connection import QUEUES_AT_ONCE, Connection, ServerDownError
-from mrecordlog_async.spark.fetch import Rest, decode_blocks, requests_for, verified
 from mrecordlog_async.spark.option_values import Server
 from mrecordlog_async.spark.partitions import Partition, Range
-from mrecordlog_async.spark.responses import (
+from mrecordlog_async.spark.services.connection import QUEUES_AT_ONCE, Connection, ServerDownError
+from mrecordlog_async.spark.services.fetch import Rest, decode_blocks, requests_for, verified
+from mrecordlog_async.spark.services.responses import (
     FoundPosition,
     ListingPage,
     LogHistory,
