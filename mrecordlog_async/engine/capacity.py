@@ -7,8 +7,8 @@ from collections.abc import Callable
 from mrecordlog_async.engine.commands import SINGLE_OVERHEAD_BYTES, Append, AppendGroup
 from mrecordlog_async.errors import LogFullError, RecordTooLargeError
 from mrecordlog_async.format.frame import frames_bytes_max
-from mrecordlog_async.memory.largest import LargestQueue
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.searches import LargestQueue
 from mrecordlog_async.options import Limits
 
 DiskBytes = Callable[[], tuple[int, str]]

@@ -44,8 +44,7 @@ from mrecordlog_async.recovery.recovered import LogEnd, RecoveredLog
 from mrecordlog_async.storage.direct import Staging, whole_blocks
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
 from mrecordlog_async.storage.lock import LOCK_NAME
-from mrecordlog_async.storage.locked_directory import LockedDirectory
-from mrecordlog_async.storage.new_segment import RESERVE_BYTES
+from mrecordlog_async.storage.locked_directory import RESERVE_BYTES, LockedDirectory
 from mrecordlog_async.storage.segment import SegmentFile, segment_name
 
 

@@ -34,10 +34,14 @@ from mrecordlog_async.recovery.replay import Replay
 from mrecordlog_async.recovery.torn_or_damaged import NOTHING
 from mrecordlog_async.storage.direct import Staging
 from mrecordlog_async.storage.directory import Listing, LogDirectory, make_directories, naming, sync_names
-from mrecordlog_async.storage.last_end import LAST_END_NAME, EndNote
 from mrecordlog_async.storage.lock import LOCK_NAME
-from mrecordlog_async.storage.locked_directory import LockedDirectory
-from mrecordlog_async.storage.new_segment import RESERVE_BYTES, make_first_segment
+from mrecordlog_async.storage.locked_directory import (
+    LAST_END_NAME,
+    RESERVE_BYTES,
+    EndNote,
+    LockedDirectory,
+    make_first_segment,
+)
 from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, SegmentFile, segment_name
 
 logger = logging.getLogger("mrecordlog_async")

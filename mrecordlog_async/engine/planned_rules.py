@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mrecordlog_async.format.table import TableRule
-from mrecordlog_async.memory.rules import Rules
+from mrecordlog_async.memory.consumers import Rules
 from mrecordlog_async.patterns import beginning_of
 
 

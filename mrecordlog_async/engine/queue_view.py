@@ -11,8 +11,7 @@ from mrecordlog_async.engine.encode import split_into_runs
 from mrecordlog_async.engine.planned_consumers import PlannedConsumers
 from mrecordlog_async.format.record import ConsumerState, OptionValues
 from mrecordlog_async.memory.consumers import NO_CONSUMERS, moved_up
-from mrecordlog_async.memory.last_append import LastAppend, same_payloads
-from mrecordlog_async.memory.queue import Queue
+from mrecordlog_async.memory.queue import LastAppend, Queue, same_payloads
 from mrecordlog_async.model import Run
 
 

@@ -37,11 +37,11 @@ from mrecordlog_async.engine.thread import LogThread
 from mrecordlog_async.engine.watch import Watch
 from mrecordlog_async.engine.writer import Writer
 from mrecordlog_async.errors import LogClosedError, LogFailedError, LogFullError, QueueNotFoundError
-from mrecordlog_async.memory.oldest_pin import OldestPin
+from mrecordlog_async.memory.searches import OldestPin
 from mrecordlog_async.metrics import Counters, WorkerCounts
 from mrecordlog_async.model import LogState, RecoveryReport
 from mrecordlog_async.options import Limits, PersistPolicy
-from mrecordlog_async.storage.last_end import EndNote
+from mrecordlog_async.storage.locked_directory import EndNote
 
 logger = logging.getLogger("mrecordlog_async")
 

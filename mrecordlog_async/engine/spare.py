@@ -30,8 +30,7 @@ from mrecordlog_async.format.header import SegmentHeader
 from mrecordlog_async.format.table import Table, encode_table
 from mrecordlog_async.storage.direct import UNSUPPORTED, Staging
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
-from mrecordlog_async.storage.locked_directory import LockedDirectory
-from mrecordlog_async.storage.new_segment import write_preamble
+from mrecordlog_async.storage.locked_directory import LockedDirectory, write_preamble
 from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, SegmentFile
 
 

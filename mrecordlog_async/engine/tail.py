@@ -8,7 +8,7 @@ from itertools import chain
 from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, Batches, BatchLimits
 from mrecordlog_async.engine.collecting import Collector
 from mrecordlog_async.engine.subscribers import QueueWatch
-from mrecordlog_async.memory.gapped import HeldRun
+from mrecordlog_async.memory.pieces import HeldRun
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.model import Batch, Record
 

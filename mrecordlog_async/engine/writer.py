@@ -36,7 +36,7 @@ from mrecordlog_async.format.record import queue_ids
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.options import Limits, PersistPolicy
-from mrecordlog_async.storage.new_segment import RESERVE_BYTES
+from mrecordlog_async.storage.locked_directory import RESERVE_BYTES
 
 logger = logging.getLogger("mrecordlog_async")
 

@@ -21,8 +21,7 @@ from mrecordlog_async.format.record import Truncate
 from mrecordlog_async.format.runs import Append
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.memory.cutting import cut_stream
-from mrecordlog_async.memory.queue import Queue
-from mrecordlog_async.memory.retention import SegmentPins
+from mrecordlog_async.memory.queue import Queue, SegmentPins
 from mrecordlog_async.model import QueueSummary, RecoveryProgress, RecoveryReport, Run, Times
 from mrecordlog_async.options import MIB
 from mrecordlog_async.readonly import ReadOnlyLog

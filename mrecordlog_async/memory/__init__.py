@@ -2,4 +2,18 @@
 
 Memory is what replaying the log records gives. A live append and recovery both end in `Queues.apply`, so a reader sees
 what reopening would show.
+
+| module | what it holds |
+|---|---|
+| `queues` | all queues of a log, and how log records change them |
+| `queue` | one queue: its positions, its segments, its last append |
+| `store` | the records of a queue, and when they were stored |
+| `pieces` | runs with and without gaps, many of them by column |
+| `loose` | single records that stay in the block they arrived in |
+| `times` | when records were stored, where it changes |
+| `consumers` | the consumers of a queue, and the rules that create them |
+| `reads`, `setting_reads` | what readers of an open log and of a directory ask |
+| `cutting` | the first records of a queue, as many as limits allow |
+| `searches` | searches through all queues, in steps |
+| `settings` | options and consumers as callers see them |
 """

@@ -1,24 +1,65 @@
 """One queue: its positions, and what log records do to it.
 
 Log records are applied by position alone, whatever memory holds: a queue is empty when first_position == next_position.
-Its records are in `retained`, its consumers in `consumers`. In addition, it knows which segments it needs, and its
+Its records are in `store`, its consumers in `consumers`. In addition, it knows which segments it needs, and its
 last append.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from heapq import heappop, heappush
+from typing import NamedTuple
+
+from crc32c import crc32c
 
 from mrecordlog_async.format.record import SEALED, ConsumerState, OptionValues
 from mrecordlog_async.format.table import LastAppendDigest, TableConsumer, TableEntry
 from mrecordlog_async.memory.consumers import NO_CONSUMERS, Consumers
-from mrecordlog_async.memory.last_append import LastAppend, checksum_of, checksum_of_one
 from mrecordlog_async.memory.loose import NO_PLACES, Blocks
-from mrecordlog_async.memory.retained import PLACES_OVERHEAD_BYTES, RetainedRecords
-from mrecordlog_async.memory.retention import SegmentPins
+from mrecordlog_async.memory.store import PLACES_OVERHEAD_BYTES, RetainedRecords
 from mrecordlog_async.memory.times import NO_TICK
 from mrecordlog_async.model import OFFSET_BYTES, Run
+
+
+class SegmentPins:
+    """Counts, for each segment, the queues that have records in it."""
+
+    def __init__(self) -> None:
+        self._queues: dict[int, int] = {}
+        self._oldest: list[int] = []  # a heap of every needed segment, and of some that were dropped
+        self._in_heap: set[int] = set()  # each of them once, however often a segment is dropped and needed again
+
+    def add(self, segment: int) -> None:
+        """Note that one more queue holds records in *segment*."""
+        self._queues[segment] = self._queues.get(segment, 0) + 1
+        if segment not in self._in_heap:
+            self._in_heap.add(segment)
+            heappush(self._oldest, segment)
+
+    def drop(self, segment: int) -> None:
+        """Note that one queue no longer needs *segment*."""
+        left = self._queues[segment] - 1
+        if left:
+            self._queues[segment] = left
+        else:
+            del self._queues[segment]
+
+    def by_segment(self) -> list[tuple[int, int]]:
+        """Return each segment with retained records, and the number of queues that have some in it; oldest first."""
+        return sorted(self._queues.items())
+
+    def oldest(self) -> int | None:
+        """Return the oldest segment that is needed, or None if nothing is retained.
+
+        Called several times per batch, so its cost must not depend on the number of segments.
+        """
+        oldest = self._oldest
+        while oldest and oldest[0] not in self._queues:
+            self._in_heap.discard(heappop(oldest))
+        return oldest[0] if oldest else None
+
 
 NO_SEGMENTS = array("Q")
 """Shared by all queues whose records are all in one segment, and always empty."""
@@ -279,3 +320,57 @@ class Queue(RetainedRecords):
         if self.first_position >= self.next_position and self.newest_segment is not None:
             self._pins.drop(self.newest_segment)
             self.newest_segment = None
+
+
+class LastAppend(NamedTuple):
+    """The last append of a queue: its positions, and a checksum (CRC-32C) of all its lengths and payloads.
+
+    It outlives the records, so a repeat of the last call is recognized after they were truncated. The runs that a long
+    call was split into are one append.
+    """
+
+    first_position: int
+    records: int
+    checksum: int
+
+    @classmethod
+    def of(cls, runs: Sequence[Run]) -> LastAppend:
+        """Digest *runs*, which have no gap between them, as if they were one run."""
+        first = runs[0].first_position
+        return cls(first, runs[-1].next_position - first, checksum_of(runs))
+
+
+def same_payloads(runs: Sequence[Run], first_position: int, payloads: Sequence[bytes]) -> bool:
+    """Return whether *runs* hold *payloads*, the first of which belongs at *first_position*, without a gap.
+
+    Payloads before the first run are not compared.
+    """
+    if runs and sum(run.record_count for run in runs) != first_position + len(payloads) - runs[0].first_position:
+        return False
+    return all(
+        payload == payloads[position - first_position]
+        for run in runs
+        for position, payload in zip(range(run.first_position, run.next_position), run.payloads(), strict=True)
+    )
+
+
+def checksum_of(runs: Iterable[Run]) -> int:
+    """Return the CRC-32C of the lengths and payloads of *runs*. It does not depend on how records are cut into runs."""
+    checksum = 0
+    for run in runs:
+        checksum = crc32c(_packed_lengths(run.offsets), checksum)
+    for run in runs:
+        checksum = crc32c(run.payload, checksum)
+    return checksum
+
+
+def checksum_of_one(payload: bytes) -> int:
+    """Return what `checksum_of` returns for a run of one record."""
+    return crc32c(payload, crc32c(len(payload).to_bytes(OFFSET_BYTES, "little")))
+
+
+def _packed_lengths(offsets: bytes) -> bytes:
+    """Return the lengths between *offsets* as int32."""
+    # One subtraction of long integers computes all of them: offsets ascend, so no difference borrows from the next one.
+    lengths = int.from_bytes(offsets[OFFSET_BYTES:], "little") - int.from_bytes(offsets[:-OFFSET_BYTES], "little")
+    return lengths.to_bytes(len(offsets) - OFFSET_BYTES, "little")

@@ -34,11 +34,10 @@ from mrecordlog_async.format.table import (
     entry_bytes,
     rule_bytes,
 )
+from mrecordlog_async.memory.consumers import Rules
 from mrecordlog_async.memory.loose import LOOSE_BYTES_MAX, LOOSE_RECORDS_MIN, NO_PLACES, Blocks, any_in_block
-from mrecordlog_async.memory.queue import Queue, ReplayError
-from mrecordlog_async.memory.retained import LOOSE_RECORDS_LEAST, QUEUE_OVERHEAD_BYTES
-from mrecordlog_async.memory.retention import SegmentPins
-from mrecordlog_async.memory.rules import Rules
+from mrecordlog_async.memory.queue import Queue, ReplayError, SegmentPins
+from mrecordlog_async.memory.store import LOOSE_RECORDS_LEAST, QUEUE_OVERHEAD_BYTES
 from mrecordlog_async.memory.times import NO_TICK
 from mrecordlog_async.model import OFFSET_BYTES
 

@@ -9,10 +9,10 @@ from itertools import chain
 from mrecordlog_async.batches import check_limit
 from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.memory.cutting import first_records
-from mrecordlog_async.memory.gapped import HeldRun, as_runs
+from mrecordlog_async.memory.pieces import HeldRun, as_runs
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.memory.ranking import first_in_steps
+from mrecordlog_async.memory.searches import first_in_steps
 from mrecordlog_async.memory.times import NO_TICK, tick_of_time
 from mrecordlog_async.model import QueueSummary, Record, Run, Start, Times, time_of_tick
 from mrecordlog_async.names import check_name

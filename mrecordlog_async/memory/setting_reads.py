@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 
 from mrecordlog_async.errors import ConsumerNotFoundError
-from mrecordlog_async.memory.ranking import QUEUES_PER_STEP
 from mrecordlog_async.memory.reads import QueueReader
+from mrecordlog_async.memory.searches import QUEUES_PER_STEP
 from mrecordlog_async.memory.settings import consumer_summaries, options_of
 from mrecordlog_async.model import ConsumerSummary
 from mrecordlog_async.options import QueueOptions

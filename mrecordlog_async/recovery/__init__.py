@@ -4,10 +4,8 @@
 |---|---|
 | `recovery` | reads a log once, oldest live segment first; with its lock, or without it while a writer runs |
 | `segment_files` | opens segments and reads their headers, with or without the lock |
-| `segment_chain` | replays segments one after another and remembers which ones failed |
-| `replay` | applies the log records of a batch to the queues |
+| `replay` | applies the batches of one segment after another to the queues, and remembers which segments failed |
 | `torn_or_damaged` | decides what bytes that are not a batch mean |
-| `completeness` | checks that a log that was read lacks no records |
 | `recovered` | the result |
 | `cleanup` | makes a recovered log ready for its next batch; needs the lock |
 | `live_reader` | reads a log again while its writer is faster than the reader |

@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.record import Truncate
-from mrecordlog_async.recovery.completeness import check_nothing_is_missing
 from mrecordlog_async.recovery.follower import Follower, LostTrackError
 from mrecordlog_async.recovery.recovered import RecoveredLog
-from mrecordlog_async.recovery.recovery import Progress, Reading, read_without_lock
+from mrecordlog_async.recovery.recovery import Progress, Reading, check_nothing_is_missing, read_without_lock
 from mrecordlog_async.recovery.replay import Replay
 from mrecordlog_async.recovery.torn_or_damaged import NOTHING
 from mrecordlog_async.storage.directory import Listing, LogDirectory

@@ -15,11 +15,9 @@ from typing import NamedTuple
 
 from mrecordlog_async.format.parse import Batch
 from mrecordlog_async.format.record import LogRecord
-from mrecordlog_async.memory.last_append import checksum_of
 from mrecordlog_async.memory.loose import Blocks
-from mrecordlog_async.memory.queue import Queue
+from mrecordlog_async.memory.queue import Queue, SegmentPins, checksum_of
 from mrecordlog_async.memory.queues import Applied, Queues
-from mrecordlog_async.memory.retention import SegmentPins
 from mrecordlog_async.memory.times import NO_TICK
 from mrecordlog_async.model import OFFSET_BYTES, Run
 from mrecordlog_async.recovery.replay import Replay

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import LastEnd, RecoveryReport
 from mrecordlog_async.recovery.torn_or_damaged import Tail
-from mrecordlog_async.storage.last_end import EndNote
+from mrecordlog_async.storage.locked_directory import EndNote
 from mrecordlog_async.storage.segment import segment_name
 
 

@@ -4,7 +4,7 @@
    number is higher by two or more says that the last segment is missing.
 2. Replay the segments from there on, oldest first, into one state. Each must be intact up to the end that its
    successor's header states, and the state replayed from it must equal its successor's table: every segment proves the
-   one before it. A segment that fails is remembered, and replay starts over after it (`segment_chain`).
+   one before it. A segment that fails is remembered, and replay starts over after it (`replay`).
 3. Replay the last segment and judge what lies after its last whole batch, which ends at offset o
    (`torn_or_damaged.judge_end`):
 
@@ -41,11 +41,10 @@ from typing import NamedTuple
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import Closed, SegmentHeader
 from mrecordlog_async.format.table import Table
+from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.model import RecoveryProgress
-from mrecordlog_async.recovery.completeness import check_nothing_is_missing
 from mrecordlog_async.recovery.recovered import LastRead, LogEnd, RecoveredLog
-from mrecordlog_async.recovery.replay import Replay
-from mrecordlog_async.recovery.segment_chain import SegmentChain
+from mrecordlog_async.recovery.replay import Replay, SegmentChain
 from mrecordlog_async.recovery.segment_files import (
     OpenSegment,
     SegmentFiles,
@@ -54,6 +53,7 @@ from mrecordlog_async.recovery.segment_files import (
 )
 from mrecordlog_async.recovery.torn_or_damaged import SegmentEnd, Tail, check_closed_segment, judge_end
 from mrecordlog_async.storage.directory import Listing, LogDirectory
+from mrecordlog_async.storage.segment import segment_name
 
 Progress = Callable[[RecoveryProgress], None]
 
@@ -271,3 +271,44 @@ class _LogReader:
         for number in range(self._first_to_read(last), last.segment):
             with contextlib.suppress(OSError):  # raised when it is read, if it is live
                 self._bytes_total += self._files.size_of(number)
+
+
+def check_nothing_is_missing(recovered: RecoveredLog, first_table: Table) -> None:
+    """Check that records of segments before those read are all truncated, and that every queue holds its end.
+
+    Args:
+        recovered: the log that was read.
+        first_table: the table of the oldest segment that was read.
+
+    Raises:
+        CorruptionError: A queue lacks records.
+    """
+    name = segment_name(recovered.oldest_segment)
+    _check_first_table(recovered, first_table, name)
+    for queue in recovered.queues:
+        _check_queue(queue, recovered.oldest_segment, name)
+
+
+def _check_first_table(recovered: RecoveredLog, first_table: Table, name: str) -> None:
+    """Raise CorruptionError if a queue needs records that only a segment before the oldest one can hold."""
+    for entry in first_table.entries:
+        queue, next_position = recovered.queues.by_id(entry.id), entry.next_position
+        if queue is None or entry.first_position == next_position:
+            continue
+        if queue.first_position < next_position:
+            raise CorruptionError(
+                name,
+                None,
+                f"positions {queue.first_position} to {next_position - 1} of queue {entry.name!r} are missing: "
+                "a segment file was removed",
+            )
+
+
+def _check_queue(queue: Queue, oldest: int, name: str) -> None:
+    first_segment = queue.first_segment()
+    if first_segment is not None and first_segment < oldest:
+        raise CorruptionError(
+            name, None, f"it is named as the oldest live segment, but queue {queue.name!r} has records before it"
+        )
+    if queue.first_position < queue.next_position and queue.held_end() != queue.next_position:
+        raise CorruptionError(name, None, f"position {queue.next_position - 1} of queue {queue.name!r} is missing")

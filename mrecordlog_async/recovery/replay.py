@@ -1,17 +1,26 @@
-"""Replay: apply the batches of one segment after another to the queues, or raise what does not fit."""
+"""Replay: apply the batches of one segment after another to the queues, or raise what does not fit.
+
+The segments of a log are links of a chain: each one's table of queues must be what the one before it left. They are
+replayed oldest first, into one state. One that cannot be read, or that the next one contradicts, is remembered, and the
+state starts over with the table of the segment after it. Whether that matters is known only once the last segment was
+read, because its COMMITs name the oldest live segment: `SegmentChain.check_live_segments`.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from typing import ClassVar
 
 from mrecordlog_async.errors import CorruptionError
-from mrecordlog_async.format.header import HEADER_BYTES
-from mrecordlog_async.format.parse import Batch
+from mrecordlog_async.format.header import HEADER_BYTES, SegmentHeader
+from mrecordlog_async.format.parse import Batch, MalformedError
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.memory.queue import ReplayError
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.recovery.recovered import Counts
+from mrecordlog_async.recovery.segment_files import OpenSegment
+from mrecordlog_async.storage.segment import segment_name
 
 
 class Replay:
@@ -50,3 +59,99 @@ class Replay:
             self.queues.settle_old()  # all at once: nothing else is to run meanwhile
         counts.records += applied.records
         counts.bytes += applied.payload_bytes
+
+
+class SegmentChain:
+    """What has been replayed since the last segment that failed or was removed.
+
+    state: the queues. older: (number, bytes) of the segments that are whole. removed: the newest segment that the
+    writer removed before it was read, None if there is none. counts: what was read in all, for the report.
+    """
+
+    def __init__(self, replay_type: type[Replay]) -> None:
+        self.counts = Counts()
+        self._replay_type = replay_type
+        self.state = replay_type(self.counts)
+        self.older: list[tuple[int, int]] = []
+        self.removed: int | None = None
+        self._failures: list[tuple[int, CorruptionError | OSError]] = []  # by segment, oldest first
+
+    def replay(self, segment: OpenSegment, pieces: Iterable[tuple[int, bytes]]) -> None:
+        """Apply each batch in *pieces*, which begin where the segment's parser stands.
+
+        Raises CorruptionError if the bytes can never have been written by a log.
+        """
+        parser, name, number, state = segment.parser, segment.name, segment.number, self.state
+        begun = parser.table is not None
+        try:
+            for base, piece in pieces:
+                for batch in parser.feed(piece, base):
+                    if not begun:
+                        begun = self._begin(segment)
+                        state = self.state  # another one if the segment before was contradicted
+                    state.add(name, number, batch)
+                if parser.stopped:
+                    break
+        except MalformedError as error:
+            raise CorruptionError(name, error.offset, error.reason) from None
+        if not begun:
+            self._begin(segment)
+
+    def _begin(self, segment: OpenSegment) -> bool:
+        """Continue with the table of *segment*, which must be what the segment before it left."""
+        table = segment.parser.table
+        if table is None:
+            raise CorruptionError(segment.name, HEADER_BYTES, "its table of queues is damaged")
+        try:
+            self.state.begin(segment.name, table)
+        except CorruptionError as error:
+            # Nothing here is damaged by itself: it matters only if the segment before is live.
+            self.fail(segment.number - 1, error)
+            self.state.begin(segment.name, table)
+        return True
+
+    def fail(self, number: int, error: CorruptionError | OSError) -> None:
+        """Remember that segment *number* cannot be read, and start over after it."""
+        self._failures.append((number, error))
+        self._start_over()
+
+    def skip_removed(self, number: int) -> None:
+        """Start over after segment *number*, which the writer removed: it held only truncated records."""
+        # Segments are removed oldest first: whatever failed before this one is dead as well.
+        self._failures.clear()
+        self.removed = number
+        self._start_over()
+
+    def _start_over(self) -> None:
+        """Drop what was replayed: the next segment's table is the state to start from."""
+        self.state = self._replay_type(self.counts)
+        self.older.clear()
+
+    def check_live_segments(self, present: Collection[int], last: SegmentHeader, oldest: int) -> None:
+        """Raise what is wrong with the live segments, from *oldest* to *last*; drop what is wrong with dead ones.
+
+        A dead segment, which a crash kept from being removed, holds nothing that is needed.
+
+        Args:
+            present: Numbers of the segments that exist.
+            last: Header of the last segment.
+            oldest: The oldest live segment, by the last one's header and COMMITs.
+
+        Raises:
+            CorruptionError: A live segment is damaged or missing.
+            OSError: A live segment cannot be read.
+        """
+        if oldest > last.segment:
+            raise CorruptionError(
+                segment_name(last.segment),
+                None,
+                f"it names segment {oldest} as the oldest live one, but this is the last segment",
+            )
+        missing = next((number for number in range(oldest, last.segment) if number not in present), None)
+        if missing is not None:
+            raise CorruptionError(segment_name(missing), None, "the segment is missing, and it held live data")
+        for number, error in self._failures:
+            if number >= oldest:
+                raise error
+        if self.removed is not None and self.removed < oldest:
+            self.removed = None

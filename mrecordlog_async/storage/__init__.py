@@ -6,9 +6,7 @@
 | `os_filesystem` | the real one |
 | `directory` | the files of a log: their names, listing, headers and `CLOSED` |
 | `locked_directory` | what only the lock's holder may change in that directory |
-| `last_end` | how earlier openings ended, for people |
 | `lock` | one writer per directory |
 | `segment` | naming segments, reading them in pieces, reserving space before it is written |
 | `direct` | writing a segment past the page cache |
-| `new_segment` | creating a segment |
 """

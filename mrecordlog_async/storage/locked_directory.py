@@ -3,19 +3,58 @@
 The directory stays open, because a new name, a rename or a removal is durable only after a sync of the directory.
 Files are named by path. If somebody renames the directory of an open log, its path may name another log; if somebody
 removes `LOCK`, another process can lock a new one. So before a file gets a name or loses it, both are checked.
+
+`LAST_END` says how earlier openings of the log ended, for people. The file may be missing or wrong: nothing depends on
+it. It has two lines of text: how often the log was opened without having been closed, and why it failed if it did since
+its last opening. The opening that follows a failure reports the cause, and writes the file again without it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from mrecordlog_async.format.header import Closed, encode_closed
+from mrecordlog_async.format.frame import Buffer, encode_frames, segment_seed
+from mrecordlog_async.format.header import HEADER_BYTES, Closed, SegmentHeader, encode_closed, encode_header
+from mrecordlog_async.options import KIB
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import LinkCount, write_all
-from mrecordlog_async.storage.last_end import LAST_END_BYTES_MAX, LAST_END_NAME, EndNote, decode_end_note
 from mrecordlog_async.storage.lock import LOCK_NAME, take_lock
-from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX
+from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, SegmentFile
+
+RESERVE_BYTES = 64 * KIB
+"""Space after every batch that only truncate and delete may use, so that they succeed on a full disk."""
+
+LAST_END_NAME = "LAST_END"
+LAST_END_BYTES_MAX = 4_096
+"""No more of the file is read or written."""
+
+_UNCLOSED, _FAILURE = "unclosed ends: ", "failure: "
+
+
+@dataclass(frozen=True, slots=True)
+class EndNote:
+    """The content of `LAST_END`. failure: why the log failed; empty if it did not, or if nobody could write it down."""
+
+    unclosed_ends: int = 0
+    failure: str = ""
+
+    def encode(self) -> bytes:
+        """Return the file's bytes."""
+        lines = [f"{_UNCLOSED}{self.unclosed_ends}"]
+        if self.failure:
+            lines.append(_FAILURE + " ".join(self.failure.split()))
+        return "\n".join(lines).encode(errors="replace")[: LAST_END_BYTES_MAX - 1] + b"\n"
+
+
+def decode_end_note(data: bytes) -> EndNote:
+    """Return what the file's bytes say; what cannot be read counts as not written."""
+    lines = data.decode(errors="replace").splitlines()
+    digits = next((line.removeprefix(_UNCLOSED) for line in lines if line.startswith(_UNCLOSED)), "")
+    failure = next((line.removeprefix(_FAILURE) for line in lines if line.startswith(_FAILURE)), "")
+    return EndNote(int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else 0, failure)
 
 
 class LockedDirectory(LogDirectory):
@@ -143,3 +182,29 @@ class LockedDirectory(LogDirectory):
         self.files.close(self._handle)
         self.files.close(self._lock_handle)
         self._handle = self._lock_handle = -1  # the numbers are those of other files soon, and a note may still come
+
+
+def write_preamble(file: SegmentFile, header: SegmentHeader, table: Sequence[Buffer]) -> int:
+    """Write a segment's header and table; return the offset where its first batch begins."""
+    buffers: list[Buffer] = [encode_header(header)]
+    end = encode_frames(table, HEADER_BYTES, segment_seed(header.log_id, header.segment), buffers)
+    file.reserve(end + RESERVE_BYTES, end + RESERVE_BYTES)
+    file.write([b"".join(buffers)], 0)
+    return end
+
+
+def make_first_segment(directory: LockedDirectory, log_id: bytes, table: Sequence[Buffer]) -> tuple[SegmentFile, int]:
+    """Create segment 0 of a new log, durable with its name; return it and the offset where its first batch begins."""
+    path = directory.path_of(0)
+    file = SegmentFile(directory.files, *directory.create_temporary(path), 0)
+    try:
+        end = write_preamble(file, SegmentHeader(log_id, 0, 1, 0, 0), table)
+        # Durable before it has its name: a segment without an intact header and table is damage.
+        file.sync()
+        directory.files.rename(file.path, path)
+        file.path = path
+        directory.sync()
+    except BaseException:
+        file.close()
+        raise
+    return file, end

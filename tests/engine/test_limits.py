@@ -21,7 +21,7 @@ from mrecordlog_async import (
 from mrecordlog_async.engine import timers
 from mrecordlog_async.engine.admission import BATCH_CONTROLS
 from mrecordlog_async.engine.setting_commands import ChangeRule, DeleteConsumer
-from mrecordlog_async.storage.new_segment import RESERVE_BYTES
+from mrecordlog_async.storage.locked_directory import RESERVE_BYTES
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 KIB = 1024

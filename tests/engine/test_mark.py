@@ -11,7 +11,7 @@ import pytest
 
 from mrecordlog_async import CorruptionError, LogFullError, MultiRecordLog, PersistPolicy
 from mrecordlog_async.engine import timers
-from mrecordlog_async.storage.new_segment import RESERVE_BYTES
+from mrecordlog_async.storage.locked_directory import RESERVE_BYTES
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
 from tests.full_disk import FullDisk

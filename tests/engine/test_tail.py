@@ -12,7 +12,7 @@ import pytest
 import mrecordlog_async.engine.collecting as collecting
 from mrecordlog_async import Batch, LogFailedError, MultiRecordLog, QueueNotFoundError
 from mrecordlog_async.format.record import SEALED, OptionValues
-from mrecordlog_async.memory.retained import SEAL_RECORDS, SEAL_SPREAD
+from mrecordlog_async.memory.store import SEAL_RECORDS, SEAL_SPREAD
 from mrecordlog_async.model import POSITION_MAX
 from tests.engine.test_failing import Failing
 

@@ -36,7 +36,7 @@ from mrecordlog_async.options import Limits
 from mrecordlog_async.recovery import cleanup, follower, recovery, torn_or_damaged
 from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.storage import directory as storage_directory
-from mrecordlog_async.storage import new_segment
+from mrecordlog_async.storage import locked_directory
 from mrecordlog_async.storage.direct import DirectWriter
 from mrecordlog_async.storage.directory import Listing, LogDirectory
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
@@ -201,7 +201,7 @@ def frames_of_any_segment_count() -> AbstractContextManager[Any]:
         return original_add(self, parts)
 
     stack = contextlib.ExitStack()
-    for room in (parse, journal_module, new_segment, scan, follower):
+    for room in (parse, journal_module, locked_directory, scan, follower):
         stack.enter_context(patch.object(room, "segment_seed", lambda log_id, segment: original_seed(log_id, 0)))
     stack.enter_context(patch.object(SegmentParser, "_add", add))
     return stack

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 import mrecordlog_async.memory.cutting as cutting
 from mrecordlog_async.memory.cutting import head_of, take_head
-from mrecordlog_async.memory.queue import Queue
-from mrecordlog_async.memory.retention import SegmentPins
+from mrecordlog_async.memory.queue import Queue, SegmentPins
 from mrecordlog_async.model import Batch, Record, Run
 
 APPENDS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 300), st.sampled_from((0, 1, 90, 400))), max_size=8)

@@ -17,14 +17,13 @@ from hypothesis import given, settings
 from mrecordlog_async.format.record import Create, Delete, LogRecord, Truncate
 from mrecordlog_async.format.runs import MANY_RECORDS_MAX, Append, Many
 from mrecordlog_async.memory import queues as queues_module
-from mrecordlog_async.memory import retained
+from mrecordlog_async.memory import store as retained
 from mrecordlog_async.memory.cutting import first_records, head_of
-from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.loose import LOOSE_BYTES_MAX, LOOSE_RECORDS_MIN, any_in_block
+from mrecordlog_async.memory.pieces import HeldRun, Runs
 from mrecordlog_async.memory.queue import ReplayError
 from mrecordlog_async.memory.queues import SETTLED_AT_ONCE, Queues
-from mrecordlog_async.memory.retained import RetainedRecords
-from mrecordlog_async.memory.runs import Runs
+from mrecordlog_async.memory.store import RetainedRecords
 from mrecordlog_async.model import Run
 from tests.faults.judge import state_of
 

@@ -13,18 +13,16 @@ from hypothesis import given, settings
 from mrecordlog_async.format.record import Create, Delete, Truncate
 from mrecordlog_async.format.runs import Append
 from mrecordlog_async.format.table import Table
-from mrecordlog_async.memory.gapped import GappedRun
-from mrecordlog_async.memory.queue import Queue, ReplayError
+from mrecordlog_async.memory.pieces import GappedRun, Runs, SealedRuns
+from mrecordlog_async.memory.queue import Queue, ReplayError, SegmentPins
 from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.memory.retained import (
+from mrecordlog_async.memory.store import (
     KEPT_BYTES,
     QUEUE_OVERHEAD_BYTES,
     RUN_OVERHEAD_BYTES,
     SEAL_BYTES,
     SEAL_RECORDS,
 )
-from mrecordlog_async.memory.retention import SegmentPins
-from mrecordlog_async.memory.runs import Runs, SealedRuns
 from mrecordlog_async.model import Record, Run
 
 actions = st.lists(

@@ -8,8 +8,8 @@ from hypothesis import given
 from mrecordlog_async.engine.planned_rules import PlannedRules
 from mrecordlog_async.format.record import ConsumerRule
 from mrecordlog_async.format.table import TableRule
+from mrecordlog_async.memory.consumers import Rules
 from mrecordlog_async.memory.queues import CONSUMER_OVERHEAD_BYTES, Queues
-from mrecordlog_async.memory.rules import Rules
 from mrecordlog_async.patterns import matches
 
 RULES = st.builds(TableRule, st.text("ab*", max_size=3).map(lambda text: text + "*"), st.sampled_from("cd"))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from mrecordlog_async.format.record import Create, Truncate
 from mrecordlog_async.format.runs import Append, Many
-from mrecordlog_async.memory import retained
+from mrecordlog_async.memory import store as retained
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.times import NO_TICK, TICK_NS, TimeIndex, tick_of_time

@@ -9,7 +9,7 @@ from mrecordlog_async.format.parse import Batch
 from mrecordlog_async.format.record import Commit, ConsumerState, OptionValues
 from mrecordlog_async.format.runs import Append
 from mrecordlog_async.format.table import LastAppendDigest, Table, TableConsumer, TableEntry, TableOpening, TableRule
-from mrecordlog_async.memory.last_append import LastAppend
+from mrecordlog_async.memory.queue import LastAppend
 from mrecordlog_async.model import Run
 from mrecordlog_async.recovery.recovered import Counts
 from mrecordlog_async.recovery.replay import Replay

@@ -10,8 +10,7 @@ import pytest
 from mrecordlog_async import LogLockedError
 from mrecordlog_async.format.header import Closed
 from mrecordlog_async.storage.directory import LogDirectory
-from mrecordlog_async.storage.last_end import EndNote
-from mrecordlog_async.storage.locked_directory import LockedDirectory
+from mrecordlog_async.storage.locked_directory import EndNote, LockedDirectory
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 CLOSED = Closed(bytes(range(16)), 3, 90, 5)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.memory.cutting import UNLIMITED
-from mrecordlog_async.memory.gapped import HeldRun
+from mrecordlog_async.memory.pieces import HeldRun
 from mrecordlog_async.memory.reads import QueueReader
 from mrecordlog_async.model import Run, Times
 from mrecordlog_async.protocol import wire

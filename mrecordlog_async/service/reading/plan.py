@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from mrecordlog_async.memory.gapped import HeldRun
+from mrecordlog_async.memory.pieces import HeldRun
 from mrecordlog_async.memory.reads import QueueReader
 from mrecordlog_async.model import QueueSummary, Run
 from mrecordlog_async.protocol.bulk_schemas import Piece, PlanRequest, PlanStart, QueuePlan, QueueStatus

@@ -11,7 +11,7 @@ import msgspec
 from aiohttp import web
 
 from mrecordlog_async.log import MultiRecordLog
-from mrecordlog_async.memory.ranking import RANKS
+from mrecordlog_async.memory.searches import RANKS
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.protocol.consumer_schemas import QueueOptionsRequest
 from mrecordlog_async.protocol.log_schemas import LOG_ID

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.memory.cutting import runs_of, take_head
-from mrecordlog_async.memory.gapped import HeldRun
+from mrecordlog_async.memory.pieces import HeldRun
 from mrecordlog_async.model import QueueSummary, Run, Times
 from mrecordlog_async.protocol import arrow, wire
 from mrecordlog_async.protocol.log_schemas import LOG_ID

@@ -7,8 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
-from mrecordlog_async.memory.queue import Queue
-from mrecordlog_async.memory.retention import SegmentPins
+from mrecordlog_async.memory.queue import Queue, SegmentPins
 from mrecordlog_async.model import Run
 
 

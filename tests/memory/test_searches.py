@@ -6,8 +6,8 @@ import random
 
 from mrecordlog_async.format.record import Create, Delete, LogRecord, Truncate
 from mrecordlog_async.format.runs import Append
-from mrecordlog_async.memory.oldest_pin import QUEUES_PER_STEP, OldestPin
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.searches import QUEUES_PER_STEP, OldestPin
 from mrecordlog_async.metrics import SegmentPin
 from mrecordlog_async.model import Run
 

@@ -7,8 +7,7 @@ import gc
 import hypothesis.strategies as st
 from hypothesis import given
 
-from mrecordlog_async.memory.gapped import GappedRun, HeldRun
-from mrecordlog_async.memory.runs import MOVED_UP_FROM, NO_RUNS, Runs, SealedRuns
+from mrecordlog_async.memory.pieces import MOVED_UP_FROM, NO_RUNS, GappedRun, HeldRun, Runs, SealedRuns
 from mrecordlog_async.model import POSITION_MAX, Run
 
 steps = st.lists(
