@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 TOKEN_BYTES_MIN = 16
@@ -24,6 +25,40 @@ def read_token(path: str) -> str:
     """Return the first token in the file, which a client sends. Raises TokenFileError."""
     tokens, _ = _read(path)
     return tokens[0].decode("utf-8", "surrogateescape")
+
+
+def read_named_tokens(
+    given: Sequence[str], names: Collection[str], unknown: Callable[[str], str], everybody: str
+) -> dict[str, str]:
+    """Read the token files of several services, as `--token-file` names them: NAME=FILE, or FILE for all others.
+
+    Args:
+        given: What was typed.
+        names: The services.
+        unknown: Returns what to say of a name that no service has, and what to write instead.
+        everybody: What FILE is for, for the message.
+
+    Returns:
+        The token of each service that has its own; "" has that of all others.
+
+    Raises:
+        TokenFileError: A file cannot be read or has no token, no service has the name, or a token is given twice.
+    """
+    found: dict[str, str] = {}
+    for text in given:
+        name, path = named_file(text)
+        if name and name not in names:
+            raise TokenFileError(f"--token-file {text}: {unknown(name)}, or ./{text} for a file of that name")
+        if name in found:
+            raise TokenFileError(f"--token-file is given twice for {name or everybody}: name one file")
+        found[name] = read_token(path)
+    return found
+
+
+def named_file(text: str) -> tuple[str, str]:
+    """Return the name and the path of NAME=FILE; the name is "" for FILE."""
+    name, equals, path = text.partition("=")
+    return (name, path) if equals and "/" not in name else ("", text)
 
 
 def read_private_tokens(path: str) -> frozenset[bytes]:

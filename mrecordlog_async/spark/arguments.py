@@ -6,9 +6,7 @@ import argparse
 from argparse import ArgumentTypeError
 
 from mrecordlog_async.quantities import parse_seconds, parse_size
-from mrecordlog_async.spark.options import RECORDS_PER_TRIGGER
-
-TARGET_FILE_BYTES = 128 << 20
+from mrecordlog_async.spark.options import RECORDS_PER_TRIGGER, TARGET_FILE_BYTES
 
 
 def add_drain_arguments(parser: argparse.ArgumentParser) -> None:

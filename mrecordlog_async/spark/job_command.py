@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async import tokens as token_file
+from mrecordlog_async import tokens
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark.drain_progress import Line
 from mrecordlog_async.spark.identity import RefusedError
@@ -162,8 +162,8 @@ def cause_of(text: str) -> str:
 def read_token(path: str | None) -> str | None:
     """Return the first token in a file. Raises RefusedError if the file has none or cannot be read."""
     try:
-        return None if path is None else token_file.read_token(path)
-    except token_file.TokenFileError as error:
+        return None if path is None else tokens.read_token(path)
+    except tokens.TokenFileError as error:
         raise RefusedError(str(error)) from None
 
 
@@ -181,25 +181,14 @@ def read_tokens(given: Sequence[str], servers: str) -> dict[str, str]:
         RefusedError: a file has no token or cannot be read, no server has the name, a token is given twice, or
             *servers* is malformed.
     """
-    names, options = _names(servers), dict[str, str]()
-    for text in given:
-        name, equals, path = text.partition("=")
-        if not equals or "/" in name:
-            name, path = "", text
-        if name and name not in names:
-            raise RefusedError(
-                f"--token-file {text}: there is no --server {name}=…; the servers are {', '.join(names)}. Write "
-                f"./{text} for a file of that name"
-            )
-        option = f"{TOKEN_OF}{name}" if name else "token"
-        if option in options:
-            raise RefusedError(f"--token-file is given twice for {name or 'all servers'}: name one file")
-        options[option] = str(read_token(path))
-    return options
-
-
-def _names(servers: str) -> list[str]:
     try:
-        return [server.name for server in parse_servers(servers)]
-    except OptionError as error:
+        names = [server.name for server in parse_servers(servers)]
+        found = tokens.read_named_tokens(
+            given,
+            names,
+            lambda name: f"there is no --server {name}=…; the servers are {', '.join(names)}. Write one of them",
+            "all servers",
+        )
+    except (OptionError, tokens.TokenFileError) as error:
         raise RefusedError(str(error)) from None
+    return {f"{TOKEN_OF}{name}" if name else "token": token for name, token in found.items()}

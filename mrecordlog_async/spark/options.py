@@ -34,6 +34,8 @@ from mrecordlog_async.spark.option_values import (
 
 RECORDS_PER_TRIGGER = 1_000_000
 BYTES_PER_TRIGGER = 256 << 20
+TARGET_FILE_BYTES = 128 << 20
+"""The size of a Parquet file that a drain begins another one after, and that `lake optimize` joins files up to."""
 DELAY_SECONDS = 60.0
 SERVER_WAIT_SECONDS = 120.0
 """How long a stream waits for a service that it has reached before: long enough for a restart with recovery."""

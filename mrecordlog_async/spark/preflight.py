@@ -29,12 +29,11 @@ from mrecordlog_async.spark.identity import RefusedError
 from mrecordlog_async.spark.lake import OWN, Lake, LockedError
 from mrecordlog_async.spark.local_lake import LOCK_SECONDS, LocalLake
 from mrecordlog_async.spark.option_values import OptionError
-from mrecordlog_async.spark.options import Options
+from mrecordlog_async.spark.options import TARGET_FILE_BYTES, Options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TARGET_FILE_BYTES = 128 << 20
 
 PARTITIONS = ("server", "queue", "date")
 """What the table can be partitioned by.

@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from mrecordlog_async.spark.delta.parts import BYTES_PER_FILE
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.scan import DeltaReader, schema_of
 from mrecordlog_async.spark.delta.upkeep import Replaced, open_table, optimize
+from mrecordlog_async.spark.options import TARGET_FILE_BYTES
 from mrecordlog_async.spark.row_batches import BATCH_BYTES, row_batches
 
 ROWS = 2_000
@@ -79,7 +79,7 @@ def test_optimize_reads_large_rows_in_pieces(tmp_path: Path, sizes: list[int], m
     monkeypatch.setattr(pq.ParquetWriter, "write_table", noted)
     assert optimize(place) == Replaced(2, 1)
     assert sum(sizes) > 2 * ROWS * ROW_BYTES and max(sizes) < 2 * BATCH_BYTES
-    assert max(written) < BYTES_PER_FILE // 2
+    assert max(written) < TARGET_FILE_BYTES // 2
     assert open_table(place).to_pyarrow_table().num_rows == 2 * ROWS
 
 

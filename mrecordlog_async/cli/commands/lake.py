@@ -25,13 +25,13 @@ from mrecordlog_async.cli.output.text import plural, size
 from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.shell.parser import CommandLine, Parser
 from mrecordlog_async.spark.arguments import pair_of, seconds_of, size_of
+from mrecordlog_async.spark.options import TARGET_FILE_BYTES
 
 if TYPE_CHECKING:
     from mrecordlog_async.spark.delta.place import Place
     from mrecordlog_async.spark.delta.show import Shown
 
 ACTIONS = ("show", "optimize", "vacuum", "resume")
-FILE_BYTES = 128 << 20
 
 OPTIONS = {
     "bad": "show",
@@ -154,7 +154,7 @@ def _drained(found: Shown) -> str:
 def _optimize(place: Place, arguments: argparse.Namespace) -> None:
     from mrecordlog_async.spark.delta.upkeep import optimize
 
-    done = optimize(place, arguments.target_file_bytes or FILE_BYTES, rewrite=arguments.rewrite)
+    done = optimize(place, arguments.target_file_bytes or TARGET_FILE_BYTES, rewrite=arguments.rewrite)
     _say(arguments, asdict(done), f"{plural(done.removed, 'file')} rewritten into {done.added}")
 
 

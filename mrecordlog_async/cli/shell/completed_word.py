@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 from mrecordlog_async.cli.shell.lookups import consumers_of, queues_of
 from mrecordlog_async.cli.shell.parser import CommandLine, Parser
-from mrecordlog_async.cli.shell.target import EXAMPLE_URL, TOKEN_FILE, named_file, names_in
+from mrecordlog_async.cli.shell.target import EXAMPLE_URL, TOKEN_FILE, names_in
 from mrecordlog_async.names import has_control_characters
+from mrecordlog_async.tokens import named_file
 
 LINE = "_MRECORDLOG_COMPLETE"
 SHELL = "_MRECORDLOG_SHELL"

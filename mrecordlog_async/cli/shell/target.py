@@ -18,7 +18,7 @@ from mrecordlog_async.cli.output.text import Progress
 from mrecordlog_async.cli.shell.exit_codes import NotReadyError, UsageError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.maintenance.placed_log import open_placed_log
-from mrecordlog_async.tokens import read_token
+from mrecordlog_async.tokens import read_named_tokens, read_token
 
 if TYPE_CHECKING:
     from mrecordlog_async.client.client import RecordLogClient
@@ -125,24 +125,14 @@ def refusing_wrong_urls() -> Iterator[None]:
 
 
 def read_tokens(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the tokens of the services that LOG names, "" for that of all others.
-
-    Raises:
-        UsageError: No service has the name, or a token is given twice.
-        TokenFileError: A file cannot be read, or has no token.
-    """
+    """Return the tokens of the services that LOG names, "" for that of all others. Raises TokenFileError."""
     names = [name for log in (arguments.log, *getattr(arguments, "more", ())) for name in names_in(log)]
-    found: dict[str, str] = {}
-    for text in arguments.token_file or []:
-        name, path = named_file(text)
-        if name and name not in names:
-            raise UsageError(
-                f"--token-file {text}: LOG calls no service {name}; write {name}=http://host:port there, or ./{text} "
-                "for a file of that name"
-            )
-        if name in found:
-            raise UsageError(f"--token-file is given twice for {name or 'all services'}: name one file")
-        found[name] = read_token(path)
+    found = read_named_tokens(
+        arguments.token_file or (),
+        names,
+        lambda name: f"LOG calls no service {name}; write {name}=http://host:port there",
+        "all services",
+    )
     if "" not in found and (default := os.environ.get("MRECORDLOG_TOKEN_FILE")):
         found[""] = read_token(default)
     return found
@@ -154,12 +144,6 @@ def refuse_token_file(arguments: argparse.Namespace, directory: str) -> None:
         raise UsageError(
             f"--token-file is for a service, and {directory} is a directory: name the URL, or leave it out"
         )
-
-
-def named_file(text: str) -> tuple[str, str]:
-    """Return the name and the path of NAME=FILE; the name is "" for FILE."""
-    name, equals, path = text.partition("=")
-    return (name, path) if equals and "/" not in name else ("", text)
 
 
 def names_in(log: str) -> list[str]:

@@ -24,8 +24,8 @@ from mrecordlog_async.spark.delta.content import QueueRows, merged, rows_of
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.reasons import reason_of
 from mrecordlog_async.spark.lake import WriteFailedError
+from mrecordlog_async.spark.options import TARGET_FILE_BYTES
 
-BYTES_PER_FILE = 128 << 20
 ROW_GROUP_BYTES = 32 << 20
 BUFFERED_BYTES = 96 << 20
 """How much a task gathers over all its files; above it, the largest part is written."""
@@ -116,7 +116,7 @@ class Layout:
     """How rows are divided into files."""
 
     partition_by: tuple[str, ...] = ()
-    bytes_per_file: int = BYTES_PER_FILE
+    bytes_per_file: int = TARGET_FILE_BYTES
 
 
 def write_parts(

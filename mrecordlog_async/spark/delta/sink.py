@@ -22,12 +22,13 @@ from pyspark.sql.types import StructType
 
 from mrecordlog_async.spark.columns import REST
 from mrecordlog_async.spark.delta.content import QueueRows, TableError, merged
-from mrecordlog_async.spark.delta.parts import BYTES_PER_FILE, Layout, NewFile, write_parts
+from mrecordlog_async.spark.delta.parts import Layout, NewFile, write_parts
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.rest import Kind, with_rest
 from mrecordlog_async.spark.delta.scan import DeltaReader, schema_of
 from mrecordlog_async.spark.delta.table import NewBatch, Table
 from mrecordlog_async.spark.local_lake import LocalLake
+from mrecordlog_async.spark.options import TARGET_FILE_BYTES
 
 FORMAT = "mrecordlog-delta"
 
@@ -74,7 +75,7 @@ class SinkOptions:
         found = {name.lower(): text for name, text in options.items()}
         place = Place(found["path"], json.loads(found.get("storagesecrets", "{}")))
         columns = tuple(json.loads(found.get("partitionedby", "[]")))
-        layout = Layout(columns, int(found.get("targetfilebytes", BYTES_PER_FILE)))
+        layout = Layout(columns, int(found.get("targetfilebytes", TARGET_FILE_BYTES)))
         return cls(place, layout, found.get("syncedcheckpoint"), found.get("restof"))
 
     def columns(self, schema: str) -> Schema:

@@ -31,11 +31,12 @@ from mrecordlog_async.spark.delta.changes import (
 )
 from mrecordlog_async.spark.delta.content import TableError
 from mrecordlog_async.spark.delta.entries import MARK, entry_name, entry_numbers, mark_of, sync_entries
-from mrecordlog_async.spark.delta.parts import BYTES_PER_FILE, Layout, NewFile, directory_of, without_ends, write_files
+from mrecordlog_async.spark.delta.parts import Layout, NewFile, directory_of, without_ends, write_files
 from mrecordlog_async.spark.delta.place import LOG, Place
 from mrecordlog_async.spark.delta.recovery import repair_table
 from mrecordlog_async.spark.delta.table import ATTEMPTS, NO_HOOKS, columns_of, refuse_unsupported, sum_up
 from mrecordlog_async.spark.local_lake import LocalLake
+from mrecordlog_async.spark.options import TARGET_FILE_BYTES
 from mrecordlog_async.spark.row_batches import row_batches
 
 logger = logging.getLogger("mrecordlog_async.spark")
@@ -122,7 +123,7 @@ class Replaced:
     added: int = 0
 
 
-def optimize(place: Place, bytes_per_file: int = BYTES_PER_FILE, *, rewrite: bool = False) -> Replaced:
+def optimize(place: Place, bytes_per_file: int = TARGET_FILE_BYTES, *, rewrite: bool = False) -> Replaced:
     """Rewrite small files of each partition into files of about *bytes_per_file*, and write a table checkpoint.
 
     Files that cannot be removed from the table stay as they are, with a warning. With *rewrite*, files of any size are
