@@ -45,7 +45,7 @@ try:
     from starlette.requests import HTTPConnection
 
     from mrecordlog_async.embedding import Queues, Worker, embedded
-    from mrecordlog_async.engine.arguments import check_queues
+    from mrecordlog_async.engine.intake.arguments import check_queues
     from mrecordlog_async.errors import LogClosedError, QueueNotFoundError, RecordLogError
     from mrecordlog_async.log import MultiRecordLog
     from mrecordlog_async.memory.reads import is_there

@@ -11,10 +11,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from mrecordlog_async.batches import check_position
-from mrecordlog_async.engine.arguments import Payload, check_payloads, check_queues, copy_payload
-from mrecordlog_async.engine.commands import CreateQueue, DeleteQueue, Sync, TruncateQueue
+from mrecordlog_async.engine.intake.arguments import Payload, check_payloads, check_queues, copy_payload
+from mrecordlog_async.engine.intake.commands import CreateQueue, DeleteQueue, Sync, TruncateQueue
 from mrecordlog_async.engine.draining import DrainingLog
-from mrecordlog_async.engine.open import OpenOptions
+from mrecordlog_async.engine.intake.arguments import Payload, check_payloads, check_queues, copy_payload
+from mrecordlog_async.engine.intake.commands import CreateQueue, DeleteQueue, Sync, TruncateQueue
 from mrecordlog_async.engine.open_async import open_log_async
 from mrecordlog_async.errors import LogFailedError, QueueNotFoundError
 from mrecordlog_async.memory.settings import values_of

@@ -19,7 +19,7 @@ import uvloop
 from blockbuster import BlockBuster
 
 from mrecordlog_async import MultiRecordLog
-from mrecordlog_async.engine import timers
+from mrecordlog_async.engine.commit import timers
 from tests import quick_java
 from tests.faults.explore import TALLY, Tally
 from tests.serving import Served, serving

@@ -40,7 +40,7 @@ trace.set_tracer_provider(provider)
 metrics.set_meter_provider(MeterProvider([reader]))
 
 from mrecordlog_async import LogFailedError
-from mrecordlog_async.engine import timers
+from mrecordlog_async.engine.commit import timers
 from tests.cached_files import CachedFiles
 from tests.serving import serving
 

@@ -34,7 +34,7 @@ class Clock:
 def clock() -> Iterator[Clock]:
     """Set the clock that COMMITs get their time from."""
     clock = Clock(16_000_000_000)
-    with patch("mrecordlog_async.engine.journal.time.time_ns", clock.time_ns):
+    with patch("mrecordlog_async.engine.commit.journal.time.time_ns", clock.time_ns):
         yield clock
 
 

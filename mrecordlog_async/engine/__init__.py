@@ -1,5 +1,11 @@
 """The write path: calls become batches, batches become bytes on the disk, and memory follows.
 
-An append passes through admission → batch → journal (on the log's thread) → queues → acknowledgement. Opening a log is
-files → frames → records → queues, in `recovery`.
+| room | what it decides |
+|---|---|
+| `intake` | who may enter, in what order, and what a refused call is counted as |
+| `planning` | what a batch writes, and what each of its calls returns |
+| `commit` | how a batch becomes durable |
+| `readers` | who waits for memory to change |
+
+Opening a log is files → frames → records → queues, in `recovery`.
 """

@@ -9,10 +9,8 @@ from datetime import datetime
 from functools import partial
 
 from mrecordlog_async.batches import check_position, check_start
-from mrecordlog_async.engine.commands import Command
-from mrecordlog_async.engine.consumer import Consumer, ConsumerCalls, HeldQueue, check_holder
-from mrecordlog_async.engine.reading import LiveReader
-from mrecordlog_async.engine.setting_commands import (
+from mrecordlog_async.engine.intake.commands import Command
+from mrecordlog_async.engine.intake.setting_commands import (
     AttachConsumer,
     Attached,
     ChangeRule,
@@ -20,6 +18,8 @@ from mrecordlog_async.engine.setting_commands import (
     DeleteConsumer,
     MoveConsumer,
 )
+from mrecordlog_async.engine.readers.consumer import Consumer, ConsumerCalls, HeldQueue, check_holder
+from mrecordlog_async.engine.reading import LiveReader
 from mrecordlog_async.errors import ConsumerNotFoundError, QueueNotFoundError
 from mrecordlog_async.format.table import TableRule
 from mrecordlog_async.memory.setting_reads import SettingReader

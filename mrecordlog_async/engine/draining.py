@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 
-from mrecordlog_async.engine.commands import Sync
 from mrecordlog_async.engine.configuring import ConfiguringLog
+from mrecordlog_async.engine.intake.commands import Sync
 from mrecordlog_async.errors import LogClosedError
 
 DRAINING = "the log is being drained and stores no more records; append again once it was closed and opened"

@@ -7,10 +7,10 @@ import weakref
 from collections.abc import Callable
 from time import perf_counter
 
-from mrecordlog_async.engine.commit import CommitResult
-from mrecordlog_async.engine.open import OpenedLog
-from mrecordlog_async.engine.thread import Progress
-from mrecordlog_async.engine.writer import Writer
+from mrecordlog_async.engine.commit.open import OpenedLog
+from mrecordlog_async.engine.commit.request import CommitResult
+from mrecordlog_async.engine.commit.thread import Progress
+from mrecordlog_async.engine.commit.writer import Writer
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.telemetry import Observed, find
 

@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from aiofiles.os import wrap
 
-from mrecordlog_async.engine.open import OpenedLog, OpenOptions, open_log
-from mrecordlog_async.engine.thread import LogThread
-from mrecordlog_async.engine.timed_files import timed
+from mrecordlog_async.engine.commit.open import OpenedLog, OpenOptions, open_log
+from mrecordlog_async.engine.commit.thread import LogThread
+from mrecordlog_async.engine.commit.timed_files import timed
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.model import LastEnd, RecoveryProgress
 from mrecordlog_async.storage.directory import LogDirectory

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from time import perf_counter
 
 from mrecordlog_async.batches import check_start
+from mrecordlog_async.engine.readers.subscribers import QueueWatch
+from mrecordlog_async.engine.readers.tail import Tail
 from mrecordlog_async.engine.running import RunningLog
-from mrecordlog_async.engine.subscribers import QueueWatch
-from mrecordlog_async.engine.tail import Tail
 from mrecordlog_async.format.header import public_log_id
 from mrecordlog_async.memory.reads import QueueReader, position_of
 from mrecordlog_async.metrics import Counters, Histogram, SegmentPin

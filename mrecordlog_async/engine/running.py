@@ -22,20 +22,20 @@ from functools import partial
 from types import TracebackType
 from typing import Self
 
-from mrecordlog_async.engine.admission import ELSEWHERE
-from mrecordlog_async.engine.age_clock import AgeClock
-from mrecordlog_async.engine.appends import Appends
-from mrecordlog_async.engine.capacity import Capacity
+from mrecordlog_async.engine.commit.open import OpenedLog
+from mrecordlog_async.engine.commit.thread import LogThread
+from mrecordlog_async.engine.commit.writer import Writer
+from mrecordlog_async.engine.intake.admission import ELSEWHERE
+from mrecordlog_async.engine.intake.appends import Appends
+from mrecordlog_async.engine.intake.capacity import Capacity
+from mrecordlog_async.engine.intake.refusals import Refusals
+from mrecordlog_async.engine.intake.setting_commands import FenceHolders
 from mrecordlog_async.engine.observed import Observation
-from mrecordlog_async.engine.open import OpenedLog
 from mrecordlog_async.engine.open_async import announce_release, release
-from mrecordlog_async.engine.refusals import Refusals
-from mrecordlog_async.engine.retention import Retention
-from mrecordlog_async.engine.setting_commands import FenceHolders
-from mrecordlog_async.engine.subscribers import Changes
-from mrecordlog_async.engine.thread import LogThread
-from mrecordlog_async.engine.watch import Watch
-from mrecordlog_async.engine.writer import Writer
+from mrecordlog_async.engine.readers.age_clock import AgeClock
+from mrecordlog_async.engine.readers.retention import Retention
+from mrecordlog_async.engine.readers.subscribers import Changes
+from mrecordlog_async.engine.readers.watch import Watch
 from mrecordlog_async.errors import LogClosedError, LogFailedError, LogFullError, QueueNotFoundError
 from mrecordlog_async.memory.searches import OldestPin
 from mrecordlog_async.metrics import Counters, WorkerCounts

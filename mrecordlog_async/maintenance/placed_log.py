@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable
 
-from mrecordlog_async.engine.open import OpenOptions
+from mrecordlog_async.engine.commit.open import OpenOptions
 from mrecordlog_async.engine.open_async import open_log_async
 from mrecordlog_async.log import MultiRecordLog, check_segment_bytes
 from mrecordlog_async.model import RecoveryProgress

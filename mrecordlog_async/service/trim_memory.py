@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import gc
 
-from mrecordlog_async.engine.trim_heap import trim_heap
+from mrecordlog_async.engine.commit.trim_heap import trim_heap
 from mrecordlog_async.options import MIB
 from mrecordlog_async.protocol import arrow
 

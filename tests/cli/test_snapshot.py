@@ -14,7 +14,7 @@ import pytest
 
 from mrecordlog_async import CorruptionError, MultiRecordLog, ReadOnlyLog
 from mrecordlog_async.cli.main import main
-from mrecordlog_async.engine import older_segments
+from mrecordlog_async.engine.commit import older_segments
 from mrecordlog_async.format.header import decode_closed, encode_closed
 from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.storage.filesystem import Buffer

@@ -10,10 +10,10 @@ import gc
 import os
 from collections.abc import Callable, Iterable, Iterator
 
-from mrecordlog_async.engine.commands import AppendGroup, Command, CreateQueue, DeleteQueue, TruncateQueue
-from mrecordlog_async.engine.encode import build_records
-from mrecordlog_async.engine.plan import plan
-from mrecordlog_async.engine.setting_commands import ChangeRule, ConfigureQueue, MoveConsumer
+from mrecordlog_async.engine.commit.encode import build_records
+from mrecordlog_async.engine.intake.commands import AppendGroup, Command, CreateQueue, DeleteQueue, TruncateQueue
+from mrecordlog_async.engine.intake.setting_commands import ChangeRule, ConfigureQueue, MoveConsumer
+from mrecordlog_async.engine.planning.plan import plan
 from mrecordlog_async.format.record import (
     DROP_OLDEST,
     KEEP_UNTIL_ACKNOWLEDGED,

@@ -6,10 +6,10 @@ import asyncio
 import errno
 import random
 
-from mrecordlog_async.engine.admission import BATCH_BYTES, BATCH_CONTROLS
-from mrecordlog_async.engine.appends import Appends
-from mrecordlog_async.engine.capacity import Capacity
-from mrecordlog_async.engine.commands import (
+from mrecordlog_async.engine.intake.admission import BATCH_BYTES, BATCH_CONTROLS
+from mrecordlog_async.engine.intake.appends import Appends
+from mrecordlog_async.engine.intake.capacity import Capacity
+from mrecordlog_async.engine.intake.commands import (
     SINGLE_OVERHEAD_BYTES,
     Append,
     AppendGroup,

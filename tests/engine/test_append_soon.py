@@ -18,7 +18,7 @@ from mrecordlog_async import (
     QueueNotFoundError,
     RecordTooLargeError,
 )
-from mrecordlog_async.engine.commands import SINGLE_OVERHEAD_BYTES
+from mrecordlog_async.engine.intake.commands import SINGLE_OVERHEAD_BYTES
 
 SMALL = Limits(record_bytes=10_000, pending_bytes=10_000)
 

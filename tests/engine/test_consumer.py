@@ -35,10 +35,11 @@ from mrecordlog_async import (
     RecordLogError,
 )
 from mrecordlog_async.cli.main import main
-from mrecordlog_async.engine import plan_consumers, writer
-from mrecordlog_async.engine.commit import CommitRequest, CommitResult
-from mrecordlog_async.engine.journal import Journal
-from mrecordlog_async.engine.setting_commands import Attached
+from mrecordlog_async.engine.commit import writer
+from mrecordlog_async.engine.commit.journal import Journal
+from mrecordlog_async.engine.commit.request import CommitRequest, CommitResult
+from mrecordlog_async.engine.intake.setting_commands import Attached
+from mrecordlog_async.engine.planning import consumer as plan_consumers
 
 OWNER, OTHER = uuid.uuid4(), uuid.uuid4()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import LogFullError
-from mrecordlog_async.engine.disk_space import SEGMENTS_MIN, DiskSpace
+from mrecordlog_async.engine.commit.disk_space import SEGMENTS_MIN, DiskSpace
 from mrecordlog_async.format.frame import BLOCK_BYTES
 from mrecordlog_async.options import GIB, MIB
 from mrecordlog_async.storage.directory import LogDirectory

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from mrecordlog_async.engine.commit import PlannedMany, PlannedRun
-from mrecordlog_async.engine.encode import build_records, encode_records, split_into_runs
+from mrecordlog_async.engine.commit.encode import build_records, encode_records
+from mrecordlog_async.engine.planning.planned import PlannedMany, PlannedRun, split_into_runs
 from mrecordlog_async.format.runs import MANY_BYTES_MAX, MANY_RECORDS_MAX, Append, Many, appends_of
 from mrecordlog_async.model import RUN_BYTES, Run
 from mrecordlog_async.quickwit.state import runs_of

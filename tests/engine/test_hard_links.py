@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import LogFullError, LogLockedError, MultiRecordLog, PersistPolicy, ReadOnlyLog
-from mrecordlog_async.engine import older_segments
-from mrecordlog_async.engine.open import OpenOptions, open_log
+from mrecordlog_async.engine.commit import older_segments
+from mrecordlog_async.engine.commit.open import OpenOptions, open_log
 from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.storage.directory import LogDirectory
 from tests import damage

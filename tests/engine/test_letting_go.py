@@ -24,9 +24,10 @@ from mrecordlog_async import (
     PersistPolicy,
     PositionInPastError,
 )
-from mrecordlog_async.engine import open_async, timers
-from mrecordlog_async.engine.commands import AppendGroup
-from mrecordlog_async.engine.timers import Timers
+from mrecordlog_async.engine import open_async
+from mrecordlog_async.engine.commit import timers
+from mrecordlog_async.engine.commit.timers import Timers
+from mrecordlog_async.engine.intake.commands import AppendGroup
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 

@@ -8,9 +8,8 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import example, given, settings
 
-from mrecordlog_async.engine.commands import Command, DeleteQueue
-from mrecordlog_async.engine.plan import plan
-from mrecordlog_async.engine.setting_commands import (
+from mrecordlog_async.engine.intake.commands import Command, DeleteQueue
+from mrecordlog_async.engine.intake.setting_commands import (
     AttachConsumer,
     ChangeRule,
     ConfigureQueue,
@@ -19,6 +18,7 @@ from mrecordlog_async.engine.setting_commands import (
     MoveConsumer,
     SealQueue,
 )
+from mrecordlog_async.engine.planning.plan import plan
 from mrecordlog_async.errors import ConsumerFencedError, LogFullError, QueueSealedError
 from mrecordlog_async.format.record import (
     DROP_OLDEST,

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from mrecordlog_async import Limits, LogFullError, MultiRecordLog
-from mrecordlog_async.engine import older_segments, timers
+from mrecordlog_async.engine.commit import older_segments, timers
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
 from tests.cached_files import CachedFiles

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import MultiRecordLog, PersistPolicy
-from mrecordlog_async.engine.commit import CommitRequest
+from mrecordlog_async.engine.commit.request import CommitRequest
 from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
@@ -240,7 +240,7 @@ async def test_an_empty_log_keeps_no_segment_as_spare(
     directory: Path, files: Recycling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Once nothing is live, the log gives its space back, the spare's too."""
-    monkeypatch.setattr("mrecordlog_async.engine.upkeep.EARLY_ROLL_BYTES", BLOCK)
+    monkeypatch.setattr("mrecordlog_async.engine.commit.upkeep.EARLY_ROLL_BYTES", BLOCK)
     async with opened(directory, files) as log:
         await roll(log)
         await truncate_behind(log)

@@ -23,8 +23,8 @@ from mrecordlog_async import (
     QueueOptions,
     RecordLogError,
 )
-from mrecordlog_async.engine.commands import Command
-from mrecordlog_async.engine.refusals import Refusals, reason_of
+from mrecordlog_async.engine.intake.commands import Command
+from mrecordlog_async.engine.intake.refusals import Refusals, reason_of
 from mrecordlog_async.metrics import REFUSED, Counters
 from mrecordlog_async.model import POSITION_MAX
 from mrecordlog_async.support.refusal_episodes import CALM_SECONDS

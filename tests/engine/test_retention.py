@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given, settings
 
 from mrecordlog_async import LogState, MultiRecordLog, PositionInPastError, QueueOptions, ReadOnlyLog
-from mrecordlog_async.engine import retention as retention_module
-from mrecordlog_async.engine.age_clock import AgeClock
-from mrecordlog_async.engine.journal import Journal
+from mrecordlog_async.engine.commit.journal import Journal
+from mrecordlog_async.engine.readers import retention as retention_module
+from mrecordlog_async.engine.readers.age_clock import AgeClock
 from mrecordlog_async.memory.times import TICK_NS
 from tests.engine.test_failing import Failing
 
@@ -62,9 +62,9 @@ class _patched:  # a context manager that works in fixtures and under hypothesis
     def __enter__(self) -> Clocks:
         clocks = Clocks()
         self._patches: list[Any] = [
-            patch("mrecordlog_async.engine.journal.time.time_ns", clocks.wall_ns),
-            patch("mrecordlog_async.engine.age_clock.wall_ns", clocks.wall_ns),
-            patch("mrecordlog_async.engine.age_clock.boot_ns", clocks.boot_ns),
+            patch("mrecordlog_async.engine.commit.journal.time.time_ns", clocks.wall_ns),
+            patch("mrecordlog_async.engine.readers.age_clock.wall_ns", clocks.wall_ns),
+            patch("mrecordlog_async.engine.readers.age_clock.boot_ns", clocks.boot_ns),
             patch.object(retention_module, "SLEEP_SECONDS_MAX", 1_000.0),
         ]
         for each in self._patches:

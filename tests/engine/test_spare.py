@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import MultiRecordLog
-from mrecordlog_async.engine import thread
-from mrecordlog_async.engine.journal import Journal
+from mrecordlog_async.engine.commit import thread
+from mrecordlog_async.engine.commit.journal import Journal
 from mrecordlog_async.storage.filesystem import Buffer
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests.cached_files import CachedFiles

@@ -22,9 +22,9 @@ from mrecordlog_async import (
     QueueNotFoundError,
     QueueOptions,
 )
-from mrecordlog_async.engine.journal import Journal
-from mrecordlog_async.engine.straight import CALLERS_MAX, Straight
-from mrecordlog_async.engine.writer import Writer
+from mrecordlog_async.engine.commit.journal import Journal
+from mrecordlog_async.engine.commit.straight import CALLERS_MAX, Straight
+from mrecordlog_async.engine.commit.writer import Writer
 from tests.cached_files import CachedFiles, HangingDisk
 from tests.faults.driver import DIRECTORY, Run, repeatable
 from tests.faults.histories import CASES, early_roll

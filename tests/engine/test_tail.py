@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import mrecordlog_async.engine.collecting as collecting
+import mrecordlog_async.engine.readers.collecting as collecting
 from mrecordlog_async import Batch, LogFailedError, MultiRecordLog, QueueNotFoundError
 from mrecordlog_async.format.record import SEALED, OptionValues
 from mrecordlog_async.memory.store import SEAL_RECORDS, SEAL_SPREAD

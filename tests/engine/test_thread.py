@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mrecordlog_async import LogClosedError
-from mrecordlog_async.engine.thread import LogThread
+from mrecordlog_async.engine.commit.thread import LogThread
 
 
 async def test_results_come_back_in_the_order_of_the_jobs() -> None:

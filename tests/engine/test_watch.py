@@ -10,11 +10,11 @@ from time import perf_counter
 import pytest
 
 from mrecordlog_async import MultiRecordLog
-from mrecordlog_async.engine import watch as watching
-from mrecordlog_async.engine.refusals import Refusals
-from mrecordlog_async.engine.thread import Job, LogThread, Progress, SlowJob
-from mrecordlog_async.engine.timed_files import timed
-from mrecordlog_async.engine.watch import Recent, Watch
+from mrecordlog_async.engine.commit.thread import Job, LogThread, Progress, SlowJob
+from mrecordlog_async.engine.commit.timed_files import timed
+from mrecordlog_async.engine.intake.refusals import Refusals
+from mrecordlog_async.engine.readers import watch as watching
+from mrecordlog_async.engine.readers.watch import Recent, Watch
 from mrecordlog_async.metrics import Counters
 from tests.cached_files import HangingDisk
 
@@ -32,7 +32,10 @@ async def test_a_disk_that_hangs_is_reported_while_it_hangs(
     directory: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the loop, with the gauges; and once more when it responds again."""
-    slow_seconds = "mrecordlog_async.engine.watch.SLOW_SECONDS", "mrecordlog_async.engine.thread.SLOW_SECONDS"
+    slow_seconds = (
+        "mrecordlog_async.engine.readers.watch.SLOW_SECONDS",
+        "mrecordlog_async.engine.commit.thread.SLOW_SECONDS",
+    )
     for name in slow_seconds:
         monkeypatch.setattr(name, 3_600.0)
     monkeypatch.setattr(watching, "TICK_SECONDS", 0.01)

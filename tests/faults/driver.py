@@ -27,11 +27,11 @@ from unittest.mock import patch
 
 from mrecordlog_async import Limits, LogFailedError, MultiRecordLog, PersistPolicy, ReadOnlyLog, RecordLogError
 from mrecordlog_async.engine import open_async
-from mrecordlog_async.engine.admission import Admission
-from mrecordlog_async.engine.commands import AppendGroup, Command, TruncateQueue
-from mrecordlog_async.engine.open import ID_STEP_BITS
-from mrecordlog_async.engine.setting_commands import Attached, ChangeRule
-from mrecordlog_async.engine.thread import Progress
+from mrecordlog_async.engine.commit.open import ID_STEP_BITS
+from mrecordlog_async.engine.commit.thread import Progress
+from mrecordlog_async.engine.intake.admission import Admission
+from mrecordlog_async.engine.intake.commands import AppendGroup, Command, TruncateQueue
+from mrecordlog_async.engine.intake.setting_commands import Attached, ChangeRule
 from mrecordlog_async.format.record import NO_OWNER, OptionValues
 from mrecordlog_async.maintenance.placed_log import PlacedLog, open_placed_log
 from mrecordlog_async.maintenance.snapshot import snapshot
@@ -709,10 +709,10 @@ def _drawn(bits: int) -> int:
 def without_chance() -> Iterator[None]:
     """Replace the log's random numbers and its clock by fixed ones."""
     with (
-        patch("mrecordlog_async.engine.open.secrets.randbits", _drawn),
-        patch("mrecordlog_async.engine.open.secrets.token_bytes", lambda length: LOG_ID[:length]),
+        patch("mrecordlog_async.engine.commit.open.secrets.randbits", _drawn),
+        patch("mrecordlog_async.engine.commit.open.secrets.token_bytes", lambda length: LOG_ID[:length]),
         patch("time.time_ns", lambda: TIME_NS),
-        patch("mrecordlog_async.engine.age_clock.boot_ns", lambda: TIME_NS),
+        patch("mrecordlog_async.engine.readers.age_clock.boot_ns", lambda: TIME_NS),
     ):
         yield
 

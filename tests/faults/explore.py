@@ -14,8 +14,9 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from mrecordlog_async.engine.commit import CommitRequest, PlannedRun
-from mrecordlog_async.engine.open import OpenedLog, OpenOptions, open_log
+from mrecordlog_async.engine.commit.open import OpenedLog, OpenOptions, open_log
+from mrecordlog_async.engine.commit.request import CommitRequest
+from mrecordlog_async.engine.planning.planned import PlannedRun
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.format.record import (
     KEEP_UNTIL_ACKNOWLEDGED,

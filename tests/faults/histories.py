@@ -120,7 +120,7 @@ SMALL_SIZES = {
 @contextmanager
 def early_roll(size: int) -> Iterator[None]:
     """Let an idle log without live records roll when it is larger than *size* bytes."""
-    with patch("mrecordlog_async.engine.upkeep.EARLY_ROLL_BYTES", size):
+    with patch("mrecordlog_async.engine.commit.upkeep.EARLY_ROLL_BYTES", size):
         yield
 
 

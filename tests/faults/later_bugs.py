@@ -12,13 +12,13 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from mrecordlog_async.engine.age_clock import AgeClock
-from mrecordlog_async.engine.commands import TruncateQueue
-from mrecordlog_async.engine.commit import CommitRequest
-from mrecordlog_async.engine.journal import Journal
-from mrecordlog_async.engine.plan_consumers import ConsumerPlanner
-from mrecordlog_async.engine.queue_view import QueueView
-from mrecordlog_async.engine.setting_commands import AttachConsumer
+from mrecordlog_async.engine.commit.journal import Journal
+from mrecordlog_async.engine.commit.request import CommitRequest
+from mrecordlog_async.engine.intake.commands import TruncateQueue
+from mrecordlog_async.engine.intake.setting_commands import AttachConsumer
+from mrecordlog_async.engine.planning.consumer import ConsumerPlanner
+from mrecordlog_async.engine.planning.view import QueueView
+from mrecordlog_async.engine.readers.age_clock import AgeClock
 from mrecordlog_async.format.parse import Batch
 from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.recovery import torn_or_damaged
@@ -119,7 +119,7 @@ def owner_not_asked() -> AbstractContextManager[Any]:
         call.take_over = True
         original(self, call)
 
-    return patch.dict("mrecordlog_async.engine.plan._DECIDE", {AttachConsumer: attach})
+    return patch.dict("mrecordlog_async.engine.planning.plan._DECIDE", {AttachConsumer: attach})
 
 
 def truncate_of_another_incarnation() -> AbstractContextManager[Any]:
@@ -129,7 +129,7 @@ def truncate_of_another_incarnation() -> AbstractContextManager[Any]:
         call.queue_id = None
         original(self, call)
 
-    return patch.dict("mrecordlog_async.engine.plan._DECIDE", {TruncateQueue: truncate})
+    return patch.dict("mrecordlog_async.engine.planning.plan._DECIDE", {TruncateQueue: truncate})
 
 
 def opening_not_durable() -> AbstractContextManager[Any]:

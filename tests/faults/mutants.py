@@ -1,7 +1,7 @@
 """A mutation run: makes small changes to the source, one at a time, and reports those that no test notices.
 
     python -m tests.faults.mutants --count 90 --seed 1 --jobs 2     a sample of all mutants
-    python -m tests.faults.mutants engine/journal.py:147            those of one line
+    python -m tests.faults.mutants engine/commit/journal.py:147     those of one line
     python -m tests.faults.mutants --list                           all of them, without running anything
 
 Each mutant is a copy of the package and the tests in a temporary directory. The tests closest to its file run first,
@@ -32,7 +32,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "mrecordlog_async"
 FLOORS = ("engine", "format", "maintenance", "memory", "recovery", "storage")
-WITHOUT = ("engine/trim_heap.py",)
+WITHOUT = ("engine/commit/trim_heap.py",)
 """How memory is collected and returned to the system. Only speed depends on it."""
 STAGE_SECONDS = 1_200
 """The time limit of a stage, in seconds; exceeding it kills the mutant."""
@@ -45,17 +45,21 @@ NEAREST = {
     "recovery/follower.py": ["tests/test_readonly.py", "tests/faults/test_beside_a_writer.py"],
     "recovery/live_reader.py": ["tests/test_readonly.py", "tests/faults/test_beside_a_writer.py"],
     "recovery": ["tests/recovery", "tests/engine/test_hard_links.py"],
-    "engine/open.py": ["tests/recovery/test_recovery.py tests/engine/test_hard_links.py"],
-    "engine/admission.py": ["tests/engine/test_admission.py tests/engine/test_limits.py"],
-    "engine/appends.py": ["tests/engine/test_admission.py tests/engine/test_append_soon.py"],
-    "engine/capacity.py": ["tests/engine/test_admission.py tests/engine/test_limits.py"],
-    "engine/plan.py": ["tests/engine/test_plan.py tests/engine/test_limits.py"],
-    "engine/queue_view.py": ["tests/engine/test_plan.py tests/test_history.py"],
-    "engine/encode.py": ["tests/engine/test_encode.py tests/engine/test_limits.py"],
-    "engine/journal.py": ["tests/engine/test_reclaim.py tests/engine/test_hard_links.py tests/engine/test_spare.py"],
-    "engine/upkeep.py": ["tests/engine/test_reclaim.py tests/engine/test_spare.py tests/engine/test_mark.py"],
-    "engine/straight.py": ["tests/engine/test_straight.py"],
-    "engine/writer.py": ["tests/engine/test_reclaim.py tests/engine/test_failing.py tests/engine/test_limits.py"],
+    "engine/commit/open.py": ["tests/recovery/test_recovery.py tests/engine/test_hard_links.py"],
+    "engine/intake/admission.py": ["tests/engine/test_admission.py tests/engine/test_limits.py"],
+    "engine/intake/appends.py": ["tests/engine/test_admission.py tests/engine/test_append_soon.py"],
+    "engine/intake/capacity.py": ["tests/engine/test_admission.py tests/engine/test_limits.py"],
+    "engine/planning": ["tests/engine/test_plan.py tests/engine/test_limits.py"],
+    "engine/planning/view.py": ["tests/engine/test_plan.py tests/test_history.py"],
+    "engine/commit/encode.py": ["tests/engine/test_encode.py tests/engine/test_limits.py"],
+    "engine/commit/journal.py": [
+        "tests/engine/test_reclaim.py tests/engine/test_hard_links.py tests/engine/test_spare.py"
+    ],
+    "engine/commit/upkeep.py": ["tests/engine/test_reclaim.py tests/engine/test_spare.py tests/engine/test_mark.py"],
+    "engine/commit/straight.py": ["tests/engine/test_straight.py"],
+    "engine/commit/writer.py": [
+        "tests/engine/test_reclaim.py tests/engine/test_failing.py tests/engine/test_limits.py"
+    ],
     "maintenance/salvage.py": ["tests/maintenance/test_salvage.py", "tests/cli/test_repair.py"],
     "maintenance/usage.py": ["tests/cli/test_inspect.py"],
     "maintenance/snapshot.py": ["tests/cli/test_snapshot.py", "tests/cli/test_overtaken.py tests/faults/test_tools.py"],

@@ -11,18 +11,18 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from mrecordlog_async.engine import encode as encode_module
-from mrecordlog_async.engine import journal as journal_module
-from mrecordlog_async.engine import open as opening
-from mrecordlog_async.engine import spare
-from mrecordlog_async.engine.journal import Journal
-from mrecordlog_async.engine.plan_consumers import ConsumerPlanner
-from mrecordlog_async.engine.planner import Outcome, PlannerBase
-from mrecordlog_async.engine.queue_view import QueueView
-from mrecordlog_async.engine.setting_commands import AttachConsumer, FenceHolders, MoveConsumer
-from mrecordlog_async.engine.straight import Straight
-from mrecordlog_async.engine.upkeep import Upkeep
-from mrecordlog_async.engine.writer import Writer
+from mrecordlog_async.engine.commit import encode as encode_module
+from mrecordlog_async.engine.commit import journal as journal_module
+from mrecordlog_async.engine.commit import open as opening
+from mrecordlog_async.engine.commit import spare
+from mrecordlog_async.engine.commit.journal import Journal
+from mrecordlog_async.engine.commit.straight import Straight
+from mrecordlog_async.engine.commit.upkeep import Upkeep
+from mrecordlog_async.engine.commit.writer import Writer
+from mrecordlog_async.engine.intake.setting_commands import AttachConsumer, FenceHolders, MoveConsumer
+from mrecordlog_async.engine.planning.consumer import ConsumerPlanner
+from mrecordlog_async.engine.planning.draft import Outcome, PlannerBase
+from mrecordlog_async.engine.planning.view import QueueView
 from mrecordlog_async.errors import ConsumerFencedError, CorruptionError
 from mrecordlog_async.format import frame, parse
 from mrecordlog_async.format.frame import encode_frames, read_frame
@@ -462,7 +462,7 @@ def attached_before_it_is_durable() -> AbstractContextManager[Any]:
         original(self, call)
         self.plan.must_sync = must_sync
 
-    return patch.dict("mrecordlog_async.engine.plan._DECIDE", {AttachConsumer: attach})
+    return patch.dict("mrecordlog_async.engine.planning.plan._DECIDE", {AttachConsumer: attach})
 
 
 def holders_survive_a_power_cut() -> AbstractContextManager[Any]:
@@ -478,7 +478,7 @@ def holders_survive_the_restart_after_next() -> AbstractContextManager[Any]:
     def fence(self: ConsumerPlanner, call: FenceHolders) -> None:
         self.plan.outcomes.append(Outcome(call))
 
-    return patch.dict("mrecordlog_async.engine.plan._DECIDE", {FenceHolders: fence})
+    return patch.dict("mrecordlog_async.engine.planning.plan._DECIDE", {FenceHolders: fence})
 
 
 def fenced_holders_move() -> AbstractContextManager[Any]:
@@ -492,7 +492,7 @@ def fenced_holders_move() -> AbstractContextManager[Any]:
 
 
 def attaching_uses_the_whole_reserve() -> AbstractContextManager[Any]:
-    return patch("mrecordlog_async.engine.writer.RESERVE_BYTES", 2)
+    return patch("mrecordlog_async.engine.commit.writer.RESERVE_BYTES", 2)
 
 
 BUGS = {

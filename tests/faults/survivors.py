@@ -8,13 +8,13 @@ from dataclasses import replace
 from typing import Any
 from unittest.mock import patch
 
-from mrecordlog_async.engine import open as opening
-from mrecordlog_async.engine.admission import Admission
-from mrecordlog_async.engine.commands import AppendGroup, Command
-from mrecordlog_async.engine.commit import CommitRequest
-from mrecordlog_async.engine.journal import Journal
-from mrecordlog_async.engine.timers import Timers
-from mrecordlog_async.engine.unsynced import UnsyncedChanges
+from mrecordlog_async.engine.commit import open as opening
+from mrecordlog_async.engine.commit.journal import Journal
+from mrecordlog_async.engine.commit.request import CommitRequest
+from mrecordlog_async.engine.commit.timers import Timers
+from mrecordlog_async.engine.commit.unsynced import UnsyncedChanges
+from mrecordlog_async.engine.intake.admission import Admission
+from mrecordlog_async.engine.intake.commands import AppendGroup, Command
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format import frame
 from mrecordlog_async.format.frame import BLOCK_BYTES, encode_frames, read_frame

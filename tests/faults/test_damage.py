@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from mrecordlog_async import CorruptionError
-from mrecordlog_async.engine.open import OpenOptions, open_log
+from mrecordlog_async.engine.commit.open import OpenOptions, open_log
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.storage.directory import LogDirectory
 

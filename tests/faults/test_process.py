@@ -30,7 +30,7 @@ from mrecordlog_async import (
     ReadOnlyLog,
     RecordTooLargeError,
 )
-from mrecordlog_async.engine.journal import Journal
+from mrecordlog_async.engine.commit.journal import Journal
 from tests.engine.test_reclaim import open_files
 from tests.said import at_any_speed
 

@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pytest
 
 from mrecordlog_async import PersistPolicy
-from mrecordlog_async.engine.commands import TruncateQueue
+from mrecordlog_async.engine.intake.commands import TruncateQueue
 
 from .driver import TIME_NS, Run
 from .explore import Explorer, Tally
@@ -46,7 +46,7 @@ class Clocks:
         """Let the log use them."""
         with (
             patch("time.time_ns", lambda: TIME_NS + (self.seconds + self.ahead) * NS),
-            patch("mrecordlog_async.engine.age_clock.boot_ns", lambda: self.seconds * NS),
+            patch("mrecordlog_async.engine.readers.age_clock.boot_ns", lambda: self.seconds * NS),
         ):
             yield self
 

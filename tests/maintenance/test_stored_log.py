@@ -134,7 +134,7 @@ def test_it_shows_what_a_log_in_memory_shows(directory: Path, seed: int) -> None
             await log.sync()
         return followed
 
-    with patch("mrecordlog_async.engine.journal.time.time_ns", moments.__next__):
+    with patch("mrecordlog_async.engine.commit.journal.time.time_ns", moments.__next__):
         followed = asyncio.run(make())
     with ReadOnlyLog.open(directory) as expected, StoredLog.open(directory) as found:
         followed.refresh()

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from mrecordlog_async.engine.queue_view import QueueView
+from mrecordlog_async.engine.planning.view import QueueView
 from mrecordlog_async.format.record import NO_OWNER, Consumer, ConsumerDelete, ConsumerState, Create, Truncate
 from mrecordlog_async.format.runs import Append
 from mrecordlog_async.memory.consumers import OUTDATED_MIN

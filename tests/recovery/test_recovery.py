@@ -16,7 +16,7 @@ from unittest.mock import patch
 import pytest
 
 from mrecordlog_async import CorruptionError, MultiRecordLog, PersistPolicy, ReadOnlyLog, RecoveryProgress
-from mrecordlog_async.engine import timers
+from mrecordlog_async.engine.commit import timers
 from mrecordlog_async.format.frame import encode_frames, encode_unsplit, segment_seed
 from mrecordlog_async.format.header import (
     HEADER_BYTES,

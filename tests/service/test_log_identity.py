@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from mrecordlog_async.client import RecordLogClient, ServiceError
-from mrecordlog_async.engine import timers
+from mrecordlog_async.engine.commit import timers
 from mrecordlog_async.protocol.log_schemas import LOG_ID, LogResponse
 from mrecordlog_async.service.options import ServiceOptions
 from tests.serving import Served, serving

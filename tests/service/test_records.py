@@ -187,7 +187,7 @@ async def test_reads_have_their_format_by_accept(served: Served) -> None:
 async def test_reads_start_at_a_time(served: Served) -> None:
     """`since` begins with the first record stored then or later; `position` says where that is."""
     clock = 16_000_000_000
-    with patch("mrecordlog_async.engine.journal.time.time_ns", lambda: clock * TICK_NS):
+    with patch("mrecordlog_async.engine.commit.journal.time.time_ns", lambda: clock * TICK_NS):
         for payload in (b"a", b"b", b"c"):
             clock += 100
             await served.log.append("q", payload)

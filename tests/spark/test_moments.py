@@ -36,7 +36,7 @@ def time_of(number: int) -> datetime:
 def filled(service: ThreadedService) -> Iterator[ThreadedService]:
     """Store records at times 0 to 4: of queue a at 0, 2 and 4, of queue b at 1 and 3; a's first one is truncated."""
     now = START
-    with patch("mrecordlog_async.engine.journal.time.time_ns", lambda: now * TICK_NS):
+    with patch("mrecordlog_async.engine.commit.journal.time.time_ns", lambda: now * TICK_NS):
         for number in range(5):
             service.append("ab"[number % 2], [b"x"] * 2)
             now += 100

@@ -6,7 +6,7 @@ import asyncio
 import gc
 
 from mrecordlog_async.bench.drive import payloads
-from mrecordlog_async.engine.trim_heap import trim_heap
+from mrecordlog_async.engine.commit.trim_heap import trim_heap
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.options import PersistPolicy
 from tests.benchmarks.appends import BATCH_RECORDS, RECORD_BYTES

@@ -1,0 +1,465 @@
+"""The log's files while it is open: one thread writes batches, rolls to a new segment, and removes old ones.
+
+Strategy:
+1. Space, spare and name first. Whatever fails before the batch's first byte is written raises OSError or LogFullError:
+   the batch is refused, nothing has changed, and the log stays healthy.
+2. Then one write and one sync, or a direct write that is both. What fails there, and any failed sync, raises
+   `LogIOError`: the log stops.
+3. A **spare** (the next segment as a `.tmp`, its space reserved) is kept ready, so that rolling works on a full disk:
+   only a roll lets the space of older segments be freed. A dead segment may become the spare (`Spare.recycle`).
+4. A file with a second name (a snapshot's or a `cp -al`'s hard link) is never written or shrunk again: the log rolls,
+   and only unlinks it. Each batch checks (one fstat), as a link can be created while the log is open. If the check
+   fails, the batch is refused: rolling instead would use up a segment per batch.
+
+Everything here blocks and belongs to the log's thread. The table is read from `queues`, which the event loop does not
+change while a batch is being written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+
+from mrecordlog_async.engine.commit.disk_space import DiskSpace
+from mrecordlog_async.engine.commit.encode import (
+    build_records,
+    encode_batch,
+    encode_in_block,
+    encode_records,
+    join_small,
+)
+from mrecordlog_async.engine.commit.older_segments import OlderSegments
+from mrecordlog_async.engine.commit.request import CommitRequest, CommitResult, LogIOError, let_others_run, sync_file
+from mrecordlog_async.engine.commit.spare import Spare
+from mrecordlog_async.errors import LogFullError
+from mrecordlog_async.format.frame import Buffer, block_left, frames_bytes_max, segment_seed
+from mrecordlog_async.format.header import HEADER_BYTES, Closed, SegmentHeader
+from mrecordlog_async.format.record import LogRecord, Opened, encode_record
+from mrecordlog_async.format.table import OPENING_BYTES
+from mrecordlog_async.memory.times import TICK_NS
+from mrecordlog_async.recovery.recovered import LogEnd, RecoveredLog
+from mrecordlog_async.storage.direct import Staging, whole_blocks
+from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
+from mrecordlog_async.storage.lock import LOCK_NAME
+from mrecordlog_async.storage.locked_directory import RESERVE_BYTES, LockedDirectory
+from mrecordlog_async.storage.segment import SegmentFile, segment_name
+
+
+class Journal:
+    """Writes the log. Its state belongs to the log's thread.
+
+    The event loop may read the plain numbers (`end`, `older`, `disk_bytes` …) at any time, for reports. The writer
+    decides from them only between two calls, when the thread is idle. The thread reads `queues` for the table during
+    a roll: safe because the loop changes memory only after the call's result has come back.
+    """
+
+    def __init__(
+        self,
+        directory: LockedDirectory,
+        file: SegmentFile,
+        recovered: RecoveredLog,
+        space: DiskSpace,
+        staging: Staging | None = None,
+        nonce: int | None = None,
+        *,
+        recycle: bool = False,
+    ) -> None:
+        """Continue the log *recovered*, whose last segment is *file*; *staging*: see `Spare`.
+
+        *nonce*: the random number of this opening, which the first batch records. *recycle*: dead segments may become
+        spares.
+        """
+        self.directory = directory
+        self.end: LogEnd = recovered.end
+        self.named_oldest = recovered.oldest_segment  # what the newest COMMIT or header says
+        self.durable_oldest = recovered.oldest_segment  # what is on the medium for certain
+        self.has_old_tail = False  # the segment has a second name, so what follows its end was not zeroed
+        self._log_id = recovered.log_id
+        self._queues = recovered.queues
+        self._file = file
+        self._seed = segment_seed(recovered.log_id, recovered.end.segment)
+        self._nonce = nonce  # until the first batch is written
+        self._time_ns = 0  # in the COMMIT that was encoded last
+        self._space = space
+        self._spare = Spare(directory, staging)
+        self._recycles = recycle
+        undeletable = [(number, 0) for number in recovered.leftovers]
+        self._older = OlderSegments(directory, undeletable + recovered.older)
+
+    # What the event loop reads between batches.
+
+    @property
+    def older(self) -> list[tuple[int, int]]:
+        """(number, bytes) of the segments before the current one, oldest first."""
+        return self._older.segments
+
+    @property
+    def disk_bytes(self) -> int:
+        """Space reserved by all segments and the spare."""
+        current = max(self._file.reserved_bytes, self.end.offset)
+        return self._older.bytes + self._older.unfreed_bytes + current + self._spare.reserved_bytes
+
+    @property
+    def written_bytes(self) -> int:
+        """Bytes of segments that hold something."""
+        return self._older.bytes + self.end.offset
+
+    @property
+    def all_synced(self) -> bool:
+        """Whether every batch is on the medium."""
+        return self.end.durable_batch == self.end.last_batch
+
+    def disk_bytes_at_best(self) -> tuple[int, str]:
+        """Return the size of the largest batch that an empty log can take, and the name of what limits it."""
+        most, name = self._space.batch_bytes_max(self._preamble_bytes(0))
+        return max(most - DIRECT_BLOCK_BYTES, 0), name  # its reservation ends at a whole block
+
+    def wants_spare(self, more_table_bytes: int = 0) -> bool:
+        """Return whether a spare must be made, or must grow with the table."""
+        return self._spare.file is None or self._spare.reserved_bytes < self._preamble_bytes(more_table_bytes)
+
+    def reclaimable(self) -> bool:
+        """Return whether there are segments in which nothing is live."""
+        return bool(self.older) and self.older[0][0] < self.durable_oldest
+
+    def has_unfreed(self) -> bool:
+        """Return whether space of removed segments is still to be freed."""
+        return self._older.has_unfreed()
+
+    # A batch that needs nothing but a write and a sync. The loop encodes it while the thread is idle.
+
+    def has_room_alone(self, run_bytes: int) -> bool:
+        """Return whether a batch of one run of at most *run_bytes* needs no preparation.
+
+        It fits, with its COMMIT, into the current block, the segment and the space reserved, there is a spare,
+        everything before it is on the medium, and it is not the first one since the log was opened.
+        """
+        at = self.end
+        end = at.offset + run_bytes
+        return (
+            self.all_synced
+            and self._nonce is None
+            and end <= at.offset + block_left(at.offset)
+            and end + RESERVE_BYTES <= self._file.reserved_bytes
+            and not self._is_full(end)
+            and not self.wants_spare()
+        )
+
+    def encode(self, record: LogRecord, oldest_segment: int | None) -> tuple[list[Buffer], int]:
+        """Return a batch that `has_room_alone` as buffers to write at the log's end, and the offset after it."""
+        self._time_ns = time.time_ns()
+        body = encode_record(record)
+        return encode_in_block(body, self.end, oldest_segment, self._log_id, self._seed, self._time_ns)
+
+    def commit_alone(
+        self, records: list[LogRecord], buffers: list[Buffer], end: int, oldest_segment: int | None
+    ) -> CommitResult | None:
+        """Write and sync what `encode` returned, on the thread. None if the segment must not be written any more.
+
+        Raises:
+            LogIOError: Whether the batch is stored is not known. The log must stop.
+        """
+        begun = time.perf_counter()
+        try:
+            if self._is_shared():
+                return None
+        except OSError:  # `commit` reports it; nothing was written
+            return None
+        request = CommitRequest(records, oldest_segment, sync=True, needs_space=True)
+        return self._write(records, buffers, end, request, rolled=False, begun=begun)
+
+    # What the thread does.
+
+    def commit(self, request: CommitRequest) -> CommitResult:
+        """Write a batch, and sync it if *request* says so.
+
+        Returns:
+            The log records as they were stored, where, and how long it took.
+
+        Raises:
+            OSError: The disk refused the batch. Nothing was written.
+            LogFullError: The batch does not fit below the log's limit. Nothing was written.
+            LogIOError: Whether the batch is stored is not known. The log must stop.
+        """
+        begun = time.perf_counter()
+        request, records = self._with_opening(request, build_records(request.records))
+        bodies = encode_records(records)
+        buffers, end = self._encode(bodies, request.oldest_segment)
+        rolled = self._is_shared() or (request.may_roll and self._is_full(end))
+        if request.needs_space or (request.leaves_bytes and rolled):
+            self.prepare_spare(request.more_table_bytes)
+            if rolled:
+                self._check_room_behind_roll(end - self.end.offset)
+        if rolled:
+            self.roll(request.oldest_segment)
+            # The frames again: their checksums depend on the segment and the offset. The bodies do not.
+            buffers, end = self._encode(bodies, request.oldest_segment)
+        self._reserve(end, request)
+        return self._write(records, buffers, end, request, rolled, begun)
+
+    def commit_mark(self, oldest_segment: int | None) -> CommitResult | None:
+        """Write an empty batch that names the one before it as durable; None if the reserved space has no room.
+
+        It is synced like any other batch. Otherwise the next batch could not name it as durable, and damage to it would
+        look like a torn tail, which recovery zeroes together with all batches after it.
+        """
+        begun = time.perf_counter()
+        request, records = self._with_opening(CommitRequest([], oldest_segment, sync=True, needs_space=False), [])
+        buffers, end = self._encode(encode_records(records), oldest_segment)
+        if self._is_full(end) or end + RESERVE_BYTES > self._file.reserved_bytes:
+            return None
+        try:
+            if self._is_shared():
+                return None
+        except (OSError, LogIOError):  # the next batch reports it
+            return None
+        return self._write(records, buffers, end, request, rolled=False, begun=begun)
+
+    def sync(self) -> float:
+        """Bring every batch to the medium; return the seconds it took."""
+        begun = time.perf_counter()
+        sync_file(self._file)
+        # Only this thread adds batches, so none came after the sync began.
+        self.end.durable_batch = self.end.last_batch
+        self.durable_oldest = self.named_oldest
+        return time.perf_counter() - begun
+
+    def start_small(self) -> None:
+        """Continue in a new segment, of which little is reserved: nothing is live. Errors as of `commit`."""
+        self.cut_spare()
+        self.roll(None)
+
+    def roll(self, oldest_segment: int | None) -> None:
+        """Continue in a new segment, with the errors of `commit`.
+
+        The old one is synced under every policy, and the new one is durable with its name before a batch enters it.
+
+        Args:
+            oldest_segment: The oldest segment with anything live; None if nothing is live before the new one.
+        """
+        # First: the new header states where the old segment ends, and recovery takes less than that as damage.
+        if not self.all_synced:
+            self.sync()
+        # A snapshot or `cp -al` may have linked the spare too; a file with two names must not be written.
+        if self._spare.file is not None and self._spare.file.may_be_shared():
+            self._spare.discard()
+        self.prepare_spare()
+        number = self.end.segment + 1
+        oldest = number if oldest_segment is None else oldest_segment
+        header = SegmentHeader(self._log_id, number, self.end.last_batch + 1, self.end.offset, oldest)
+        # The queues stand still: the loop changes them only after this call has returned.
+        file, table_end = self._spare.publish(header, self._queues.table(let_others_run))
+        self._enter(file, header, table_end)
+
+    def prepare_spare(self, more_table_bytes: int = 0) -> None:
+        """Prepare the next segment: create it, reserve space for its table and the reserve, and sync it.
+
+        A spare that cannot grow is kept, because it still serves the table as it is.
+
+        Args:
+            more_table_bytes: Bytes by which the table is about to grow.
+
+        Raises:
+            OSError: The disk has no room.
+            LogIOError: The sync failed. The log must stop.
+        """
+        if self.wants_spare(more_table_bytes):
+            self._spare.prepare(self.end.segment + 1, self._preamble_bytes(more_table_bytes))
+
+    def reclaim(self, recycle: bool = True) -> int:
+        """Remove the segments below the oldest live one; return how many were removed (see `OlderSegments`).
+
+        Args:
+            recycle: One of them may become the spare; False if its space is needed, or nothing is live.
+        """
+        return self._older.reclaim(self.durable_oldest, self._reuse if recycle and self._recycles else _leave)
+
+    def _reuse(self, path: str) -> bool:
+        """Make a dead segment the spare, unless that is one already; return whether the file was taken away.
+
+        Only for direct writes: through the cache, a write of a part of a page must first read what the page held.
+        """
+        if self._spare.is_recycled or not self._file.is_direct or not self._space.allows_recycling(self.disk_bytes):
+            return False
+        fresh = self._preamble_bytes(0)
+        whole = whole_blocks(fresh + self._space.segment_bytes)
+        return self._spare.recycle(path, self.end.segment + 1, max(whole // 2, fresh), whole)
+
+    def cut_spare(self, more_table_bytes: int = 0) -> bool:
+        """Cut the spare to the size of a fresh one; return whether that freed any space.
+
+        Args:
+            more_table_bytes: Bytes by which the table is about to grow: the spare must still serve it.
+        """
+        fresh = self._preamble_bytes(more_table_bytes)
+        return self._spare.cut(whole_blocks(fresh + fresh // 4))
+
+    def shrink(self, everything: bool) -> None:
+        """Free a step of a removed segment's space, or with *everything* the space of all of them."""
+        self._older.shrink(everything)
+
+    def write_closed(self, oldest_segment: int | None) -> None:
+        """Record where the log ends, after the last batch was synced. Failing to do so does not fail closing."""
+        if self.has_old_tail:  # the next open must see it: with `CLOSED` it would write there without zeroing first
+            return
+        at = self.end
+        if not self.directory.write_closed(Closed(self._log_id, at.segment, at.offset, at.last_batch)):
+            self.mark_end(oldest_segment)
+
+    def mark_end(self, oldest_segment: int | None) -> None:
+        """Write the mark of a log that is released without `CLOSED`, unless this opening or segment has no batch.
+
+        Failing to do so does not fail closing.
+        """
+        if self._nonce is None and self.all_synced and self.end.last_batch >= self.end.first_batch:
+            with contextlib.suppress(OSError, LogIOError):
+                self.commit_mark(oldest_segment)
+
+    def close(self) -> None:
+        """Close the files; a spare is removed."""
+        self._spare.discard()
+        self._older.shrink(everything=True)
+        self._file.close()
+
+    def handles(self) -> Iterator[int]:
+        """Yield the open handles: a forked child closes its copies."""
+        yield self._file.handle
+        if self._spare.file is not None:
+            yield self._spare.file.handle
+        yield from self._older.handles()
+
+    # Steps.
+
+    def _is_shared(self) -> bool:
+        """Return whether the segment has a second name.
+
+        Raises:
+            LogIOError: It has none, so what is written to it is lost; or the lock has none, so another process may
+                write to the segment.
+            OSError: The system does not report it.
+        """
+        is_shared = self._file.is_shared()
+        if self._file.is_removed:
+            raise LogIOError(f"{segment_name(self.end.segment)} was removed while the log is open")
+        if self.directory.is_lock_removed():
+            raise LogIOError(f"{LOCK_NAME} was removed while the log is open: another process may have opened the log")
+        return is_shared
+
+    def _encode(self, bodies: Sequence[tuple[Buffer, ...]], oldest_segment: int | None) -> tuple[list[Buffer], int]:
+        """Split a batch into frames after the last one; return the buffers and the offset after its COMMIT."""
+        self._time_ns = time.time_ns()
+        return encode_batch(bodies, self.end, oldest_segment, self._log_id, self._seed, self._time_ns)
+
+    def _with_opening(self, request: CommitRequest, records: list[LogRecord]) -> tuple[CommitRequest, list[LogRecord]]:
+        """Put OPENED before the records of the first batch since the log was opened, which is synced in any case.
+
+        Readers take the opening and the last durable batch for the state of the log: both must be on the medium
+        before a position of this opening is reported.
+        """
+        if self._nonce is None:
+            return request, records
+        return request._replace(sync=True), [Opened(self._nonce, self.end.last_batch + 1), *records]
+
+    def _is_full(self, end: int) -> bool:
+        """Return whether a batch up to *end* belongs into the next segment; the first batch may have any size."""
+        return self.end.last_batch >= self.end.first_batch and end - self.end.table_end > self._space.segment_bytes
+
+    def _reserve(self, end: int, request: CommitRequest) -> None:
+        """Reserve space for a batch up to *end* and the reserve after it, which only some batches may use."""
+        wanted = whole_blocks(end + RESERVE_BYTES)
+        if wanted <= self._file.reserved_bytes:
+            return
+        try:
+            self._try_to_reserve(end, wanted, request)
+        except (OSError, LogFullError):
+            if not self.cut_spare(request.more_table_bytes):
+                raise
+            if request.needs_space:
+                self.prepare_spare(request.more_table_bytes)  # there is none if the old one could not be cut
+            self._try_to_reserve(end, wanted, request)
+
+    def _try_to_reserve(self, end: int, wanted: int, request: CommitRequest) -> None:
+        limit = max(wanted, self.end.table_end + self._space.segment_bytes + RESERVE_BYTES)
+        try:
+            taken, reserved = self.disk_bytes, self._file.reserved_bytes
+            if request.needs_space or request.leaves_bytes:
+                self._check_space(wanted - reserved, taken)
+            # For others too: what a truncate reserved beyond the limit, appends would use.
+            limit = max(wanted, min(limit, reserved + self._space.room(taken)))
+            self._file.reserve(wanted, limit)
+        except (OSError, LogFullError):
+            least = end + request.leaves_bytes
+            if request.needs_space or (request.leaves_bytes and least > self._file.reserved_bytes):
+                raise
+            self._file.reserve(least, least)
+
+    def _write(
+        self,
+        records: list[LogRecord],
+        buffers: list[Buffer],
+        end: int,
+        request: CommitRequest,
+        rolled: bool,
+        begun: float,
+    ) -> CommitResult:
+        at, file = self.end, self._file
+        written = end - at.offset
+        write_begun = time.perf_counter()
+        try:
+            file.write(buffers if file.is_direct else join_small(buffers, written), at.offset, durable=request.sync)
+        except OSError as error:
+            raise LogIOError(f"write failed: {error}") from error
+        # Before the sync: a batch that is written counts, whatever becomes of the sync. No other may take its place.
+        at.offset = end
+        at.last_batch += 1
+        self._nonce = None
+        self.named_oldest = at.segment if request.oldest_segment is None else request.oldest_segment
+        sync_seconds = self.sync() if request.sync else 0.0
+        if request.sync and file.is_direct:  # the write was the sync, or a part of it
+            sync_seconds = time.perf_counter() - write_begun
+        return CommitResult(
+            records,
+            at.segment,
+            written,
+            request.sync,
+            rolled,
+            time.perf_counter() - begun,
+            sync_seconds,
+            self._time_ns // TICK_NS,
+            at.last_batch,
+        )
+
+    def _enter(self, file: SegmentFile, header: SegmentHeader, table_end: int) -> None:
+        """Continue in *file*; the segment until now becomes an older one."""
+        old, at = self._file, self.end
+        self._older.add(at.segment, old.reserved_bytes)
+        old.close()
+        self._file = file
+        self.has_old_tail = False
+        self._seed = segment_seed(self._log_id, header.segment)
+        self.named_oldest = self.durable_oldest = header.oldest_segment
+        last = at.last_batch
+        self.end = LogEnd(header.segment, table_end, table_end, last + 1, last, last)
+
+    def _preamble_bytes(self, more_table_bytes: int) -> int:
+        opening_bytes = OPENING_BYTES if self._nonce is not None else 0
+        table_bytes = frames_bytes_max(self._queues.table_bytes + more_table_bytes + opening_bytes)
+        return whole_blocks(HEADER_BYTES + table_bytes + RESERVE_BYTES)
+
+    def _check_room_behind_roll(self, batch_bytes: int) -> None:
+        """Raise LogFullError for a batch that will not fit into the next segment, before that segment is used up."""
+        wanted = whole_blocks(self._preamble_bytes(0) + batch_bytes)
+        self._check_space(wanted - self._spare.reserved_bytes, self.disk_bytes)
+
+    def _check_space(self, more: int, taken: int) -> None:
+        """Raise LogFullError if *more* bytes do not fit on top of *taken*; its cause is what keeps dead segments."""
+        try:
+            self._space.check(more, taken)
+        except LogFullError as full:
+            raise full from self._older.error
+
+
+def _leave(path: str) -> bool:
+    """Leave a dead segment to be removed."""
+    return False

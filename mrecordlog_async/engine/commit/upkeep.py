@@ -1,0 +1,262 @@
+"""What the writer does between batches: the spare, dead segments, timed syncs, the idle mark, the process's heap.
+
+None of it changes the outcome of a call, so all of it can wait. It runs in the writer's task, one step at a time, never
+while a batch is being stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from aiofiles.os import wrap
+
+from mrecordlog_async.engine.commit.joining import Joining
+from mrecordlog_async.engine.commit.journal import Journal
+from mrecordlog_async.engine.commit.request import CommitRequest, CommitResult
+from mrecordlog_async.engine.commit.thread import LogThread
+from mrecordlog_async.engine.commit.timers import Timers
+from mrecordlog_async.engine.commit.trim_heap import trim_heap, worth_trimming
+from mrecordlog_async.engine.intake.admission import Admission
+from mrecordlog_async.errors import LogFullError
+from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.metrics import Counters
+from mrecordlog_async.options import MIB
+
+logger = logging.getLogger("mrecordlog_async")
+
+T = TypeVar("T")
+
+EARLY_ROLL_BYTES = 1 * MIB
+"""A current segment without live records is replaced once it holds more than this, and more than four tables."""
+
+
+@dataclass(slots=True)
+class UpkeepState:
+    """What upkeep keeps in mind between batches. Only the writer's task reads and writes it, on the event loop.
+
+    | flag | set by | cleared by |
+    |---|---|---|
+    | marked | an attempt to write the mark | a stored batch of calls |
+    | spare_failed | lack of space for a spare | any stored batch; removed segments |
+    | unlink_failed | a dead segment that could not be removed | any stored batch; a batch that the disk refused |
+    | early_roll | a batch that the disk refused | an attempt to roll, or a segment that could not be removed |
+    | short_of_space | a batch that the disk refused | a stored batch with appends |
+    """
+
+    # The last batch has its mark, or no reserved space is left for one: either way, it is not tried again.
+    marked: bool = False
+    # Do not ask a full disk for a spare after every batch; the next append asks again by itself.
+    spare_failed: bool = False
+    # Do not try after every batch to remove what the system refused to remove.
+    unlink_failed: bool = False
+    # Replace the current segment once nothing in it is live, however small it is: its space is needed.
+    early_roll: bool = False
+    # Free the space of removed segments at once, not in steps: appends wait for it.
+    short_of_space: bool = False
+    # Bytes freed in memory since the heap was last trimmed.
+    freed_bytes: int = 0
+
+    def disk_refused(self) -> None:
+        """Note that the disk had no space for a batch."""
+        self.early_roll = self.short_of_space = True
+        self.unlink_failed = False  # what could not be removed takes the space; and no batch may be stored without it
+
+    def batch_stored(self, *, needs_space: bool) -> None:
+        """Note a stored batch. One without appends or creates may have used the reserve, so it does not prove space."""
+        self.marked = False
+        if needs_space:
+            self.short_of_space = False
+
+
+class Upkeep:
+    """Maintains the journal between batches, for the writer that owns it."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        queues: Queues,
+        admission: Admission,
+        counters: Counters,
+        thread: LogThread,
+        timers: Timers,
+    ) -> None:
+        self.state = UpkeepState()
+        self.on_commit: Callable[[CommitResult], object] | None = None  # for telemetry, if there is any
+        self._journal = journal
+        self._queues = queues
+        self._admission = admission
+        self._counters = counters
+        self._thread = thread
+        self._timers = timers
+        self.joining = Joining(queues, self._note_freed)
+
+    def is_due(self) -> bool:
+        """Return whether `maintain` has something to do; never because of what it tried in vain."""
+        journal, state = self._journal, self.state
+        if self._timers.sync_due or self._timers.mark_due or state.early_roll or journal.has_unfreed():
+            return True
+        if journal.wants_spare() and not state.spare_failed:
+            return True
+        if journal.reclaimable() and not state.unlink_failed:
+            return True
+        return worth_trimming(state.freed_bytes, self._queues.memory_bytes)
+
+    async def maintain(self) -> None:
+        """Prepare the spare, reclaim dead segments, run the timed sync and the idle mark."""
+        journal = self._journal
+        if journal.wants_spare() and not self.state.spare_failed:
+            await self._prepare_spare()
+        if self._timers.sync_due:
+            self._timers.sync_due = False
+            if not journal.all_synced:
+                await self.sync()
+        if journal.older or self.state.early_roll or self._queues.pins.oldest() is None:
+            await self._reclaim_segments()
+        if journal.has_unfreed():
+            await self._on_log_thread(journal.shrink, self.state.short_of_space)
+        if self._queues.has_sparse_blocks():
+            await self._settle_loose_records()
+        if worth_trimming(self.state.freed_bytes, self._queues.memory_bytes) and not self._admission.has_pending():
+            self.state.freed_bytes = 0
+            await self._on_log_thread(trim_heap)
+        if self._timers.mark_due:
+            self._timers.mark_due = False
+            if self.wants_mark():
+                self.state.marked = True
+                result = await self._on_log_thread(journal.commit_mark, self._queues.pins.oldest())
+                if result is not None:
+                    self._apply_opening(result)
+                    self._counters.syncs += 1
+                    self._counters.sync_seconds.observe(result.sync_seconds)
+
+    async def _settle_loose_records(self) -> None:
+        """Free the memory of blocks that are mostly dead, a step at a time; calls that wait for memory move up."""
+        held = self._queues.memory_bytes
+        self._queues.settle_sparse()
+        self._note_freed(held - self._queues.memory_bytes)
+        await asyncio.sleep(0)
+
+    def _note_freed(self, freed: int) -> None:
+        """Note that settling freed this many bytes, or with less than 0 took more."""
+        self.state.freed_bytes += max(freed, 0)
+        self._admission.update()
+
+    async def _reclaim_segments(self) -> None:
+        """Replace a current segment without live records; remove older ones once their death is durable."""
+        journal = self._journal
+        oldest = self._queues.pins.oldest()
+        left = False
+        if oldest is None and self._is_worth_a_roll():
+            await self._remove_dead_segments(oldest)
+            # Segments that cannot be removed keep their space: another one would only add to it.
+            if not journal.reclaimable():
+                left = await self._if_space_allows(journal.start_small)
+            self.state.early_roll = False  # tried once for each refusal, when nothing is live any more
+        # If there is no space for the next segment, only naming the dead ones frees some: so this must not roll.
+        if not left and self._must_name_oldest(oldest):
+            request = CommitRequest([], oldest, sync=True, needs_space=False, may_roll=False)
+            await self._if_space_allows(journal.commit, request)
+        await self._remove_dead_segments(oldest)
+
+    async def _remove_dead_segments(self, oldest: int | None) -> None:
+        """Remove the segments whose death is durable; *oldest*: the first one with anything live."""
+        journal = self._journal
+        if not journal.reclaimable() or self.state.unlink_failed:
+            return
+        # Where space is short, or nothing is live, the log is to be small: no dead segment is kept as the spare.
+        removed = await self._on_log_thread(journal.reclaim, not self.state.short_of_space and oldest is not None)
+        self._counters.segments_removed += removed
+        if removed:
+            logger.debug("removed %d segments", removed)
+        self.state.unlink_failed = journal.reclaimable()
+        self.state.spare_failed = False
+        if self.state.short_of_space:
+            await self._on_log_thread(journal.shrink, True)
+        if removed and self._admission.waiting_for_space:
+            self.retry_parked()
+
+    def _must_name_oldest(self, oldest: int | None) -> bool:
+        """Return whether an empty batch must say that older segments are dead, because no other batch is about to."""
+        journal = self._journal
+        # Where space is short, what waits is likely to be refused, and then names nothing.
+        if not journal.older or (self._admission.has_pending() and not self.state.short_of_space):
+            return False
+        return (journal.end.segment if oldest is None else oldest) > journal.durable_oldest
+
+    def _is_worth_a_roll(self) -> bool:
+        at = self._journal.end
+        used = at.offset - at.table_end
+        refused = self.state.early_roll and at.last_batch >= at.first_batch
+        return refused or used > max(EARLY_ROLL_BYTES, 4 * self._queues.table_bytes)
+
+    async def _prepare_spare(self) -> None:
+        try:
+            await self._on_log_thread(self._journal.prepare_spare)
+        except OSError:
+            # The next append tries again, and is refused if there is still no space.
+            self.state.spare_failed = True
+            self._counters.io_errors += 1
+
+    async def _if_space_allows(self, work: Callable[..., Any], *arguments: object) -> bool:
+        """Do work that may also be done later, and return whether it was done. Lack of space is not a failure."""
+        try:
+            result = await self._on_log_thread(work, *arguments)
+        except (OSError, LogFullError) as refusal:
+            self._counters.io_errors += isinstance(refusal, OSError)
+            return False
+        if isinstance(result, CommitResult):
+            self._apply_opening(result)
+            self.count(result)
+        else:
+            self._counters.rolls += 1
+        return True
+
+    def _apply_opening(self, result: CommitResult) -> None:
+        """Apply a batch without calls: it holds OPENED if it is the first one since the log was opened."""
+        if result.records:
+            self._queues.apply_all(result.segment, result.records, result.tick)
+            self._queues.last_batch = result.batch
+
+    async def sync(self) -> None:
+        """Sync every batch, and time it."""
+        seconds = await self._on_log_thread(self._journal.sync)
+        self._counters.syncs += 1
+        self._counters.sync_seconds.observe(seconds)
+
+    def count(self, result: CommitResult) -> None:
+        """Count a stored batch. What failed for lack of space may be tried again after it."""
+        counters = self._counters
+        self.joining.arm()
+        if self.on_commit is not None:
+            self.on_commit(result)
+        counters.commits += 1
+        counters.written_bytes += result.written_bytes
+        if result.rolled:
+            counters.rolls += 1
+            counters.roll_seconds.observe(result.seconds)
+            logger.debug("rolled to segment %d in %.3f s", result.segment, result.seconds)
+        counters.commit_seconds.observe(result.seconds)
+        counters.commit_bytes.observe(result.written_bytes)
+        if result.synced:
+            counters.syncs += 1
+            counters.sync_seconds.observe(result.sync_seconds)
+        self.state.spare_failed = self.state.unlink_failed = False
+
+    def wants_mark(self) -> bool:
+        """Return whether the last batch is durable and nothing after it says so yet."""
+        journal = self._journal
+        return not self.state.marked and journal.all_synced and journal.end.last_batch >= journal.end.first_batch
+
+    def retry_parked(self) -> None:
+        """Let appends that wait for disk space try again."""
+        self._timers.cancel_retry()
+        self._admission.unpark()
+
+    async def _on_log_thread(self, work: Callable[..., T], *arguments: object) -> T:
+        """Run *work* on the log's thread, through aiofiles: only commits need the shorter `LogThread.call`."""
+        hop: Callable[..., Awaitable[T]] = wrap(work)
+        return await hop(*arguments, executor=self._thread)

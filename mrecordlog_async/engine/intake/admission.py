@@ -1,0 +1,397 @@
+"""Admission: which calls may wait for the writer, and in what order. Everything here runs on the log's event loop.
+
+| a call | goes to |
+|---|---|
+| that can never fit | its caller: RecordTooLargeError |
+| within the budget | `_pending`; single records share a group whatever their queues, so 1,000 callers are one command |
+| above `pending_bytes` | `_line`, and moves up to `_pending` in order |
+| above `memory_bytes` | its caller: LogFullError, or `_line` if `on_full="wait"`; also once it is the first in line |
+| that the full disk refused, if `on_full="wait"` | `_parked`, which goes before `_pending` and `_line` |
+| of `append_soon` above any of these limits | its caller: LogFullError |
+| truncate, delete, create, sync | `_pending`, past every limit |
+
+`_fast_budget` is what single records may be charged without a further check: `Appends` compares and subtracts, and
+everything else is counted in `update`. It is at most one batch, so that groups stay that small. It is
+negative while any call waits in line or the log accepts no appends, which sends every caller to `add_append`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Set
+from threading import get_ident
+from time import perf_counter
+
+from mrecordlog_async.engine.intake.capacity import Capacity
+from mrecordlog_async.engine.intake.commands import Append, AppendGroup, Command, count_records
+from mrecordlog_async.engine.intake.refusals import Refusals
+from mrecordlog_async.errors import LogClosedError, LogFullError, RecordLogError
+from mrecordlog_async.metrics import Counters
+from mrecordlog_async.names import check_name
+from mrecordlog_async.options import MIB, Limits
+
+BATCH_BYTES = 4 * MIB
+"""A batch holds commands up to about this size, or one larger call."""
+
+BATCH_CONTROLS = 1_000
+"""A batch holds at most this many calls that are not appends: planning and applying them takes the loop 10 ms."""
+
+ELSEWHERE = (
+    "the log belongs to another event loop; from a thread, such as that of a `def` endpoint, call it with "
+    "asyncio.run_coroutine_threadsafe or anyio.from_thread.run"
+)
+"""Message of the error for a call that was not made on the log's event loop."""
+
+
+class Admission:
+    """Calls that wait for the writer. The log owns it; the writer takes from it."""
+
+    def __init__(self, limits: Limits, capacity: Capacity, refusals: Refusals | None = None) -> None:
+        self.limits = limits
+        self.refusals = refusals or Refusals(Counters())
+        self._capacity = capacity
+        self._loop = asyncio.get_running_loop()
+        # Not the loop's clock: uvloop's stands still within an iteration, and ticks in milliseconds.
+        self._clock = perf_counter
+        self._thread_id = get_ident()  # of the thread that runs the loop
+        self._line_bytes = 0  # charge of everything in `_line`
+        # Charge of admitted calls = _charged_bytes + (_granted - _fast_budget). `Appends` spends only the last
+        # term, so the other two stay as they are until `update` moves what was spent into `_charged_bytes`.
+        self._charged_bytes = 0
+        self._granted = 0  # what `_fast_budget` was after the last update
+        self._fast_budget = 0  # what is left of that
+        self.waiting_since = 0.0  # of the oldest call in `_pending`
+        self._parked_since = 0.0
+        self.closed: Callable[[], Exception] | None = None  # makes the error for each call from now on
+        self.ended: Callable[[], Exception] | None = None  # the same for each append: the log is being drained
+        self.waiting_for_space = False  # appends wait for disk space: no append may overtake them
+        self._pending: deque[Command] = deque()
+        self._group: AppendGroup | None = None  # the last of `_pending`, while single records may join it
+        self._parked: list[Command] = []
+        self._line: OrderedDict[Append, float] = OrderedDict()  # since when each call waits
+        self._sleeper: asyncio.Future[None] | None = None
+        self.straight: Callable[[], object] | None = None  # begins to store a group while the writer sleeps
+        self.scheduled = False  # the loop is about to call it
+        self.held = False  # a group is in flight that way: the writer stays asleep
+        self._woken = False  # somebody wanted to wake the writer meanwhile
+        self.update()
+
+    @property
+    def pending_bytes(self) -> int:
+        """Charge of the calls that were admitted and are not finished."""
+        return self._charged_bytes + self._granted - self._fast_budget
+
+    def new_future(self) -> asyncio.Future[object]:
+        """Make a future for a call; raise LogClosedError if the caller runs on another event loop."""
+        self._check_loop()
+        return self._loop.create_future()
+
+    def add_append(self, call: Append) -> None:
+        """Admit *call* now, or once it has moved up in line. Raises the reason if it is refused."""
+        self._check_open()
+        self._check_storable(call)
+        if self._fast_budget < call.bytes:
+            self._group = None  # it is as large as a batch may be: the next record starts another one
+        if self._line or self._budget() < call.bytes:
+            self._check_memory(call)
+            self._line[call] = self._clock()
+            self._line_bytes += call.bytes
+        else:
+            self._admit(call)
+        self.update()
+
+    def add_control(self, command: Command) -> None:
+        """Admit a command that is exempt from every limit."""
+        if self.closed is not None:
+            raise self.closed()
+        self._group = None  # appends that come later must not overtake it
+        self._put(command)
+        if command.bytes <= self._fast_budget:
+            self._fast_budget -= command.bytes  # as appends do
+        else:
+            self._charged_bytes += command.bytes
+            self.update()
+
+    def withdraw(self, call: Append) -> None:
+        """Remove *call* from the line if it is still there: its caller was cancelled."""
+        if self._line.pop(call, None) is not None:
+            self._line_bytes -= call.bytes
+            self.update()
+
+    def take(self) -> list[Command]:
+        """Return the commands of the next batch in order, without those whose callers were cancelled."""
+        taken: list[Command] = []
+        size = controls = 0
+        # The charges stay counted: the writer refunds them once the calls are done, or when it parks them.
+        while self._pending:
+            command = self._pending[0]
+            charged = command.charged_bytes()
+            size += charged
+            controls += type(command) is not AppendGroup and type(command) is not Append
+            if (size > BATCH_BYTES and taken) or controls > BATCH_CONTROLS:
+                break
+            self._pending.popleft()
+            command.bytes = charged  # what `refund` gives back, even if records are withdrawn from it later
+            if command is self._group:
+                self._group = None  # it belongs to the writer now; no record may join it
+            if command.withdrawn():
+                self.refund(command.bytes)
+            else:
+                taken.append(command)
+        return taken
+
+    def take_back(self, commands: list[Command], since: float) -> None:
+        """Have *commands*, the last that were taken, wait again before all others. They keep their charge.
+
+        since: since when the oldest call of the batch waits.
+        """
+        self._pending.extendleft(reversed(commands))
+        self.waiting_since = since
+
+    def take_behind(self, queues: Set[str]) -> list[Command]:
+        """Take the appends at positions of their callers' choice in *queues*: an earlier one was refused."""
+        return self._take_pending(
+            lambda command: isinstance(command, Append) and command.position is not None and command.queue in queues
+        )
+
+    def _take_pending(self, is_taken: Callable[[Command], bool]) -> list[Command]:
+        """Take what *is_taken* from what waits for the next batch, in order. It keeps its charge."""
+        taken = [command for command in self._pending if is_taken(command)]
+        if taken:
+            self._group = None
+            for command in taken:
+                command.bytes = command.charged_bytes()  # as `take` does
+            self._pending = deque(command for command in self._pending if not is_taken(command))
+        return taken
+
+    def park(self, commands: list[Command], since: float | None = None) -> None:
+        """Keep commands that wait for disk space until `unpark`. No append overtakes them. *since*: of the oldest."""
+        # The writer refunds only what it does not park: parked calls keep their charge and their order.
+        self.waiting_for_space = True
+        self._parked_since = self._clock() if since is None else since
+        self._parked += commands
+        self._parked += self._take_pending(lambda command: isinstance(command, Append | AppendGroup))
+        self.update()
+
+    def unpark(self) -> None:
+        """Have the parked commands tried again, before all others."""
+        self.waiting_for_space = False
+        self._group = None  # the open group comes after the parked calls; later records must not join it
+        self.waiting_since = min(self._parked_since, self.waiting_since) if self._pending else self._parked_since
+        self._pending.extendleft(reversed(self._parked))
+        self._parked = []
+        self.update()
+        self.wake()
+
+    def refund(self, size: int) -> None:
+        """Give back the charge of finished commands, and admit calls in line that now fit."""
+        self._charged_bytes -= size
+        self.update()
+
+    def update(self) -> None:
+        """Recompute `_fast_budget` after memory, waiting calls or the log's state changed."""
+        self._charged_bytes += self._granted - self._fast_budget
+        self._granted = self._fast_budget
+        if self.closed is None:
+            self._move_up()
+        blocked = self._line or self.closed is not None or self.ended is not None
+        self._fast_budget = self._granted = -1 if blocked else min(self._budget(), BATCH_BYTES)
+
+    def _move_up(self) -> None:
+        """Admit calls from the front of the line as long as they fit; refuse those that must not wait any longer."""
+        line = self._line
+        while line:
+            call = next(iter(line))
+            fits = self._budget() >= call.bytes
+            refusal = None if fits else self._reason_to_leave_line(call)
+            if not fits and refusal is None:
+                return  # the first in line waits, and so do all after it: the order of calls is kept
+            since = line.pop(call)
+            self._line_bytes -= call.bytes
+            if call.withdrawn():
+                continue
+            if refusal is None:
+                self._admit(call)
+                self.waiting_since = min(self.waiting_since, since)
+            else:
+                self.refusals.refuse([call], refusal)
+
+    def oldest_since(self) -> float | None:
+        """Return since when the oldest call waits for the writer, on `perf_counter`; None if none does."""
+        waits = [self.waiting_since] if self._pending else []
+        if self._parked:
+            waits.append(self._parked_since)
+        if self._line:
+            waits.append(next(iter(self._line.values())))
+        return min(waits, default=None)
+
+    def has_pending(self) -> bool:
+        """Return whether the writer has something to take."""
+        return bool(self._pending)
+
+    def take_all(self) -> Iterator[Command]:
+        """Remove and yield every waiting command in order: the log closes or has failed."""
+        yield from self._parked
+        self._parked = []
+        while self._pending:
+            yield self._pending.popleft()
+        self._group = None
+        while self._line:
+            yield self._line.popitem(last=False)[0]
+        self._line_bytes = 0
+        self._charged_bytes = 0
+        self._granted = self._fast_budget
+
+    # The straight path.
+
+    def may_go_straight(self) -> bool:
+        """Return whether the writer sleeps, nothing is in flight and something waits. Called once it was scheduled."""
+        self.scheduled = False
+        return bool(self._pending) and not self.held and self.is_asleep()
+
+    def only_group(self, callers_max: int) -> AppendGroup | None:
+        """Return what waits if it is one group of at most *callers_max* callers, and the log is open."""
+        command = self._pending[0]
+        if len(self._pending) > 1 or type(command) is not AppendGroup or self.closed is not None:
+            return None
+        return command if len(command.futures) <= callers_max else None
+
+    def put_back(self, group: AppendGroup) -> None:
+        """Return a group that was taken, before all others. It keeps its charge."""
+        self._pending.appendleft(group)
+        self._woken = True
+
+    def release(self) -> None:
+        """Let the writer be woken again. What waits is stored the straight way if nobody wanted to wake it."""
+        self.held = False
+        if self._woken:
+            self._woken = False
+            self.wake()
+        elif self._pending:
+            self._schedule()
+
+    def is_asleep(self) -> bool:
+        """Return whether the writer sleeps and was not woken."""
+        return self._sleeper is not None and not self._sleeper.done()
+
+    def fail_sleeper(self, error: BaseException) -> None:
+        """Have the writer, which sleeps, raise *error*."""
+        assert self._sleeper is not None
+        self.held = self._woken = False
+        self._sleeper.set_exception(error)
+
+    def _schedule(self) -> None:
+        """Have the straight path look at what waits, once the callers of this turn have joined it."""
+        if self.straight is None:
+            self.wake()
+        elif not self.held and not self.scheduled and self.is_asleep():
+            self.scheduled = True
+            self._loop.call_soon(self.straight)
+
+    async def wait(self) -> None:
+        """Sleep until `wake`."""
+        self._sleeper = self._loop.create_future()
+        try:
+            await self._sleeper
+        finally:
+            self._sleeper = None
+
+    def close(self) -> None:
+        """Refuse every later call with LogClosedError, or as before if the log has failed. Waiting calls stay."""
+        if self.closed is None:
+            self.stop(LogClosedError)
+
+    def stop(self, error: Callable[[], Exception]) -> None:
+        """Refuse every later call with a new *error*. Waiting calls stay."""
+        self.closed = error
+        self.update()
+
+    def pending_records(self) -> int:
+        """Return the number of records in waiting calls. Visits all of them."""
+        return count_records(self._parked) + count_records(self._pending) + count_records(self._line)
+
+    def wake(self) -> None:
+        """Wake the writer if it sleeps, or once the group in flight is applied."""
+        if self.held:
+            self._woken = True
+        elif self._sleeper is not None and not self._sleeper.done():
+            self._sleeper.set_result(None)
+
+    def _check_loop(self) -> None:
+        """Raise unless the caller runs on the log's event loop: LogClosedError, or why the log takes no more calls."""
+        try:
+            running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:  # the caller's thread runs no loop
+            running = None
+        if running is not self._loop:
+            # In a forked child, or once the log is closed, no loop would help.
+            raise self.closed() if self.closed is not None else LogClosedError(ELSEWHERE)
+        self._thread_id = get_ident()  # a loop that was stopped may go on in another thread
+
+    def _put(self, command: Command) -> None:
+        if not self._pending:
+            self.waiting_since = self._clock()
+            if type(command) is AppendGroup:
+                self._schedule()
+            else:
+                self.wake()
+        self._pending.append(command)
+
+    def _open_group(self) -> AppendGroup:
+        """Start a group for single records. The caller adds the first record at once."""
+        self._check_loop()
+        group = self._group = AppendGroup()
+        self._put(group)
+        return group
+
+    def _admit(self, call: Append) -> None:
+        self._charged_bytes += call.bytes
+        if call.position is None and len(call.payloads) == 1:
+            group = self._group or self._open_group()
+            group.queues.append(call.queue)
+            group.payloads.append(call.payloads[0])
+            group.futures.append(call.future)
+        else:
+            self._group = None
+            self._put(call)
+
+    def _budget(self) -> int:
+        """Return how much more may be admitted; -1 while calls wait for disk space, so that none overtakes them."""
+        return -1 if self.waiting_for_space else self._capacity.budget(self.pending_bytes)
+
+    def refuse_for_memory(self) -> LogFullError:
+        """Count an append that was refused for lack of memory elsewhere; return its error."""
+        return self.refusals.counted(self._capacity.memory_full(self.pending_bytes))
+
+    def _check_open(self) -> None:
+        """Raise the error for an append to a log that takes no more."""
+        error = self.closed or self.ended
+        if error is not None:
+            raise self.refusals.counted(error())
+
+    def _check_storable(self, call: Append) -> None:
+        """Raise why *call* could never be stored, whatever the log holds."""
+        try:
+            check_name(call.queue)
+            self._capacity.check_records(call)
+            # A call within the budget does not wait; whether it ever fits the disk is checked when the disk refuses it.
+            if call.bytes > self._fast_budget:
+                self._capacity.check_ever_fits(call)
+        except RecordLogError as error:
+            self.refusals.counted(error)
+            raise
+
+    def _check_memory(self, call: Append) -> None:
+        """Raise LogFullError if memory has no space for *call* after every call that waits before it."""
+        if self.limits.on_full == "wait":
+            return
+        error = self._capacity.lack_of_memory(call, self.pending_bytes + self._line_bytes)
+        if error is not None:
+            raise self.refusals.counted(error)
+
+    def _reason_to_leave_line(self, call: Append) -> Exception | None:
+        """Return why *call*, the first in line, must stop waiting, or None if it may wait."""
+        if self.limits.on_full == "wait":
+            return self._capacity.never_fits(call)
+        return self._capacity.lack_of_memory(call, self.pending_bytes)

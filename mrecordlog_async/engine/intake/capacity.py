@@ -1,0 +1,73 @@
+"""Whether a call fits: now, later or never. Compares sizes with the limits, memory and the disk."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from mrecordlog_async.engine.intake.commands import SINGLE_OVERHEAD_BYTES, Append, AppendGroup
+from mrecordlog_async.errors import LogFullError, RecordTooLargeError
+from mrecordlog_async.format.frame import frames_bytes_max
+from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.searches import LargestQueue
+from mrecordlog_async.options import Limits
+
+DiskBytes = Callable[[], tuple[int, str]]
+"""Returns the size of the largest batch that a log without records could store, and the name of what limits it."""
+
+
+class Capacity:
+    """The limits of one log, next to what its queues hold. *pending_bytes* is the charge of all admitted calls."""
+
+    def __init__(self, limits: Limits, queues: Queues, disk_bytes_at_best: DiskBytes | None = None) -> None:
+        self._limits = limits
+        self._queues = queues
+        self._largest = LargestQueue(queues)
+        self._disk_bytes_at_best = disk_bytes_at_best or (lambda: (limits.disk_bytes, "disk_bytes"))
+
+    def budget(self, pending_bytes: int) -> int:
+        """Return how much more may be admitted."""
+        wanted = self._limits.pending_bytes + SINGLE_OVERHEAD_BYTES - pending_bytes
+        return min(wanted, self._memory_left(pending_bytes, wanted))
+
+    def lack_of_memory(self, call: Append, pending_bytes: int) -> LogFullError | None:
+        """Return why memory has no space for *call* after *pending_bytes*, or None if it has."""
+        if self._memory_left(pending_bytes, call.bytes) >= call.bytes:
+            return None
+        return self.memory_full(pending_bytes)
+
+    def memory_full(self, pending_bytes: int) -> LogFullError:
+        """Return the error for an append that finds no memory after *pending_bytes*."""
+        used = self._queues.memory_bytes + pending_bytes
+        return LogFullError("memory", used, self._limits.memory_bytes, self._largest.name())
+
+    def _memory_left(self, pending_bytes: int, wanted: int) -> int:
+        """Return the memory that nothing uses; where that is less than *wanted*, free what dead records take."""
+        limit = self._limits.memory_bytes - pending_bytes
+        if limit - self._queues.memory_bytes < wanted:
+            self._queues.free_memory(wanted - limit + self._queues.memory_bytes)
+        return limit - self._queues.memory_bytes
+
+    def never_fits(self, call: Append | AppendGroup) -> RecordTooLargeError | None:
+        """Return why *call* could not be stored even in a log without records, or None if it could."""
+        # No truncate frees what queues, consumers and rules themselves cost.
+        memory = self._limits.memory_bytes - self._queues.overhead_bytes
+        if call.bytes > memory:
+            return RecordTooLargeError(call.bytes, max(memory, 0), "memory_bytes")
+        (disk, name), size = self._disk_bytes_at_best(), frames_bytes_max(call.bytes)
+        return RecordTooLargeError(size, disk, name) if size > disk else None
+
+    def check_records(self, call: Append) -> None:
+        """Raise RecordTooLargeError if a record of *call* is larger than `record_bytes`."""
+        limit = self._limits.record_bytes
+        if call.bytes > limit:  # otherwise none of its records is
+            largest = max(map(len, call.payloads), default=0)
+            if largest > limit:
+                raise RecordTooLargeError(largest, limit)
+
+    def check_ever_fits(self, call: Append) -> None:
+        """Raise RecordTooLargeError if *call* would wait forever."""
+        limit = self._limits.pending_bytes
+        if call.bytes > limit + SINGLE_OVERHEAD_BYTES:
+            raise RecordTooLargeError(call.bytes, limit, "pending_bytes")
+        if (error := self.never_fits(call)) is not None:
+            raise error

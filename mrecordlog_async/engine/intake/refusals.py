@@ -1,0 +1,125 @@
+"""Refused appends: each is counted once under its reason, and an episode of them is logged where it begins and ends.
+
+| reason | the append |
+|---|---|
+| `memory`, `disk` | is above a limit of the log |
+| `queue` | is above a limit of its queue |
+| `space` | found the file system full |
+| `disk_error` | met another error of the disk before anything was written |
+| `pending` | came from `append_soon` while too much was pending |
+| `positions` | asks for positions that its queue does not have |
+| `past` | names a position that is taken |
+| `too_large` | can never fit |
+| `no_queue` | names a queue that does not exist |
+| `queues`, `consumers` | would create a queue above a limit of the log |
+| `sealed` | names a queue that takes no more records |
+| `failed`, `closed` | came to a log that stores nothing any more, or was waiting when it ended |
+| `other` | anything else |
+
+Only a log that stores less than it should is worth a line of its own log: `memory`, `disk`, `queue`, `space` and
+`disk_error`.
+Everything here runs on the event loop, and only when something is refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from time import monotonic
+from typing import TypeVar
+
+from mrecordlog_async.engine.intake.commands import Command
+from mrecordlog_async.errors import (
+    LogClosedError,
+    LogFailedError,
+    LogFullError,
+    PositionInPastError,
+    QueueNotFoundError,
+    QueueSealedError,
+    RecordTooLargeError,
+)
+from mrecordlog_async.metrics import Counters
+from mrecordlog_async.support.refusal_episodes import CALM_SECONDS, Episode, Episodes
+
+logger = logging.getLogger("mrecordlog_async")
+
+_REASONS: tuple[tuple[type[BaseException], str], ...] = (
+    (PositionInPastError, "past"),
+    (RecordTooLargeError, "too_large"),
+    (QueueNotFoundError, "no_queue"),
+    (QueueSealedError, "sealed"),
+    (LogFailedError, "failed"),
+    (LogClosedError, "closed"),
+    (OSError, "disk_error"),
+)
+
+Refusal = TypeVar("Refusal", bound=Exception)
+
+_LOGGED = ("memory", "disk", "queue", "space", "disk_error")
+
+
+class Refusals:
+    """Counts what one log refuses. on_begin: called when an episode begins, so that `check` is called every second."""
+
+    def __init__(
+        self,
+        counters: Counters,
+        directory: str = "",
+        clock: Callable[[], float] = monotonic,
+    ) -> None:
+        """Count in *counters*. *clock*: of the episodes."""
+        self.on_begin: Callable[[], object] = lambda: None
+        self._counters = counters
+        self._directory = directory
+        self._episodes = Episodes(self._log_end, clock)
+
+    def refuse(self, commands: Iterable[Command], error: Exception) -> None:
+        """Fail *commands* with *error*, and count the appends among them whose callers still wait."""
+        refused = list(commands)
+        appends = sum(command.waiting_appends() for command in refused)
+        if appends:
+            self._count(error, appends)
+        for command in refused:
+            command.refuse(error)
+
+    def counted(self, error: Refusal) -> Refusal:
+        """Count one append whose call raises *error* instead of waiting; return *error*."""
+        self._count(error, 1)
+        return error
+
+    def _count(self, error: BaseException, appends: int) -> None:
+        reason = reason_of(error)
+        refused = self._counters.refused
+        refused[reason] = refused.get(reason, 0) + appends
+        if reason in _LOGGED and self._episodes.note(reason, appends):
+            self._log_begin(reason, error)
+            self.on_begin()
+
+    def check(self) -> bool:
+        """End the episodes that are over. Returns whether one goes on."""
+        return self._episodes.check()
+
+    def _log_begin(self, reason: str, error: BaseException) -> None:
+        cause = error.__cause__ if isinstance(error.__cause__, OSError) else None
+        text = f"{error} ({cause})" if cause is not None else str(error)
+        facts = {"event": "refusing", "directory": self._directory, "reason": reason}
+        logger.warning("%s: appends are refused: %s", self._directory, text, extra={"facts": facts})
+
+    def _log_end(self, reason: str, episode: Episode) -> None:
+        facts = {"event": "accepting", "directory": self._directory, "reason": reason}
+        logger.info(
+            "%s: no append was refused for %g s; %d were refused within %g s (reason: %s)",
+            self._directory,
+            CALM_SECONDS,
+            episode.count,
+            episode.seconds,
+            reason,
+            extra={"facts": facts | {"appends": episode.count, "seconds": episode.seconds}},
+        )
+
+
+def reason_of(error: BaseException) -> str:
+    """Return under which reason a refusal with *error* is counted."""
+    if isinstance(error, LogFullError):
+        return error.resource
+    return next((reason for kind, reason in _REASONS if isinstance(error, kind)), "other")

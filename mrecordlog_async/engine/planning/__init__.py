@@ -1,0 +1,1 @@
+"""What a batch does: which position each record gets, what is written, and what each call returns. Pure; no asyncio."""

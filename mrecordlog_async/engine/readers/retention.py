@@ -1,0 +1,230 @@
+"""Retention by age: records of queues with `max_age` are removed by ordinary truncates, also while nobody appends.
+
+1. A heap has one entry for each queue with `max_age`: the earliest time at which its oldest record can be too old. An
+   append does not touch it: what is appended to an empty queue is not too old before *max_age* has passed.
+2. A pass takes the entries that are due, finds the records that are too old, and truncates these queues in one batch.
+   Then each entry returns with the time of the oldest record that is left.
+3. A queue is truncated at most once per max(1 s, max_age / 100), and passes are a second apart. A pass looks at up to a
+   thousand queues, which takes 3 ms of the event loop; where more are due, the next one follows at once.
+4. A queue is forgotten when it is deleted, or its `max_age` is taken away.
+
+Consumers do not hold this truncate back: `max_age` says how long records wait for them at most.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from heapq import heapify, heappop, heappush
+
+from mrecordlog_async.engine.intake.commands import Command, TruncateQueue
+from mrecordlog_async.engine.readers.age_clock import AgeClock
+from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.memory.queue import Queue
+from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.times import TICK_NS, TICKS_PER_SECOND
+from mrecordlog_async.metrics import Counters
+
+PASS_TICKS = TICKS_PER_SECOND
+"""Passes are at least this far apart."""
+
+SLEEP_SECONDS_MAX = 60.0
+"""The timer does not run while the machine sleeps, so it never waits longer. A look that finds nothing costs 1 µs."""
+
+QUEUES_PER_PASS = 1_000
+"""A pass looks at no more queues. If more are due, the next pass begins once the truncates of this one are stored."""
+
+HEAP_SLACK = 64
+"""The heap is made again once more than half of its entries, and this many, no longer count."""
+
+
+class Retention:
+    """Removes the records that are too old. The log owns it; everything runs on the log's event loop."""
+
+    def __init__(
+        self,
+        queues: Queues,
+        clock: AgeClock,
+        counters: Counters,
+        submit: Callable[[Command], None],
+        opened_next: dict[int, int],
+    ) -> None:
+        """*submit* hands a command to the writer.
+
+        *opened_next*: the next positions of the queues that had a `max_age` when the log was opened, by id. The records
+        before them were stored before the log was opened.
+        """
+        self._counters = counters
+        self._queues = queues
+        self._clock = clock
+        self._submit = submit
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None  # refers to this object weakly: a dropped log ends its timer
+        self._heap: list[tuple[int, int]] = []  # (tick, queue id); only those in `_due` count
+        self._due: dict[int, int] = {}
+        self._unfinished = 0  # truncates that are being stored
+        self._has_more = False  # the last pass left queues out
+        self._running = False
+        self._opened_next = opened_next
+        # Of each queue, when it was first seen with a `max_age`: the records before this position were stored by then.
+        self._seen: dict[int, tuple[int, int]] = {}
+        queues.stopped_aging = deque()
+
+    def start(self) -> None:
+        """Begin: look at once, then whenever something can be too old. A log without `max_age` has no timer."""
+        self._running = True
+        self.queue_configured()
+
+    def stop(self) -> None:
+        """End: nothing is removed any more."""
+        self._running = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def queue_configured(self) -> None:
+        """Look again soon if queues have another `max_age`, or none any more."""
+        if self._running and (self._queues.newly_aging or self._queues.stopped_aging):
+            self._arm(0.0)
+
+    def run(self) -> int:
+        """Hand in truncates for the records that are too old now; return for how many queues.
+
+        Does nothing while those of the last pass are being stored.
+        """
+        now = self._clock.now()
+        self._take_stopped()
+        self._take_new(now)
+        if self._unfinished:
+            return 0
+        done = 0
+        for _ in range(QUEUES_PER_PASS):
+            if not self._is_due(now):
+                break
+            due, queue_id = heappop(self._heap)
+            if self._due.get(queue_id) == due:
+                del self._due[queue_id]
+                done += self._expire(queue_id, now)
+        return done
+
+    def _is_due(self, now: int) -> bool:
+        return bool(self._heap) and self._heap[0][0] <= now
+
+    # One queue.
+
+    def _expire(self, queue_id: int, now: int) -> bool:
+        """Truncate a queue if it has records that are too old; enter its next time. Return whether it has."""
+        queue = self._queues.by_id(queue_id)
+        age = _max_age(queue)
+        if queue is None or age is None:
+            return False  # it is about to be forgotten
+        oldest, next_due = queue.first_position, now + age
+        seen_next, seen_at = self._seen.get(queue_id, (0, 0))
+        for start, stop, tick in queue.tick_spans():
+            before_open = start < self._opened_next.get(queue_id, 0)
+            stored = self._clock.stored_at(tick, before_open)
+            if start < seen_next:
+                stored = min(stored, seen_at)
+            expires = stored + 1 + age  # + 1: the tick is rounded down
+            if expires > now:
+                next_due = expires
+                break
+            oldest = stop
+        if oldest == queue.first_position:
+            self._enter(queue_id, next_due)
+            return False
+        soonest = now + max(PASS_TICKS, age // 100)
+        self._enter(queue_id, max(next_due, soonest))
+        self._truncate(queue, oldest - 1, soonest)
+        return True
+
+    def _truncate(self, queue: Queue, position: int, again: int) -> None:
+        """Hand in a truncate; if it is refused, look at the queue at the tick *again*."""
+        future: asyncio.Future[object] = self._loop.create_future()
+        future.add_done_callback(partial(self._on_truncated, queue.id, again))
+        self._unfinished += 1
+        try:
+            self._submit(TruncateQueue(future, queue.name, position, queue.id, past_consumers=True))
+        except RecordLogError as error:  # the log is closing, or has failed
+            future.set_exception(error)
+
+    def _on_truncated(self, queue_id: int, again: int, future: asyncio.Future[object]) -> None:
+        self._unfinished -= 1
+        if self._has_more and not self._unfinished and self._running:
+            self._has_more = False
+            self._arm(0.0)
+        if future.cancelled() or future.exception() is not None:
+            if _max_age(self._queues.by_id(queue_id)) is not None:  # closed or full: a later pass tries again
+                self._enter(queue_id, min(again, self._due.get(queue_id, again)))
+            return
+        dropped = future.result()
+        assert isinstance(dropped, int)
+        self._counters.expired_records += dropped
+
+    # When.
+
+    def look(self) -> None:
+        """Make a pass, and set the timer for the next one."""
+        self.run()
+        if self._queues.newly_aging or self._queues.stopped_aging or self._is_due(self._clock.now()):
+            if not self._unfinished:
+                self._arm(0.0)
+                return
+            self._has_more = True  # the last of these truncates continues
+        if not self._due:
+            return
+        ahead = (self._heap[0][0] - self._clock.now()) / TICKS_PER_SECOND
+        self._arm(min(max(ahead, PASS_TICKS / TICKS_PER_SECOND), SLEEP_SECONDS_MAX))
+
+    def _arm(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(seconds, _look, weakref.ref(self))
+
+    def _take_new(self, now: int) -> None:
+        """Enter queues that were given a `max_age`, a pass's worth of them: they are looked at first."""
+        new = self._queues.newly_aging
+        for _ in range(min(len(new), QUEUES_PER_PASS)):
+            queue_id = new.pop()
+            queue = self._queues.by_id(queue_id)
+            if queue is not None:
+                self._seen.setdefault(queue_id, (queue.next_position, now))
+                self._enter(queue_id, 0)
+
+    def _take_stopped(self) -> None:
+        """Forget queues that were deleted, or have no `max_age` any more, up to a pass's worth of them."""
+        stopped = self._queues.stopped_aging
+        assert stopped is not None, "it was made for this object"
+        for _ in range(min(len(stopped), QUEUES_PER_PASS)):
+            queue_id = stopped.popleft()
+            if _max_age(self._queues.by_id(queue_id)) is None:  # it was not given one again meanwhile
+                self._due.pop(queue_id, None)
+                self._seen.pop(queue_id, None)
+                self._opened_next.pop(queue_id, None)
+        self._drop_old_entries()
+
+    def _enter(self, queue_id: int, due: int) -> None:
+        self._due[queue_id] = due
+        heappush(self._heap, (due, queue_id))
+        self._drop_old_entries()
+
+    def _drop_old_entries(self) -> None:
+        if len(self._heap) > 2 * len(self._due) + HEAP_SLACK:
+            self._heap = [(due, queue_id) for queue_id, due in self._due.items()]
+            heapify(self._heap)
+
+
+def _look(retention: weakref.ref[Retention]) -> None:
+    found = retention()
+    if found is not None:
+        found.look()
+
+
+def _max_age(queue: Queue | None) -> int | None:
+    """Return the age in ticks at which records of *queue* are removed, rounded up; None if it has none."""
+    if queue is None or queue.options is None or not queue.options.max_age_ns:
+        return None
+    return -(-queue.options.max_age_ns // TICK_NS)
