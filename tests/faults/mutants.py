@@ -49,7 +49,7 @@ NEAREST = {
     "engine/intake/admission.py": ["tests/engine/test_admission.py tests/engine/test_limits.py"],
     "engine/intake/appends.py": ["tests/engine/test_admission.py tests/engine/test_append_soon.py"],
     "engine/intake/capacity.py": ["tests/engine/test_admission.py tests/engine/test_limits.py"],
-    "engine/planning": ["tests/engine/test_plan.py tests/engine/test_limits.py"],
+    "engine/planning/plan.py": ["tests/engine/test_plan.py tests/engine/test_limits.py"],
     "engine/planning/view.py": ["tests/engine/test_plan.py tests/test_history.py"],
     "engine/commit/encode.py": ["tests/engine/test_encode.py tests/engine/test_limits.py"],
     "engine/commit/journal.py": [
