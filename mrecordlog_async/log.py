@@ -11,8 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from mrecordlog_async.batches import check_position
-from mrecordlog_async.engine.intake.arguments import Payload, check_payloads, check_queues, copy_payload
-from mrecordlog_async.engine.intake.commands import CreateQueue, DeleteQueue, Sync, TruncateQueue
+from mrecordlog_async.engine.commit.open import OpenOptions
 from mrecordlog_async.engine.draining import DrainingLog
 from mrecordlog_async.engine.intake.arguments import Payload, check_payloads, check_queues, copy_payload
 from mrecordlog_async.engine.intake.commands import CreateQueue, DeleteQueue, Sync, TruncateQueue

@@ -18,7 +18,7 @@ from mrecordlog_async import (
     QueueNotFoundError,
     RecordTooLargeError,
 )
-from mrecordlog_async.engine.commit.request import timers
+from mrecordlog_async.engine.commit import timers
 from mrecordlog_async.engine.intake.admission import BATCH_CONTROLS
 from mrecordlog_async.engine.intake.setting_commands import ChangeRule, DeleteConsumer
 from mrecordlog_async.storage.locked_directory import RESERVE_BYTES

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import CorruptionError, LogFullError, MultiRecordLog, PersistPolicy
-from mrecordlog_async.engine.commit.request import timers
+from mrecordlog_async.engine.commit import timers
 from mrecordlog_async.storage.locked_directory import RESERVE_BYTES
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
