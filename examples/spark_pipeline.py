@@ -28,8 +28,8 @@ from mrecordlog_async.fastapi import Log, add_exception_handlers, lifespan, log_
 from mrecordlog_async.service.app import build_app
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.spark.delta.sink import DeltaSink
-from mrecordlog_async.spark.drain import run_drain
-from mrecordlog_async.spark.preflight import DrainJob
+from mrecordlog_async.spark.drain.job import run_drain
+from mrecordlog_async.spark.drain.preflight import DrainJob
 from mrecordlog_async.spark.session import spark_session
 
 CUSTOMERS = ("ada", "grace", "edsger")

@@ -22,7 +22,7 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from mrecordlog_async import MultiRecordLog, ReadOnlyLog
-from mrecordlog_async.spark.load import run_load
+from mrecordlog_async.spark.restore.load import run_load
 from mrecordlog_async.spark.session import spark_session
 
 Contents = dict[str, list[tuple[int, bytes]]]

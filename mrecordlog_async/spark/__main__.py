@@ -7,10 +7,11 @@ import sys
 from collections.abc import Sequence
 
 from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.spark import drain, load
-from mrecordlog_async.spark.arguments import add_drain_arguments, add_load_arguments
-from mrecordlog_async.spark.identity import RefusedError
-from mrecordlog_async.spark.job_command import ServiceDownError, print_error
+from mrecordlog_async.spark.checkpoints.identity import RefusedError
+from mrecordlog_async.spark.drain import job as drain
+from mrecordlog_async.spark.drain.command import ServiceDownError, print_error
+from mrecordlog_async.spark.restore import load
+from mrecordlog_async.spark.settings.arguments import add_drain_arguments, add_load_arguments
 
 
 def main(argv: Sequence[str] | None = None) -> int:

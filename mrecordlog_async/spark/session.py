@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from socketserver import BaseServer
 from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async.spark.java import ensure_java
-from mrecordlog_async.spark.python import ensure_python
+from mrecordlog_async.spark.process.java import ensure_java
+from mrecordlog_async.spark.process.python import ensure_python
 from mrecordlog_async.support.extras import naming
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ LOCAL_SETTINGS = {
     # Everything runs on this machine: no other host needs Spark's ports, which require no password.
     "spark.driver.bindAddress": LOOPBACK,
     "spark.driver.host": LOOPBACK,
-    "spark.python.daemon.module": "mrecordlog_async.spark.daemon",
+    "spark.python.daemon.module": "mrecordlog_async.spark.process.daemon",
 }
 
 JOB_SETTINGS = {"spark.ui.showConsoleProgress": "false", "spark.ui.enabled": "false"}

@@ -22,11 +22,11 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from mrecordlog_async.model import Run
-from mrecordlog_async.spark.option_values import Server
-from mrecordlog_async.spark.reader import LogReader
 from mrecordlog_async.spark.services.client import ServiceClient
 from mrecordlog_async.spark.session import spark_session
-from mrecordlog_async.spark.source import RecordLogDataSource
+from mrecordlog_async.spark.settings.option_values import Server
+from mrecordlog_async.spark.source.reader import LogReader
+from mrecordlog_async.spark.source.source import RecordLogDataSource
 from tests.benchmarks.serving import serve_command, serving
 
 QUEUES = 8

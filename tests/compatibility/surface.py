@@ -14,9 +14,11 @@ from typing import Any
 from mrecordlog_async.cli.main import build_parser
 from mrecordlog_async.cli.shell import exit_codes, settings
 from mrecordlog_async.service.routes.openapi import document
-from mrecordlog_async.spark import columns, drain_metrics, option_names
-from mrecordlog_async.spark.blocks import READ_SCHEMA
+from mrecordlog_async.spark.drain import metrics as drain_metrics
+from mrecordlog_async.spark.rows import columns
+from mrecordlog_async.spark.rows.blocks import READ_SCHEMA
 from mrecordlog_async.spark.session import spark_session
+from mrecordlog_async.spark.settings import option_names
 from tests.docs.blocks import ROOT
 
 MODULES = ("mrecordlog_async", "mrecordlog_async.client", "mrecordlog_async.fastapi", "mrecordlog_async.aiohttp")

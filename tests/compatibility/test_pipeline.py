@@ -64,8 +64,8 @@ def test_a_drain_into_a_table_goes_on(service: ThreadedService, place: Path) -> 
 
 def test_a_drain_into_parquet_files_is_refused(place: Path) -> None:
     """Only 0.2.0 has them: the refusal says how to go on."""
-    from mrecordlog_async.spark.identity import RefusedError, refuse_parquet
-    from mrecordlog_async.spark.local_lake import LocalLake
+    from mrecordlog_async.spark.checkpoints.identity import RefusedError, refuse_parquet
+    from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
 
     checkpoint = LocalLake(str(place / "payments" / "checkpoint"))
     with pytest.raises(RefusedError, match=r"finish that drain with 0\.2\.0, then begin a Delta table"):

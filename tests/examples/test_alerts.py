@@ -14,13 +14,13 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from mrecordlog_async.spark.batches import Batches
-from mrecordlog_async.spark.drain_metrics import DrainMetrics
-from mrecordlog_async.spark.drain_progress import Progress
-from mrecordlog_async.spark.fleet import Fleet
-from mrecordlog_async.spark.lag import Lag
-from mrecordlog_async.spark.local_lake import LocalLake
-from mrecordlog_async.spark.options import Options
+from mrecordlog_async.spark.checkpoints.batches import Batches
+from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
+from mrecordlog_async.spark.drain.lag import Lag
+from mrecordlog_async.spark.drain.metrics import DrainMetrics
+from mrecordlog_async.spark.drain.progress import Progress
+from mrecordlog_async.spark.services.fleet import Fleet
+from mrecordlog_async.spark.settings.options import Options
 from tests.prometheus import configuration, needs_promtool
 from tests.serving import Served
 

@@ -8,8 +8,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from mrecordlog_async.spark.option_values import Server
 from mrecordlog_async.spark.services.client import ServiceClient
+from mrecordlog_async.spark.settings.option_values import Server
 
 
 @contextmanager

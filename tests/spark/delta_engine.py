@@ -13,8 +13,9 @@ from typing import Any
 
 from deltalake import DeltaTable, Schema
 
-from mrecordlog_async.spark.batches import COMMITS, OFFSETS, newest
-from mrecordlog_async.spark.blocks import READ_SCHEMA
+from mrecordlog_async.spark.checkpoints.batches import COMMITS, OFFSETS, newest
+from mrecordlog_async.spark.checkpoints.identity import query_of
+from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
 from mrecordlog_async.spark.delta.confirm import confirm
 from mrecordlog_async.spark.delta.content import merged
 from mrecordlog_async.spark.delta.parts import Layout, write_parts
@@ -22,10 +23,9 @@ from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.sink import arrow_schema
 from mrecordlog_async.spark.delta.start import prepare, repair
 from mrecordlog_async.spark.delta.table import NewBatch, Table
-from mrecordlog_async.spark.identity import query_of
-from mrecordlog_async.spark.local_lake import LocalLake
-from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.stream import LogStreamReader
+from mrecordlog_async.spark.rows.blocks import READ_SCHEMA
+from mrecordlog_async.spark.settings.options import Options
+from mrecordlog_async.spark.source.stream import LogStreamReader
 
 COLUMNS = Schema.from_arrow(READ_SCHEMA)
 TASKS = 2

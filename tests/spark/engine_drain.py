@@ -12,8 +12,8 @@ import sys
 import time
 from pathlib import Path
 
-from mrecordlog_async.spark.arguments import add_drain_arguments
 from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.settings.arguments import add_drain_arguments
 from tests.spark import stops
 from tests.spark.delta_engine import DeltaEngine
 

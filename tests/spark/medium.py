@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.spark import local_lake
+from mrecordlog_async.spark.checkpoints import local_lake
 from mrecordlog_async.spark.consumer import committed
 
 

@@ -11,9 +11,9 @@ import shutil
 import signal
 import sys
 
-from mrecordlog_async.spark.drain import run_drain
-from mrecordlog_async.spark.job_command import Stop
-from mrecordlog_async.spark.preflight import DrainJob
+from mrecordlog_async.spark.drain.command import Stop
+from mrecordlog_async.spark.drain.job import run_drain
+from mrecordlog_async.spark.drain.preflight import DrainJob
 from mrecordlog_async.spark.session import spark_session
 
 

@@ -18,8 +18,8 @@ from urllib.request import Request, urlopen
 from deltalake import DeltaTable
 
 from mrecordlog_async.model import Run
-from mrecordlog_async.spark.option_values import Server
 from mrecordlog_async.spark.services.client import ServiceClient
+from mrecordlog_async.spark.settings.option_values import Server
 
 RECORDS_PER_APPEND = 40
 APPENDS_PER_SECOND = 10

@@ -8,9 +8,9 @@ from typing import Any
 from pyspark import cloudpickle
 from pyspark.sql.streaming.datasource import ReadLimit
 
-from mrecordlog_async.spark.checkpoint import Checkpoint, Offset
-from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.stream import LogStreamReader
+from mrecordlog_async.spark.settings.checkpoint import Checkpoint, Offset
+from mrecordlog_async.spark.settings.options import Options
+from mrecordlog_async.spark.source.stream import LogStreamReader
 from tests.spark.services import numbered
 
 Row = tuple[str, str, int, bytes]

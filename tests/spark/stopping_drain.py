@@ -15,7 +15,6 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from mrecordlog_async.spark import drain
 from mrecordlog_async.spark.__main__ import main
 from mrecordlog_async.spark.consumer import calls
 from mrecordlog_async.spark.consumer.calls import Acknowledged
@@ -23,9 +22,10 @@ from mrecordlog_async.spark.delta import sink
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.sink import DeltaSink, DeltaWriter, SinkOptions, Stored
 from mrecordlog_async.spark.delta.table import Table
+from mrecordlog_async.spark.drain import job as drain
 from mrecordlog_async.spark.services.client import ServiceClient
 from mrecordlog_async.spark.services.responses import Truncated
-from mrecordlog_async.spark.source import RecordLogDataSource
+from mrecordlog_async.spark.source.source import RecordLogDataSource
 from tests.spark import stops
 
 COMMIT_STEPS = ("commit", "sync of the entry", "end of the commit", "sync of the checkpoint")

@@ -9,11 +9,12 @@ from types import ModuleType
 import pytest
 
 from mrecordlog_async.cli.main import build_parser, main
-from mrecordlog_async.spark import drain, load
-from mrecordlog_async.spark.arguments import seconds_of, size_of
-from mrecordlog_async.spark.drain import job_of
-from mrecordlog_async.spark.identity import RefusedError
-from mrecordlog_async.spark.preflight import DrainJob
+from mrecordlog_async.spark.checkpoints.identity import RefusedError
+from mrecordlog_async.spark.drain import job as drain
+from mrecordlog_async.spark.drain.job import job_of
+from mrecordlog_async.spark.drain.preflight import DrainJob
+from mrecordlog_async.spark.restore import load
+from mrecordlog_async.spark.settings.arguments import seconds_of, size_of
 
 WHERE = ["--output", "/lake/out/", "--checkpoint", "/lake/checkpoint"]
 

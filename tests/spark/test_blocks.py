@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from mrecordlog_async.model import Run, Times
 from mrecordlog_async.protocol.wire_decoder import Block
-from mrecordlog_async.spark import blocks
-from mrecordlog_async.spark.blocks import MalformedRowsError, record_batches, row_runs
+from mrecordlog_async.spark.rows import blocks
+from mrecordlog_async.spark.rows.blocks import MalformedRowsError, record_batches, row_runs
 
 PAYLOADS = st.lists(st.binary(max_size=20), min_size=1, max_size=5)
 

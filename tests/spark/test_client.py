@@ -7,7 +7,7 @@ from itertools import count
 
 import pytest
 
-from mrecordlog_async.spark.partitions import Partition, Range
+from mrecordlog_async.spark.positions.partitions import Partition, Range
 from mrecordlog_async.spark.services.client import PlanStart
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.services.fetch import requests_for

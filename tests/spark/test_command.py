@@ -27,10 +27,9 @@ from pyspark.errors import PySparkException
 
 from mrecordlog_async.cli.main import build_parser, main
 from mrecordlog_async.spark import __main__ as script
-from mrecordlog_async.spark import drain, load
-from mrecordlog_async.spark.drain_progress import Progress, Summary
-from mrecordlog_async.spark.identity import RefusedError
-from mrecordlog_async.spark.job_command import (
+from mrecordlog_async.spark.checkpoints.identity import RefusedError
+from mrecordlog_async.spark.drain import job as drain
+from mrecordlog_async.spark.drain.command import (
     JobFailedError,
     ServiceDownError,
     cause_of,
@@ -40,6 +39,8 @@ from mrecordlog_async.spark.job_command import (
     reporter,
     warnings_reported,
 )
+from mrecordlog_async.spark.drain.progress import Progress, Summary
+from mrecordlog_async.spark.restore import load
 from mrecordlog_async.spark.services.connection import ServerDownError
 from tests.spark.services import ThreadedService, numbered
 

@@ -7,10 +7,10 @@ import socket
 
 import pytest
 
-from mrecordlog_async.spark.option_values import Server
 from mrecordlog_async.spark.services.client import ServiceClient
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.services.fetch import ShortResponseError
+from mrecordlog_async.spark.settings.option_values import Server
 from tests.spark.canned import LISTING, client_of, http, serving
 
 

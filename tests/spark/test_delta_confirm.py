@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.spark.checkpoint import Checkpoint
 from mrecordlog_async.spark.delta.content import ForeignBatchError
+from mrecordlog_async.spark.settings.checkpoint import Checkpoint
 from tests.spark.conftest import NewService
 from tests.spark.delta_engine import DeltaEngine
 from tests.spark.services import ThreadedService, numbered

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mrecordlog_async.spark.blocks import READ_SCHEMA
 from mrecordlog_async.spark.delta.content import ForeignBatchError, Verdict, digest, judge, merged, rows_of
+from mrecordlog_async.spark.rows.blocks import READ_SCHEMA
 
 ROWS = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([1, 2]), st.integers(0, 2**63 - 1)), max_size=20)
 

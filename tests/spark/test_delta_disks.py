@@ -15,11 +15,11 @@ from deltalake import DeltaTable
 from pyarrow.parquet import ParquetWriter
 
 from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.spark import local_lake
+from mrecordlog_async.spark.checkpoints import local_lake
+from mrecordlog_async.spark.checkpoints.lake import SyncFailedError, WriteFailedError
+from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
 from mrecordlog_async.spark.consumer import committed
 from mrecordlog_async.spark.delta import entries
-from mrecordlog_async.spark.lake import SyncFailedError, WriteFailedError
-from mrecordlog_async.spark.local_lake import LocalLake
 from tests.spark.delta_campaign import Crash
 from tests.spark.delta_engine import DeltaEngine
 from tests.spark.services import ThreadedService, numbered

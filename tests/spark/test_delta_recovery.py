@@ -11,10 +11,10 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable, write_deltalake
 
+from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
 from mrecordlog_async.spark.delta.content import TableError
 from mrecordlog_async.spark.delta.entries import entry_name
 from mrecordlog_async.spark.delta.recovery import LAST_CHECKPOINT, SIDECARS, repair_table
-from mrecordlog_async.spark.local_lake import LocalLake
 
 V2 = "00000000000000000002.checkpoint.80a083e8-7026-4e79-81be-64bd76c43a11"
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mrecordlog_async.spark.delta.rest import rest_of, with_rest
+from mrecordlog_async.spark.rows.rest import rest_of, with_rest
 
 KIND: Any = {
     "type": "struct",

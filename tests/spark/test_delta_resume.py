@@ -11,13 +11,13 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 
 from mrecordlog_async.cli.main import main
-from mrecordlog_async.spark.blocks import READ_SCHEMA
-from mrecordlog_async.spark.checkpoint import Checkpoint
+from mrecordlog_async.spark.checkpoints.identity import RefusedError
+from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
 from mrecordlog_async.spark.delta import resume as resume_module
 from mrecordlog_async.spark.delta.content import ForeignBatchError
 from mrecordlog_async.spark.delta.place import Place
-from mrecordlog_async.spark.identity import RefusedError
-from mrecordlog_async.spark.local_lake import LocalLake
+from mrecordlog_async.spark.rows.blocks import READ_SCHEMA
+from mrecordlog_async.spark.settings.checkpoint import Checkpoint
 from tests.spark.conftest import NewService
 from tests.spark.delta_engine import DeltaEngine, Killed
 from tests.spark.services import ThreadedService, numbered

@@ -15,6 +15,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from mrecordlog_async.spark.checkpoints.identity import RefusedError
 from mrecordlog_async.spark.delta import vacuum as vacuum_module
 from mrecordlog_async.spark.delta.content import ForeignBatchError, QueueRows
 from mrecordlog_async.spark.delta.entries import entry_name
@@ -22,7 +23,6 @@ from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.table import NewBatch, Table
 from mrecordlog_async.spark.delta.upkeep import Replaced, files_of, open_table, optimize
 from mrecordlog_async.spark.delta.vacuum import vacuum
-from mrecordlog_async.spark.identity import RefusedError
 from tests.serving import free_port
 from tests.spark.delta_engine import COLUMNS, STEPS, DeltaEngine
 from tests.spark.services import ThreadedService, numbered

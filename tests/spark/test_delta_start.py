@@ -17,6 +17,8 @@ from deltalake.exceptions import DeltaError
 from deltalake.schema import PrimitiveType
 
 from mrecordlog_async.cli.main import main
+from mrecordlog_async.spark.checkpoints.identity import RefusedError, query_of
+from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
 from mrecordlog_async.spark.delta.content import ForeignBatchError, TableError
 from mrecordlog_async.spark.delta.entries import entry_name, entry_numbers
 from mrecordlog_async.spark.delta.parts import STATED
@@ -26,8 +28,6 @@ from mrecordlog_async.spark.delta.resume import resume
 from mrecordlog_async.spark.delta.start import prepare
 from mrecordlog_async.spark.delta.table import NO_HOOKS, explained
 from mrecordlog_async.spark.delta.upkeep import optimize
-from mrecordlog_async.spark.identity import RefusedError, query_of
-from mrecordlog_async.spark.local_lake import LocalLake
 from tests.spark.delta_engine import COLUMNS, DeltaEngine
 from tests.spark.services import ThreadedService, numbered
 

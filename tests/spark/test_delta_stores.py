@@ -19,7 +19,7 @@ from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.reasons import reason_of
 from mrecordlog_async.spark.delta.sink import DeltaWriter, SinkOptions, Stored
 from mrecordlog_async.spark.delta.table import Table
-from mrecordlog_async.spark.job_command import cause_of
+from mrecordlog_async.spark.drain.command import cause_of
 from tests.spark.delta_engine import COLUMNS, DeltaEngine
 from tests.spark.services import ThreadedService, numbered
 

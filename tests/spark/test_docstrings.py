@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import mrecordlog_async.spark as spark_package
-from mrecordlog_async.spark.source import RecordLogDataSource
+from mrecordlog_async.spark.source.source import RecordLogDataSource
 from tests.spark.services import ThreadedService
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 
 from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.spark.drain import run_drain
-from mrecordlog_async.spark.identity import PARQUET_OUTPUT, RefusedError
-from mrecordlog_async.spark.local_lake import LocalLake
-from mrecordlog_async.spark.preflight import DrainJob, LakeFiles
+from mrecordlog_async.spark.checkpoints.identity import PARQUET_OUTPUT, RefusedError
+from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
+from mrecordlog_async.spark.drain.job import run_drain
+from mrecordlog_async.spark.drain.preflight import DrainJob, LakeFiles
 from tests.spark.services import ThreadedService, numbered
 
 if TYPE_CHECKING:
@@ -109,7 +109,9 @@ def test_tasks_see_the_table_of_a_shared_path_before_they_read(
     assert run_drain(spark, job).records == 10
     assert not [path.name for path in (tmp_path / "out").iterdir() if "shared" in path.name]
     service.append("q", numbered("q", 10, 20))
-    monkeypatch.setattr("mrecordlog_async.spark.drain._marker", lambda job, place: nullcontext(str(tmp_path / "no")))
+    monkeypatch.setattr(
+        "mrecordlog_async.spark.drain.job._marker", lambda job, place: nullcontext(str(tmp_path / "no"))
+    )
     with pytest.raises(PySparkException, match="is not the directory that the driver sees"):
         run_drain(spark, job)
     assert service.positions("q") == (10, 20)

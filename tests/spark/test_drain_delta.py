@@ -15,13 +15,13 @@ from deltalake import DeltaTable
 
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.options import QueueOptions
-from mrecordlog_async.spark.columns import with_day
-from mrecordlog_async.spark.drain import run_drain
-from mrecordlog_async.spark.identity import RefusedError
-from mrecordlog_async.spark.job_command import failures_as_sentences
-from mrecordlog_async.spark.load import Loaded, run_load
-from mrecordlog_async.spark.local_lake import LocalLake
-from mrecordlog_async.spark.preflight import DrainJob
+from mrecordlog_async.spark.checkpoints.identity import RefusedError
+from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
+from mrecordlog_async.spark.drain.command import failures_as_sentences
+from mrecordlog_async.spark.drain.job import run_drain
+from mrecordlog_async.spark.drain.preflight import DrainJob
+from mrecordlog_async.spark.restore.load import Loaded, run_load
+from mrecordlog_async.spark.rows.columns import with_day
 from tests.spark.conftest import NewService
 from tests.spark.lake_readers import with_delta
 from tests.spark.services import ThreadedService, numbered

@@ -11,10 +11,12 @@ import pytest
 from deltalake import DeltaTable
 
 from mrecordlog_async.cli.main import build_parser
-from mrecordlog_async.spark import drain, drain_query, drain_steps
-from mrecordlog_async.spark.drain import run_drain
-from mrecordlog_async.spark.drain_query import IDLE_REPORTS
-from mrecordlog_async.spark.preflight import DrainJob
+from mrecordlog_async.spark.drain import job as drain
+from mrecordlog_async.spark.drain import query as drain_query
+from mrecordlog_async.spark.drain import steps as drain_steps
+from mrecordlog_async.spark.drain.job import run_drain
+from mrecordlog_async.spark.drain.preflight import DrainJob
+from mrecordlog_async.spark.drain.query import IDLE_REPORTS
 from tests.spark.conftest import NewService
 from tests.spark.services import numbered
 

@@ -18,13 +18,13 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mrecordlog_async.options import QueueOptions
-from mrecordlog_async.spark.batches import Batches
-from mrecordlog_async.spark.drain_metrics import DrainMetrics, parse_address, served
-from mrecordlog_async.spark.drain_progress import Progress
-from mrecordlog_async.spark.fleet import Fleet
-from mrecordlog_async.spark.identity import RefusedError
-from mrecordlog_async.spark.lag import Lag
-from mrecordlog_async.spark.local_lake import LocalLake
+from mrecordlog_async.spark.checkpoints.batches import Batches
+from mrecordlog_async.spark.checkpoints.identity import RefusedError
+from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
+from mrecordlog_async.spark.drain.lag import Lag
+from mrecordlog_async.spark.drain.metrics import DrainMetrics, parse_address, served
+from mrecordlog_async.spark.drain.progress import Progress
+from mrecordlog_async.spark.services.fleet import Fleet
 from tests.spark.conftest import NewService
 from tests.spark.delta_engine import DeltaEngine
 from tests.spark.services import numbered

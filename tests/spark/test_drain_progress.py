@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 
-from mrecordlog_async.spark.drain_progress import Progress, reported
+from mrecordlog_async.spark.drain.progress import Progress, reported
 
 
 def test_retries_add_up_over_the_processes_of_the_source() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from mrecordlog_async.spark.drain_progress import Progress
-from mrecordlog_async.spark.drain_query import follow
+from mrecordlog_async.spark.drain.progress import Progress
+from mrecordlog_async.spark.drain.query import follow
 
 
 class Report:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from mrecordlog_async.model import Run
 from mrecordlog_async.protocol.wire import QueueRuns, encode
 from mrecordlog_async.protocol.wire_decoder import Block
-from mrecordlog_async.spark.partitions import Partition, Range
+from mrecordlog_async.spark.positions.partitions import Partition, Range
 from mrecordlog_async.spark.services.connection import ServerDownError
 from mrecordlog_async.spark.services.fetch import Rest, ShortResponseError, requests_for, verified
 from tests.spark.canned import client_of, http, serving

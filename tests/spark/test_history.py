@@ -13,13 +13,21 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.spark.checkpoint import At, Checkpoint
-from mrecordlog_async.spark.fleet import LogMissingError
-from mrecordlog_async.spark.history import Opening, alternates, arrange, forgotten, lost_state, needs_openings, placed
-from mrecordlog_async.spark.offsets import DataLossError, HeldBackError
-from mrecordlog_async.spark.option_values import OptionError
-from mrecordlog_async.spark.proof import Listed
+from mrecordlog_async.spark.positions.history import (
+    Opening,
+    alternates,
+    arrange,
+    forgotten,
+    lost_state,
+    needs_openings,
+    placed,
+)
+from mrecordlog_async.spark.positions.offsets import DataLossError, HeldBackError
+from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.services.connection import ServiceRefusedError
+from mrecordlog_async.spark.services.fleet import LogMissingError
+from mrecordlog_async.spark.settings.checkpoint import At, Checkpoint
+from mrecordlog_async.spark.settings.option_values import OptionError
 from tests.spark.conftest import NewService
 from tests.spark.query import Query, rows_of
 from tests.spark.services import ThreadedService, numbered

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.spark.identity import METADATA, RefusedError, query_of
-from mrecordlog_async.spark.local_lake import LocalLake
+from mrecordlog_async.spark.checkpoints.identity import METADATA, RefusedError, query_of
+from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
 
 
 @pytest.fixture

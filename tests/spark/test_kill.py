@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from mrecordlog_async.spark.drain import run_drain
-from mrecordlog_async.spark.preflight import DrainJob
+from mrecordlog_async.spark.drain.job import run_drain
+from mrecordlog_async.spark.drain.preflight import DrainJob
 from tests.spark.campaign import Campaign, run_campaign
 
 if TYPE_CHECKING:

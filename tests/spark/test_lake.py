@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mrecordlog_async.spark import local_lake
-from mrecordlog_async.spark.hadoop_lake import HadoopLake
-from mrecordlog_async.spark.lake import (
+from mrecordlog_async.spark.checkpoints import local_lake
+from mrecordlog_async.spark.checkpoints.hadoop_lake import HadoopLake
+from mrecordlog_async.spark.checkpoints.lake import (
     Lake,
     LockedError,
     SyncFailedError,
     WriteFailedError,
     foreign_name,
 )
-from mrecordlog_async.spark.local_lake import LocalLake
+from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,7 +18,6 @@ from deltalake import Schema, write_deltalake
 
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.model import POSITION_MAX
-from mrecordlog_async.spark.blocks import READ_SCHEMA
 from mrecordlog_async.spark.delta import parts
 from mrecordlog_async.spark.delta.parts import Layout, directory_of, write_files
 from mrecordlog_async.spark.delta.place import Place
@@ -26,6 +25,7 @@ from mrecordlog_async.spark.delta.sink import DeltaSink
 from mrecordlog_async.spark.delta.table import NewBatch, Table, create_table
 from mrecordlog_async.spark.delta.upkeep import Replaced, optimize
 from mrecordlog_async.spark.delta.vacuum import vacuum
+from mrecordlog_async.spark.rows.blocks import READ_SCHEMA
 from tests.spark.lake_readers import OPERATORS, Filter, Readers
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 import pytest
 
 from mrecordlog_async.model import QueueSummary
-from mrecordlog_async.spark.listed_plans import PIECE_BYTES, PIECE_RECORDS, Limits, ReadBefore
-from mrecordlog_async.spark.proof import Listed
+from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.services.client import PlanStart
 from mrecordlog_async.spark.services.responses import QueuePlan
+from mrecordlog_async.spark.source.listed_plans import PIECE_BYTES, PIECE_RECORDS, Limits, ReadBefore
 
 NO_LIMITS = Limits()
 

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from mrecordlog_async.spark.identity import RefusedError
-from mrecordlog_async.spark.load import Loaded, run_load
+from mrecordlog_async.spark.checkpoints.identity import RefusedError
+from mrecordlog_async.spark.restore.load import Loaded, run_load
 from tests.spark.services import ThreadedService, numbered
 
 if TYPE_CHECKING:

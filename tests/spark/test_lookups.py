@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from mrecordlog_async.dns_names import Lookup
-from mrecordlog_async.spark import lookups, outages
-from mrecordlog_async.spark.fleet import LogMissingError
-from mrecordlog_async.spark.lookups import Discovery, look_up
-from mrecordlog_async.spark.option_values import Server
+from mrecordlog_async.spark.services import lookups, outages
 from mrecordlog_async.spark.services.connection import ServerDownError
+from mrecordlog_async.spark.services.fleet import LogMissingError
+from mrecordlog_async.spark.services.lookups import Discovery, look_up
 from mrecordlog_async.spark.services.responses import LogHistory
+from mrecordlog_async.spark.settings.option_values import Server
 from tests.spark.conftest import NewService
 from tests.spark.query import Query, rows_of
 from tests.spark.services import numbered

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from mrecordlog_async.spark.columns import with_columns
-from mrecordlog_async.spark.misread import misread, read_as
+from mrecordlog_async.spark.rows.columns import with_columns
+from mrecordlog_async.spark.rows.misread import misread, read_as
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

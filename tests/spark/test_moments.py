@@ -11,12 +11,12 @@ from pyspark import cloudpickle
 
 from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.model import time_of_tick
-from mrecordlog_async.spark.directory import DirectoryReader
-from mrecordlog_async.spark.option_values import OptionError
-from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.reader import LogReader
 from mrecordlog_async.spark.services.client import ServiceClient
 from mrecordlog_async.spark.services.responses import FoundPosition
+from mrecordlog_async.spark.settings.option_values import OptionError
+from mrecordlog_async.spark.settings.options import Options
+from mrecordlog_async.spark.source.directory import DirectoryReader
+from mrecordlog_async.spark.source.reader import LogReader
 from tests.spark.conftest import NewService
 from tests.spark.query import Query
 from tests.spark.services import ThreadedService, numbered

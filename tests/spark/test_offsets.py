@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from mrecordlog_async.model import QueueSummary
-from mrecordlog_async.spark.checkpoint import Offset
-from mrecordlog_async.spark.offsets import (
+from mrecordlog_async.spark.positions.offsets import (
     advanced,
     as_text,
     assemble,
@@ -22,7 +21,8 @@ from mrecordlog_async.spark.offsets import (
     shares,
     truncations,
 )
-from mrecordlog_async.spark.proof import Listed
+from mrecordlog_async.spark.positions.proof import Listed
+from mrecordlog_async.spark.settings.checkpoint import Offset
 
 
 def summary(queue: str, first: int, following: int, queue_id: int = 1, records: int | None = None) -> QueueSummary:

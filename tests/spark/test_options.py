@@ -8,9 +8,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from mrecordlog_async.spark.checkpoint import At, Checkpoint
-from mrecordlog_async.spark.option_values import OptionError, Server, Subscription, parse_servers
-from mrecordlog_async.spark.options import Options
+from mrecordlog_async.spark.settings.checkpoint import At, Checkpoint
+from mrecordlog_async.spark.settings.option_values import OptionError, Server, Subscription, parse_servers
+from mrecordlog_async.spark.settings.options import Options
 
 
 def parse(**given: str) -> Options:

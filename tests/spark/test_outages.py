@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from mrecordlog_async.spark import outages, servers
-from mrecordlog_async.spark.option_values import OptionError
-from mrecordlog_async.spark.probe import Probe
-from mrecordlog_async.spark.servers import Servers
+from mrecordlog_async.spark.services import outages, servers
 from mrecordlog_async.spark.services.client import PlanStart, ServiceClient
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.services.probe import Probe
 from mrecordlog_async.spark.services.responses import QueuePlan
+from mrecordlog_async.spark.services.servers import Servers
+from mrecordlog_async.spark.settings.option_values import OptionError
 from tests.spark.canned import misbehaving
 from tests.spark.conftest import NewService
 from tests.spark.query import Query, rows_of

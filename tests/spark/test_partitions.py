@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mrecordlog_async.spark.option_values import Server
-from mrecordlog_async.spark.partitions import Partition, Range, pack, partition_size
+from mrecordlog_async.spark.positions.partitions import Partition, Range, pack, partition_size
+from mrecordlog_async.spark.settings.option_values import Server
 
 
 @st.composite

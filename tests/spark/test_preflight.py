@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from mrecordlog_async.spark.identity import RefusedError
-from mrecordlog_async.spark.preflight import DrainJob, refuse_unsafe
+from mrecordlog_async.spark.checkpoints.identity import RefusedError
+from mrecordlog_async.spark.drain.preflight import DrainJob, refuse_unsafe
 
 JOB = DrainJob("http://127.0.0.1:1", "/lake/out", "/lake/checkpoint")
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from mrecordlog_async.spark.checkpoint import At, Checkpoint, CheckpointError
-from mrecordlog_async.spark.offsets import DataLossError
-from mrecordlog_async.spark.proof import Listed, gone, went_back
+from mrecordlog_async.spark.positions.offsets import DataLossError
+from mrecordlog_async.spark.positions.proof import Listed, gone, went_back
+from mrecordlog_async.spark.settings.checkpoint import At, Checkpoint, CheckpointError
 from tests.spark.conftest import NewService
 from tests.spark.query import Query, rows_of
 from tests.spark.services import ThreadedService, numbered

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql.streaming.datasource import ReadMaxRows
 
-from mrecordlog_async.spark.offsets import DataLossError
+from mrecordlog_async.spark.positions.offsets import DataLossError
 from tests.spark.query import Query
 from tests.spark.services import ThreadedService
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.spark import python
-from mrecordlog_async.spark.python import ensure_python
+from mrecordlog_async.spark.process import python
+from mrecordlog_async.spark.process.python import ensure_python
 
 
 @pytest.fixture(autouse=True)

@@ -13,12 +13,12 @@ from pyspark.sql.datasource import DataSourceReader
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.log import OpeningLog
-from mrecordlog_async.spark.directory import DirectoryReader
-from mrecordlog_async.spark.offsets import DataLossError
-from mrecordlog_async.spark.option_values import OptionError
-from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.reader import LogReader, PlannedPartition
+from mrecordlog_async.spark.positions.offsets import DataLossError
 from mrecordlog_async.spark.services.connection import ServiceRefusedError
+from mrecordlog_async.spark.settings.option_values import OptionError
+from mrecordlog_async.spark.settings.options import Options
+from mrecordlog_async.spark.source.directory import DirectoryReader
+from mrecordlog_async.spark.source.reader import LogReader, PlannedPartition
 from tests.spark.conftest import NewService
 from tests.spark.services import ThreadedService, numbered
 

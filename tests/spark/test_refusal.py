@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.spark.identity import RefusedError
-from mrecordlog_async.spark.local_lake import LocalLake
-from mrecordlog_async.spark.refusal import LOSS, REFUSED, WENT_BACK, check, is_loss, remember
+from mrecordlog_async.spark.checkpoints.identity import RefusedError
+from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
+from mrecordlog_async.spark.checkpoints.refusal import LOSS, REFUSED, WENT_BACK, check, is_loss, remember
 
 POSITION = {"a": {"q": [1, 70], "it's, queue 'x': ": [2, 9], "other": [3, 3]}}
 

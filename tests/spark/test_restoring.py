@@ -7,9 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mrecordlog_async.spark import writer
-from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.restoring import restored
+from mrecordlog_async.spark.restore.restoring import restored
+from mrecordlog_async.spark.settings.options import Options
+from mrecordlog_async.spark.source import writer
 from tests.spark.services import ThreadedService, numbered
 from tests.spark.test_writer import expected, rows
 

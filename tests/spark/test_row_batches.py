@@ -14,8 +14,8 @@ from deltalake import write_deltalake
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.scan import DeltaReader, schema_of
 from mrecordlog_async.spark.delta.upkeep import Replaced, open_table, optimize
-from mrecordlog_async.spark.options import TARGET_FILE_BYTES
-from mrecordlog_async.spark.row_batches import BATCH_BYTES, row_batches
+from mrecordlog_async.spark.rows.row_batches import BATCH_BYTES, row_batches
+from mrecordlog_async.spark.settings.options import TARGET_FILE_BYTES
 
 ROWS = 2_000
 ROW_BYTES = 64_000

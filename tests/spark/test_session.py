@@ -14,7 +14,7 @@ from py4j.java_gateway import GatewayClient, GatewayParameters  # type: ignore[i
 from py4j.protocol import ERROR  # type: ignore[import-untyped]
 
 from mrecordlog_async.spark import session
-from mrecordlog_async.spark.drain_query import source_rows
+from mrecordlog_async.spark.drain.query import source_rows
 
 
 @pytest.mark.parametrize(

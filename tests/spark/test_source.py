@@ -9,12 +9,12 @@ import pytest
 from pyspark.sql.datasource import DataSourceReader
 from pyspark.sql.types import StructType
 
-from mrecordlog_async.spark.blocks import POSITIONS_SCHEMA as POSITIONS_ARROW
-from mrecordlog_async.spark.blocks import READ_SCHEMA
-from mrecordlog_async.spark.directory import DirectoryReader
-from mrecordlog_async.spark.option_values import OptionError
-from mrecordlog_async.spark.reader import LogReader
-from mrecordlog_async.spark.source import POSITIONS_SCHEMA, SCHEMA, RecordLogDataSource
+from mrecordlog_async.spark.rows.blocks import POSITIONS_SCHEMA as POSITIONS_ARROW
+from mrecordlog_async.spark.rows.blocks import READ_SCHEMA
+from mrecordlog_async.spark.settings.option_values import OptionError
+from mrecordlog_async.spark.source.directory import DirectoryReader
+from mrecordlog_async.spark.source.reader import LogReader
+from mrecordlog_async.spark.source.source import POSITIONS_SCHEMA, SCHEMA, RecordLogDataSource
 
 OPTIONS = {"servers": "http://127.0.0.1:1"}
 TYPES = {"string": "string", "int64": "bigint", "binary": "binary", "timestamp[us, tz=UTC]": "timestamp"}
@@ -34,7 +34,7 @@ def test_executors_need_no_web_server() -> None:
     """Readers and writers need only pyspark, pyarrow and the package without its extras."""
     program = (
         "import sys; sys.modules.update(aiohttp=None, msgspec=None, fastapi=None)\n"
-        "import mrecordlog_async.spark.stream, mrecordlog_async.spark.directory, mrecordlog_async.spark.writer"
+        "from mrecordlog_async.spark.source import directory, stream, writer"
     )
     subprocess.run([sys.executable, "-c", program], check=True)
 
@@ -58,9 +58,9 @@ def test_without_the_modules_of_streaming_reads_the_rest_works() -> None:
     program = (
         "import sys\n"
         "from pyspark.sql.types import StructType\n"
-        "from mrecordlog_async.spark.source import RecordLogDataSource\n"
+        "from mrecordlog_async.spark.source.source import RecordLogDataSource\n"
         "sys.modules['pyspark.sql.streaming.datasource'] = None  # as in 4.1; newer ones import it themselves\n"
-        "import mrecordlog_async.spark.reader, mrecordlog_async.spark.directory, mrecordlog_async.spark.writer\n"
+        "from mrecordlog_async.spark.source import directory, reader, writer\n"
         "source = RecordLogDataSource({'servers': 'http://h:1'})\n"
         "schema = StructType().add('server', 'string').add('queue', 'string').add('queue_id', 'long')\n"
         "schema = schema.add('position', 'long').add('timestamp', 'timestamp').add('payload', 'binary')\n"

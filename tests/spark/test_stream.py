@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from mrecordlog_async.spark import planning, stream
-from mrecordlog_async.spark.checkpoint import Checkpoint
 from mrecordlog_async.spark.consumer import committed
-from mrecordlog_async.spark.offsets import DataLossError
-from mrecordlog_async.spark.option_values import OptionError
+from mrecordlog_async.spark.positions.offsets import DataLossError
 from mrecordlog_async.spark.services.client import ServiceClient
 from mrecordlog_async.spark.services.fetch import ShortResponseError
 from mrecordlog_async.spark.services.responses import ServiceListing
+from mrecordlog_async.spark.settings.checkpoint import Checkpoint
+from mrecordlog_async.spark.settings.option_values import OptionError
+from mrecordlog_async.spark.source import planning, stream
 from tests.spark.conftest import NewService
 from tests.spark.query import Query, rows_of, through_json
 from tests.spark.services import ThreadedService, numbered

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from mrecordlog_async.spark.offsets import DataLossError
-from mrecordlog_async.spark.option_values import Server
+from mrecordlog_async.spark.positions.offsets import DataLossError
 from mrecordlog_async.spark.services.client import ServiceClient
+from mrecordlog_async.spark.settings.option_values import Server
 from tests.spark.canned import misbehaving
 from tests.spark.query import Query, rows_of
 from tests.spark.services import ThreadedService, numbered

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import pytest
 from deltalake import DeltaTable
 
+from mrecordlog_async.spark.checkpoints.identity import RefusedError
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.sink import SinkOptions
-from mrecordlog_async.spark.drain import run_drain
-from mrecordlog_async.spark.drain_query import source_rows
-from mrecordlog_async.spark.identity import RefusedError
-from mrecordlog_async.spark.preflight import DrainJob
+from mrecordlog_async.spark.drain.job import run_drain
+from mrecordlog_async.spark.drain.preflight import DrainJob
+from mrecordlog_async.spark.drain.query import source_rows
 from tests.spark.conftest import NewService
 from tests.spark.services import numbered
 

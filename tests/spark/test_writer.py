@@ -7,12 +7,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from mrecordlog_async.spark import writer
-from mrecordlog_async.spark.blocks import MalformedRowsError
-from mrecordlog_async.spark.option_values import OptionError
-from mrecordlog_async.spark.options import Options
+from mrecordlog_async.spark.rows.blocks import MalformedRowsError
 from mrecordlog_async.spark.services.connection import ServiceRefusedError
-from mrecordlog_async.spark.writer import PositionConflictError, Written, check_columns, write_rows
+from mrecordlog_async.spark.settings.option_values import OptionError
+from mrecordlog_async.spark.settings.options import Options
+from mrecordlog_async.spark.source import writer
+from mrecordlog_async.spark.source.writer import PositionConflictError, Written, check_columns, write_rows
 from tests.spark.services import ThreadedService, numbered
 
 

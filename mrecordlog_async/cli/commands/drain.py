@@ -13,7 +13,7 @@ import argparse
 
 from mrecordlog_async.cli.shell.parser import CommandLine, Parser
 from mrecordlog_async.cli.shell.spark_job import run_job
-from mrecordlog_async.spark.arguments import add_drain_arguments
+from mrecordlog_async.spark.settings.arguments import add_drain_arguments
 
 
 def add_parser(command_line: CommandLine) -> Parser:
@@ -25,6 +25,6 @@ def add_parser(command_line: CommandLine) -> Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Drain until everything is stored, or forever with --every."""
-    from mrecordlog_async.spark import drain
+    from mrecordlog_async.spark.drain import job as drain
 
     return run_job(drain.run, arguments)

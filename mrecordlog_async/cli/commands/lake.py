@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 from mrecordlog_async.cli.output.text import plural, size
 from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.shell.parser import CommandLine, Parser
-from mrecordlog_async.spark.arguments import pair_of, seconds_of, size_of
-from mrecordlog_async.spark.options import TARGET_FILE_BYTES
+from mrecordlog_async.spark.settings.arguments import pair_of, seconds_of, size_of
+from mrecordlog_async.spark.settings.options import TARGET_FILE_BYTES
 
 if TYPE_CHECKING:
     from mrecordlog_async.spark.delta.place import Place
@@ -173,9 +173,9 @@ def _vacuum(place: Place, arguments: argparse.Namespace) -> None:
 
 
 def _resume(place: Place, arguments: argparse.Namespace) -> None:
+    from mrecordlog_async.spark.checkpoints.identity import RefusedError
     from mrecordlog_async.spark.delta.place import local_path
     from mrecordlog_async.spark.delta.start import refuse_inside
-    from mrecordlog_async.spark.identity import RefusedError
 
     if arguments.checkpoint is None:
         raise UsageError("resume makes a new checkpoint: name its directory with --checkpoint")
@@ -193,8 +193,8 @@ def _resume(place: Place, arguments: argparse.Namespace) -> None:
 
 
 def _resumed(place: Place, path: str) -> dict[str, dict[str, int]]:
+    from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
     from mrecordlog_async.spark.delta.resume import resume
-    from mrecordlog_async.spark.local_lake import LocalLake
 
     checkpoint = LocalLake(path)
     try:

@@ -13,7 +13,7 @@ import argparse
 from mrecordlog_async.cli.shell.parser import CommandLine, Parser
 from mrecordlog_async.cli.shell.spark_job import run_job
 from mrecordlog_async.cli.shell.target import add_signpost
-from mrecordlog_async.spark.arguments import add_load_arguments
+from mrecordlog_async.spark.settings.arguments import add_load_arguments
 
 
 def add_parser(command_line: CommandLine) -> Parser:
@@ -26,6 +26,6 @@ def add_parser(command_line: CommandLine) -> Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Load the table."""
-    from mrecordlog_async.spark import load
+    from mrecordlog_async.spark.restore import load
 
     return run_job(load.run, arguments)

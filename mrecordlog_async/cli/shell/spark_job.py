@@ -15,8 +15,8 @@ def run_job(job: Callable[[argparse.Namespace], int], arguments: argparse.Namesp
         UsageError: The job refuses to start.
         NotReadyError: A service is down.
     """
-    from mrecordlog_async.spark.identity import RefusedError
-    from mrecordlog_async.spark.job_command import ServiceDownError
+    from mrecordlog_async.spark.checkpoints.identity import RefusedError
+    from mrecordlog_async.spark.drain.command import ServiceDownError
 
     try:
         return job(arguments)

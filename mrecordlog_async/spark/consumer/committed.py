@@ -10,15 +10,15 @@ import logging
 import os
 from collections.abc import Mapping
 
-from mrecordlog_async.spark.checkpoint import Offset
+from mrecordlog_async.spark.checkpoints.local_lake import syncfs
 from mrecordlog_async.spark.consumer.holder import Holder
-from mrecordlog_async.spark.fleet import Fleet
-from mrecordlog_async.spark.kept import KeptRecords
-from mrecordlog_async.spark.local_lake import syncfs
-from mrecordlog_async.spark.offsets import Checked, truncations
-from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.proof import Listed
+from mrecordlog_async.spark.consumer.kept import KeptRecords
+from mrecordlog_async.spark.positions.offsets import Checked, truncations
+from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.services.fleet import Fleet
+from mrecordlog_async.spark.settings.checkpoint import Offset
+from mrecordlog_async.spark.settings.options import Options
 
 logger = logging.getLogger("mrecordlog_async.spark")
 

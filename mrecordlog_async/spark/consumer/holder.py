@@ -26,13 +26,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.spark.checkpoint import Offset
 from mrecordlog_async.spark.consumer import calls
 from mrecordlog_async.spark.consumer.rules import rule_of
-from mrecordlog_async.spark.fleet import Fleet
-from mrecordlog_async.spark.options import Options
-from mrecordlog_async.spark.proof import Listed
+from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.services.connection import ServerDownError
+from mrecordlog_async.spark.services.fleet import Fleet
+from mrecordlog_async.spark.settings.checkpoint import Offset
+from mrecordlog_async.spark.settings.options import Options
 
 logger = logging.getLogger("mrecordlog_async.spark")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from mrecordlog_async.patterns import ANY
-from mrecordlog_async.spark.option_values import Subscription
+from mrecordlog_async.spark.settings.option_values import Subscription
 
 _LITERAL = re.compile(r"(?:[^\\.^$*+?{}\[\]|()]|\\[^\w*])*")
 

@@ -23,11 +23,11 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from mrecordlog_async.spark.columns import ERROR, REST, TAKEN
 from mrecordlog_async.spark.delta.content import ADVICE, ForeignBatchError, TableError
 from mrecordlog_async.spark.delta.entries import MARK, commit_info, entry_name, paths_of
 from mrecordlog_async.spark.delta.parts import STATED, has_ends, stated
 from mrecordlog_async.spark.delta.place import LOG, Place
+from mrecordlog_async.spark.rows.columns import ERROR, REST, TAKEN
 
 OWNER = "mrecordlog.query"
 """The property of a table that names the query of the drain that writes it."""

@@ -7,14 +7,14 @@ holds follows from its offsets where positions have no gaps, so the table's dige
 
 from __future__ import annotations
 
-from mrecordlog_async.spark.batches import COMMITS, OFFSETS, Batches, newest
-from mrecordlog_async.spark.checkpoint import Checkpoint
+from mrecordlog_async.spark.checkpoints.batches import COMMITS, OFFSETS, Batches, newest
+from mrecordlog_async.spark.checkpoints.lake import Lake
 from mrecordlog_async.spark.delta.content import QueueRows
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.table import CONTENT, NewBatch, Table, explained
-from mrecordlog_async.spark.lake import Lake
-from mrecordlog_async.spark.offsets import advanced
-from mrecordlog_async.spark.options import Options
+from mrecordlog_async.spark.positions.offsets import advanced
+from mrecordlog_async.spark.settings.checkpoint import Checkpoint
+from mrecordlog_async.spark.settings.options import Options
 
 COMMITTED = b'v1\n{"nextBatchWatermarkMs":0}'
 """Spark's commit file of a batch of a query without a watermark."""

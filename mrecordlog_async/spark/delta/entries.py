@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
 from mrecordlog_async.spark.delta.place import LOG
-from mrecordlog_async.spark.local_lake import LocalLake
 
 MARK = "mrecordlog"
 """The key of this package's facts in an entry of the table's log: {"query", "batch", "records"}."""

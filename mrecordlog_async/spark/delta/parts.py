@@ -20,11 +20,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from mrecordlog_async.spark.checkpoints.lake import WriteFailedError
 from mrecordlog_async.spark.delta.content import QueueRows, merged, rows_of
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.reasons import reason_of
-from mrecordlog_async.spark.lake import WriteFailedError
-from mrecordlog_async.spark.options import TARGET_FILE_BYTES
+from mrecordlog_async.spark.settings.options import TARGET_FILE_BYTES
 
 ROW_GROUP_BYTES = 32 << 20
 BUFFERED_BYTES = 96 << 20

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
-from mrecordlog_async.spark.local_lake import LocalLake, sync_directory, sync_file
+from mrecordlog_async.spark.checkpoints.local_lake import LocalLake, sync_directory, sync_file
 
 if TYPE_CHECKING:
     import pyarrow.fs

@@ -24,13 +24,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mrecordlog_async.spark.batches import COMMITS, OFFSETS, Batches, newest
+from mrecordlog_async.spark.checkpoints.batches import COMMITS, OFFSETS, Batches, newest
+from mrecordlog_async.spark.checkpoints.lake import Lake
+from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
 from mrecordlog_async.spark.delta.content import TableError
 from mrecordlog_async.spark.delta.entries import MARK, entry_name, entry_numbers
 from mrecordlog_async.spark.delta.place import LOG
-from mrecordlog_async.spark.lake import Lake
-from mrecordlog_async.spark.local_lake import LocalLake
-from mrecordlog_async.spark.row_batches import row_batches
+from mrecordlog_async.spark.rows.row_batches import row_batches
 
 LAST_CHECKPOINT = "_last_checkpoint"
 SIDECARS = "_sidecars"

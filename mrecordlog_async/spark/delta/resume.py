@@ -25,15 +25,15 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 
-from mrecordlog_async.spark.batches import COMMITS, OFFSETS, newest
-from mrecordlog_async.spark.checkpoint import Checkpoint, named
+from mrecordlog_async.spark.checkpoints.batches import COMMITS, OFFSETS, newest
+from mrecordlog_async.spark.checkpoints.identity import RefusedError, query_of
+from mrecordlog_async.spark.checkpoints.lake import Lake
 from mrecordlog_async.spark.delta.changes import OWNER, RESUMING
 from mrecordlog_async.spark.delta.confirm import COMMITTED
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.table import NO_HOOKS, NewBatch, Table, columns_of
 from mrecordlog_async.spark.delta.upkeep import open_table, repair_log
-from mrecordlog_async.spark.identity import RefusedError, query_of
-from mrecordlog_async.spark.lake import Lake
+from mrecordlog_async.spark.settings.checkpoint import Checkpoint, named
 
 SPARK_OFFSET = {"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}}
 """Second line of Spark's offset file. Settings that it does not name are those of the session."""

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.upkeep import files_of, open_plain, open_table
-from mrecordlog_async.spark.row_batches import row_batches
+from mrecordlog_async.spark.rows.row_batches import row_batches
 
 
 def schema_of(place: Place) -> StructType:

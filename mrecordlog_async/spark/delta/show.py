@@ -10,12 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from deltalake import DeltaTable, QueryBuilder
 
-from mrecordlog_async.spark.columns import ERROR
 from mrecordlog_async.spark.delta.changes import BROKEN, DELETION_VECTORS, OWNER
 from mrecordlog_async.spark.delta.content import TableError
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.table import columns_of
 from mrecordlog_async.spark.delta.upkeep import files_of, open_table
+from mrecordlog_async.spark.rows.columns import ERROR
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,15 +20,15 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from mrecordlog_async.spark.columns import REST
+from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
 from mrecordlog_async.spark.delta.content import QueueRows, TableError, merged
 from mrecordlog_async.spark.delta.parts import Layout, NewFile, write_parts
 from mrecordlog_async.spark.delta.place import Place
-from mrecordlog_async.spark.delta.rest import Kind, with_rest
 from mrecordlog_async.spark.delta.scan import DeltaReader, schema_of
 from mrecordlog_async.spark.delta.table import NewBatch, Table
-from mrecordlog_async.spark.local_lake import LocalLake
-from mrecordlog_async.spark.options import TARGET_FILE_BYTES
+from mrecordlog_async.spark.rows.columns import REST
+from mrecordlog_async.spark.rows.rest import Kind, with_rest
+from mrecordlog_async.spark.settings.options import TARGET_FILE_BYTES
 
 FORMAT = "mrecordlog-delta"
 

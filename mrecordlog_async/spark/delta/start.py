@@ -22,7 +22,10 @@ from collections.abc import Callable, Sequence
 
 from deltalake import DeltaTable, Field, Schema
 
-from mrecordlog_async.spark.batches import COMMITS, OFFSETS, newest
+from mrecordlog_async.spark.checkpoints.batches import COMMITS, OFFSETS, newest
+from mrecordlog_async.spark.checkpoints.identity import RefusedError
+from mrecordlog_async.spark.checkpoints.lake import Lake, foreign_name
+from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
 from mrecordlog_async.spark.delta.changes import (
     OWNER,
     RESUMING,
@@ -35,9 +38,6 @@ from mrecordlog_async.spark.delta.content import ForeignBatchError, refuse_apart
 from mrecordlog_async.spark.delta.place import LOG, Place
 from mrecordlog_async.spark.delta.recovery import repair_checkpoint, repair_table
 from mrecordlog_async.spark.delta.table import NO_HOOKS, columns_of, create_table, explained
-from mrecordlog_async.spark.identity import RefusedError
-from mrecordlog_async.spark.lake import Lake, foreign_name
-from mrecordlog_async.spark.local_lake import LocalLake
 
 
 def repair(checkpoint: Lake, place: Place) -> list[str]:

@@ -20,6 +20,8 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction, CommitProperties, PostCommitHookProperties, RemoveAction, Transaction
 
+from mrecordlog_async.spark.checkpoints.lake import SyncFailedError, WriteFailedError
+from mrecordlog_async.spark.checkpoints.local_lake import LocalLake, make_directories
 from mrecordlog_async.spark.delta.changes import (
     BROKEN,
     BROKEN_VERSION,
@@ -44,8 +46,6 @@ from mrecordlog_async.spark.delta.entries import MARK, entry_name, entry_numbers
 from mrecordlog_async.spark.delta.parts import STATED, NewFile, stated
 from mrecordlog_async.spark.delta.place import LOG, Place
 from mrecordlog_async.spark.delta.reasons import reason_of
-from mrecordlog_async.spark.lake import SyncFailedError, WriteFailedError
-from mrecordlog_async.spark.local_lake import LocalLake, make_directories
 
 logger = logging.getLogger("mrecordlog_async.spark")
 

@@ -24,6 +24,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from deltalake.transaction import AddAction, CommitProperties, RemoveAction
 
+from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
 from mrecordlog_async.spark.delta.changes import (
     column_without_statistics,
     refuse_deletion_vectors,
@@ -35,9 +36,8 @@ from mrecordlog_async.spark.delta.parts import Layout, NewFile, directory_of, wi
 from mrecordlog_async.spark.delta.place import LOG, Place
 from mrecordlog_async.spark.delta.recovery import repair_table
 from mrecordlog_async.spark.delta.table import ATTEMPTS, NO_HOOKS, columns_of, refuse_unsupported, sum_up
-from mrecordlog_async.spark.local_lake import LocalLake
-from mrecordlog_async.spark.options import TARGET_FILE_BYTES
-from mrecordlog_async.spark.row_batches import row_batches
+from mrecordlog_async.spark.rows.row_batches import row_batches
+from mrecordlog_async.spark.settings.options import TARGET_FILE_BYTES
 
 logger = logging.getLogger("mrecordlog_async.spark")
 

@@ -25,13 +25,13 @@ from urllib.parse import unquote
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from mrecordlog_async.spark.checkpoints.lake import OWN
 from mrecordlog_async.spark.delta.changes import refuse_deletion_vectors
 from mrecordlog_async.spark.delta.content import TableError
 from mrecordlog_async.spark.delta.place import LOG, Place
 from mrecordlog_async.spark.delta.reasons import reason_of
 from mrecordlog_async.spark.delta.table import NO_HOOKS, refuse_unsupported
 from mrecordlog_async.spark.delta.upkeep import open_table
-from mrecordlog_async.spark.lake import OWN
 from mrecordlog_async.storage.lock import LOCK_NAME
 
 logger = logging.getLogger("mrecordlog_async.spark")

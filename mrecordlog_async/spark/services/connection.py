@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.spark.option_values import Server
+from mrecordlog_async.spark.settings.option_values import Server
 
 T = TypeVar("T")
 

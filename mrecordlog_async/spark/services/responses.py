@@ -12,9 +12,9 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from mrecordlog_async.model import QueueSummary
-from mrecordlog_async.spark.checkpoint import At
-from mrecordlog_async.spark.history import Opening
-from mrecordlog_async.spark.partitions import Range
+from mrecordlog_async.spark.positions.history import Opening
+from mrecordlog_async.spark.positions.partitions import Range
+from mrecordlog_async.spark.settings.checkpoint import At
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,8 @@ from statistics import median
 from pyspark.sql import SparkSession
 
 from mrecordlog_async.log import MultiRecordLog
-from mrecordlog_async.spark.drain import run_drain
-from mrecordlog_async.spark.preflight import DrainJob
+from mrecordlog_async.spark.drain.job import run_drain
+from mrecordlog_async.spark.drain.preflight import DrainJob
 from mrecordlog_async.spark.session import spark_session
 from tests.benchmarks.process_cpu import cpu_of
 from tests.benchmarks.results import Row, median_ratio

@@ -1,0 +1,1 @@
+"""The job from logs to a Delta table, which stores each record exactly once."""

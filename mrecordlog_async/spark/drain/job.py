@@ -1,0 +1,287 @@
+"""The exactly-once job from logs to a Delta table: `mrecordlog drain`, or `python -m mrecordlog_async.spark drain`.
+
+Each batch is one transaction of the table, identified by its content (`delta`). In this order: `preflight` and `delta`
+decide whether the job may start, `delta.confirm` settles what the last run left, and the query runs. `refusal` records
+a loss.
+
+What a batch with a commit file holds is durable in the table: the sink returns only then, and Spark writes the commit
+file after it. So the data source may truncate, or acknowledge, whatever the checkpoint has committed, once the
+checkpoint is synced, and nothing is read back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from mrecordlog_async.spark.checkpoints import refusal
+from mrecordlog_async.spark.checkpoints.batches import COMMITS, Batches, newest
+from mrecordlog_async.spark.checkpoints.identity import RefusedError, query_of, refuse_parquet
+from mrecordlog_async.spark.checkpoints.lake import Lake
+from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
+from mrecordlog_async.spark.checkpoints.shared_storage import marked
+from mrecordlog_async.spark.drain.command import (
+    Report,
+    Stop,
+    failures_as_sentences,
+    read_tokens,
+    reporter,
+    warnings_reported,
+)
+from mrecordlog_async.spark.drain.metrics import metrics_served
+from mrecordlog_async.spark.drain.preflight import DrainJob, LakeFiles, refuse_unsafe
+from mrecordlog_async.spark.drain.progress import Progress, Summary
+from mrecordlog_async.spark.drain.query import ending, follow, source_rows, started
+from mrecordlog_async.spark.drain.steps import (
+    accepted,
+    held_back,
+    impatient,
+    newest_position,
+    refuse_missing,
+    refuse_unreached,
+    remaining,
+    remembering,
+)
+from mrecordlog_async.spark.rows.columns import parsed_schema, with_columns, with_day
+from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.services.fleet import Fleet
+from mrecordlog_async.spark.session import job_session
+from mrecordlog_async.spark.settings.checkpoint import Offset
+from mrecordlog_async.spark.settings.options import Options
+
+if TYPE_CHECKING:
+    from deltalake import Schema
+    from pyspark.sql import DataFrame, SparkSession
+
+    from mrecordlog_async.spark.delta.place import Place
+    from mrecordlog_async.spark.delta.sink import SinkOptions
+
+
+def run_drain(
+    session: SparkSession,
+    job: DrainJob,
+    report: Report = lambda line: None,
+    stopped: Callable[[], bool] = lambda: False,
+) -> Summary:
+    """Run *job* until it has caught up, or until *stopped* returns True; then it ends between two batches.
+
+    Args:
+        session: the Spark session that runs the query.
+        job: what to drain, and where to.
+        report: called with one sentence for each new batch, and for everything noticed at the start.
+        stopped: called every second; returns whether the job should stop.
+
+    Returns:
+        What was stored, what is left in the logs, and which servers could not be reached.
+
+    Raises:
+        RefusedError: the job would lose data or cannot run; nothing was started.
+        ServiceDownError: a service could not be reached.
+        JobFailedError: the query failed; what it had committed is kept, and the next run continues there.
+        SyncFailedError: the output could not be synced; nothing more is truncated.
+    """
+    files = LakeFiles(session)
+    place = _place(job)
+    from mrecordlog_async.spark.delta.start import refuse_inside  # after the look whether delta-rs is installed
+
+    # The checkpoint may be local on a cluster: only the driver writes there.
+    refuse_unsafe(job, local=place.path is not None, master=session.sparkContext.master or "")
+    refuse_inside(place, files.full_path(job.checkpoint))  # before it is created there
+    checkpoint = files.open(job.checkpoint)
+    try:
+        with files.locked([checkpoint]):
+            return _run(session, job, place, checkpoint, report, stopped)
+    finally:
+        checkpoint.close()
+
+
+def _place(job: DrainJob) -> Place:
+    try:
+        from mrecordlog_async.spark.delta.place import Place, local_path
+        from mrecordlog_async.spark.delta.table import Table  # noqa: F401  # whether delta-rs is installed
+    except ImportError as error:
+        raise RefusedError(
+            f"a drain into a Delta table needs the package {error.name}: pip install 'mrecordlog_async[spark]'"
+        ) from None
+    place = Place(local_path(job.output) or job.output, job.storage_options)
+    if place.is_misread:
+        raise RefusedError(
+            f"delta-rs would put the table somewhere else than {place.path}: choose a path without % and \\"
+        )
+    return place
+
+
+def _run(
+    session: SparkSession,
+    job: DrainJob,
+    place: Place,
+    checkpoint: Lake,
+    report: Report,
+    stopped: Callable[[], bool],
+) -> Summary:
+    from mrecordlog_async.spark.delta.confirm import confirm
+    from mrecordlog_async.spark.delta.sink import FORMAT, DeltaSink
+    from mrecordlog_async.spark.delta.start import prepare, repair
+
+    refuse_parquet(checkpoint)
+    synced = checkpoint.path if isinstance(checkpoint, LocalLake) else None
+    options = Options.parse(job.source_options())
+    begun, progress, fleet = time.monotonic(), Progress(), Fleet(impatient(options))
+    batches = Batches(checkpoint)
+    try:
+        query_id = query_of(checkpoint)
+        sink, columns = _sink(session, job, place, synced, query_id)
+        for line in repair(checkpoint, place):
+            report(line)
+        position = newest_position(batches)
+
+        def check_services() -> None:
+            refuse_unreached(options, batches)
+            refuse_missing(job, options, fleet, position, report)
+
+        for line in prepare(checkpoint, place, columns, job.partition_by, query_id, check_services):
+            report(line)
+        for line in confirm(checkpoint, place, query_id, options):
+            report(line)
+        again = refusal.check(checkpoint, accepted(job), position)
+        session.dataSource.register(DeltaSink)
+        with (
+            metrics_served(job.metrics, progress, batches, options, report),
+            remembering(checkpoint),
+            _marker(job, place) as marker,
+        ):
+            given = _source_options(job, synced, again, query_id, marker)
+            rows = _columns(job, source_rows(session, given))
+            query = started(session, job, rows.writeStream.format(FORMAT).options(**sink.encode()))
+            with ending(query, stopped):
+                follow(query, progress, report, stopped)
+        if job.truncate:
+            _release_rest(given, batches, report)
+        left, down = remaining(job, options, fleet, progress)
+        held = held_back(fleet, batches)
+    finally:
+        fleet.close()
+    seconds = time.monotonic() - begun
+    return Summary(progress.batches, progress.records, seconds, left, down, verified=True, held=held)
+
+
+def _sink(
+    session: SparkSession, job: DrainJob, place: Place, synced: str | None, query: str
+) -> tuple[SinkOptions, Schema]:
+    """Return where the rows go, and the table's columns. Raises RefusedError."""
+    from mrecordlog_async.spark.delta.parts import Layout
+    from mrecordlog_async.spark.delta.sink import SinkOptions
+
+    rows = _columns(job, source_rows(session, _source_options(job, synced, {}, query)))
+    sink = SinkOptions(place, Layout(job.partition_by, job.target_file_bytes), synced, _rest(job))
+    try:
+        return sink, sink.columns(rows.schema.json())
+    except ValueError as error:
+        raise RefusedError(f"a Delta table cannot store a column of --schema: {error}") from None
+
+
+def _columns(job: DrainJob, rows: DataFrame) -> DataFrame:
+    """Add the columns that the job derives from what the data source reads. Raises RefusedError."""
+    if job.schema is not None:
+        rows = with_columns(rows, job.schema)
+    return with_day(rows) if "date" in job.partition_by else rows
+
+
+def _rest(job: DrainJob) -> str | None:
+    """Return the columns that are parsed, if payloads are not stored."""
+    return parsed_schema(job.schema).json() if job.schema is not None and not job.payload else None
+
+
+def _marker(job: DrainJob, place: Place) -> AbstractContextManager[str | None]:
+    """Leave a marker in a table that every machine mounts; yield None for any other table."""
+    return marked(place.path) if job.shared_paths and place.path is not None else nullcontext()
+
+
+def _source_options(
+    job: DrainJob, synced: str | None, again: Offset, query: str, marker: str | None = None
+) -> dict[str, str]:
+    """Return the options of the data source, which releases what the checkpoint has committed."""
+    found = job.source_options(marker, again) | job.release_options(query)
+    return found | ({"syncDirs": json.dumps([synced])} if synced is not None else {})
+
+
+def _release_rest(options: dict[str, str], batches: Batches, report: Report) -> None:
+    """Release up to the last committed batch, which the data source does at the start of the next batch only."""
+    from mrecordlog_async.spark.consumer.holder import ConsumerLostError, ConsumerRefusedError
+    from mrecordlog_async.spark.source.stream import LogStreamReader
+
+    last = newest(batches.checkpoint, COMMITS)
+    end = batches.checkpoint_at(last) if last >= 0 and batches.is_committed(last) else None
+    if end is None:
+        return
+    # What this query took over at its start is its own; if another one has taken it since, that one keeps it.
+    given = options | ({"takeOver": "false"} if "takeOver" in options else {})
+    reader = LogStreamReader(impatient(Options.parse(given)))
+    reader.expect_kept()  # the query has logged it
+    try:
+        reader.commit(end.encode())
+    except (OSError, ServerDownError, ServiceRefusedError, ConsumerRefusedError, ConsumerLostError) as error:
+        report(f"what is stored was not released from the log: {error}; the next run does it")
+    finally:
+        reader.stop()
+
+
+# The command.
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the command; return its exit code: 1 if a server was skipped or held back, 0 otherwise."""
+    job, stop = job_of(arguments), Stop()
+    with failures_as_sentences():
+        session = job_session("mrecordlog drain", arguments.master)
+        stop.install()
+        report = reporter(session, as_json=arguments.json)
+        with warnings_reported(report):
+            summary = run_drain(session, job, report, stop)
+    # Not within `failures_as_sentences`: a reader that has closed standard output is not Java.
+    print(json.dumps(asdict(summary)) if arguments.json else summary.line(), flush=True)
+    with failures_as_sentences():
+        session.stop()
+    return 1 if (summary.down or summary.held) and job.every_seconds is None else 0
+
+
+def job_of(arguments: argparse.Namespace) -> DrainJob:
+    """Return the job that the command line describes. Raises RefusedError if a token file has no token."""
+    options = {"maxRecordsPerTrigger": str(arguments.max_records_per_trigger)}
+    given = {
+        "maxBytesPerTrigger": arguments.max_bytes_per_trigger,
+        "minPartitions": arguments.min_partitions,
+        "minRecordsPerTrigger": arguments.min_batch_records,
+        "maxTriggerDelay": arguments.max_delay,
+        "subscribe": arguments.subscribe,
+        "subscribePattern": arguments.subscribe_pattern,
+        "failOnServerDown": "false" if arguments.skip_down else None,
+        "failOnDataLoss": "false" if arguments.allow_data_loss else None,
+        "forget": ",".join(arguments.forget) or None,
+    }
+    options |= {name: str(value) for name, value in given.items() if value is not None}
+    servers = ",".join(arguments.server)
+    options |= read_tokens(arguments.token_file, servers)
+    return DrainJob(
+        servers=servers,
+        output=arguments.output.rstrip("/"),
+        checkpoint=arguments.checkpoint.rstrip("/"),
+        every_seconds=arguments.every,
+        truncate=not arguments.no_truncate,
+        consumer=arguments.consumer,
+        take_over=arguments.take_over,
+        metrics=arguments.metrics,
+        partition_by=tuple(filter(None, arguments.partition_by.split(","))),
+        shared_paths=arguments.shared_paths,
+        target_file_bytes=arguments.target_file_bytes,
+        schema=arguments.schema,
+        payload=not arguments.no_payload,
+        storage_options=dict(arguments.storage_option),
+        accept_went_back=arguments.accept_went_back,
+        options=options,
+    )

@@ -1,0 +1,172 @@
+"""`/metrics` of a running drain, for Prometheus: what it has stored, how far it is behind, how often it tried again.
+
+The lag is measured when it is requested, from the logs and the checkpoint: it grows also while the query hangs.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.protocol.metric_text import CONTENT_TYPE, metric_head, metric_line
+from mrecordlog_async.spark.checkpoints.batches import Batches
+from mrecordlog_async.spark.checkpoints.identity import RefusedError
+from mrecordlog_async.spark.drain.lag import Lag
+from mrecordlog_async.spark.drain.progress import Progress
+from mrecordlog_async.spark.services.fleet import Fleet
+from mrecordlog_async.spark.settings.options import Options
+
+logger = logging.getLogger("mrecordlog_async.spark")
+
+LOOPBACK = "127.0.0.1"
+
+SCRAPE_SECONDS = 3.0
+"""How long a scrape waits for one response of a service."""
+
+COUNTERS = {
+    "drain_rows_total": ("records", "Rows stored since the drain started"),
+    "drain_bytes_total": ("bytes", "Payload bytes of these rows"),
+    "drain_batches_total": ("batches", "Batches with rows stored since the drain started"),
+    "drain_request_retries_total": ("request_retries", "Requests to services that were sent again"),
+    "drain_task_retries_total": ("task_retries", "Tasks of Spark that failed; each runs again, or ends the drain"),
+}
+"""Metric name → attribute of `Progress`, help."""
+
+
+class DrainMetrics:
+    """Renders the metrics of one drain; several threads may do so at a time."""
+
+    def __init__(self, progress: Progress, lag: Lag) -> None:
+        self._progress = progress
+        self._lag = lag
+        self._lock = threading.Lock()
+
+    def render(self) -> bytes:
+        """Return the text that Prometheus reads."""
+        parts = []
+        for name, (attribute, documentation) in COUNTERS.items():
+            parts += [
+                metric_head(name, documentation, "counter"),
+                metric_line(name, getattr(self._progress, attribute)),
+            ]
+        parts.append(metric_head("drain_last_commit_timestamp_seconds", "When a batch with rows was last stored"))
+        if self._progress.last_commit is not None:
+            parts.append(metric_line("drain_last_commit_timestamp_seconds", self._progress.last_commit))
+        return b"".join(parts + self._render_lag())
+
+    def _render_lag(self) -> list[bytes]:
+        with self._lock:  # its connections are for one thread
+            behind, names = self._lag.measure(), self._lag.fleet.names
+        parts = [metric_head("drain_lag_records", "Records that are not stored yet")]
+        parts += [metric_line("drain_lag_records", each.records, server=name) for name, each in behind.items()]
+        parts.append(metric_head("drain_lag_seconds", "Age of the oldest record that is not stored yet"))
+        parts += [metric_line("drain_lag_seconds", each.seconds, server=name) for name, each in behind.items()]
+        parts.append(metric_head("drain_server_up", "1 if the drain reaches the service"))
+        return parts + [metric_line("drain_server_up", name in behind, server=name) for name in names]
+
+
+@contextmanager
+def metrics_served(
+    address: str | None, progress: Progress, batches: Batches, options: Options, report: Callable[[str], None]
+) -> Iterator[None]:
+    """Serve the metrics of a drain at *address*, HOST:PORT, until the end of the block; None serves nothing.
+
+    Args:
+        address: HOST:PORT; port 0 chooses one.
+        progress: what the query has done so far.
+        batches: its checkpoint.
+        options: those of the data source.
+        report: called with a sentence that names the address.
+
+    Raises:
+        RefusedError: the address is malformed or cannot be listened at.
+    """
+    if address is None:
+        yield
+        return
+    # A scrape must not wait long for a server that hangs; that is then skipped until it responds.
+    quick = replace(
+        options, timeout_seconds=min(options.timeout_seconds, SCRAPE_SECONDS), retries=0, fail_on_server_down=False
+    )
+    fleet = Fleet(quick)
+    try:
+        with served(address, DrainMetrics(progress, Lag(batches, fleet))) as (host, port):
+            report(f"metrics: http://{host}:{port}/metrics")
+            yield
+    finally:
+        fleet.close()
+
+
+@contextmanager
+def served(address: str, metrics: DrainMetrics) -> Iterator[tuple[str, int]]:
+    """Serve *metrics* at *address* until the end of the block; yield host and port of its URL. Raises RefusedError."""
+    host, port = parse_address(address)
+    try:
+        server = _Server(host, port, _handler(metrics))
+    except OSError as error:
+        raise RefusedError(
+            f"--metrics {address}: cannot listen there ({error.strerror}); choose another address"
+        ) from None
+    thread = threading.Thread(target=server.serve_forever, daemon=True, name="mrecordlog-metrics")
+    thread.start()
+    try:
+        yield f"[{host}]" if ":" in host else host, server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Read HOST:PORT, or PORT for the loopback address. Raises RefusedError."""
+    host, _, port = text.rpartition(":")
+    if not port.isdecimal() or int(port) > 65_535:
+        raise RefusedError(f"--metrics: expected HOST:PORT or PORT, not {text!r}")
+    return host.strip("[]") or LOOPBACK, int(port)
+
+
+class _Server(ThreadingHTTPServer):
+    """Serves on IPv4, or on IPv6 where *host* is such an address."""
+
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), handler)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print the traceback of a bug, but none where the client has hung up."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
+def _handler(metrics: DrainMetrics) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:  # the standard library's name
+            if self.path.partition("?")[0] != "/metrics":
+                self.send_error(404, explain="metrics are at /metrics")
+                return
+            try:
+                body = metrics.render()
+            except (OSError, RecordLogError) as error:
+                logger.warning("/metrics: %s", error)
+                self.send_error(500, explain=str(error))
+                return
+            self.send_response(200)
+            self.send_header("Content-Type", CONTENT_TYPE)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Write no line for each request."""
+
+    return Handler

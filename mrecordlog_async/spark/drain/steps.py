@@ -1,0 +1,131 @@
+"""What a drain does around its query: queues that do not exist, losses, what is left."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+from mrecordlog_async.spark.checkpoints import refusal
+from mrecordlog_async.spark.checkpoints.batches import OFFSETS, Batches, newest
+from mrecordlog_async.spark.checkpoints.identity import RefusedError
+from mrecordlog_async.spark.checkpoints.lake import Lake
+from mrecordlog_async.spark.drain.command import JobFailedError, Report, cause_of
+from mrecordlog_async.spark.drain.preflight import DrainJob
+from mrecordlog_async.spark.drain.progress import Progress
+from mrecordlog_async.spark.positions import history
+from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.services.fleet import Fleet, ReopenedError
+from mrecordlog_async.spark.settings.checkpoint import Checkpoint, Offset
+from mrecordlog_async.spark.settings.options import Options
+
+
+def impatient(options: Options) -> Options:
+    """Limit how long the driver waits for a server: one that hangs must delay neither others nor the end."""
+    return replace(options, timeout_seconds=min(options.timeout_seconds, 10.0), retries=min(options.retries, 1))
+
+
+@contextmanager
+def remembering(checkpoint: Lake) -> Iterator[None]:
+    """Record a loss in the checkpoint, so that every later start is refused until the user accepts it."""
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except PySparkException as error:
+        text = str(error)
+        if not refusal.is_loss(text):
+            raise
+        # The data source's advice is for users who read without a drain.
+        sentence = cause_of(text).partition("; to continue with")[0]
+        refusal.remember(checkpoint, sentence)
+        raise JobFailedError(f"{sentence}. {refusal.advice(refusal.flag_for(sentence))}") from error
+
+
+def accepted(job: DrainJob) -> set[str]:
+    """Return the flags of losses that the user accepts."""
+    accepted = {refusal.WENT_BACK} if job.accept_went_back else set[str]()
+    return accepted | ({refusal.LOSS} if job.options.get("failOnDataLoss") == "false" else set())
+
+
+def refuse_missing(job: DrainJob, options: Options, fleet: Fleet, position: Offset, report: Report) -> None:
+    """Raise RefusedError if a subscribed queue does not exist; a job that keeps running only reports it."""
+    names = options.subscription.names
+    if names is None:
+        return
+    there = {queue for queues in position.values() for queue in queues}
+    try:
+        for server in fleet.names:
+            there |= {summary.queue for summary in fleet.client(server).queues()}
+    except (OSError, ServerDownError, ServiceRefusedError):
+        return  # the query reports it
+    for name in sorted(names - there):
+        near = difflib.get_close_matches(name, there, n=1)
+        sentence = f"no server has a queue {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+        if job.every_seconds is None:
+            raise RefusedError(sentence)
+        report(f"{sentence}; it is drained once it exists")
+
+
+def refuse_unreached(options: Options, batches: Batches) -> None:
+    """Check the servers that no run has reached yet. Those of the checkpoint may be down: the query goes on without.
+
+    Raises:
+        RefusedError: one refuses requests, because of its token, say.
+        ServerDownError: one does not respond: its address may be wrong.
+    """
+    known = batches.checkpoint_at(newest(batches.checkpoint, OFFSETS)) or Checkpoint()
+    reached = set(known.servers.values())
+    new = tuple(
+        server for server in options.servers if server.name not in reached and not (server.is_lookup and reached)
+    )
+    if not options.fail_at_end or not new:
+        return
+    fleet = Fleet(replace(options, servers=new, fail_on_server_down=True, fail_at_end=False))
+    try:
+        fleet.survey()
+    except ServiceRefusedError as error:
+        raise RefusedError(str(error)) from None
+    finally:
+        fleet.close()
+
+
+def held_back(fleet: Fleet, batches: Batches) -> dict[str, str]:
+    """Return the servers whose logs are held back at the end, and why."""
+    now = _standing(fleet, batches)
+    if now is None:
+        return {}
+    _, standing = now
+    found = [*standing.held.values()]
+    found += [history.held_back(standing.logs[log].server, evidence) for log, evidence in standing.back.items()]
+    return {each.server: each.why for each in found}
+
+
+def _standing(fleet: Fleet, batches: Batches) -> tuple[Checkpoint, history.Standing] | None:
+    """Compare the newest batch with the logs; None if it cannot be read, or a server cannot: the query reports that."""
+    known = batches.checkpoint_at(newest(batches.checkpoint, OFFSETS))
+    try:
+        return fleet.standing(known) if known is not None else None
+    except (OSError, ReopenedError, ServerDownError, ServiceRefusedError):
+        return None
+
+
+def newest_position(batches: Batches) -> Offset:
+    """Return where the newest batch ends, committed or not; {} for a new checkpoint."""
+    return batches.end(newest(batches.checkpoint, OFFSETS)) or {}
+
+
+def remaining(
+    job: DrainJob, options: Options, fleet: Fleet, progress: Progress
+) -> tuple[dict[str, int], dict[str, str]]:
+    """Return how many records each server still holds, and why servers were not drained."""
+    # A run that ended without a server has not drained it, even if that responds again by now.
+    left, down = dict[str, int](), dict(progress.down) if job.every_seconds is None else {}
+    for server in fleet.names:
+        try:
+            found = fleet.client(server).queues()
+            left[server] = sum(each.records for each in found if options.subscription.includes(each.queue))
+        except (OSError, ServerDownError, ServiceRefusedError) as error:
+            down[server] = str(error)
+    return left, down

@@ -1,0 +1,1 @@
+"""The processes that Spark needs on this machine: Java, and Python for its workers."""

@@ -1,0 +1,1 @@
+"""The job from a table back into a log."""

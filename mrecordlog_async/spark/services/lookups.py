@@ -1,0 +1,157 @@
+"""The services behind DNS names: `dns+http://wal:8080` stands for every address of `wal` (see `dns_names`).
+
+1. At the first call, and then every `LOOK_SECONDS` in the background, the names are looked up, and each address is
+   asked which service it is: a resolver or an address that hangs delays no batch.
+2. A service is called what it calls itself (`serve --name`, by default its host name), because addresses change. If
+   several logs have one name, the first digits of their ids are added.
+3. A service that was found once stays, at its last address: it is down until it is found again.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from mrecordlog_async.dns_names import Lookup, parse_lookup
+from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.services.responses import LogHistory
+from mrecordlog_async.spark.settings.option_values import Server
+
+logger = logging.getLogger("mrecordlog_async.spark")
+
+LOOK_SECONDS = 10.0
+ASKED_AT_ONCE = 16
+LOG_DIGITS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a look has found.
+
+    Attributes:
+        servers: the services by name, also those of earlier looks.
+        down: names and addresses that gave no service.
+        refused: addresses that refused to say which service they are.
+    """
+
+    servers: Mapping[str, Server] = field(default_factory=dict)
+    down: Sequence[ServerDownError] = ()
+    refused: Sequence[ServiceRefusedError] = ()
+
+
+class Discovery:
+    """Looks up the DNS names of one fleet. `found` is for one thread."""
+
+    def __init__(
+        self, servers: Sequence[Server], names_taken: Collection[str], identify: Callable[[Server], LogHistory]
+    ) -> None:
+        """*servers* have DNS names for URLs. identify: requests which log a service has, over its own connection."""
+        self.lookups = ", ".join(server.url for server in servers)
+        self._wanted = [(server, parse_lookup(server.url)) for server in servers]
+        self._names_taken = names_taken
+        self._identify = identify
+        self._places: dict[str, list[Server]] = {}  # DNS name → what it stood for at the last look that succeeded
+        self._ambiguous: set[str] = set()
+        self._found = Found()
+        self._looked_at: float | None = None
+        self._thread: threading.Thread | None = None
+
+    def found(self) -> Found:
+        """Return what the last look has found; the first call waits for it."""
+        now = _clock()
+        due = self._looked_at is None or now - self._looked_at >= LOOK_SECONDS
+        if self._wanted and due and (self._thread is None or not self._thread.is_alive()):
+            first, self._looked_at = self._looked_at is None, now
+            self._thread = threading.Thread(target=self._look, daemon=True, name="mrecordlog-discovery")
+            self._thread.start()
+            if first:
+                self._thread.join()
+        return self._found
+
+    def _look(self) -> None:
+        down: list[ServerDownError] = []
+        refused: list[ServiceRefusedError] = []
+        there: dict[str, tuple[str, Server]] = {}  # log → the name of its service, and where it is
+        places = [place for server, lookup in self._wanted for place in self._look_up(server, lookup, down)]
+        with ThreadPoolExecutor(ASKED_AT_ONCE) as threads:
+            for place, known in zip(places, threads.map(self._ask, places), strict=True):
+                if isinstance(known, ServerDownError):
+                    down.append(known)
+                elif isinstance(known, ServiceRefusedError):
+                    refused.append(known)
+                else:
+                    there.setdefault(known.log, (known.name, place))
+        servers = self._named(there)
+        # The last address of a service that was not found may be another one's by now.
+        used = {_place(server) for server in servers.values()}
+        kept = {name: server for name, server in self._found.servers.items() if _place(server) not in used}
+        lost = {_place(server) for server in kept.values()}
+        # What such an address refuses or fails, the service's own listing reports.
+        self._found = Found(
+            kept | servers,
+            [error for error in down if error.server not in lost],
+            [error for error in refused if error.server not in lost],
+        )
+
+    def _look_up(self, server: Server, lookup: Lookup, down: list[ServerDownError]) -> list[Server]:
+        try:
+            self._places[server.url] = [
+                Server(_shown(url, address), url, address, server.name) for url, address in look_up(lookup)
+            ]
+        except OSError as error:  # what it stood for last stands
+            if server.url not in self._places:
+                down.append(ServerDownError(server.name, server.url, f"the name was not found: {error}"))
+        return self._places.get(server.url, [])
+
+    def _ask(self, place: Server) -> LogHistory | ServerDownError | ServiceRefusedError:
+        try:
+            return self._identify(place)
+        except (ServerDownError, ServiceRefusedError) as error:
+            return error
+        except OSError as error:
+            return ServerDownError(place.name, place.url, str(error))
+
+    def _named(self, there: Mapping[str, tuple[str, Server]]) -> dict[str, Server]:
+        count = Counter(name for name, _ in there.values())
+        self._ambiguous |= {name for name, logs in count.items() if logs > 1 or not name or name in self._names_taken}
+        named = {}
+        for log, (name, place) in there.items():
+            shown = f"{name}-{log[:LOG_DIGITS]}" if name in self._ambiguous else name
+            named[shown] = replace(place, name=shown)
+        return named
+
+
+def look_up(lookup: Lookup) -> list[tuple[str, str | None]]:
+    """Return URL and address of each service of a DNS name; the address is None if it is that of the URL.
+
+    Raises:
+        OSError: there is none, or no name server responds.
+    """
+    if lookup.port is not None:
+        infos = socket.getaddrinfo(lookup.host, lookup.port, type=socket.SOCK_STREAM)
+        return [(lookup.url(), address) for address in sorted({str(info[4][0]) for info in infos})]
+    from dns.exception import DNSException
+    from dns.resolver import resolve
+
+    try:
+        records = resolve(lookup.host, "SRV")
+    except DNSException as error:
+        raise OSError(f"no SRV records of {lookup.host}: {error}") from None
+    return sorted((lookup.url(str(record.target).rstrip("."), int(record.port)), None) for record in records)
+
+
+def _place(server: Server) -> str:
+    return _shown(server.url, server.address)
+
+
+def _shown(url: str, address: str | None) -> str:
+    return url if address is None else f"{url} ({address})"
+
+
+_clock: Callable[[], float] = time.monotonic

@@ -1,0 +1,234 @@
+"""What is requested of the services of a fleet: how far the next batch reaches, and what its tasks read.
+
+Each function takes the fleet that has the connections, and the listings that `Fleet.standing` returned. Requests carry
+the log and its opening: a log that was reopened or has moved since is noticed, and listed again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+from mrecordlog_async.spark.positions.offsets import Listing, backlog, shares
+from mrecordlog_async.spark.positions.partitions import Partition, Range, pack, partition_size
+from mrecordlog_async.spark.positions.proof import Listed, gone
+from mrecordlog_async.spark.services.client import PlanStart, chunks
+from mrecordlog_async.spark.services.connection import QUEUES_AT_ONCE, ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.services.fleet import NO_ORIGINS, Fleet, same_opening
+from mrecordlog_async.spark.services.responses import QueuePlan
+from mrecordlog_async.spark.settings.checkpoint import Checkpoint, Offset
+from mrecordlog_async.spark.source.listed_plans import PIECE_BYTES, PIECE_RECORDS, Limits, ReadBefore
+
+
+def ends_of_gone(fleet: Fleet, known: Checkpoint, surveys: dict[str, Listed]) -> dict[str, dict[str, int | None]]:
+    """Request where queues of *known* ended that are no longer listed; usually there is none.
+
+    Args:
+        known: the checkpoint.
+        surveys: the listings by log; a log whose server goes down meanwhile is removed.
+
+    Returns:
+        log → queue → where its incarnation ended; None if the service does not know.
+
+    Raises:
+        ReopenedError: a log was opened since it was listed.
+        ServerDownError: a server is down, unless the options say to skip it.
+    """
+    found: dict[str, dict[str, int | None]] = {}
+    for name, listed in list(surveys.items()):
+        absent = gone(known, name, listed, fleet.options.subscription.includes)
+        starts = [PlanStart(queue, queue_id, 0, 0) for queue, queue_id in absent.items()]
+        try:
+            found[name] = {plan.queue: plan.ended for plan in _plan(fleet, name, starts, listed)}
+        except ServerDownError as error:
+            fleet.report_down(error)
+            del surveys[name]
+    return found
+
+
+def _plan(fleet: Fleet, name: str, starts: list[PlanStart], listed: Listed) -> list[QueuePlan]:
+    client = fleet.client(name)
+    return same_opening(lambda: client.plan(starts, opening=listed.opening, log=listed.log))
+
+
+def advance(
+    fleet: Fleet,
+    positions: Offset,
+    surveys: Mapping[str, Listed],
+    stops: Offset | None,
+    limits: Limits,
+    read_before: ReadBefore,
+) -> list[tuple[str, QueuePlan]]:
+    """Return how far the limits reach from *positions*: (log, plan) of each queue that advances.
+
+    No queue advances past the end that was listed: so the listed state of its log covers what is read.
+
+    Args:
+        positions: where the last batch ended.
+        surveys: the listings by log.
+        stops: read no further than this, and no queue that it does not name; None for no such limit.
+        limits: what the batch may hold.
+        read_before: the queues that need no request (see `listed_plans`).
+
+    Raises:
+        ReopenedError: a log was opened since it was listed.
+        ServerDownError: a server is down, unless the options say to skip it.
+    """
+    starts = {name: _starts(positions.get(name, {}), listed.queues, stops, name) for name, listed in surveys.items()}
+    found, starts, limits = read_before.planned(starts, surveys, limits)
+    asked: dict[tuple[str, int], list[PlanStart]] = {}
+    weights: dict[tuple[str, int], int] = {}
+    for name, some in starts.items():
+        known, listing = positions.get(name, {}), surveys[name].queues
+        for index, part in enumerate(chunks(some, QUEUES_AT_ONCE)):
+            asked[name, index] = list(part)
+            weights[name, index] = backlog({start.queue: known[start.queue] for start in part}, listing)
+    records = shares(limits.records, weights) if limits.records is not None else {}
+    size = shares(limits.bytes, weights) if limits.bytes is not None else {}
+    for key, part in asked.items():
+        name = key[0]
+        if fleet.name_of(name) not in fleet.down:
+            plans = _advance_one(fleet, name, surveys[name], part, records.get(key), size.get(key))
+            found += [(name, plan) for plan in plans]
+    # A batch that had some queues of a server that has just gone down would wait for it, and all others with it.
+    # A queue that was truncated or recreated between listing and plan does not advance: the next check reports it.
+    return [(name, plan) for name, plan in found if plan.status == "ok" and fleet.name_of(name) not in fleet.down]
+
+
+def _advance_one(
+    fleet: Fleet, name: str, listed: Listed, starts: list[PlanStart], records: int | None, size: int | None
+) -> list[QueuePlan]:
+    client, opening = fleet.client(name), listed.opening
+    try:
+        return same_opening(
+            lambda: client.plan(
+                starts,
+                records_max=records,
+                bytes_max=size,
+                piece_records=PIECE_RECORDS,
+                piece_bytes=PIECE_BYTES,
+                opening=opening,
+                log=listed.log,
+            )
+        )
+    except ServerDownError as error:
+        fleet.report_down(error)
+        return []
+
+
+def _starts(positions: Mapping[str, list[int]], listing: Listing, stops: Offset | None, log: str) -> list[PlanStart]:
+    """Return the starts of those queues of one log that have something to read."""
+    found = []
+    for queue, (queue_id, position) in positions.items():
+        summary = listing.get(queue)
+        if summary is None or summary.next_position <= position or summary.id != queue_id:
+            continue
+        stop = summary.next_position
+        if stops is not None:
+            target = stops.get(log, {}).get(queue)
+            if target is None or target[0] != queue_id:
+                continue
+            stop = min(stop, target[1])
+        if position < stop:
+            found.append(PlanStart(queue, queue_id, position, stop))
+    return found
+
+
+def partitions(
+    fleet: Fleet,
+    wanted: Iterable[tuple[str, str, int, int, int]],
+    names: Mapping[str, str] | None = None,
+    planned: Mapping[tuple[str, str], QueuePlan] = MappingProxyType({}),
+    origins: Mapping[str, str] = NO_ORIGINS,
+) -> list[Partition]:
+    """Divide what is *wanted*, (log or server, queue, id, start, stop), into partitions.
+
+    Args:
+        wanted: what is read; a log may be anywhere, as long as a server has it.
+        names: log → the server's name that its rows carry; servers keep their own.
+        planned: (log, queue) → a plan; it is used instead of a request if it is that of the range.
+        origins: log → the DNS name by which its server was found.
+
+    Raises:
+        DataLossError: a range is no longer complete. With `failOnDataLoss=false` the rest of it is read.
+        LogMissingError: no server has a log of the batch.
+        ServerDownError, ServiceRefusedError: a service could not be reached, or refused the request.
+    """
+    names = names or {}
+    starts: dict[str, list[PlanStart]] = {}
+    ranges: dict[str, list[Range]] = {}
+    for key, queue, queue_id, start, stop in wanted:
+        ready = planned.get((key, queue))
+        if ready is not None and (ready.status, ready.id, ready.start, ready.stop) == ("ok", queue_id, start, stop):
+            ranges.setdefault(key, []).extend(ready.pieces)
+        else:
+            starts.setdefault(key, []).append(PlanStart(queue, queue_id, start, stop))
+    fleet.locate(starts.keys() & names.keys(), names, origins)
+    for key, asked in starts.items():
+        plans = _plan_pieces(fleet, key, asked, names, origins)
+        shown = names.get(key, key)
+        ranges.setdefault(key, []).extend(
+            piece for begun, plan in zip(asked, plans, strict=True) for piece in _pieces(fleet, shown, begun, plan)
+        )
+    options = fleet.options
+    if not options.payload:  # then payloads are not transferred, and cost a task nothing
+        ranges = {key: [piece._replace(bytes=0) for piece in pieces] for key, pieces in ranges.items()}
+    every = [piece for pieces in ranges.values() for piece in pieces]
+    cores = options.parallelism or _cores()
+    size = partition_size(every, options.partitions_min, options.records_per_partition, cores)
+    return [
+        partition
+        for key, pieces in sorted(ranges.items(), key=lambda each: names.get(each[0], each[0]))
+        for partition in pack(
+            names.get(key, key),
+            pieces,
+            size,
+            log=fleet.log_of(key),
+            address=fleet.name_of(key),
+            place=fleet.place_of(key),
+        )
+    ]
+
+
+def _plan_pieces(
+    fleet: Fleet, key: str, starts: list[PlanStart], names: Mapping[str, str], origins: Mapping[str, str]
+) -> list[QueuePlan]:
+    """Request the pieces of *starts*; if the log has moved since it was listed, at its new address.
+
+    A batch that was begun waits for a server that is down, also if the options say to skip it.
+    """
+    moved = False
+    while True:
+        try:
+            return _pieces_of(fleet, key, starts)
+        except ServiceRefusedError as error:
+            if moved or error.code != "other_log" or key not in names:
+                raise
+            moved = True
+        except ServerDownError as error:
+            if key not in names:  # a table: nothing was begun
+                raise
+            fleet._places.pop(key, None)  # also if this is called again: it may be elsewhere by then
+            fleet.report_down(error)
+        fleet._places.pop(key, None)
+        fleet.locate({key}, names, origins)
+
+
+def _pieces_of(fleet: Fleet, key: str, starts: list[PlanStart]) -> list[QueuePlan]:
+    client, log = fleet.client(key), fleet.log_of(key)
+    return client.plan(starts, piece_records=PIECE_RECORDS, piece_bytes=PIECE_BYTES, log=log)
+
+
+def _pieces(fleet: Fleet, server: str, start: PlanStart, plan: QueuePlan) -> list[Range]:
+    """Return what is left of the requested range."""
+    if plan.status == "ok" and (plan.start, plan.stop) == (start.start, start.stop):
+        return plan.pieces
+    lost = f"positions {start.start} to {(start.stop or 0) - 1} are no longer as planned ({plan.status})"
+    fleet.report_losses([f"server {server!r}, queue {start.queue!r}: {lost}"])
+    return plan.pieces if plan.status in ("ok", "truncated") else []
+
+
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,264 @@
+"""Writing rows into a service, from a table or a stream.
+
+With a column `position` a row is stored exactly once. Rows that are already stored are recognised by position and
+content, so neither a task that runs twice, nor a lost response, nor a repeated job changes anything. Rows must be in
+order, and each queue in one task:
+
+    frame.repartition(n, "queue").sortWithinPartitions("queue", "position").write.format("mrecordlog")…
+
+Spark does not sort streams: to write positions from a stream, do this in `foreachBatch`.
+
+Without the column the log assigns positions as rows arrive. What is sent again is stored again: at least once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.model import Run
+from mrecordlog_async.spark.rows.blocks import MalformedRowsError, RowRun, row_runs
+from mrecordlog_async.spark.services.client import ServiceClient
+from mrecordlog_async.spark.services.connection import ServiceRefusedError
+from mrecordlog_async.spark.services.fleet import Fleet
+from mrecordlog_async.spark.settings.option_values import OptionError
+from mrecordlog_async.spark.settings.options import Options
+
+logger = logging.getLogger("mrecordlog_async.spark")
+
+APPEND_BYTES = 4 << 20
+APPEND_RECORDS = 65_536
+
+ASSIGNED = {"queue_id", "timestamp"}
+"""Columns of a read that a write ignores: the log assigns them."""
+
+IN_ORDER = 'frame.repartition(n, "queue").sortWithinPartitions("queue", "position")'
+
+
+class PositionConflictError(RecordLogError):
+    """A position is already taken by a different record, for example because rows were written out of order."""
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task wrote.
+
+    Attributes:
+        records: how many records the task was given.
+        repeated: how many of them were already stored.
+        truncated: how many were not stored, because the log has truncated their positions. Whether those held the same
+            records can no longer be checked.
+    """
+
+    records: int = 0
+    repeated: int = 0
+    truncated: int = 0
+
+
+class LogWriter(DataSourceArrowWriter):
+    """Writes a table."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Store the rows of one task. Raises MalformedRowsError, PositionConflictError."""
+        return write_rows(self._options, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Log what was stored; the rows of every task are already in the log."""
+        _report(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Log that what was stored stays: appends cannot be undone."""
+        logger.warning("the write failed; the rows of finished tasks stay in the log")
+
+
+class LogStreamWriter(DataSourceStreamArrowWriter):
+    """Writes the batches of a stream."""
+
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
+        """Store the rows of one task. Raises MalformedRowsError, PositionConflictError."""
+        return write_rows(self._options, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        """Log what was stored; the rows of every task are already in the log."""
+        _report(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Log that what was stored stays; with positions the next attempt recognises it."""
+        logger.warning("batch %d failed; the rows of finished tasks stay in the log", batchId)
+
+
+def check_columns(columns: Mapping[str, str], queue: str | None) -> None:
+    """Check that rows can be written.
+
+    Args:
+        columns: name → type of the rows' columns.
+        queue: the queue of all rows, if the option `queue` is set.
+
+    Raises:
+        OptionError: a column is missing, unknown or of the wrong type.
+    """
+    if "server" in columns:
+        raise OptionError(
+            "the column 'server' is not stored: a write goes to the server that the option servers names. Filter the "
+            "rows of one server, and drop the column. INSERT INTO always has it; write a DataFrame: "
+            'spark.sql("SELECT …").write.format("mrecordlog")…'
+        )
+    unknown = sorted(set(columns) - {"queue", "position", "payload"} - ASSIGNED)
+    if unknown:
+        raise OptionError(f"unknown columns {', '.join(unknown)}; drop them: rows have payload, queue and position")
+    if "payload" not in columns:
+        raise OptionError("the rows have no column 'payload'; rename or select the column with the bytes")
+    if "queue" not in columns and queue is None:
+        raise OptionError(
+            "the rows have no column 'queue'; add it, or name one queue for all rows with the option queue"
+        )
+    if "queue" in columns and queue is not None:
+        raise OptionError("the rows have a column 'queue' and the option queue is set; drop the column or the option")
+    if columns["payload"] not in ("binary", "string"):
+        raise OptionError(f"the column 'payload' must be binary or string, not {columns['payload']}; cast it")
+    if columns.get("position", "bigint") not in ("bigint", "int", "smallint", "tinyint"):
+        raise OptionError(f"the column 'position' must be a whole number, not {columns['position']}; cast it")
+
+
+def write_rows(options: Options, batches: Iterable[pa.RecordBatch]) -> Written:
+    """Store rows, block by block, in the order in which they arrive."""
+    (server,) = options.servers
+    client = Fleet(options).client(server.name)
+    appender = Appender(client, create=options.create_queues)
+    try:
+        for batch in batches:
+            for row_run in row_runs(batch, options.queue):
+                appender.add(row_run)
+        appender.flush()
+        return appender.written
+    finally:
+        client.close()
+
+
+class Appender:
+    """Gathers consecutive runs of one queue and appends them together."""
+
+    def __init__(self, client: ServiceClient, *, create: bool) -> None:
+        self.written = Written()
+        self._client = client
+        self._create = create
+        self._waiting: list[RowRun] = []
+        self._bytes = 0
+        self._records = 0
+        self._due: dict[str, int] = {}  # queue → the position after the last row seen
+
+    def add(self, row_run: RowRun) -> None:
+        """Accept the next rows. Raises MalformedRowsError if they are out of order."""
+        self._check_order(row_run)
+        if self._waiting and not self._follows(row_run):
+            self.flush()
+        for run in _pieces(row_run.run):
+            position = None if row_run.position is None else run.first_position
+            self._waiting.append(RowRun(row_run.queue, position, run))
+            self._bytes += len(run.payload)
+            self._records += run.record_count
+            if self._bytes >= APPEND_BYTES or self._records >= APPEND_RECORDS:
+                self.flush()
+
+    def flush(self) -> None:
+        """Store the rows gathered so far."""
+        waiting, self._waiting = self._waiting, []
+        self._bytes = self._records = 0
+        if waiting:
+            self._put(waiting[0].queue, waiting[0].position, [row_run.run for row_run in waiting])
+
+    def _check_order(self, row_run: RowRun) -> None:
+        if row_run.position is None:
+            return
+        if row_run.position < 0:
+            raise MalformedRowsError(f"queue {row_run.queue!r}: position {row_run.position} is below 0")
+        if row_run.position < self._due.get(row_run.queue, 0):
+            raise MalformedRowsError(
+                f"queue {row_run.queue!r}: position {row_run.position} follows position "
+                f"{self._due[row_run.queue] - 1}; sort the rows: {IN_ORDER}"
+            )
+        self._due[row_run.queue] = row_run.run.next_position
+
+    def _follows(self, row_run: RowRun) -> bool:
+        last = self._waiting[-1]
+        if row_run.queue != last.queue:
+            return False
+        return row_run.position is None or row_run.position == last.run.next_position
+
+    def _put(self, queue: str, position: int | None, runs: list[Run]) -> None:
+        """Append *runs*; if the service refuses the position, some or all of the rows may be stored already."""
+        records = sum(run.record_count for run in runs)
+        try:
+            answer = self._client.append(queue, runs, position=position, create=self._create)
+        except ServiceRefusedError as error:
+            if position is None or error.code != "position_in_past":
+                raise
+            self._put_overlapping(queue, position, runs, records, int(error.problem["next_position"]))
+            return
+        self.written.records += records
+        self.written.repeated += records if answer["duplicate"] else 0
+
+    def _put_overlapping(self, queue: str, position: int, runs: list[Run], records: int, next_position: int) -> None:
+        if position < next_position < position + records:
+            before = [run.cut(position, next_position) for run in runs if run.first_position < next_position]
+            after = [run.cut(next_position, run.next_position) for run in runs if run.next_position > next_position]
+            self._put(queue, position, before)
+            self._put(queue, next_position, after)
+            return
+        first = min(self._client.queue(queue).first_position, position + records)
+        if position < first:
+            # They were stored, read and truncated in the meantime: the log does not assign a position twice.
+            logger.warning(
+                "queue %r: positions %d to %d were truncated and are not stored again", queue, position, first - 1
+            )
+            self.written.records += first - position
+            self.written.truncated += first - position
+            kept = [run.cut(first, run.next_position) for run in runs if run.next_position > first]
+            if kept:
+                self._put(queue, first, kept)
+            return
+        self._conflict(queue, position, runs, next_position)
+
+    def _conflict(self, queue: str, position: int, runs: list[Run], next_position: int) -> None:
+        """Raise PositionConflictError for rows whose positions, all below *next_position*, are taken or skipped."""
+        records = sum(run.record_count for run in runs)
+        raise PositionConflictError(
+            f"queue {queue!r}: positions {position} to {position + records - 1} are taken by different records, and "
+            f"the next position is {next_position}. Make sure that nothing else writes to the queue, and that each "
+            f"queue is in one task: {IN_ORDER}"
+        )
+
+
+def _pieces(run: Run) -> Iterator[Run]:
+    """Cut a run into parts of about `APPEND_BYTES`."""
+    rest = run
+    while True:
+        part = rest.cut_bytes(APPEND_BYTES)
+        yield part
+        if part.next_position == rest.next_position:
+            return
+        rest = rest.cut(part.next_position, rest.next_position)
+
+
+def _report(messages: Iterable[WriterCommitMessage | None]) -> None:
+    written = [message for message in messages if isinstance(message, Written)]
+    records, repeated = sum(each.records for each in written), sum(each.repeated for each in written)
+    truncated = sum(each.truncated for each in written)
+    logger.info("stored %d records; %d more were already stored", records - repeated - truncated, repeated)
+    if truncated:
+        logger.warning(
+            "%d records were not stored: the log had truncated their positions. That is right for rows that were "
+            "written before; to restore a log, write to an empty one",
+            truncated,
+        )
