@@ -53,8 +53,8 @@ from mrecordlog_async.cli.shell.explain import explain, refuse_foreign_directory
 from mrecordlog_async.cli.shell.lookups import nearest_queue
 from mrecordlog_async.cli.shell.parser import CommandLine, Parser
 from mrecordlog_async.cli.shell.target import is_service, refuse_token_file
-from mrecordlog_async.dns_names import shown_url
 from mrecordlog_async.errors import QueueNotFoundError, RecordLogError
+from mrecordlog_async.servers.names import shown_url
 
 EPILOG = """\
 LOG is the directory of a log (./wal), or the URL of a service

@@ -37,12 +37,12 @@ from mrecordlog_async.client.loop_thread import CLOSED, LoopThread
 from mrecordlog_async.client.producer import Producer
 from mrecordlog_async.client.tail import Tail
 from mrecordlog_async.client.transport import Payload
-from mrecordlog_async.dns_names import shown_url
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.model import Batch, ConsumerSummary, QueueSummary, Record, Run, Start, Times
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.protocol.log_schemas import LogResponse
 from mrecordlog_async.protocol.schemas import StatsResponse
+from mrecordlog_async.servers.names import shown_url
 
 T = TypeVar("T")
 Taken = TypeVar("Taken", bound=Record | Batch | None)

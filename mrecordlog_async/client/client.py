@@ -22,10 +22,10 @@ from mrecordlog_async.client.consumers import Consumers
 from mrecordlog_async.client.producer import Producer
 from mrecordlog_async.client.retry import ServiceUnreachableError
 from mrecordlog_async.client.transport import Transport
-from mrecordlog_async.dns_names import shown_url
 from mrecordlog_async.protocol.log_schemas import LogResponse
 from mrecordlog_async.protocol.responses import decoded
 from mrecordlog_async.protocol.schemas import StatsResponse
+from mrecordlog_async.servers.names import shown_url
 
 
 class RecordLogClient(Changes, Consumers):

@@ -24,11 +24,11 @@ from yarl import URL
 
 from mrecordlog_async.client.outage import Outage
 from mrecordlog_async.client.retry import Attempts, Repeat, met_silence
-from mrecordlog_async.dns_names import shown_url
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.names import check_name
 from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.responses import Reply
+from mrecordlog_async.servers.names import check_url, shown_url
 
 Payload = bytes | bytearray | memoryview
 
@@ -277,24 +277,6 @@ class _Pinned(ThreadedResolver):
         return [ResolveResult(hostname=host, host=address, port=port, family=kind, proto=0, flags=flags)]
 
 
-def check_url(url: str) -> None:
-    """Raise ValueError, with what to write instead, unless *url* names a service."""
-    if url.startswith("unix:"):
-        if not url.removeprefix("unix:"):
-            raise ValueError("unix: names no socket; write unix:/path/to/socket")
-        return
-    try:
-        parsed = URL(url)
-        good = parsed.scheme in ("http", "https") and bool(parsed.host) and not parsed.query and not parsed.fragment
-        (parsed.raw_host or "").encode("idna")  # a resolver raises for an empty or a long label
-    except (ValueError, TypeError):
-        good = False
-    if not good:
-        hint = f"; write http://{url}" if _HOST_ALONE.fullmatch(str(url)) else ""
-        shown = re.sub(r"^(\w+://)?\S*@", r"\1", url)  # a password may be what breaks it
-        raise ValueError(f"{shown!r} is not the URL of a service (http://host:port or unix:/path/to/socket){hint}")
-
-
 def check_token(token: str | None, url: str = "") -> None:
     """Raise ValueError for a token that no header can hold, or that requests to *url* cannot have."""
     if token is not None and _CONTROL.search(token):
@@ -304,7 +286,6 @@ def check_token(token: str | None, url: str = "") -> None:
 
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
-_HOST_ALONE = re.compile(r"[\w.-]+(:\d+)?(/.*)?")
 
 
 def path_of(queue: str, *more: str) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from mrecordlog_async.dns_names import Lookup
+from mrecordlog_async.servers.names import Endpoint, Lookup
+from mrecordlog_async.servers.resolve import look_up
 from mrecordlog_async.spark.services import lookups, outages
 from mrecordlog_async.spark.services.connection import ServerDownError
 from mrecordlog_async.spark.services.fleet import LogMissingError
-from mrecordlog_async.spark.services.lookups import Discovery, look_up
+from mrecordlog_async.spark.services.lookups import Discovery
 from mrecordlog_async.spark.services.responses import LogHistory
 from mrecordlog_async.spark.settings.option_values import Server
 from tests.spark.conftest import NewService
@@ -20,7 +21,7 @@ from tests.spark.services import numbered
 def addresses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Stand for the resolver: every look finds the addresses of this list, which a test may change."""
     found: list[str] = []
-    monkeypatch.setattr(lookups, "look_up", lambda lookup: [(lookup.url(), address) for address in found])
+    monkeypatch.setattr(lookups, "look_up", lambda lookup: lookup.at(found))
     monkeypatch.setattr(lookups, "LOOK_SECONDS", 0.0)
     monkeypatch.setattr(outages, "PAUSE_SECONDS", 0.0)
     return found
@@ -241,4 +242,4 @@ def test_logs_with_one_name_stay_apart(addresses: list[str]) -> None:
 
 def test_a_name_is_looked_up_by_the_machine() -> None:
     """Requests carry the name and connect to the address."""
-    assert ("http://localhost:8080", "127.0.0.1") in look_up(Lookup("http", "localhost", 8080))
+    assert Endpoint("http://localhost:8080", "127.0.0.1") in look_up(Lookup("http", "localhost", 8080))

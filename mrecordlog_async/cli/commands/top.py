@@ -39,9 +39,9 @@ from mrecordlog_async.cli.shell.target import (
     log_argument,
     run_async,
 )
-from mrecordlog_async.dns_names import shown_url
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.maintenance.stored_log import StoredLog
+from mrecordlog_async.servers.names import shown_url
 
 if TYPE_CHECKING:
     from mrecordlog_async.client.client import RecordLogClient

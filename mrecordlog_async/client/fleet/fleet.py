@@ -18,19 +18,18 @@ from typing import Any, Self
 from uuid import UUID
 
 from mrecordlog_async.client.client import RecordLogClient
-from mrecordlog_async.client.fleet.addresses import Resolver, names_of, parse
 from mrecordlog_async.client.fleet.consumer import FleetConsumer
 from mrecordlog_async.client.fleet.decisions import OnUnknown, Policy
 from mrecordlog_async.client.fleet.lane import Lane
-from mrecordlog_async.client.fleet.membership import Membership
+from mrecordlog_async.client.fleet.membership import Membership, Resolver
 from mrecordlog_async.client.fleet.placement import FleetError, Key, Placement, Stored
 from mrecordlog_async.client.fleet.producer import FleetProducer
-from mrecordlog_async.client.fleet.roster import Place
 from mrecordlog_async.client.fleet.server import Connecting, Server, ServerSummary, Tokens
 from mrecordlog_async.client.retry import OutcomeUnknownError
 from mrecordlog_async.client.transport import Payload, check_token, copied
 from mrecordlog_async.errors import QueueSealedError
 from mrecordlog_async.options import QueueOptions, check_type
+from mrecordlog_async.servers.names import Endpoint, names_of, parse
 from mrecordlog_async.support.coroutine_mark import coroutine_function
 
 WAIT_SECONDS = 30 * 86_400.0
@@ -98,7 +97,7 @@ class RecordLogFleet:
         wanted = parse(servers)
         checked = _checked(tokens or {}, token, names_of(wanted))
         for place in wanted:
-            if isinstance(place, Place):
+            if isinstance(place, Endpoint):
                 check_token(checked.of(place), place.url)
         self._membership = Membership(
             wanted,
@@ -249,7 +248,7 @@ class RecordLogFleet:
         Returns:
             The producer; use it as `async with`. A queue may have one producer at a time, on all servers together.
         """
-        return FleetProducer(self._placement.place, self._membership, queue, options)
+        return FleetProducer(self._placement, self._membership, queue, options)
 
     def consumer(
         self,

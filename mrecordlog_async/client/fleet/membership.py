@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from mrecordlog_async.client.fleet.addresses import Lookup, Resolver, look_up
-from mrecordlog_async.client.fleet.roster import Place, Roster
 from mrecordlog_async.client.fleet.server import Connecting, Server, SilentError, probe
 from mrecordlog_async.client.retry import ServiceUnreachableError
 from mrecordlog_async.errors import LogClosedError, RecordLogError
+from mrecordlog_async.servers import resolve
+from mrecordlog_async.servers.names import Endpoint, Lookup
+from mrecordlog_async.servers.roster import Roster
 
 LOOK_SECONDS = 10.0
 RETRY_SECONDS = 1.0
@@ -30,12 +32,32 @@ ROUNDS_IN_DOUBT = 3
 logger = logging.getLogger("mrecordlog_async.client")
 
 
+class Resolver:
+    """Finds the servers of a DNS name. Another one can be passed to `RecordLogFleet`."""
+
+    async def addresses(self, host: str, port: int) -> Sequence[str]:
+        """Return the addresses of *host*. Raises OSError if there are none, or no name server responds."""
+        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return sorted({str(address[0]) for *_, address in found})
+
+    async def services(self, name: str) -> Sequence[tuple[str, int]]:
+        """Return host and port of each SRV record of *name*. Raises OSError as `addresses` does."""
+        return await asyncio.to_thread(resolve.services, name)
+
+
+async def look_up(lookup: Lookup, resolver: Resolver) -> list[Endpoint]:
+    """Return the servers of a DNS name. Raises OSError."""
+    if lookup.port is None:
+        return lookup.on(await resolver.services(lookup.host))
+    return lookup.at(await resolver.addresses(lookup.host, lookup.port))
+
+
 class Membership:
     """The servers of one fleet, by the id of their logs. Belongs to one event loop."""
 
     def __init__(
         self,
-        wanted: Sequence[Place | Lookup],
+        wanted: Sequence[Endpoint | Lookup],
         resolver: Resolver,
         connecting: Connecting,
         clock: Callable[[], float],
@@ -49,13 +71,13 @@ class Membership:
         self._clock = clock
         self._retry_seconds = retry_seconds
         self._roster = Roster()
-        self._found: dict[Lookup, list[Place]] = {}
+        self._found: dict[Lookup, list[Endpoint]] = {}
         self._looked_up_at: float | None = None
         self._changed = asyncio.Event()
         self._suspicion = asyncio.Event()
         self._watching: asyncio.Task[None] | None = None
         self._reported: set[str] = set()
-        self._silent: set[Place] = set()  # at their last probes
+        self._silent: set[Endpoint] = set()  # at their last probes
 
     async def start(self) -> None:
         """Look at every server once, and then again and again until `close`."""
@@ -110,7 +132,7 @@ class Membership:
     async def look(self) -> None:
         """Look up the names if that is due, probe every place, and settle what leaves a doubt."""
         await self._look_up()
-        known = {str(one) for one in (*self._wanted, *self._roster.places())}
+        known = {str(one) for one in (*self._wanted, *self._roster.endpoints())}
         self.failures = {what: why for what, why in self.failures.items() if what in known}
         doubt = await self._probe_all()
         for _ in range(ROUNDS_IN_DOUBT):
@@ -167,9 +189,9 @@ class Membership:
     async def _probe_all(self) -> bool:
         """Probe every place at once; return whether that leaves a doubt."""
         self._silent.clear()
-        return any(await asyncio.gather(*map(self._probe, self._roster.places())))
+        return any(await asyncio.gather(*map(self._probe, self._roster.endpoints())))
 
-    async def _probe(self, place: Place) -> bool:
+    async def _probe(self, place: Endpoint) -> bool:
         doubt = False
         for _ in range(PROBES_OF_NEW if self._roster.is_new(place) else 1):
             asked = self._clock()
@@ -194,7 +216,7 @@ class Membership:
         for server in missing.values():
             server.lost(now, silent=server.place in self._silent)
 
-    def _server(self, log_id: str, place: Place) -> Server:
+    def _server(self, log_id: str, place: Endpoint) -> Server:
         if log_id not in self.servers:
             self.servers[log_id] = Server(log_id, place, self._connecting, self._retry_seconds)
         return self.servers[log_id]

@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 from mrecordlog_async.client.fleet.decisions import Next, Policy, as_raised, decide, takes_no_records
 from mrecordlog_async.client.fleet.membership import Membership
-from mrecordlog_async.client.fleet.routing import Routing, slot_of
 from mrecordlog_async.client.fleet.server import Server
 from mrecordlog_async.client.retry import OutcomeUnknownError, ServiceUnreachableError
 from mrecordlog_async.errors import LogClosedError, LogFullError, RecordLogError
 from mrecordlog_async.names import check_name
+from mrecordlog_async.servers.routing import Routing, slot_of
 
 FIRST_PAUSE_SECONDS = 0.05
 LONGEST_PAUSE_SECONDS = 1.0
@@ -52,8 +52,6 @@ class FleetError(RecordLogError):
 
 Store = Callable[[Server], Awaitable[int | None]]
 """Makes one attempt to store something at a server; returns the position of the last record."""
-
-Place = Callable[[str, Key | None, Store], Awaitable[Stored]]
 
 
 class Placement:

@@ -10,7 +10,7 @@ from typing import Any, Self
 from mrecordlog_async.client.fleet.decisions import Outcome, outcome_of
 from mrecordlog_async.client.fleet.lane import Lane
 from mrecordlog_async.client.fleet.membership import Membership
-from mrecordlog_async.client.fleet.placement import Key, Place, Stored
+from mrecordlog_async.client.fleet.placement import Key, Placement, Stored
 from mrecordlog_async.client.fleet.server import Server
 from mrecordlog_async.client.transport import Payload, copied
 from mrecordlog_async.errors import LogClosedError, RecordLogError
@@ -31,12 +31,12 @@ class FleetProducer:
         queue: Name of the queue.
     """
 
-    def __init__(self, place: Place, membership: Membership, queue: str, options: QueueOptions | None) -> None:
+    def __init__(self, placement: Placement, membership: Membership, queue: str, options: QueueOptions | None) -> None:
         """Use `RecordLogFleet.producer`."""
         if options is not None:
             check_type("options", options, QueueOptions)
         self.queue = queue
-        self._place = place
+        self._placement = placement
         self._membership = membership
         self._options = options
         self._lanes: dict[Server, Lane] = {}  # one that was forgotten and has come back is another `Server`
@@ -102,7 +102,7 @@ class FleetProducer:
                 raise LogClosedError("the producer is closed, or was not entered with `async with`")
             return await self._lane(server).append(payloads)
 
-        return await self._place(self.queue, key, store)
+        return await self._placement.place(self.queue, key, store)
 
     async def _create(self, server: Server) -> None:
         try:

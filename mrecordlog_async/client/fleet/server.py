@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mrecordlog_async.client.client import RecordLogClient
-from mrecordlog_async.client.fleet.roster import Place, Seen
 from mrecordlog_async.client.retry import ServiceUnreachableError
 from mrecordlog_async.client.transport import Transport
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.protocol.log_schemas import LogResponse
+from mrecordlog_async.servers.names import Endpoint
+from mrecordlog_async.servers.roster import Seen
 
 PROBE_SECONDS = 5.0
 SETTLE_SECONDS = 2.0
@@ -29,7 +30,7 @@ class Tokens:
     single: Mapping[str, str] = field(default_factory=dict, repr=False)
     others: str | None = field(default=None, repr=False)
 
-    def of(self, place: Place) -> str | None:
+    def of(self, place: Endpoint) -> str | None:
         """Return the token to send to *place*. It is that of the place: a log that moves brings none along."""
         return self.single.get(place.name or place.origin, self.others)
 
@@ -65,7 +66,7 @@ class SilentError(ServiceUnreachableError):
 class ServerClient(RecordLogClient):
     """A client of one log: it does not wait for a server that cannot be reached, and follows the log elsewhere."""
 
-    def __init__(self, place: Place, connecting: Connecting, *, log_id: str | None, retry_seconds: float) -> None:
+    def __init__(self, place: Endpoint, connecting: Connecting, *, log_id: str | None, retry_seconds: float) -> None:
         self.url = str(place)
         self._tokens = connecting.tokens
         self._transport = Transport(
@@ -101,7 +102,7 @@ class ServerClient(RecordLogClient):
         """Have no call wait for a response any longer, as if each were lost."""
         self._transport.end_exchanges()
 
-    def move(self, place: Place) -> None:
+    def move(self, place: Endpoint) -> None:
         """Send to *place* from now on."""
         self.url = str(place)
         self._transport.move(place.url, place.address, self._tokens.of(place))
@@ -110,7 +111,7 @@ class ServerClient(RecordLogClient):
 class Server:
     """One log of a fleet. What a probe shows is in `reads` and `writes`; a failure clears them until the next probe."""
 
-    def __init__(self, log_id: str, place: Place, connecting: Connecting, retry_seconds: float) -> None:
+    def __init__(self, log_id: str, place: Endpoint, connecting: Connecting, retry_seconds: float) -> None:
         """*retry_seconds*: how long an append whose response was lost is repeated, if a repeat can be recognized."""
         self.log_id = log_id
         self.name = place.name or log_id
@@ -126,7 +127,7 @@ class Server:
     def __repr__(self) -> str:
         return f"<Server {self.name!r} at {self.place}>"
 
-    def found(self, place: Place, seen: Seen, refused: str | None, now: float) -> None:
+    def found(self, place: Endpoint, seen: Seen, refused: str | None, now: float) -> None:
         """Note that a probe has found the log at *place*."""
         if place != self.place:
             self.client.move(place)
@@ -172,7 +173,7 @@ class Server:
         await self.appends.close()
 
 
-async def probe(place: Place, connecting: Connecting) -> Seen:
+async def probe(place: Endpoint, connecting: Connecting) -> Seen:
     """Return what responds at *place*, over its own connection: a load balancer chooses for each connection.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The services behind DNS names: `dns+http://wal:8080` stands for every address of `wal` (see `dns_names`).
+"""The services behind DNS names: `dns+http://wal:8080` stands for every address of `wal` (see `servers.names`).
 
 1. At the first call, and then every `LOOK_SECONDS` in the background, the names are looked up, and each address is
    asked which service it is: a resolver or an address that hangs delays no batch.
@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import logging
-import socket
 import threading
 import time
 from collections import Counter
@@ -18,7 +17,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from mrecordlog_async.dns_names import Lookup, parse_lookup
+from mrecordlog_async.servers.names import Lookup, parse_lookup
+from mrecordlog_async.servers.resolve import look_up
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.services.responses import LogHistory
 from mrecordlog_async.spark.settings.option_values import Server
@@ -102,7 +102,7 @@ class Discovery:
     def _look_up(self, server: Server, lookup: Lookup, down: list[ServerDownError]) -> list[Server]:
         try:
             self._places[server.url] = [
-                Server(_shown(url, address), url, address, server.name) for url, address in look_up(lookup)
+                Server(str(found), found.url, found.address, server.name) for found in look_up(lookup)
             ]
         except OSError as error:  # what it stood for last stands
             if server.url not in self._places:
@@ -125,25 +125,6 @@ class Discovery:
             shown = f"{name}-{log[:LOG_DIGITS]}" if name in self._ambiguous else name
             named[shown] = replace(place, name=shown)
         return named
-
-
-def look_up(lookup: Lookup) -> list[tuple[str, str | None]]:
-    """Return URL and address of each service of a DNS name; the address is None if it is that of the URL.
-
-    Raises:
-        OSError: there is none, or no name server responds.
-    """
-    if lookup.port is not None:
-        infos = socket.getaddrinfo(lookup.host, lookup.port, type=socket.SOCK_STREAM)
-        return [(lookup.url(), address) for address in sorted({str(info[4][0]) for info in infos})]
-    from dns.exception import DNSException
-    from dns.resolver import resolve
-
-    try:
-        records = resolve(lookup.host, "SRV")
-    except DNSException as error:
-        raise OSError(f"no SRV records of {lookup.host}: {error}") from None
-    return sorted((lookup.url(str(record.target).rstrip("."), int(record.port)), None) for record in records)
 
 
 def _place(server: Server) -> str:

@@ -16,11 +16,11 @@ from urllib.parse import quote, unquote, urlsplit
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
-from mrecordlog_async.dns_names import DNS, parse_lookup
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import EPOCH
 from mrecordlog_async.names import has_control_characters
 from mrecordlog_async.quantities import parse_seconds, parse_size
+from mrecordlog_async.servers.names import DNS, parse_lookup
 from mrecordlog_async.spark.settings.checkpoint import Checkpoint
 
 DEFAULT_SERVER = "default"
@@ -54,7 +54,7 @@ class Server:
 
     Attributes:
         name: its name.
-        url: its URL, or a DNS name (see `dns_names`).
+        url: its URL, or a DNS name (see `servers.names`).
         address: the address to connect to instead of that of the URL's host.
         origin: the name of the server whose DNS name stands for it; "" for one that was named itself.
     """

@@ -28,7 +28,7 @@ from mrecordlog_async.client import (
     ServiceUnreachableError,
     Stored,
 )
-from mrecordlog_async.client.fleet.addresses import Resolver
+from mrecordlog_async.client.fleet.membership import Resolver
 from tests.serving import Process
 
 HOSTS = ("127.0.0.2", "127.0.0.3", "127.0.0.4")

@@ -18,8 +18,8 @@ from mrecordlog_async.client import (
     ServiceError,
     ServiceUnreachableError,
 )
-from mrecordlog_async.client.fleet.addresses import Resolver
-from mrecordlog_async.client.fleet.routing import STAY_SECONDS, Routing, slot_of
+from mrecordlog_async.client.fleet.membership import Resolver
+from mrecordlog_async.servers.routing import STAY_SECONDS, Routing, slot_of
 from tests.client.fleet.proxy import Proxy, proxied
 from tests.client.fleet.running import Clock, running
 from tests.serving import Served, serving, stop_listening

@@ -10,9 +10,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from mrecordlog_async.client import RecordLogFleet
-from mrecordlog_async.client.fleet.addresses import Resolver
-from mrecordlog_async.client.fleet.roster import Place, Seen
+from mrecordlog_async.client.fleet.membership import Resolver
 from mrecordlog_async.client.fleet.server import EXPECTED_SECONDS, Connecting, Server, ServerClient, Tokens
+from mrecordlog_async.servers.names import Endpoint
+from mrecordlog_async.servers.roster import Seen
 from mrecordlog_async.service.options import ServiceOptions
 from tests.serving import serving
 
@@ -54,7 +55,7 @@ async def test_a_token_stays_with_its_address() -> None:
         app.router.add_get("/", partial(respond, name))
         server = TestServer(app)
         await server.start_server()
-        places.append((server, Place(str(server.make_url("")), None, name)))
+        places.append((server, Endpoint(str(server.make_url("")), None, name)))
     (_, a), (_, b) = places
     client = ServerClient(a, Connecting(Tokens({"a": A}), 5.0, 5.0, 1), log_id=None, retry_seconds=0.0)
     for place in (a, b, a):
@@ -69,7 +70,7 @@ async def test_a_token_stays_with_its_address() -> None:
 @pytest.mark.parametrize("responds", [True, False], ids=["responds", "is silent"])
 async def test_a_server_that_takes_no_records_is_expected_for_a_minute(responds: bool) -> None:
     """Whether it responds meanwhile or not; once it has taken records again, another minute."""
-    place = Place("http://127.0.0.1:1")
+    place = Endpoint("http://127.0.0.1:1")
     server = Server("a" * 32, place, Connecting(Tokens(), 5.0, 5.0, 1), 0.0)
 
     def probe(now: float, *, ready: bool = False) -> None:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from mrecordlog_async.client.fleet.roster import PERIOD_SECONDS, Place, Roster, Seen
+from mrecordlog_async.servers.names import Endpoint
+from mrecordlog_async.servers.roster import PERIOD_SECONDS, Roster, Seen
 
-A, B = Place("http://a:80"), Place("http://b:80")
+A, B = Endpoint("http://a:80"), Endpoint("http://b:80")
 
 
 class Told:
@@ -14,16 +15,16 @@ class Told:
         self.roster, self.now = Roster(), 0.0
         self.roster.note_listed([A, B], 0.0)
 
-    def see(self, place: Place, log_id: str, opening: str, *, asked: float | None = None) -> bool:
+    def see(self, place: Endpoint, log_id: str, opening: str, *, asked: float | None = None) -> bool:
         self.now += 1.0
         seen = Seen(log_id, opening, "", True)
         return self.roster.see(place, seen, self.now - 0.1 if asked is None else asked, self.now)
 
-    def miss(self, place: Place) -> None:
+    def miss(self, place: Endpoint) -> None:
         self.roster.miss(place, self.now)
 
     @property
-    def logs(self) -> dict[str, Place]:
+    def logs(self) -> dict[str, Endpoint]:
         return {log_id: place for log_id, place, _ in self.roster.logs()}
 
     @property
@@ -102,7 +103,7 @@ def test_an_address_that_is_no_longer_named_is_kept_while_it_responds() -> None:
     told = Told()
     told.see(A, "x", "1")
     told.roster.note_listed([B], told.now)
-    assert told.roster.places() == [A, B]
+    assert told.roster.endpoints() == [A, B]
     told.miss(A)
     told.roster.note_listed([B], told.now + PERIOD_SECONDS)
-    assert told.roster.places() == [B]
+    assert told.roster.endpoints() == [B]

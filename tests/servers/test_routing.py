@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from mrecordlog_async.client.fleet.routing import SLOTS, STAY_SECONDS, Routing, slot_of
+from mrecordlog_async.servers.routing import SLOTS, STAY_SECONDS, Routing, slot_of
 
 LOGS = ["a" * 32, "b" * 32, "c" * 32]
 

@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from mrecordlog_async.client.fleet.addresses import Lookup, Resolver, look_up, parse
-from mrecordlog_async.client.fleet.roster import Place
+from mrecordlog_async.client.fleet.membership import Resolver, look_up
+from mrecordlog_async.servers.names import Endpoint, Lookup, parse
 
 
 def test_urls_names_and_dns_names() -> None:
     """One text with commas, several texts, or a mapping."""
-    a, b = Place("http://h:1", None, "a"), Place("unix:/run/wal.sock")
+    a, b = Endpoint("http://h:1", None, "a"), Endpoint("unix:/run/wal.sock")
     assert parse("a=http://h:1, unix:/run/wal.sock") == parse(["a=http://h:1", "unix:/run/wal.sock"]) == [a, b]
     assert parse({"a": "http://h:1"}) == [a]
     assert parse("dns+https://wal:8080") == [Lookup("https", "wal", 8080)]
     assert parse("wal=dns+https://wal:8080") == [Lookup("https", "wal", 8080, "wal")]
-    assert parse("http://h:1,http://h:1") == [Place("http://h:1")]
+    assert parse("http://h:1,http://h:1") == [Endpoint("http://h:1")]
 
 
 @pytest.mark.parametrize(
@@ -43,7 +43,7 @@ def test_a_misspelt_server_is_refused_at_once(servers: str, message: str) -> Non
 async def test_every_address_behind_a_name_is_a_server() -> None:
     """By the resolver of the loop; requests keep the name, for certificates and the Host header."""
     (found,) = await look_up(Lookup("http", "localhost", 8080, "wal"), Loopback())
-    assert found == Place("http://localhost:8080", "127.0.0.1", origin="wal")
+    assert found == Endpoint("http://localhost:8080", "127.0.0.1", origin="wal")
     with pytest.raises(OSError, match=r"Name or service|No address|not known|failure"):
         await look_up(Lookup("http", "wal.invalid", 8080), Resolver())
 
@@ -55,14 +55,17 @@ class Loopback(Resolver):
 
 async def test_srv_records_have_hosts_and_ports(monkeypatch: pytest.MonkeyPatch) -> None:
     """A name server of the test's own responds with two; a name that it does not know is an error."""
-    asyncresolver = pytest.importorskip("dns.asyncresolver")
+    resolver = pytest.importorskip("dns.resolver")
     async with name_server({"_http._tcp.wal.": [("wal-1.wal.", 8081), ("wal-0.wal.", 8080)]}) as port:
-        own = asyncresolver.Resolver(configure=False)
+        own = resolver.Resolver(configure=False)
         own.nameservers, own.port, own.lifetime = ["127.0.0.1"], port, 60.0
-        monkeypatch.setattr(asyncresolver, "default_resolver", own)
+        monkeypatch.setattr(resolver, "default_resolver", own)
         (lookup,) = parse("dns+http://_http._tcp.wal")
         assert isinstance(lookup, Lookup)
-        assert await look_up(lookup, Resolver()) == [Place("http://wal-0.wal:8080"), Place("http://wal-1.wal:8081")]
+        assert await look_up(lookup, Resolver()) == [
+            Endpoint("http://wal-0.wal:8080"),
+            Endpoint("http://wal-1.wal:8081"),
+        ]
         with pytest.raises(OSError, match="no SRV records of _http"):
             await look_up(Lookup("http", "_http._tcp.lake", None), Resolver())
 
