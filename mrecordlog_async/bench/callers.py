@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from statistics import median
 
-from mrecordlog_async.bench.drive import Measurement, drive, payloads
-from mrecordlog_async.bench.figures import quantile
-from mrecordlog_async.bench.probe import DiskProbe
+from mrecordlog_async.bench.disk import DiskProbe
+from mrecordlog_async.bench.drive import Measurement, drive, payloads, quantile
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.options import GIB, Limits

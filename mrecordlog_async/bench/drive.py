@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -123,3 +124,20 @@ async def _next_answer(next_answer: list[asyncio.Future[None]], tasks: Sequence[
     await asyncio.wait((ring, *tasks[:1]), return_when=asyncio.FIRST_COMPLETED)
     if not ring.done():
         next_answer.clear()  # the first caller ended, which only an error does; gather raises it
+
+
+def quantile(ordered: Sequence[float], fraction: float) -> float:
+    """Return the smallest of the ascending values that *fraction* of all values do not exceed."""
+    return ordered[max(math.ceil(fraction * len(ordered)) - 1, 0)]
+
+
+def duration(seconds: float) -> str:
+    """Return a time for people, three digits: 87.1 µs, 1.24 ms, 3.02 s."""
+    for factor, unit in ((1e6, "µs"), (1e3, "ms")):
+        if seconds * factor < 999.5:
+            return f"{_three_digits(seconds * factor)} {unit}"
+    return f"{_three_digits(seconds)} s"
+
+
+def _three_digits(value: float) -> str:
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.2f}"

@@ -18,9 +18,8 @@ What the routes use:
 
     service                 what all routes of one log share: its state, counters, waiting readers
     reading/queue_checks    id and position of a request, checked against the queue
-    reading/plan            what to read of many queues (/v1/plan)
+    reading/plan            what to read of many queues (/v1/plan), cut into pieces
     reading/fetch           many ranges in one response (/v1/fetch)
-    reading/cutting         runs cut at limits and into pieces
     reading/queue_names     the sorted names of all queues
     watching/stats          numbers as JSON (/v1/stats)
     watching/prometheus     numbers for Prometheus (/metrics)
@@ -34,7 +33,7 @@ What keeps it within its bounds:
     options         every limit, with its default
     wire/budgets    bytes that all requests share
     wire/turns      long work on the event loop, cut into short turns
-    trim_memory     memory returned to the system after large requests
+    watching/trim_memory  memory returned to the system after large requests
 """
 
 from __future__ import annotations

@@ -133,13 +133,11 @@ def _respond_to_error(service: Service, request: web.Request, error: Exception) 
 
 
 def _note_refused(service: Service, request: web.Request, problem: ProblemError) -> None:
-    """Have a stretch of refused requests logged: of clients that must not get in, or above a limit of the service."""
+    """Log that requests are refused: of clients that must not get in, or above a limit of the service."""
     if problem.code == "busy":
-        service.stretches.note(f"busy {problem.facts.get('resource')}", problem.detail)
+        service.refused.note(f"busy {problem.facts.get('resource')}", problem.detail)
     else:
-        service.stretches.note(
-            problem.code, f"{problem.detail}; the first one came from {request.remote or 'a socket'}"
-        )
+        service.refused.note(problem.code, f"{problem.detail}; the first one came from {request.remote or 'a socket'}")
 
 
 def _cut_connection(request: web.Request) -> web.StreamResponse:

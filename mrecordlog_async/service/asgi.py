@@ -27,6 +27,7 @@ from aiohttp import web
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.service.app import TAKES_CONTINUE, build_app
 from mrecordlog_async.service.service import Service
+from mrecordlog_async.service.watching.trim_memory import MemoryTrimmer
 from mrecordlog_async.service.wire.connections import Connections
 from mrecordlog_async.service.wire.security import is_address
 
@@ -66,7 +67,7 @@ class AsgiService:
         await runner.setup()
         assert runner.server is not None
         connections = self._connections = Connections(runner.server, service.options, service.connections)
-        watching = asyncio.create_task(connections.watch(service.trim_memory))
+        watching = asyncio.create_task(connections.watch(MemoryTrimmer(service).check))
         try:
             yield
         finally:

@@ -30,6 +30,7 @@ from mrecordlog_async.service.app import build_app
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.watching.systemd import EXTEND_TIMEOUT, Status, notify
+from mrecordlog_async.service.watching.trim_memory import MemoryTrimmer
 from mrecordlog_async.service.wire.access_log import AccessLogger
 from mrecordlog_async.service.wire.connections import Connections
 from mrecordlog_async.service.wire.listening import Listener, bind, bind_unix
@@ -144,8 +145,8 @@ async def _serve_until_stopped(
     checks = (
         Status(service, address).check,
         service.note_refused_connections,
-        service.stretches.check,
-        service.trim_memory,
+        service.refused.check,
+        MemoryTrimmer(service).check,
     )
     sweeping = asyncio.create_task(connections.watch(lambda: [check() for check in checks]))
     renewing = asyncio.create_task(settings.certificate.watch()) if settings.certificate is not None else None

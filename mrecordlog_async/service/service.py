@@ -7,6 +7,7 @@ stays readable. The service may own the log (`open`) or serve one that its host 
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import socket
@@ -25,14 +26,15 @@ from mrecordlog_async.protocol.problems import ProblemError, retry, too_many
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.reading.earlier_lists import EarlierLists
 from mrecordlog_async.service.reading.queue_names import Names
-from mrecordlog_async.service.stretches import RefusedRequests
-from mrecordlog_async.service.trim_memory import MemoryTrimmer
 from mrecordlog_async.service.wire.connections import ConnectionCounts
 from mrecordlog_async.service.wire.formats import small_head
 from mrecordlog_async.service.wire.receive import Bodies
 from mrecordlog_async.service.wire.security import EmbeddedGuard, Guard
 from mrecordlog_async.service.wire.send import Sending
 from mrecordlog_async.service.wire.splitting import Splitter
+from mrecordlog_async.support.refusal_episodes import CALM_SECONDS, Episode, Episodes
+
+logger = logging.getLogger("mrecordlog_async.service")
 
 VERSION = version("mrecordlog_async")
 """Read once, because it comes from a file."""
@@ -51,6 +53,37 @@ class WakeReason(Enum):
     """The queue is deleted, or sealed and read, or the log is drained or closing."""
 
 
+class RefusedRequests:
+    """Requests that a service refuses before they reach its log: a line where an episode of one kind begins, and at its end.
+
+    They have no valid token, a foreign Host, or are above a limit of the service. The log logs what it refuses itself.
+    """
+
+    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+        self._episodes = Episodes(_log_end, clock)
+
+    def note(self, reason: str, text: str, requests: int = 1) -> None:
+        """Count refused *requests*; log *text* if they begin an episode."""
+        if self._episodes.note(reason, requests):
+            logger.warning("requests are refused: %s", text, extra={"facts": {"event": "refusing", "reason": reason}})
+
+    def check(self) -> None:
+        """End the episodes that are over. Called every second, where something calls it."""
+        self._episodes.check()
+
+
+def _log_end(reason: str, episode: Episode) -> None:
+    facts = {"event": "accepting", "reason": reason, "requests": episode.count, "seconds": episode.seconds}
+    logger.info(
+        "no request was refused for %g s; %d were refused within %g s (reason: %s)",
+        CALM_SECONDS,
+        episode.count,
+        episode.seconds,
+        reason,
+        extra={"facts": facts},
+    )
+
+
 class Service:
     """What the routes of one log share. Belongs to one event loop."""
 
@@ -63,7 +96,6 @@ class Service:
         self.sending = Sending(self.options)
         self.names = Names()
         self.earlier_lists = EarlierLists()
-        self._trimmer = MemoryTrimmer()
         self.heavy = asyncio.Semaphore(HEAVY)
         self.fraction = 0.0
         self.standalone = False  # no host application's signals or middlewares see its responses
@@ -73,7 +105,7 @@ class Service:
         self.requests = 0
         self.active = 0  # requests being served
         self.problems: dict[int, int] = {}  # responses other than success, by status
-        self.stretches = RefusedRequests()
+        self.refused = RefusedRequests()
         self._connections_noted = 0  # refused connections that are in the log
         self.name = self.options.name or socket.gethostname()
         self.log_id = ""  # the log's public id, once it is attached
@@ -164,16 +196,12 @@ class Service:
             detail = f"this is the log {self.log_id} of {self.name!r}, and the request is for {expected[:64]!r}: "
             raise ProblemError(412, "other_log", detail + "look up which address has that log", log=self.log_id)
 
-    def trim_memory(self) -> None:
-        """Return memory to the system after large bodies and responses. Called once per second."""
-        self._trimmer.check(self.bodies.budget.used + self.sending.used, self.connections.handshakes)
-
     def note_refused_connections(self) -> None:
-        """Have a stretch of refused connections logged. Called every second."""
+        """Log that connections are refused, if they are. Called every second."""
         refused = self.connections.refused
         if refused > self._connections_noted:
             text = f"{self.connections.open} connections are open, which is the limit; clients wait or hold too many"
-            self.stretches.note("connections", text, refused - self._connections_noted)
+            self.refused.note("connections", text, refused - self._connections_noted)
             self._connections_noted = refused
 
     def check_room(self, size: int) -> None:

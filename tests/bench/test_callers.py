@@ -9,7 +9,7 @@ import pytest
 
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.bench.callers import CALLERS, QUEUE, NotReadBackError, check_read_back, measure
-from mrecordlog_async.bench.probe import WRITE_BYTES, DiskProbe
+from mrecordlog_async.bench.disk import WRITE_BYTES, DiskProbe
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 

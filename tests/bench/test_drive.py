@@ -8,8 +8,8 @@ import time
 
 import pytest
 
+from mrecordlog_async.bench.disk import machine
 from mrecordlog_async.bench.drive import drive, payloads
-from mrecordlog_async.bench.machine import machine
 from tests.benchmarks.probe import StallProbe, resident_bytes
 
 

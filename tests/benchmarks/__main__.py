@@ -7,7 +7,7 @@ import sys
 from dataclasses import replace
 
 import tests.benchmarks
-from mrecordlog_async.bench.machine import machine
+from mrecordlog_async.bench.disk import machine
 from mrecordlog_async.support.event_loop import loop_name
 from tests.benchmarks import chart, http_service, publish, report, spark_throughput
 from tests.benchmarks.compare import command as compare

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from mrecordlog_async.bench.figures import duration, quantile
+from mrecordlog_async.bench.drive import duration, quantile
 
 STEPS_PER_DECADE = 6
 BAR_CELLS = 40

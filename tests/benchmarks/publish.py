@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from mrecordlog_async.bench.machine import machine
+from mrecordlog_async.bench.disk import machine
 from mrecordlog_async.support.event_loop import loop_name
 from tests.benchmarks import chart, report
 from tests.benchmarks.report import Report, markdown_table

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from mrecordlog_async.bench.figures import duration
+from mrecordlog_async.bench.drive import duration
 from tests.benchmarks.latency import Latencies, draw
 from tests.benchmarks.results import Row
 from tests.benchmarks.targets import Check, checks_of

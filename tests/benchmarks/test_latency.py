@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from mrecordlog_async.bench.figures import duration, quantile
+from mrecordlog_async.bench.drive import duration, quantile
 from tests.benchmarks.latency import BAR_CELLS, Latencies, bar, draw
 
 

@@ -60,7 +60,7 @@ def add_parser(command_line: CommandLine) -> Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Measure, and print the table."""
-    from mrecordlog_async.bench.machine import machine
+    from mrecordlog_async.bench.disk import machine
 
     if arguments.gc_threshold == 0:
         raise UsageError("--gc-threshold must be at least 1")
@@ -88,7 +88,7 @@ def _measure(arguments: argparse.Namespace) -> Measured:
 
 
 def _lines(found: Measured) -> Iterator[str]:
-    from mrecordlog_async.bench.figures import duration
+    from mrecordlog_async.bench.drive import duration
 
     yield (
         f"the disk alone, 4 KiB and a sync: p50 {duration(found.sync_p50_seconds)}, "
@@ -100,7 +100,7 @@ def _lines(found: Measured) -> Iterator[str]:
 
 
 def _line(speed: Speed) -> str:
-    from mrecordlog_async.bench.figures import duration
+    from mrecordlog_async.bench.drive import duration
 
     return (
         f"{speed.callers:>7,}  {speed.appends_per_second:>9,.0f}  {duration(speed.p50_seconds):>8}  "

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field
 from statistics import mean, median
 
-from mrecordlog_async.bench.figures import quantile
+from mrecordlog_async.bench.drive import quantile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
-from mrecordlog_async.bench.figures import duration
+from mrecordlog_async.bench.drive import duration
 from tests.benchmarks.compare.figures import Figures
 from tests.benchmarks.compare.process import Contestant
 from tests.benchmarks.compare.suite import Row

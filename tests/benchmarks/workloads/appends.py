@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from mrecordlog_async.bench.figures import duration
+from mrecordlog_async.bench.drive import duration
 from tests.benchmarks import appends
 from tests.benchmarks.appends import SIZE_CALLERS
 from tests.benchmarks.results import Row

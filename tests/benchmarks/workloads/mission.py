@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from mrecordlog_async.bench.drive import payloads
-from mrecordlog_async.bench.figures import duration
+from mrecordlog_async.bench.drive import duration, payloads
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.readonly import ReadOnlyLog
 from tests.benchmarks.idle_process import IdleProcess

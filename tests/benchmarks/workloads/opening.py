@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from statistics import median
 
-from mrecordlog_async.bench.figures import duration
+from mrecordlog_async.bench.drive import duration
 from tests.benchmarks.results import Row
 from tests.benchmarks.scale import Bench
 from tests.benchmarks.targets import at_least, at_most, judged

@@ -7,8 +7,7 @@ import time
 from collections.abc import Awaitable, Sequence
 from functools import partial
 
-from mrecordlog_async.bench.drive import payloads
-from mrecordlog_async.bench.figures import duration
+from mrecordlog_async.bench.drive import duration, payloads
 from mrecordlog_async.log import MultiRecordLog
 from tests.benchmarks.appends import RECORD_BYTES
 from tests.benchmarks.results import Row, median_ratio

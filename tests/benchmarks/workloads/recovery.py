@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mrecordlog_async.bench.figures import duration
+from mrecordlog_async.bench.drive import duration
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.options import KIB, MIB, PersistPolicy
 from tests.benchmarks.probe import StallProbe

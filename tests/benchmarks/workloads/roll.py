@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from mrecordlog_async.bench.drive import payloads
-from mrecordlog_async.bench.figures import duration
+from mrecordlog_async.bench.drive import duration, payloads
 from mrecordlog_async.options import GIB, KIB
 from tests.benchmarks.results import Row
 from tests.benchmarks.scale import Bench

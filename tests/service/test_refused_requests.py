@@ -1,4 +1,4 @@
-"""Requests that are refused: a line where a stretch begins, a line where it ended."""
+"""Requests that are refused: a line where an episode begins, a line where it ended."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.service.stretches import RefusedRequests
+from mrecordlog_async.service.service import RefusedRequests
 from mrecordlog_async.support.refusal_episodes import CALM_SECONDS
 from tests.serving import serving
 
 
-def test_a_stretch_has_a_beginning_and_an_end(caplog: pytest.LogCaptureFixture) -> None:
-    """Also where nothing calls `check`: the next refusal ends the stretch before it."""
+def test_an_episode_has_a_beginning_and_an_end(caplog: pytest.LogCaptureFixture) -> None:
+    """Also where nothing calls `check`: the next refusal ends the episode before it."""
     caplog.set_level(logging.INFO, "mrecordlog_async")
     now = 0.0
-    stretches = RefusedRequests(lambda: now)
+    refused = RefusedRequests(lambda: now)
     for _ in range(3):
-        stretches.note("busy bodies", "too many bodies")
+        refused.note("busy bodies", "too many bodies")
     now = CALM_SECONDS
-    stretches.note("busy bodies", "too many bodies")
+    refused.note("busy bodies", "too many bodies")
     now = 2 * CALM_SECONDS - 1
-    stretches.check()
+    refused.check()
     now = 2 * CALM_SECONDS
-    stretches.check()
+    refused.check()
     begun, ended, again, last = [record.getMessage() for record in caplog.records]
     assert begun == again == "requests are refused: too many bodies"
     assert "3 were refused" in ended

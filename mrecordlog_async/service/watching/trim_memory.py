@@ -13,6 +13,7 @@ import gc
 from mrecordlog_async.engine.commit.trim_heap import trim_heap
 from mrecordlog_async.options import MIB
 from mrecordlog_async.protocol import arrow
+from mrecordlog_async.service.service import Service
 
 WORTH_BYTES = 32 * MIB
 PAUSE_SECONDS = 10.0
@@ -22,21 +23,19 @@ OBJECTS_MAX = 100_000
 
 
 class MemoryTrimmer:
-    """Check once per second what requests hold."""
+    """Checks once per second what the requests of a service hold, and trims after large ones."""
 
-    def __init__(self) -> None:
+    def __init__(self, service: Service) -> None:
+        self._service = service
         self._peak = 0
         self._last = 0.0
         self._handshakes = 0
         self._releasing: asyncio.Future[None] | None = None
 
-    def check(self, held: int, handshakes: int) -> None:
-        """Return memory to the system if requests hold much less than before.
-
-        Args:
-            held: Bytes of bodies and responses.
-            handshakes: TLS handshakes that began since the start.
-        """
+    def check(self) -> None:
+        """Return memory to the system if requests hold much less than before."""
+        held = self._service.bodies.budget.used + self._service.sending.used
+        handshakes = self._service.connections.handshakes  # that began since the start
         self._peak = max(self._peak, held)
         if handshakes - self._handshakes >= HANDSHAKES_WORTH:
             self._handshakes = handshakes
