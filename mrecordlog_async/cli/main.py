@@ -51,7 +51,7 @@ from mrecordlog_async.cli.shell.completed_word import LINE, completed_words
 from mrecordlog_async.cli.shell.exit_codes import FAILED, FINE, INTERRUPTED, UsageError, exit_code_of
 from mrecordlog_async.cli.shell.explain import explain, refuse_foreign_directory
 from mrecordlog_async.cli.shell.lookups import nearest_queue
-from mrecordlog_async.cli.shell.parser import CommandLine, Parser
+from mrecordlog_async.cli.shell.parser import Parser
 from mrecordlog_async.cli.shell.target import is_service, refuse_token_file
 from mrecordlog_async.errors import QueueNotFoundError, RecordLogError
 from mrecordlog_async.servers.names import shown_url
@@ -77,7 +77,7 @@ Exit codes:
 class CommandModule(Protocol):
     """What each module in the table offers."""
 
-    def add_parser(self, command_line: CommandLine) -> Parser:
+    def add_parser(self, command_line: Parser) -> Parser:
         """Add the command with its arguments; return its parser."""
 
     def run(self, arguments: argparse.Namespace) -> int:
@@ -185,9 +185,9 @@ def _check(arguments: argparse.Namespace, directory: str | None) -> None:
         refuse_foreign_directory(directory)
 
 
-def build_parser() -> CommandLine:
+def build_parser() -> Parser:
     """Return the parser of the command line, with all commands."""
-    parser = CommandLine(prog="mrecordlog", epilog=EPILOG)
+    parser = Parser(prog="mrecordlog", epilog=EPILOG)
     parser.add_argument(
         "--version", action="version", help="print the version", version=f"mrecordlog {version('mrecordlog_async')}"
     )

@@ -6,6 +6,7 @@ document. One function around each handler does this; middlewares would cost eac
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable
 
 from aiohttp import HttpVersion11, web
@@ -15,9 +16,13 @@ from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, probl
 from mrecordlog_async.service.routes.openapi import TABLE
 from mrecordlog_async.service.routes.route import Handler, Route
 from mrecordlog_async.service.service import Service
+from mrecordlog_async.service.wire.access_log import AccessLogger
 from mrecordlog_async.service.wire.formats import BEGUN, SMALL_BYTES, SmallResponse, seal
 from mrecordlog_async.service.wire.receive import closing
 from mrecordlog_async.telemetry import find
+
+READ_BUFFER_BYTES = 64 * 1024
+"""Bytes of a body that a connection reads ahead; it may hold about twice as many."""
 
 UNREAD_BYTES = 256 * 1024
 """A client with more unread response bytes than this must read them before its next request is handled."""
@@ -49,6 +54,27 @@ def build_app(service: Service) -> web.Application:
     nothing = _guarded(service, _nothing_here, False)
     app.router.add_route("*", r"/{path:[\s\S]*}", nothing, expect_handler=_refuse_expect)
     return app
+
+
+def build_runner(service: Service, *, access_log: bool = False, lingering_seconds: float = 0) -> web.AppRunner:
+    """Return what runs the application of *service* on the connections that the caller accepts.
+
+    lingering_seconds: how long the rest of a refused body is read, so that its sender sees the response.
+    """
+    # aiohttp would log a traceback for every malformed request; those are the client's errors, not ours.
+    quiet = logging.getLogger("mrecordlog_async.service.connection")
+    quiet.setLevel(logging.CRITICAL)
+    return web.AppRunner(
+        build_app(service),
+        access_log=logging.getLogger("mrecordlog_async.access") if access_log else None,
+        access_log_class=AccessLogger,
+        logger=quiet,
+        handler_cancellation=True,
+        keepalive_timeout=service.options.idle_seconds,
+        lingering_time=lingering_seconds,
+        read_bufsize=READ_BUFFER_BYTES,
+        shutdown_timeout=1.0,
+    )
 
 
 def _pattern(path: str) -> str:

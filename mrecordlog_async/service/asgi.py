@@ -15,17 +15,14 @@ the connection responds is passed on:
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from aiohttp import web
-
 from mrecordlog_async.log import MultiRecordLog
-from mrecordlog_async.service.app import TAKES_CONTINUE, build_app
+from mrecordlog_async.service.app import TAKES_CONTINUE, build_runner
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.watching.trim_memory import MemoryTrimmer
 from mrecordlog_async.service.wire.connections import Connections
@@ -63,7 +60,7 @@ class AsgiService:
         service = self._service = self._make_service()
         service.standalone = True  # no host application of aiohttp sees its responses
         service.attach(log)
-        runner = _runner(service)
+        runner = build_runner(service)  # without lingering: the ASGI server reads what is left of a refused body
         await runner.setup()
         assert runner.server is not None
         connections = self._connections = Connections(runner.server, service.options, service.connections)
@@ -92,7 +89,7 @@ class AsgiService:
         if protocol is None:
             await _refuse(self._connections.refusal(), send)
             return
-        connection = Connection(protocol, _addresses(scope))
+        connection = AsgiConnection(protocol, _addresses(scope))
         feeding = asyncio.create_task(_feed(connection, scope, receive))
         try:
             await _respond(connection, scope["method"], send)
@@ -106,21 +103,7 @@ class AsgiService:
             feeding.result()  # raises what went wrong with the request
 
 
-def _runner(service: Service) -> web.AppRunner:
-    quiet = logging.getLogger("mrecordlog_async.service.connection")
-    quiet.setLevel(logging.CRITICAL)  # a malformed request is the client's error
-    return web.AppRunner(
-        build_app(service),
-        access_log=None,
-        logger=quiet,
-        handler_cancellation=True,
-        lingering_time=0,  # the ASGI server reads what is left of a refused body
-        read_bufsize=PIECE_BYTES,
-        shutdown_timeout=1.0,
-    )
-
-
-class Connection(asyncio.Transport):
+class AsgiConnection(asyncio.Transport):
     """The transport of one aiohttp connection: it holds what aiohttp wrote until the ASGI server takes it."""
 
     def __init__(self, protocol: asyncio.Protocol, addresses: dict[str, Any]) -> None:
@@ -233,7 +216,7 @@ class Connection(asyncio.Transport):
         return False
 
 
-async def _feed(connection: Connection, scope: Scope, receive: Receive) -> None:
+async def _feed(connection: AsgiConnection, scope: Scope, receive: Receive) -> None:
     """Write the request to the connection, then wait until the client disconnects."""
     try:
         length, chunked = _framing(scope)
@@ -328,7 +311,7 @@ async def _refuse(refusal: bytes, send: Send) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
-async def _respond(connection: Connection, method: str, send: Send) -> None:
+async def _respond(connection: AsgiConnection, method: str, send: Send) -> None:
     """Pass the response on."""
     head = b""
     while b"\r\n\r\n" not in head:

@@ -23,15 +23,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from aiohttp import web
-
 from mrecordlog_async.errors import LogClosedError, LogFailedError
-from mrecordlog_async.service.app import build_app
+from mrecordlog_async.service.app import build_runner
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.watching.systemd import EXTEND_TIMEOUT, Status, notify
 from mrecordlog_async.service.watching.trim_memory import MemoryTrimmer
-from mrecordlog_async.service.wire.access_log import AccessLogger
 from mrecordlog_async.service.wire.connections import Connections
 from mrecordlog_async.service.wire.listening import Listener, bind, bind_unix
 from mrecordlog_async.service.wire.security import is_loopback
@@ -39,8 +36,6 @@ from mrecordlog_async.service.wire.tls import Certificate, use_small_buffers
 
 logger = logging.getLogger("mrecordlog_async.serve")
 
-READ_BUFFER_BYTES = 64 * 1024
-"""Bytes of a body that a connection reads ahead; it may hold about twice as many."""
 LOG_FAILED = 6
 """The exit code of a service whose log failed: starting it again recovers. Like those in `cli/shell/exit_codes`."""
 LINGER_SECONDS = 2.0
@@ -112,7 +107,7 @@ async def serve(settings: ServeSettings, *, on_listening: Callable[[str], None] 
     settings = within_file_limit(settings, raise_file_limit())
     service = Service(settings.options)
     service.standalone = True
-    runner = _runner(service, settings)
+    runner = build_runner(service, access_log=settings.access_log, lingering_seconds=LINGER_SECONDS)
     await runner.setup()
     assert runner.server is not None
     connections = Connections(runner.server, settings.options, service.connections)
@@ -237,23 +232,6 @@ class _Stop:
     def release(self) -> None:
         for number in self._numbers:
             self._loop.remove_signal_handler(number)
-
-
-def _runner(service: Service, settings: ServeSettings) -> web.AppRunner:
-    # aiohttp would log a traceback for every malformed request; those are the client's errors, not ours.
-    quiet = logging.getLogger("mrecordlog_async.service.connection")
-    quiet.setLevel(logging.CRITICAL)
-    return web.AppRunner(
-        build_app(service),
-        access_log=logging.getLogger("mrecordlog_async.access") if settings.access_log else None,
-        access_log_class=AccessLogger,
-        logger=quiet,
-        handler_cancellation=True,
-        keepalive_timeout=settings.options.idle_seconds,
-        lingering_time=LINGER_SECONDS,
-        read_bufsize=READ_BUFFER_BYTES,
-        shutdown_timeout=1.0,
-    )
 
 
 async def _listen(settings: ServeSettings, connections: Connections) -> Listener:

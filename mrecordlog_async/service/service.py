@@ -54,7 +54,7 @@ class WakeReason(Enum):
 
 
 class RefusedRequests:
-    """Requests that a service refuses before they reach its log: a line where an episode of one kind begins, and at its end.
+    """Logs what a service refuses before the log sees it: a line where an episode of one kind begins, and at its end.
 
     They have no valid token, a foreign Host, or are above a limit of the service. The log logs what it refuses itself.
     """

@@ -21,5 +21,6 @@ def coroutine_function(function: Function) -> Function:
     if sys.version_info >= (3, 12):
         return inspect.markcoroutinefunction(function)
     # Python 3.11 has no public way; asyncio and unittest.mock compare with this object.
-    function._is_coroutine = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]
+    marker = asyncio.coroutines._is_coroutine  # type: ignore[attr-defined]  # noqa: SLF001
+    function._is_coroutine = marker  # type: ignore[attr-defined]  # noqa: SLF001
     return function

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.cli.demo.ledger import Ledger, Verdict
+from mrecordlog_async.cli.demo.ledger import DemoVerdict, Ledger
 from mrecordlog_async.cli.demo.service import ServiceProcess
 from mrecordlog_async.client.client import RecordLogClient
 from tests.cli.running import mrecordlog
@@ -108,5 +108,5 @@ async def test_a_lost_and_a_doubled_record_break_the_promise(directory: Path) ->
 def test_a_run_that_did_nothing_or_failed_is_not_good(failures: list[str]) -> None:
     """No record acknowledged proves nothing."""
     acknowledged = 5 if failures else 0
-    verdict = Verdict(acknowledged, acknowledged, 0, 0, 0, 1, [0.1], failures)
+    verdict = DemoVerdict(acknowledged, acknowledged, 0, 0, 0, 1, [0.1], failures)
     assert not verdict.good

@@ -17,20 +17,20 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from mrecordlog_async.cli.output.top_samples import Behind, History, Sample, Service
+from mrecordlog_async.cli.output.top_samples import History, Sample, ServiceFacts, SlowestConsumer
 from mrecordlog_async.cli.output.top_view import View, plain, render, spark
 from mrecordlog_async.model import QueueSummary
 from tests.cli.running import build, mrecordlog, three_queues
 from tests.serving import Process, free_port
 
-SERVICE = Service("open", (50, 100), (95, 100), (0, 100), 3, 0.0004, 0.0064)
+SERVICE = ServiceFacts("open", (50, 100), (95, 100), (0, 100), 3, 0.0004, 0.0064)
 
 
 def queue(name: str, first: int, following: int, queue_id: int = 1) -> QueueSummary:
     return QueueSummary(name, queue_id, first, following, following - first, 10 * (following - first), 0)
 
 
-def two_samples(*, service: Service | None = SERVICE) -> History:
+def two_samples(*, service: ServiceFacts | None = SERVICE) -> History:
     history = History("here")
     history.add(Sample("here", 10.0, [queue("a", 0, 10), queue("[red]b", 0, 5, 2)], service))
     history.add(Sample("here", 12.0, [queue("a", 4, 30), queue("[red]b", 0, 5, 2)], service))
@@ -133,7 +133,7 @@ def test_every_key_sorts_by_its_column() -> None:
 def test_the_slowest_consumer_of_each_queue_is_named() -> None:
     """A wide terminal shows who is furthest behind, and sorts by it; queues without consumers come last."""
     history = History("here")
-    behind = {"a": Behind("billing", 3), "b": Behind("a-consumer-with-a-long-name", 2_000)}
+    behind = {"a": SlowestConsumer("billing", 3), "b": SlowestConsumer("a-consumer-with-a-long-name", 2_000)}
     history.add(Sample("here", 1.0, [queue("a", 0, 9, 1), queue("b", 0, 9, 2), queue("c", 0, 9, 3)], None, behind))
     shown = [line.split() for line in drawn([history], 130, 24, View("c")) if line[:2] in ("a ", "b ", "c ")]
     assert [line[0] for line in shown] == ["b", "a", "c"]

@@ -21,8 +21,8 @@ from typing import Any
 from mrecordlog_async.cli.output.standard_input import read_input, read_lines
 from mrecordlog_async.cli.output.text import plural
 from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
-from mrecordlog_async.cli.shell.parser import COUNT, CommandLine, Parser
-from mrecordlog_async.cli.shell.services import Servers, open_fleet, refuse_several
+from mrecordlog_async.cli.shell.parser import COUNT, Parser
+from mrecordlog_async.cli.shell.services import RespondingServers, open_fleet, refuse_several
 from mrecordlog_async.cli.shell.target import (
     WRITE_RETRY_SECONDS,
     add_log,
@@ -37,7 +37,7 @@ from mrecordlog_async.names import check_name
 from mrecordlog_async.storage.directory import LogDirectory
 
 
-def add_parser(command_line: CommandLine) -> Parser:
+def add_parser(command_line: Parser) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("append", "Append standard input to a queue", __doc__)
     add_log(parser)
@@ -116,7 +116,7 @@ async def _append_to_fleet(arguments: argparse.Namespace) -> int:
     queue, records, last = arguments.queue, 0, None
     async with open_fleet(arguments, WRITE_RETRY_SECONDS) as fleet:
         if not arguments.create:  # a fleet creates queues where they are needed, also misspelt ones
-            async for _ in Servers(fleet).each(lambda client: client.queue_summary(queue)):
+            async for _ in RespondingServers(fleet).each(lambda client: client.queue_summary(queue)):
                 pass
         try:
             async with fleet.producer(queue) as producer:

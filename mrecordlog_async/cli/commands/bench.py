@@ -22,7 +22,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
-from mrecordlog_async.cli.shell.parser import COUNT, CommandLine, Parser
+from mrecordlog_async.cli.shell.parser import COUNT, Parser
 from mrecordlog_async.cli.shell.target import add_signpost, directory_argument
 from mrecordlog_async.support.event_loop import loop_factory, loop_name
 from mrecordlog_async.support.gc_tuning import calm_collector
@@ -34,7 +34,7 @@ SECONDS, ROUNDS = 0.5, 10
 QUICK_SECONDS, QUICK_ROUNDS = 0.1, 3
 
 
-def add_parser(command_line: CommandLine) -> Parser:
+def add_parser(command_line: Parser) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("bench", "Measure the log on your disk", __doc__)
     parser.add_argument(

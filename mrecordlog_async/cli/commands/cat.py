@@ -22,8 +22,8 @@ from typing import Any
 
 from mrecordlog_async.cli.output.text import open_log
 from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
-from mrecordlog_async.cli.shell.parser import COUNT, MOMENT, CommandLine, Parser
-from mrecordlog_async.cli.shell.services import One, Servers, open_fleet, refuse_several
+from mrecordlog_async.cli.shell.parser import COUNT, MOMENT, Parser
+from mrecordlog_async.cli.shell.services import RespondingServer, RespondingServers, open_fleet, refuse_several
 from mrecordlog_async.cli.shell.target import add_log, connect, is_service, is_several, run_async
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.maintenance.stored_log import StoredLog
@@ -35,7 +35,7 @@ FOLLOW_SECONDS = 0.2
 """Pause between two looks into a directory that is followed. A look that finds nothing is two tiny reads."""
 
 
-def add_parser(command_line: CommandLine) -> Parser:
+def add_parser(command_line: Parser) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("cat", "Print the records of a queue", __doc__)
     add_log(parser)
@@ -126,9 +126,9 @@ async def _read_services(arguments: argparse.Namespace) -> int:
         refuse_several(arguments, "a position is one of a single log")
     queue, bounds = arguments.queue, {"limit": arguments.limit, "follow": arguments.follow}
     async with open_fleet(arguments) as fleet:
-        servers = Servers(fleet)
+        servers = RespondingServers(fleet)
 
-        async def read(one: One) -> None:
+        async def read(one: RespondingServer) -> None:
             try:
                 async for runs, times in one.client.timed_runs(queue, arguments.since, **bounds):
                     for run in runs:

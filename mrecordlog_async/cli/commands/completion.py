@@ -17,7 +17,7 @@ from collections.abc import Iterator
 
 from mrecordlog_async.cli.shell.completed_word import BREAKS, LINE, SHELL
 from mrecordlog_async.cli.shell.exit_codes import FINE
-from mrecordlog_async.cli.shell.parser import CommandLine, Parser, choice, typed
+from mrecordlog_async.cli.shell.parser import Parser, choice, typed
 
 Commands = dict[str, Parser]
 
@@ -25,7 +25,7 @@ SHELLS = ("bash", "zsh", "fish")
 NAMED = "bash, zsh or fish"
 
 
-def add_parser(command_line: CommandLine) -> Parser:
+def add_parser(command_line: Parser) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("completion", "Print a script for completion in bash, zsh or fish", __doc__)
     parser.add_argument("shell", type=typed(choice(*SHELLS)), known=lambda: SHELLS, metavar="SHELL", help=NAMED)

@@ -17,8 +17,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
-from mrecordlog_async.cli.shell.parser import COUNT, SIZE, TIME, CommandLine, Parser
-from mrecordlog_async.cli.shell.services import Servers, open_fleet
+from mrecordlog_async.cli.shell.parser import COUNT, SIZE, TIME, Parser
+from mrecordlog_async.cli.shell.services import RespondingServers, open_fleet
 from mrecordlog_async.cli.shell.target import add_log, is_several, open_placed_target, run_async
 from mrecordlog_async.errors import QueueSealedError
 from mrecordlog_async.options import QueueOptions
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mrecordlog_async.client.client import RecordLogClient
 
 
-def add_parser(command_line: CommandLine) -> Parser:
+def add_parser(command_line: Parser) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("configure", "Set the options of a queue, or seal it", __doc__)
     add_log(parser)
@@ -88,7 +88,7 @@ async def _everywhere(arguments: argparse.Namespace, options: QueueOptions) -> i
             return _sealed(found.queue, found.next_position)
 
     async with open_fleet(arguments) as fleet:
-        servers = Servers(fleet)
+        servers = RespondingServers(fleet)
         async for one, (facts, text) in servers.each(configure):
             fact = {"server": one.server, **facts}
             print(json.dumps(fact) if arguments.json else f"{one.server}: {text}", flush=True)

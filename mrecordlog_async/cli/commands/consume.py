@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.output.standard_output import write_output
 from mrecordlog_async.cli.shell.exit_codes import FAILED, FINE, UsageError
-from mrecordlog_async.cli.shell.parser import COUNT, TIME, CommandLine, Parser
-from mrecordlog_async.cli.shell.services import Servers, open_fleet
+from mrecordlog_async.cli.shell.parser import COUNT, TIME, Parser
+from mrecordlog_async.cli.shell.services import RespondingServers, open_fleet
 from mrecordlog_async.cli.shell.target import add_log, is_several, open_target, run_async
 from mrecordlog_async.errors import QueueNotFoundError, RecordLogError
 from mrecordlog_async.model import Batch, Record
@@ -43,7 +43,7 @@ Take = Callable[[Batch], Awaitable[int]]
 """Takes a batch, and returns 0 if it may be acknowledged."""
 
 
-def add_parser(command_line: CommandLine) -> Parser:
+def add_parser(command_line: Parser) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("consume", "Hand records to a program, and acknowledge them", __doc__)
     add_log(parser)
@@ -69,7 +69,7 @@ async def _consume_fleet(arguments: argparse.Namespace) -> int:
     """Consume the queue of every server, as batches arrive."""
     queue = arguments.queue
     async with open_fleet(arguments) as fleet, fleet.consumer(queue, arguments.consumer) as consumer:
-        servers = Servers(fleet)
+        servers = RespondingServers(fleet)
         ends = await _ends(servers, queue, arguments.consumer) if arguments.once else None
 
         def is_done(last: FleetBatch | None) -> bool:
@@ -103,7 +103,7 @@ async def _consume_fleet(arguments: argparse.Namespace) -> int:
         return code if ends is None or code != FINE else servers.code()
 
 
-async def _ends(servers: Servers, queue: str, consumer: str) -> dict[str, int]:
+async def _ends(servers: RespondingServers, queue: str, consumer: str) -> dict[str, int]:
     """Return the next position of the queue on each server that has something to hand out, by log."""
 
     async def end_of(client: RecordLogClient) -> int | None:

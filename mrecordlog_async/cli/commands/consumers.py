@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.output.text import columns, open_log, printable, size
 from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
-from mrecordlog_async.cli.shell.parser import START, CommandLine, Parser
-from mrecordlog_async.cli.shell.services import Servers, open_fleet, refuse_several
+from mrecordlog_async.cli.shell.parser import START, Parser
+from mrecordlog_async.cli.shell.services import RespondingServers, open_fleet, refuse_several
 from mrecordlog_async.cli.shell.target import add_log, connect, is_service, is_several, open_placed_target, run_async
 from mrecordlog_async.errors import ConsumerNotFoundError, QueueNotFoundError
 from mrecordlog_async.model import ConsumerSummary, Start
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 HEADER = ("queue", "consumer", "position", "records", "bytes", "oldest", "skipped", "owner")
 
 
-def add_parser(command_line: CommandLine) -> Parser:
+def add_parser(command_line: Parser) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("consumers", "List, create, delete or move consumers", __doc__)
     add_log(parser)
@@ -95,7 +95,7 @@ async def _list_services(arguments: argparse.Namespace) -> int:
         return list((await client.consumers(arguments.queue)).values())
 
     async with open_fleet(arguments) as fleet:
-        servers = Servers(fleet)
+        servers = RespondingServers(fleet)
         found = [one async for one in servers.each(ask)]
         code = servers.code()
     facts = [{"server": one.server, **_of_service(each_one)} for one, consumers in found for each_one in consumers]
@@ -121,7 +121,7 @@ async def _change_several(arguments: argparse.Namespace) -> int:
         return {"queue": queue, "consumer": name, "deleted": True}
 
     async with open_fleet(arguments) as fleet:
-        servers = Servers(fleet)
+        servers = RespondingServers(fleet)
         async for one, done in servers.each(change, missing=(QueueNotFoundError, ConsumerNotFoundError)):
             fact = {"server": one.server, **done}
             print(json.dumps(fact) if arguments.json else f"{one.server}: {_sentence(done)}", flush=True)

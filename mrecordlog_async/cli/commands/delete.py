@@ -11,12 +11,12 @@ import argparse
 import json
 
 from mrecordlog_async.cli.shell.exit_codes import FINE
-from mrecordlog_async.cli.shell.parser import CommandLine, Parser
-from mrecordlog_async.cli.shell.services import Servers, open_fleet
+from mrecordlog_async.cli.shell.parser import Parser
+from mrecordlog_async.cli.shell.services import RespondingServers, open_fleet
 from mrecordlog_async.cli.shell.target import add_log, is_several, open_placed_target, run_async
 
 
-def add_parser(command_line: CommandLine) -> Parser:
+def add_parser(command_line: Parser) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("delete", "Delete a queue with all its records", __doc__)
     add_log(parser)
@@ -43,7 +43,7 @@ async def _delete(arguments: argparse.Namespace) -> int:
 async def _delete_everywhere(arguments: argparse.Namespace) -> int:
     queue, forced = arguments.queue, arguments.past_consumers
     async with open_fleet(arguments) as fleet:
-        servers = Servers(fleet)
+        servers = RespondingServers(fleet)
         async for one, _ in servers.each(lambda client: client.delete_queue(queue, past_consumers=forced)):
             fact = {"server": one.server, "queue": queue, "deleted": True}
             print(json.dumps(fact) if arguments.json else f"{one.server}: {queue}: deleted", flush=True)

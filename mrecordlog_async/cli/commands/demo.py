@@ -22,10 +22,10 @@ import time
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from mrecordlog_async.cli.demo.ledger import Ledger, Verdict, produce, start_producers
+from mrecordlog_async.cli.demo.ledger import DemoVerdict, Ledger, produce, start_producers
 from mrecordlog_async.cli.demo.service import ServiceProcess
 from mrecordlog_async.cli.shell.exit_codes import FAILED, FINE, UsageError
-from mrecordlog_async.cli.shell.parser import COUNT, PORT, SIZE, TIME, CommandLine, Parser
+from mrecordlog_async.cli.shell.parser import COUNT, PORT, SIZE, TIME, Parser
 from mrecordlog_async.support.event_loop import loop_factory
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ RETRY_SECONDS = 60.0
 REDRAW_SECONDS = 0.25
 
 
-def add_parser(command_line: CommandLine) -> Parser:
+def add_parser(command_line: Parser) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("demo", "Kill a service under load and count what is lost", __doc__)
     add = parser.add_argument
@@ -86,7 +86,7 @@ def _end(number: int, frame: object) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-async def _demo(arguments: argparse.Namespace, directory: str) -> Verdict:
+async def _demo(arguments: argparse.Namespace, directory: str) -> DemoVerdict:
     from mrecordlog_async.client.client import RecordLogClient
 
     ledger = Ledger(arguments.record_bytes)

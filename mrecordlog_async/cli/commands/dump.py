@@ -37,7 +37,7 @@ from mrecordlog_async.cli.dumped_lines import EMPTY_LOG, as_utf_8
 from mrecordlog_async.cli.dumped_settings import settings_facts
 from mrecordlog_async.cli.output.text import open_log
 from mrecordlog_async.cli.shell.exit_codes import FINE
-from mrecordlog_async.cli.shell.parser import CommandLine, Parser
+from mrecordlog_async.cli.shell.parser import Parser
 from mrecordlog_async.cli.shell.target import add_log, connect, is_service, run_async
 from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from mrecordlog_async.client.client import RecordLogClient
 
 
-def add_parser(command_line: CommandLine) -> Parser:
+def add_parser(command_line: Parser) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("dump", "Print queues and records as lines of JSON", __doc__)
     add_log(parser)

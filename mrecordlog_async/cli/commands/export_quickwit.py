@@ -17,7 +17,7 @@ from dataclasses import asdict
 from mrecordlog_async.cli.output.settings_text import settings_text
 from mrecordlog_async.cli.output.text import open_log, plural, printable
 from mrecordlog_async.cli.shell.exit_codes import FINE
-from mrecordlog_async.cli.shell.parser import CommandLine, Parser
+from mrecordlog_async.cli.shell.parser import Parser
 from mrecordlog_async.cli.shell.target import directory_argument
 from mrecordlog_async.maintenance.new_directory import free_names, new_directory
 from mrecordlog_async.maintenance.rebuild import QueueCopy, Truncate, calls
@@ -27,7 +27,7 @@ from mrecordlog_async.quickwit.writer import Writer
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 
-def add_parser(command_line: CommandLine) -> Parser:
+def add_parser(command_line: Parser) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("export-quickwit", "Write a log as files of Quickwit's Rust crate", __doc__)
     parser.add_argument("log", metavar="DIR", type=directory_argument, help="directory of the log")

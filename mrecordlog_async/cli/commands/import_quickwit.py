@@ -18,10 +18,10 @@ from dataclasses import asdict
 from itertools import accumulate
 from typing import Any
 
-from mrecordlog_async.cli.output.text import Progress, plural, size
+from mrecordlog_async.cli.output.text import ProgressBar, plural, size
 from mrecordlog_async.cli.shell.exit_codes import DAMAGE, FINE, UsageError
 from mrecordlog_async.cli.shell.explain import refuse_log_directory
-from mrecordlog_async.cli.shell.parser import CommandLine, Parser, add_segment_bytes
+from mrecordlog_async.cli.shell.parser import Parser, add_segment_bytes
 from mrecordlog_async.cli.shell.target import directory_argument
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.maintenance.new_directory import free_names
@@ -36,7 +36,7 @@ from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 
-def add_parser(command_line: CommandLine) -> Parser:
+def add_parser(command_line: Parser) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("import-quickwit", "Read files of Quickwit's Rust crate into a new log", __doc__)
     parser.add_argument("source", metavar="SOURCE", help="directory that the Rust crate wrote")
@@ -57,12 +57,12 @@ def run(arguments: argparse.Namespace) -> int:
     free_names(files, arguments.log)  # a name that is taken is reported before everything is read
     source = Directory(files, arguments.source)
     try:
-        with Progress("reading") as progress:
+        with ProgressBar("reading") as progress:
             report = _read(source, arguments.source, progress)
         queues = queues_of(report, arguments.empty_name)
         accepted = arguments.accept_damage or not report.damage
         if accepted:
-            with Progress("writing") as progress:
+            with ProgressBar("writing") as progress:
                 on_block = _meter(source, progress)
                 made = build(
                     arguments.log, source, queues, arguments.segment_bytes, on_block=on_block, like=source.path
@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     return FINE if accepted else DAMAGE
 
 
-def _read(source: Directory, path: str, progress: Progress) -> Report:
+def _read(source: Directory, path: str, progress: ProgressBar) -> Report:
     """Read which queues there are and what the crate would skip, without keeping the records."""
     try:
         return read(source, PlacedState(), _meter(source, progress))
@@ -87,7 +87,7 @@ def _read(source: Directory, path: str, progress: Progress) -> Report:
         raise CorruptionError(f"{path}/{error.segment}", error.offset, error.reason) from None
 
 
-def _meter(source: Directory, progress: Progress) -> OnBlock:
+def _meter(source: Directory, progress: ProgressBar) -> OnBlock:
     """Return a function that takes a place in *source* and reports the bytes before it."""
     sizes = [source.size(number) for number in source.numbers]
     before = dict(zip(source.numbers, accumulate(sizes, initial=0), strict=False))

@@ -21,9 +21,9 @@ from dataclasses import asdict
 from string import ascii_letters
 
 from mrecordlog_async.cli.output.settings_text import consumers_text, settings_text
-from mrecordlog_async.cli.output.text import Progress, columns, plural, printable, size, wants_colour
+from mrecordlog_async.cli.output.text import ProgressBar, columns, plural, printable, size, wants_colour
 from mrecordlog_async.cli.shell.exit_codes import FINE
-from mrecordlog_async.cli.shell.parser import CommandLine, Parser
+from mrecordlog_async.cli.shell.parser import Parser
 from mrecordlog_async.cli.shell.target import directory_argument
 from mrecordlog_async.maintenance import LogUsage, Pin, SegmentUsage, usage
 
@@ -35,7 +35,7 @@ OTHERS = "*"
 """The sign of every queue once the letters are used up."""
 
 
-def add_parser(command_line: CommandLine) -> Parser:
+def add_parser(command_line: Parser) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("inspect", "Show segments, and which queue keeps each on disk", __doc__)
     parser.add_argument(
@@ -48,7 +48,7 @@ def add_parser(command_line: CommandLine) -> Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Inspect."""
-    with Progress("reading") as progress:
+    with ProgressBar("reading") as progress:
         found = usage(arguments.directory, on_progress=progress)
     if arguments.json:
         print(json.dumps({**asdict(found), "pins": [asdict(pin) for pin in found.pins()]}))

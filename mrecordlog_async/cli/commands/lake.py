@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from mrecordlog_async.cli.output.text import plural, size
 from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
-from mrecordlog_async.cli.shell.parser import CommandLine, Parser
+from mrecordlog_async.cli.shell.parser import Parser
 from mrecordlog_async.spark.settings.arguments import pair_of, seconds_of, size_of
 from mrecordlog_async.spark.settings.options import TARGET_FILE_BYTES
 
@@ -45,7 +45,7 @@ OPTIONS = {
 """Options that only one action has: no other one ignores them, an optimize with --dry-run least of all."""
 
 
-def add_parser(command_line: CommandLine) -> Parser:
+def add_parser(command_line: Parser) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("lake", "Show, optimize or resume the table of a drain", __doc__)
     parser.add_argument("action", choices=ACTIONS, metavar="ACTION", help="show, optimize, vacuum or resume")

@@ -30,14 +30,14 @@ from mrecordlog_async.cli.loader import Loader, begun, load
 from mrecordlog_async.cli.output.standard_input import read_text_lines
 from mrecordlog_async.cli.output.text import plural
 from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
-from mrecordlog_async.cli.shell.parser import CommandLine, Parser, add_segment_bytes
+from mrecordlog_async.cli.shell.parser import Parser, add_segment_bytes
 from mrecordlog_async.cli.shell.target import WRITE_RETRY_SECONDS, add_log, connect, is_service, run_async
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.maintenance.rebuild import BUILD_LIMITS
 from mrecordlog_async.options import GIB, PersistPolicy
 
 
-def add_parser(command_line: CommandLine) -> Parser:
+def add_parser(command_line: Parser) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("load", "Store lines of JSON, as dump prints them", __doc__)
     add_log(parser)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import argparse
 
-from mrecordlog_async.cli.shell.parser import CommandLine, Parser
+from mrecordlog_async.cli.shell.parser import Parser
 from mrecordlog_async.cli.shell.spark_job import run_job
 from mrecordlog_async.cli.shell.target import add_signpost
 from mrecordlog_async.spark.settings.arguments import add_load_arguments
 
 
-def add_parser(command_line: CommandLine) -> Parser:
+def add_parser(command_line: Parser) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("load-table", "Restore queues from a Delta table, exactly once", __doc__)
     add_load_arguments(parser)

@@ -22,8 +22,8 @@ from itertools import chain, repeat
 from mrecordlog_async.cli.output.settings_text import settings_text
 from mrecordlog_async.cli.output.text import columns, open_log, printable
 from mrecordlog_async.cli.shell.exit_codes import FINE
-from mrecordlog_async.cli.shell.parser import CommandLine, Parser
-from mrecordlog_async.cli.shell.services import Servers, open_fleet
+from mrecordlog_async.cli.shell.parser import Parser
+from mrecordlog_async.cli.shell.services import RespondingServers, open_fleet
 from mrecordlog_async.cli.shell.target import add_log, connect, is_service, is_several, run_async
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.model import QueueSummary
@@ -31,7 +31,7 @@ from mrecordlog_async.model import QueueSummary
 HEADER = ("queue", "first", "next", "records", "bytes", "age")
 
 
-def add_parser(command_line: CommandLine) -> Parser:
+def add_parser(command_line: Parser) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("ls", "List queues with their positions and sizes", __doc__)
     add_log(parser)
@@ -59,7 +59,7 @@ async def _list_service(arguments: argparse.Namespace) -> int:
 
 async def _list_services(arguments: argparse.Namespace) -> int:
     async with open_fleet(arguments) as fleet:
-        servers = Servers(fleet)
+        servers = RespondingServers(fleet)
         found = [one async for one in servers.each(lambda client: client.summary())]
         code = servers.code()
     rows = [(one, summary) for one, summaries in found for summary in summaries.values()]

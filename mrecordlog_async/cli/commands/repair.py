@@ -27,9 +27,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
-from mrecordlog_async.cli.output.text import Progress, plural, printable, ranges, size
+from mrecordlog_async.cli.output.text import ProgressBar, plural, printable, ranges, size
 from mrecordlog_async.cli.shell.exit_codes import DAMAGE, FINE
-from mrecordlog_async.cli.shell.parser import CommandLine, Parser, add_segment_bytes
+from mrecordlog_async.cli.shell.parser import Parser, add_segment_bytes
 from mrecordlog_async.cli.shell.target import directory_argument
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.maintenance import Damage, Salvage, SalvagedQueue, repair
@@ -42,7 +42,7 @@ deleted it and created another queue with the same name
 """
 
 
-def add_parser(command_line: CommandLine) -> Parser:
+def add_parser(command_line: Parser) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("repair", "Write what can be read of a damaged log as a new one", __doc__)
     parser.add_argument(
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     directory = arguments.directory.rstrip("/") or arguments.directory
     target = arguments.to or _named(directory) + REPAIRED_SUFFIX
     try:
-        with Progress("reading") as reading, Progress("writing") as writing:
+        with ProgressBar("reading") as reading, ProgressBar("writing") as writing:
             outcome = repair(
                 directory,
                 target,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from mrecordlog_async.cli.shell.exit_codes import FAILED, UsageError, exit_code_of, sentence_of
 from mrecordlog_async.cli.shell.explain import command_of, explain, refuse_foreign_directory
 from mrecordlog_async.cli.shell.logging_setup import configure
-from mrecordlog_async.cli.shell.parser import CommandLine, Parser
+from mrecordlog_async.cli.shell.parser import Parser
 from mrecordlog_async.cli.shell.settings import add_settings, gather
 from mrecordlog_async.cli.shell.target import directory_argument
 from mrecordlog_async.errors import CorruptionError, LogLockedError, RecordLogError
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("mrecordlog_async.serve")
 
 
-def add_parser(command_line: CommandLine) -> Parser:
+def add_parser(command_line: Parser) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("serve", "Serve a log over HTTP", __doc__)
     parser.add_argument(

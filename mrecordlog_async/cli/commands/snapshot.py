@@ -24,14 +24,14 @@ from __future__ import annotations
 import argparse
 import json
 
-from mrecordlog_async.cli.output.text import Progress, plural, size
+from mrecordlog_async.cli.output.text import ProgressBar, plural, size
 from mrecordlog_async.cli.shell.exit_codes import FINE
-from mrecordlog_async.cli.shell.parser import CommandLine, Parser
+from mrecordlog_async.cli.shell.parser import Parser
 from mrecordlog_async.cli.shell.target import directory_argument
 from mrecordlog_async.maintenance import snapshot
 
 
-def add_parser(command_line: CommandLine) -> Parser:
+def add_parser(command_line: Parser) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("snapshot", "Copy a log while it is in use", __doc__)
     parser.add_argument("directory", metavar="DIR", type=directory_argument, help="directory of the log; only read")
@@ -44,7 +44,7 @@ def add_parser(command_line: CommandLine) -> Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Take the snapshot."""
-    with Progress("verifying") as progress:
+    with ProgressBar("verifying") as progress:
         made = snapshot(
             arguments.directory,
             arguments.target,

@@ -25,10 +25,10 @@ from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.output.keyboard import keys
-from mrecordlog_async.cli.output.top_samples import ORDERS, Behind, History, Sample, Service
+from mrecordlog_async.cli.output.top_samples import ORDERS, History, Sample, ServiceFacts, SlowestConsumer
 from mrecordlog_async.cli.output.top_view import View, plain, render
 from mrecordlog_async.cli.shell.exit_codes import FINE, NotReadyError, UsageError
-from mrecordlog_async.cli.shell.parser import TIME, CommandLine, Parser
+from mrecordlog_async.cli.shell.parser import TIME, Parser
 from mrecordlog_async.cli.shell.services import open_fleet
 from mrecordlog_async.cli.shell.target import (
     RETRY_SECONDS,
@@ -56,7 +56,7 @@ PAGE_ROWS = 20
 Take = Callable[[], Awaitable[Sample]]
 
 
-def add_parser(command_line: CommandLine) -> Parser:
+def add_parser(command_line: Parser) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("top", "Watch queues: rates, sizes, retained segments", __doc__)
     add_log(parser)
@@ -238,7 +238,7 @@ async def _ask(name: str, client: RecordLogClient) -> Sample:
     stats = await client.stats()
     queues = await _queues(client, stats)
     found = await client.all_consumers() if stats.usage.queues <= QUEUES_MAX else []
-    behind = [(one.queue, Behind(one.consumer, one.records)) for one in found]
+    behind = [(one.queue, SlowestConsumer(one.consumer, one.records)) for one in found]
     return Sample(name, time.monotonic(), queues, _service(stats), _slowest(behind))
 
 
@@ -249,9 +249,9 @@ async def _queues(client: RecordLogClient, stats: StatsResponse) -> list[Any]:
     return list((await client.summary(order="bytes", limit=QUEUES_MAX)).values())
 
 
-def _service(stats: StatsResponse) -> Service:
+def _service(stats: StatsResponse) -> ServiceFacts:
     usage, commits = stats.usage, stats.last_minute.commit_seconds
-    return Service(
+    return ServiceFacts(
         state=stats.state,
         memory=(usage.memory_bytes, usage.memory_limit_bytes),
         disk=(usage.disk_bytes, usage.disk_limit_bytes),
@@ -270,16 +270,16 @@ def _read(directory: str) -> Sample:
     with StoredLog.open(directory) as log:
         summaries = log.summary()
         behind = [
-            (name, Behind(consumer, summary.next_position - position))
+            (name, SlowestConsumer(consumer, summary.next_position - position))
             for name, summary in summaries.items()
             for consumer, position in log.settings(name).consumers.items()
         ]
         return Sample(directory, time.monotonic(), list(summaries.values()), None, _slowest(behind))
 
 
-def _slowest(behind: Iterable[tuple[str, Behind]]) -> dict[str, Behind]:
+def _slowest(behind: Iterable[tuple[str, SlowestConsumer]]) -> dict[str, SlowestConsumer]:
     """Return the consumer of each queue that is furthest behind."""
-    slowest: dict[str, Behind] = {}
+    slowest: dict[str, SlowestConsumer] = {}
     for queue, one in behind:
         slowest[queue] = max(slowest.get(queue, one), one, key=lambda each: each.records)
     return slowest

@@ -10,15 +10,15 @@ from __future__ import annotations
 import argparse
 import json
 
-from mrecordlog_async.cli.output.text import Progress, plural
+from mrecordlog_async.cli.output.text import ProgressBar, plural
 from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
-from mrecordlog_async.cli.shell.parser import COUNT, CommandLine, Parser
+from mrecordlog_async.cli.shell.parser import COUNT, Parser
 from mrecordlog_async.cli.shell.services import refuse_several
 from mrecordlog_async.cli.shell.target import add_log, connect, is_service, run_async
 from mrecordlog_async.maintenance.placed_log import open_placed_log
 
 
-def add_parser(command_line: CommandLine) -> Parser:
+def add_parser(command_line: Parser) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("truncate", "Remove the oldest records of a queue", __doc__)
     add_log(parser)
@@ -52,7 +52,7 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 
 async def _truncate_directory(directory: str, queue: str, position: int, past_consumers: bool) -> int:
-    with Progress("reading") as progress:
+    with ProgressBar("reading") as progress:
         log = await open_placed_log(directory, on_progress=progress)
     async with log:
         next_position = log.next_position(queue)

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from mrecordlog_async.cli.commands.repair import describe
-from mrecordlog_async.cli.output.text import Progress, plural, size, wants_colour
+from mrecordlog_async.cli.output.text import ProgressBar, plural, size, wants_colour
 from mrecordlog_async.cli.shell.exit_codes import DAMAGE, FINE
-from mrecordlog_async.cli.shell.parser import CommandLine, Parser
+from mrecordlog_async.cli.shell.parser import Parser
 from mrecordlog_async.cli.shell.target import directory_argument
 from mrecordlog_async.maintenance import Verification, verify
 from mrecordlog_async.model import RecoveryReport
@@ -28,7 +28,7 @@ RED = "\x1b[31m"
 PLAIN = "\x1b[0m"
 
 
-def add_parser(command_line: CommandLine) -> Parser:
+def add_parser(command_line: Parser) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("verify", "Verify every byte of a log", __doc__)
     parser.add_argument(
@@ -40,7 +40,7 @@ def add_parser(command_line: CommandLine) -> Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Verify."""
-    with Progress("verifying") as progress:
+    with ProgressBar("verifying") as progress:
         found = verify(arguments.directory, on_progress=progress)
     if found.report is None:
         return _report_damage(arguments, found)
@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     return FINE
 
 
-def _lines(report: RecoveryReport, progress: Progress) -> Iterator[str]:
+def _lines(report: RecoveryReport, progress: ProgressBar) -> Iterator[str]:
     counted = f"{plural(report.segments, 'segment')}, {plural(report.batches, 'batch')}"
     yield f"OK: {counted}, {plural(report.records, 'record')} of {size(report.bytes)}\n"
     yield f"read {size(progress.bytes)} in {report.seconds:.3f} s ({progress.bytes / report.seconds / 1e9:.2f} GB/s)\n"

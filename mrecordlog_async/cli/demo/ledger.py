@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Verdict:
+class DemoVerdict:
     """What the demo found. unanswered: stored records whose append got no response, which is allowed."""
 
     acknowledged: int
@@ -85,13 +85,13 @@ class Ledger:
         for queue, payloads in self._payloads.items():
             await self._look(client, queue, max(payloads) + 1, self.count)
 
-    async def check(self, client: RecordLogClient, service: ServiceProcess) -> Verdict:
+    async def check(self, client: RecordLogClient, service: ServiceProcess) -> DemoVerdict:
         """Read everything back, from the first record, and compare."""
         count = Count()
         for queue in self._payloads:
             await self._look(client, queue, None, count)
         times = service.recovery_seconds
-        return Verdict(
+        return DemoVerdict(
             self.acknowledged,
             count.found,
             count.lost,

@@ -58,7 +58,7 @@ def ranges(pairs: Iterable[tuple[int, int]]) -> str:
     return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in pairs)
 
 
-class Progress:
+class ProgressBar:
     """Shows the bytes read as a line on standard error, redrawn at each call, once the work has taken a second.
 
     Shows nothing if standard error is not a terminal.
@@ -95,7 +95,7 @@ class Progress:
             text = f"{size(self.bytes)} of {size(progress.bytes_total)}  {self.speed()}"
             print(f"\r{self._verb} [{bar}] {text}\x1b[K", end="", file=sys.stderr, flush=True)
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> ProgressBar:
         return self
 
     def __exit__(
@@ -107,5 +107,5 @@ class Progress:
 
 def open_log(directory: str) -> StoredLog:
     """Read the positions of the log in *directory*, with progress."""
-    with Progress("reading") as progress:
+    with ProgressBar("reading") as progress:
         return StoredLog.open(directory, on_progress=progress)

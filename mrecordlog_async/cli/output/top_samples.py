@@ -13,7 +13,7 @@ SPARK_SAMPLES = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Service:
+class ServiceFacts:
     """What only a service reports. Pairs are (in use, limit) in bytes; times are seconds."""
 
     state: str
@@ -37,12 +37,12 @@ class Sample:
     source: str
     at: float
     queues: list[QueueSummary]
-    service: Service | None
-    slowest: dict[str, Behind] = field(default_factory=dict)
+    service: ServiceFacts | None
+    slowest: dict[str, SlowestConsumer] = field(default_factory=dict)
     """The consumer of each queue that is furthest behind, if the queue has one."""
 
 
-class Behind(NamedTuple):
+class SlowestConsumer(NamedTuple):
     """A consumer, and how far it is behind: records at a service, positions in a directory."""
 
     consumer: str
@@ -50,14 +50,14 @@ class Behind(NamedTuple):
 
 
 @dataclass(slots=True)
-class Line:
+class QueueRates:
     """A queue with its rates; `past` are the records per second of the last samples."""
 
     source: str
     summary: QueueSummary
     in_rate: float = 0.0
     out_rate: float = 0.0
-    behind: Behind | None = None
+    behind: SlowestConsumer | None = None
     past: deque[float] = field(default_factory=lambda: deque(maxlen=SPARK_SAMPLES))
 
 
@@ -70,14 +70,14 @@ class History:
         self.lost_since: str | None = None
         """Local time of the first sample that failed since the last one that did not."""
         self.error = ""
-        self._lines: dict[int, Line] = {}
+        self._lines: dict[int, QueueRates] = {}
 
     def add(self, sample: Sample) -> None:
         """Add the next sample."""
         seconds = sample.at - self.sample.at if self.sample is not None else 0.0
         lines = {}
         for summary in sample.queues:
-            line = self._lines.get(summary.id) or Line(self.source, summary)
+            line = self._lines.get(summary.id) or QueueRates(self.source, summary)
             if seconds > 0:
                 before = line.summary
                 line.in_rate = max(summary.next_position - before.next_position, 0) / seconds
@@ -96,7 +96,7 @@ class History:
         for line in self._lines.values():
             line.in_rate = line.out_rate = 0.0
 
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[QueueRates]:
         """Return all queues, the busiest first, then the largest."""
         return sorted(self._lines.values(), key=ORDERS["i"].key)
 
@@ -121,10 +121,10 @@ class Order(NamedTuple):
     """An order of the queues, its key on the keyboard aside: the column that shows it, and what is compared."""
 
     column: str
-    key: Callable[[Line], Any]
+    key: Callable[[QueueRates], Any]
 
 
-def _by(value: Callable[[Line], float]) -> Callable[[Line], Any]:
+def _by(value: Callable[[QueueRates], float]) -> Callable[[QueueRates], Any]:
     """Return a sort key: the largest value first, then the largest queue, then by name."""
     return lambda line: (-value(line), -line.summary.bytes, line.summary.queue)
 
@@ -145,7 +145,7 @@ def _segment(summary: QueueSummary) -> float:
     return float("inf") if summary.first_segment is None else summary.first_segment
 
 
-def _facts(line: Line) -> dict[str, Any]:
+def _facts(line: QueueRates) -> dict[str, Any]:
     summary = line.summary
     return {
         "queue": summary.queue,

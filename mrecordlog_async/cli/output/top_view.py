@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 from mrecordlog_async.cli.output.text import columns, printable, size
-from mrecordlog_async.cli.output.top_samples import ORDERS, Behind, History, Line, Service
+from mrecordlog_async.cli.output.top_samples import ORDERS, History, QueueRates, ServiceFacts, SlowestConsumer
 from mrecordlog_async.metrics import SECONDS_BOUNDS
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ class Column(NamedTuple):
     """A column of the table. It is left out on terminals that are narrower than min_width."""
 
     name: str
-    text: Callable[[Line], str]
+    text: Callable[[QueueRates], str]
     min_width: int = 0
 
 
@@ -99,7 +99,7 @@ def spark(values: list[float]) -> str:
     return "".join(SPARKS[min(int(value / top * len(SPARKS)), len(SPARKS) - 1)] for value in grouped)
 
 
-def _table(lines: list[Line], view: View, width: int, *, several: bool) -> RenderableType:
+def _table(lines: list[QueueRates], view: View, width: int, *, several: bool) -> RenderableType:
     from rich.table import Table
     from rich.text import Text
 
@@ -128,11 +128,11 @@ def _table(lines: list[Line], view: View, width: int, *, several: bool) -> Rende
     return table
 
 
-def _widest(column: Column, lines: list[Line]) -> int:
+def _widest(column: Column, lines: list[QueueRates]) -> int:
     return max([len(column.name), *(len(column.text(line)) for line in lines)])
 
 
-def _bars(service: Service) -> list[RenderableType]:
+def _bars(service: ServiceFacts) -> list[RenderableType]:
     from rich.text import Text
 
     bars: list[RenderableType] = []
@@ -181,7 +181,7 @@ def _head(history: History) -> str:
     return "  ".join([history.source, service.state, f"{service.segments} segments", times, *more])
 
 
-def _totals(histories: Sequence[History], lines: list[Line]) -> str:
+def _totals(histories: Sequence[History], lines: list[QueueRates]) -> str:
     came, went = sum(line.in_rate for line in lines), sum(line.out_rate for line in lines)
     services = [one.sample.service for one in histories if one.sample is not None and one.sample.service is not None]
     known = max(sum(one.queues for one in services), len(lines))
@@ -190,7 +190,7 @@ def _totals(histories: Sequence[History], lines: list[Line]) -> str:
     return f"{known:,} queues{left_out}  {size(held)}  in {came:,.0f}/s  out {went:,.0f}/s"
 
 
-def _behind(behind: Behind | None) -> str:
+def _behind(behind: SlowestConsumer | None) -> str:
     if behind is None:
         return "-"
     name = printable(behind.consumer)

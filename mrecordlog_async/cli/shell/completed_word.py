@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from mrecordlog_async.cli.shell.lookups import consumers_of, queues_of
-from mrecordlog_async.cli.shell.parser import CommandLine, Parser
+from mrecordlog_async.cli.shell.parser import Parser
 from mrecordlog_async.cli.shell.target import EXAMPLE_URL, TOKEN_FILE, names_in
 from mrecordlog_async.names import has_control_characters
 from mrecordlog_async.tokens import named_file
@@ -41,7 +41,7 @@ class Meant(NamedTuple):
     word: str
 
 
-def completed_words(command_line: CommandLine, environment: Mapping[str, str] = os.environ) -> list[str]:
+def completed_words(command_line: Parser, environment: Mapping[str, str] = os.environ) -> list[str]:
     """Return what can stand in place of the last word of the line."""
     words, open_quote = split(environment[LINE])
     command = command_line.commands.get(words[1]) if len(words) > 2 else None
@@ -72,8 +72,8 @@ def split(line: str) -> tuple[list[str], str]:
 def meant_by(parser: Parser, words: list[str]) -> Meant:
     """Go through *words* as argparse would, and return which argument the last one is."""
     *before, word = words
-    options = {name: action for action in parser._actions for name in action.option_strings}
-    positional = ((action, _kind(action)) for action in parser._actions if not action.option_strings)
+    options = {name: action for action in parser.arguments() for name in action.option_strings}
+    positional = ((action, _kind(action)) for action in parser.arguments() if not action.option_strings)
     values: dict[str, list[str]] = {}
     waiting: list[tuple[argparse.Action, str]] = []  # what an option still takes
     for each in before:

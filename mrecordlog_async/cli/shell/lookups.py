@@ -68,6 +68,7 @@ def _ask(url: str, token_files: Sequence[str], path: str, query: dict[str, str])
         arguments = argparse.Namespace(log=one, token_file=list(token_files))
         async with connect(arguments, retry_seconds=0.0) as client:
             # The client lists all queues or the largest, and here those with a prefix are needed.
-            return json.loads((await client._transport.send("GET", path, query=query or None)).body)
+            reply = await client._transport.send("GET", path, query=query or None)  # noqa: SLF001  # until it can list by prefix
+            return json.loads(reply.body)
 
     return asyncio.run(asyncio.wait_for(ask(), SECONDS))

@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser of one command."""
+    """A parser of one command, or, once it has commands, of a program whose first argument is a command."""
 
     def __init__(self, **options: Any) -> None:
         self.help_columns: int | None = None
@@ -43,6 +43,11 @@ class Parser(argparse.ArgumentParser):
         """What finds the values of an argument, for completion."""
         self.takes_no_more = ""
         """What to say of an argument after the last one; "" for what every command says."""
+        self.commands: dict[str, Parser] = {}
+        """The parser of each command, by its name."""
+        self.summaries: dict[str, str] = {}
+        """One sentence about each command, by its name."""
+        self._add: Callable[..., Parser] | None = None
         super().__init__(add_help=False, formatter_class=self._format, **options)
         self.add_argument("-h", "--help", action="help", help="print this help")
 
@@ -56,6 +61,28 @@ class Parser(argparse.ArgumentParser):
         if not action.option_strings:
             self.words.append(_shown(action))
         return action
+
+    def add_command(self, name: str, summary: str, description: str | None) -> Parser:
+        """Add a command and return its parser.
+
+        Args:
+            name: What a user types.
+            summary: One sentence for the list of commands.
+            description: The beginning of the command's own help.
+        """
+        if self._add is None:
+            # The description lists the commands by group, which argparse cannot do.
+            self._add = self.add_subparsers(
+                metavar="COMMAND", required=True, help=argparse.SUPPRESS, parser_class=Parser
+            ).add_parser
+            self.words.append("COMMAND")
+        parser = self._add(name, description=description)
+        self.commands[name], self.summaries[name] = parser, summary
+        return parser
+
+    def arguments(self) -> list[argparse.Action]:
+        """Return all arguments and options, those of groups too, in the order in which they were added."""
+        return self._actions
 
     def call(self) -> str:
         """Return how the command is written: its name, its arguments in order, `[options]`."""
@@ -78,10 +105,13 @@ class Parser(argparse.ArgumentParser):
         return super().format_help().replace("\npositional arguments:\n", "\narguments:\n", 1)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse; end the process where anything is left that no argument takes."""
-        found, unknown = super().parse_known_args(args, namespace)
+        """Parse; end the process where the command does not exist, or anything is left that no argument takes."""
+        words = sys.argv[1:] if args is None else list(args)
+        if self.commands:
+            self._check_command(words)
+        found, unknown = super().parse_known_args(words, namespace)
         if unknown:
-            self.error(self._explain_unknown(unknown[0], sys.argv[1:] if args is None else list(args)))
+            self.error(self._explain_unknown(unknown[0], words))
         return found, unknown
 
     def error(self, message: str) -> NoReturn:
@@ -91,6 +121,15 @@ class Parser(argparse.ArgumentParser):
         usage = self.format_usage()
         what_is_log = WHAT_IS_LOG if message.startswith("missing") and " LOG " in usage else ""
         self.exit(USAGE, f"{self.prog}: {shown_url(message)}\n{usage}{what_is_log}see `{self.prog} --help`\n")
+
+    def _check_command(self, words: list[str]) -> None:
+        if not words:
+            self.print_help()
+            self.exit(USAGE)
+        # argparse would list every command and suggest none.
+        if not words[0].startswith("-") and words[0] not in self.commands:
+            nearest = suggest(words[0], self.commands) or f": {', '.join(self.commands)}"
+            self.error(f"unknown command {words[0]!r}{nearest}")
 
     def _explain_unknown(self, word: str, line: list[str]) -> str:
         if word.startswith("-"):
@@ -118,46 +157,6 @@ class Parser(argparse.ArgumentParser):
             else textwrap.fill(" ".join(paragraph.split()), max(width, 11))
             for paragraph in paragraphs
         )
-
-
-class CommandLine(Parser):
-    """The parser of a program whose first argument is a command."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        self.commands: dict[str, Parser] = {}
-        """The parser of each command, by its name."""
-        self.summaries: dict[str, str] = {}
-        """One sentence about each command, by its name."""
-        # The description lists the commands by group, which argparse cannot do.
-        self._add = self.add_subparsers(
-            metavar="COMMAND", required=True, help=argparse.SUPPRESS, parser_class=Parser
-        ).add_parser
-        self.words.append("COMMAND")
-
-    def add_command(self, name: str, summary: str, description: str | None) -> Parser:
-        """Add a command and return its parser.
-
-        Args:
-            name: What a user types.
-            summary: One sentence for the list of commands.
-            description: The beginning of the command's own help.
-        """
-        parser = self._add(name, description=description)
-        self.commands[name], self.summaries[name] = parser, summary
-        return parser
-
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """Parse; end the process where the command does not exist."""
-        words = sys.argv[1:] if args is None else list(args)
-        if not words:
-            self.print_help()
-            self.exit(USAGE)
-        # argparse would list every command and suggest none.
-        if words and not words[0].startswith("-") and words[0] not in self.commands:
-            nearest = suggest(words[0], self.commands) or f": {', '.join(self.commands)}"
-            self.error(f"unknown command {words[0]!r}{nearest}")
-        return super().parse_known_args(words, namespace)
 
 
 def add_segment_bytes(parser: Parser, meaning: str = "size of a segment file") -> None:

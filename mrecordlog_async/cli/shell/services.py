@@ -33,8 +33,8 @@ T = TypeVar("T")
 Missing = tuple[type[RecordLogError], ...]
 
 
-class One(NamedTuple):
-    """One server of several: its name, the id of its log, and its client."""
+class RespondingServer(NamedTuple):
+    """A server of several: its name, the id of its log, and its client."""
 
     server: str
     log_id: str
@@ -74,7 +74,7 @@ async def open_fleet(
         yield fleet
 
 
-class Servers:
+class RespondingServers:
     """The servers of a fleet that respond. What fails at one is printed, and the others are not concerned."""
 
     def __init__(self, fleet: RecordLogFleet) -> None:
@@ -83,11 +83,13 @@ class Servers:
         for failure in failures:
             print(f"mrecordlog: {failure}", file=sys.stderr)
         self._codes = {NOT_READY} if failures or not all(one.reads for one in servers) else set()
-        self._responding = [One(one.name, one.log_id, fleet.client(one.log_id)) for one in servers if one.reads]
+        self._responding = [
+            RespondingServer(one.name, one.log_id, fleet.client(one.log_id)) for one in servers if one.reads
+        ]
 
     async def each(
         self, call: Callable[[RecordLogClient], Awaitable[T]], missing: Missing = (QueueNotFoundError,)
-    ) -> AsyncIterator[tuple[One, T]]:
+    ) -> AsyncIterator[tuple[RespondingServer, T]]:
         """Yield what *call* returns for each server, one after the other, without those that have nothing of the name.
 
         Args:
@@ -116,11 +118,11 @@ class Servers:
         if absent is not None and not is_known:
             raise absent
 
-    def of(self, log_id: str) -> One:
+    def of(self, log_id: str) -> RespondingServer:
         """Return the server that has this log, one of those that responded."""
         return next(one for one in self._responding if one.log_id == log_id)
 
-    def fail(self, one: One, error: RecordLogError) -> None:
+    def fail(self, one: RespondingServer, error: RecordLogError) -> None:
         """Print to standard error what failed at a server, and remember it for the exit code."""
         print(f"mrecordlog: {one.server}: {explain(error, None)}", file=sys.stderr)
         self._codes.add(NOT_READY if says_not_ready(error) else FAILED)

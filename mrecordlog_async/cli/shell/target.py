@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async.cli.output.text import Progress
+from mrecordlog_async.cli.output.text import ProgressBar
 from mrecordlog_async.cli.shell.exit_codes import NotReadyError, UsageError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.maintenance.placed_log import open_placed_log
@@ -171,7 +171,7 @@ async def open_placed_target(arguments: argparse.Namespace, *, create: bool = Fa
         async with connect(arguments, WRITE_RETRY_SECONDS) as client:
             yield client
         return
-    with Progress("reading") as progress:
+    with ProgressBar("reading") as progress:
         log = await open_placed_log(arguments.log, create=create, on_progress=progress)
     async with log:
         yield log

@@ -19,7 +19,7 @@ QUEUES_MAX = 10_000
 """Longer lists are sent as a whole. To take the fingerprints of so many queues holds up the event loop for 5 ms."""
 
 
-class Changes(NamedTuple):
+class ListChanges(NamedTuple):
     """What changed since an earlier list.
 
     Attributes:
@@ -47,7 +47,7 @@ class EarlierLists:
     def __len__(self) -> int:
         return len(self._lists)
 
-    def changes(self, log: QueueReader, names: Sequence[str], tag: str, version: int, since: str) -> Changes | None:
+    def changes(self, log: QueueReader, names: Sequence[str], tag: str, version: int, since: str) -> ListChanges | None:
         """Return what has changed since the list with the tag *since*, and keep what is listed now.
 
         Args:
@@ -72,7 +72,7 @@ class EarlierLists:
         if earlier is None:
             return None
         changed = [name for name, mark in now.items() if earlier.fingerprints.get(name) != mark]
-        return Changes(changed, [name for name in earlier.fingerprints if name not in now])
+        return ListChanges(changed, [name for name in earlier.fingerprints if name not in now])
 
     def _forget(self) -> None:
         kept = sum(len(each.fingerprints) for each in self._lists.values())

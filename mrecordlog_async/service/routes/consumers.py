@@ -34,7 +34,7 @@ from mrecordlog_async.protocol.schemas import RecordResponse
 from mrecordlog_async.service.reading.parameters import check_query, consumer_of, flag, number, queue_of
 from mrecordlog_async.service.reading.queue_checks import check_assigned, check_id
 from mrecordlog_async.service.routes.queues import page_of_names
-from mrecordlog_async.service.routes.records import FORMATS, READ_BYTES, respond, wait_for_records
+from mrecordlog_async.service.routes.records import FORMATS, READ_BYTES, WantedRange, respond, wait_for_records
 from mrecordlog_async.service.routes.route import JSON, Route, encode_json, json_response, receive_small
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.wire.formats import send
@@ -214,7 +214,7 @@ async def read_as_consumer(service: Service, request: web.Request) -> web.Stream
     summary = log.queue_summary(queue)
     start = max(start, summary.first_position)
     complete = {COMPLETE: "1"} if summary.sealed and start >= summary.next_position else {}
-    return await respond(service, request, summary, start, None, records_max, bytes_max, complete)
+    return await respond(service, request, summary, WantedRange(start, None, records_max, bytes_max), complete)
 
 
 async def acknowledge(service: Service, request: web.Request) -> web.StreamResponse:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiohttp import web
 
@@ -126,27 +126,34 @@ async def read(service: Service, request: web.Request) -> web.StreamResponse:
         raise QueueNotFoundError(queue)  # deleted while we waited, and created again
     summary = log.queue_summary(queue)
     check_start(summary, start)
-    return await respond(service, request, summary, start, stop, limit, bytes_max)
+    return await respond(service, request, summary, WantedRange(start, stop, limit, bytes_max))
+
+
+class WantedRange(NamedTuple):
+    """The positions that a request wants to read, and its own limits; None means no limit."""
+
+    start: int
+    stop: int | None
+    records_max: int | None
+    bytes_max: int
 
 
 async def respond(
     service: Service,
     request: web.Request,
     summary: QueueSummary,
-    start: int,
-    stop: int | None,
-    records_max: int | None,
-    bytes_max: int,
+    wanted: WantedRange,
     more_headers: dict[str, str] | None = None,
 ) -> web.StreamResponse:
-    """Send the records of a queue from *start* on, within the limits, in the format that the request accepts."""
-    log, options, queue = service.log, service.options, summary.queue
+    """Send the records of a queue that are wanted, within the limits, in the format that the request accepts."""
+    log, options, queue, start = service.log, service.options, summary.queue, wanted.start
     content_type, format_ = format_of(request.headers.get("Accept"), as_text(request))
     if content_type == arrow.CONTENT_TYPE:
         await arrow.ready(406)
-    records_max = min(records_max or POSITION_LIMIT, options.read_records)
-    held = log.held(queue, start, stop, most=READ_RUNS, records_max=records_max)
-    runs = take_head(islice(runs_of(held), READ_RUNS), records_max, min(bytes_max, options.read_bytes))
+    records_max = min(wanted.records_max or POSITION_LIMIT, options.read_records)
+    bytes_max = min(wanted.bytes_max, options.read_bytes)
+    held = log.held(queue, start, wanted.stop, most=READ_RUNS, records_max=records_max)
+    runs = take_head(islice(runs_of(held), READ_RUNS), records_max, bytes_max)
     times = log.times(queue, start, runs[-1].next_position) if runs else Times.none()
     headers = {"X-Next-Position": str(runs[-1].next_position if runs else start), "X-Queue-Id": str(summary.id)}
     headers |= more_headers or {}

@@ -64,7 +64,8 @@ class Connection(RequestHandler):
     __slots__ = ("_connections",)
 
     def __init__(self, connections: Connections, server: web.Server) -> None:
-        super().__init__(server, loop=server._loop, **server._kwargs)
+        # What `web.Server` does when it is called to make a protocol, which is always a plain `RequestHandler`.
+        super().__init__(server, loop=server._loop, **server._kwargs)  # noqa: SLF001  # aiohttp offers no other way
         self._connections = connections
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -90,10 +91,21 @@ class Connection(RequestHandler):
         response.force_close()
         return response
 
+    @property
+    def requests(self) -> int:
+        """Number of requests that have begun on this connection."""
+        return self._request_count
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether a request is being served now."""
+        return self._request_in_progress
+
     def waiting_bytes(self) -> int:
         """Return the bytes of received requests that wait for an earlier one."""
         # Requests without a body share EMPTY_PAYLOAD, a StreamReader that has no size.
-        return sum(payload._size for _, payload in self._messages if payload is not EMPTY_PAYLOAD)
+        waiting = (payload for _, payload in self._messages if payload is not EMPTY_PAYLOAD)
+        return sum(payload._size for payload in waiting)  # noqa: SLF001  # aiohttp counts these bytes nowhere else
 
     def untaken_bytes(self) -> int:
         """Return the bytes of responses that the client has not read."""
@@ -101,7 +113,7 @@ class Connection(RequestHandler):
 
 
 @dataclass(slots=True)
-class Watch:
+class LastSweep:
     """What the last sweep saw of one connection: how many requests it had made, and since when."""
 
     requests: int
@@ -116,14 +128,15 @@ class Connections:
         counts.known = True
         self._server = server
         self._options = options
-        self._watched: dict[RequestHandler, Watch] = {}
-        self._idle: deque[RequestHandler] = deque()  # at the last sweep, longest idle first
+        self._watched: dict[Connection, LastSweep] = {}
+        self._idle: deque[Connection] = deque()  # at the last sweep, longest idle first
         self._arriving: set[Connection] = set()  # admitted, but not begun: they have a socket
 
     @property
     def count(self) -> int:
         """Number of open connections, including those that are admitted and have not begun."""
-        return len(self._server._connections) + len(self._arriving)  # the public property copies them all
+        begun = self._server._connections  # noqa: SLF001  # the public property copies them all
+        return len(begun) + len(self._arriving)
 
     @property
     def are_full(self) -> bool:
@@ -177,10 +190,11 @@ class Connections:
         if self.count >= CROWDED * self._options.connections:
             idle_seconds /= HURRY
         for connection in self._server.connections:
-            requests = connection._request_count
+            assert isinstance(connection, Connection), "`admit` made it"
+            requests = connection.requests
             watch = watched.get(connection)
-            if watch is None or connection._request_in_progress or watch.requests != requests:
-                watch = Watch(requests, now)
+            if watch is None or connection.is_serving or watch.requests != requests:
+                watch = LastSweep(requests, now)
             seconds = idle_seconds if requests else self._options.header_seconds
             if now - watch.since >= seconds and connection.transport is not None:
                 self._cut(connection)
@@ -191,7 +205,7 @@ class Connections:
         self._idle = deque(connections[number] for _, number in sorted(resting))
         self._cut_largest()
 
-    def _cut(self, connection: RequestHandler) -> None:
+    def _cut(self, connection: Connection) -> None:
         self.counts.cut += 1
         if connection.transport is not None:
             connection.transport.abort()
@@ -201,8 +215,8 @@ class Connections:
         while self._idle:
             connection = self._idle.popleft()
             watch = self._watched.get(connection)
-            resting = watch is not None and watch.requests == connection._request_count
-            if resting and connection.transport is not None and not connection._request_in_progress:
+            resting = watch is not None and watch.requests == connection.requests
+            if resting and connection.transport is not None and not connection.is_serving:
                 self._cut(connection)
                 return True
         return False
@@ -213,7 +227,6 @@ class Connections:
         held = {
             connection: connection.waiting_bytes() + (0 if connection in charged else connection.untaken_bytes())
             for connection in self._watched
-            if isinstance(connection, Connection)
         }
         self.counts.unread_bytes = sum(held.values())
         for connection in sorted(held, key=held.__getitem__, reverse=True):

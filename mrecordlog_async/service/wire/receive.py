@@ -67,8 +67,10 @@ class Bodies:
         content, headers = request.content, request.headers
         if not content.is_eof() or "Content-Encoding" in headers or "Transfer-Encoding" in headers:
             return None
-        # The parser has delivered the end, so this is the whole body. `_read_bytes` is what `request.read()` keeps.
-        body = content.read_nowait() if request._read_bytes is None else request._read_bytes
+        # The parser has delivered the end, so this is the whole body.
+        body = _read_before(request)
+        if body is None:
+            body = content.read_nowait()
         if len(body) > self._options.body_bytes:
             raise too_large(len(body), self._options.body_bytes, "body bytes")
         if not body and "Content-Length" not in headers:
@@ -96,7 +98,7 @@ class Bodies:
         self, request: web.BaseRequest, length: int | None, limit: int, charge: Charge, *, free: int
     ) -> bytes:
         """Read the body piece by piece. *free*: how many of the first bytes are not charged."""
-        kept = request._read_bytes or b""  # all of it, if a middleware has called `request.read()`
+        kept = _read_before(request) or b""
         if len(kept) > limit:
             raise too_large(len(kept), limit, "body bytes")
         charge.add(max(len(kept) - free, 0))
@@ -171,3 +173,8 @@ def closing(problem: ProblemError) -> ProblemError:
     """Return *problem* with a header that the connection closes: the rest of the body will not be read."""
     problem.headers["Connection"] = "close"
     return problem
+
+
+def _read_before(request: web.BaseRequest) -> bytes | None:
+    """Return the whole body if a middleware has called `request.read()`, which keeps it; None if nobody has."""
+    return request._read_bytes  # noqa: SLF001  # the public call would read the body, without any limit
