@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
-from typing import Literal
+from typing import Literal, NamedTuple, get_args, get_origin, get_type_hints
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -150,7 +151,26 @@ class Limits:
 QUEUE_LIMIT_MAX = 2**63 - 1
 """The largest limit of a queue: what is larger means the same as none."""
 
-_SECOND_NS = 1_000_000_000
+SECOND_NS = 1_000_000_000
+
+
+class OptionFacts(NamedTuple):
+    """What every program that shows or reads an option of a queue knows of it, besides its name and its type.
+
+    help: what it does, for the command line. shown: how a value that is not the default reads; of a limit, `{}` stands
+    for its size. unit: of a limit; "" for a choice of two words. unset: what a limit's None is called.
+    """
+
+    help: str
+    shown: str
+    unit: Literal["", "bytes", "records", "seconds"] = ""
+    unset: str = "none"
+
+
+def _about(
+    help: str, shown: str, unit: Literal["", "bytes", "records", "seconds"] = "", unset: str = "none"
+) -> Mapping[str, OptionFacts]:
+    return {"facts": OptionFacts(help, shown, unit, unset)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,36 +190,57 @@ class QueueOptions:
         ValueError: A value is outside its range, or two of them contradict each other.
     """
 
-    keep: Literal["until_truncated", "until_acknowledged"] = "until_truncated"
-    max_bytes: int | None = None
-    max_records: int | None = None
-    max_age: float | None = None
-    when_full: Literal["refuse", "drop_oldest"] = "refuse"
+    # The fields are the only list of options: the HTTP bodies, `mrecordlog configure`, its output and dumps follow
+    # them. A limit is None by default, a choice has two words; `memory/settings` says how each is stored.
+    keep: Literal["until_truncated", "until_acknowledged"] = field(
+        default="until_truncated", metadata=_about("what removes records", "keeps until acknowledged")
+    )
+    max_bytes: int | None = field(default=None, metadata=_about("limit of its payload bytes", "at most {}", "bytes"))
+    max_records: int | None = field(default=None, metadata=_about("limit of its records", "at most {}", "records"))
+    max_age: float | None = field(
+        default=None, metadata=_about("remove records of this age", "at most {} old", "seconds", "never")
+    )
+    when_full: Literal["refuse", "drop_oldest"] = field(
+        default="refuse", metadata=_about("what happens to an append beyond a limit", "drops the oldest")
+    )
 
     def __post_init__(self) -> None:
-        if self.keep not in ("until_truncated", "until_acknowledged"):
-            raise ValueError(f"keep must be 'until_truncated' or 'until_acknowledged', not {self.keep!r}")
-        if self.when_full not in ("refuse", "drop_oldest"):
-            raise ValueError(f"when_full must be 'refuse' or 'drop_oldest', not {self.when_full!r}")
-        for name in ("max_bytes", "max_records"):
-            value = getattr(self, name)
-            if value is not None and (type(value) is not int or not 1 <= value <= QUEUE_LIMIT_MAX):
-                raise ValueError(f"{name} must be None or an integer in 1 … {QUEUE_LIMIT_MAX}, not {value!r}")
-        self._check_age()
-        self._check_together()
-
-    def _check_age(self) -> None:
-        age = self.max_age
-        if age is None:
-            return
-        if isinstance(age, bool) or not isinstance(age, int | float) or not 0 < age <= QUEUE_LIMIT_MAX / _SECOND_NS:
-            longest = QUEUE_LIMIT_MAX // _SECOND_NS
-            raise ValueError(f"max_age must be None or seconds above 0 and at most {longest}, not {age!r}")
-
-    def _check_together(self) -> None:
+        for name, facts in QUEUE_OPTIONS.items():
+            _CHECKS[facts.unit](name, getattr(self, name))
         drops = self.when_full == "drop_oldest"
         if self.keep == "until_acknowledged" and (drops or self.max_age is not None):
             other = "when_full='drop_oldest'" if drops else "max_age"
             raise ValueError(f"keep='until_acknowledged' and {other} contradict each other: choose one of them")
         if drops and self.max_bytes is None and self.max_records is None:
             raise ValueError("when_full='drop_oldest' needs max_bytes or max_records")
+
+
+QUEUE_OPTIONS: Mapping[str, OptionFacts] = {one.name: one.metadata["facts"] for one in fields(QueueOptions)}
+"""The options of a queue by name, in order."""
+
+QUEUE_CHOICES: Mapping[str, tuple[str, str]] = {
+    name: get_args(kind) for name, kind in get_type_hints(QueueOptions).items() if get_origin(kind) is Literal
+}
+"""The two words of each option that is a choice; the first is the default."""
+
+
+def _check_choice(name: str, value: object) -> None:
+    words = QUEUE_CHOICES[name]
+    if value not in words:
+        raise ValueError(f"{name} must be {words[0]!r} or {words[1]!r}, not {value!r}")
+
+
+def _check_limit(name: str, value: object) -> None:
+    if value is not None and (type(value) is not int or not 1 <= value <= QUEUE_LIMIT_MAX):
+        raise ValueError(f"{name} must be None or an integer in 1 … {QUEUE_LIMIT_MAX}, not {value!r}")
+
+
+def _check_seconds(name: str, value: object) -> None:
+    if value is None:
+        return
+    longest = QUEUE_LIMIT_MAX // SECOND_NS
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= QUEUE_LIMIT_MAX / SECOND_NS:
+        raise ValueError(f"{name} must be None or seconds above 0 and at most {longest}, not {value!r}")
+
+
+_CHECKS = {"": _check_choice, "bytes": _check_limit, "records": _check_limit, "seconds": _check_seconds}

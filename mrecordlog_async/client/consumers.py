@@ -35,8 +35,6 @@ from mrecordlog_async.protocol.consumer_schemas import (
     ConsumerPositionResponse,
     ConsumerResponse,
     ConsumersResponse,
-    QueueOptionsRequest,
-    QueueOptionsResponse,
     SealRequest,
     SealResponse,
     SeekRequest,
@@ -190,8 +188,7 @@ class Consumers(Reads):
             queue: Its name.
         """
         reply = await self._transport.send("GET", path_of(queue, "options"))
-        found = msgspec.structs.asdict(decoded(reply, QueueOptionsResponse))
-        return QueueOptions(**{name: found[name] for name in QueueOptionsRequest.__struct_fields__})
+        return decoded(reply, QueueOptions)
 
     async def configure_queue(self, queue: str, options: QueueOptions) -> None:
         """Replace all options of *queue*; a sealed queue stays sealed. Durable under every policy.
@@ -286,7 +283,7 @@ class Consumers(Reads):
 def encoded_options(options: QueueOptions) -> bytes:
     """Return *options* as a JSON body; raise TypeError for anything else."""
     check_type("options", options, QueueOptions)
-    return msgspec.json.encode({name: getattr(options, name) for name in QueueOptionsRequest.__struct_fields__})
+    return msgspec.json.encode(options)
 
 
 def _summary(one: ConsumerResponse) -> ConsumerSummary:

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from mrecordlog_async.format.fields import RecordError, decode_name, unpack, unpack_whole
+from mrecordlog_async.format.fields import FieldReader, RecordError, decode_name, unpack, unpack_whole
 from mrecordlog_async.format.frame import Buffer
 from mrecordlog_async.format.runs import (
     APPEND,
@@ -24,6 +24,7 @@ from mrecordlog_async.format.runs import (
     encode_many,
     is_append_head,
 )
+from mrecordlog_async.format.stored_options import StoredOptions, encode_options, read_options
 from mrecordlog_async.model import POSITION_MAX
 
 CREATE, DELETE = 2, 3
@@ -38,7 +39,6 @@ _QUEUE_ID = struct.Struct("<BQ")
 _TRUNCATE = struct.Struct("<BQQ")
 _COMMIT = struct.Struct(f"<B{LOG_ID_BYTES}sQQQQQQ")
 _CONSUMER = struct.Struct(f"<BQQQ{OWNER_BYTES}s")
-_OPTIONS = struct.Struct("<BQBQQQ")
 _CONSUMER_RULE = struct.Struct("<BBH")
 _OPENED = struct.Struct("<BQQ")
 _COMMIT_PATTERN = struct.Struct(f"<{LOG_ID_BYTES}sQ")
@@ -47,10 +47,6 @@ COMMIT_BYTES = _COMMIT.size
 PATTERN_OFFSET_IN_COMMIT = 1
 """Offset in a COMMIT of `commit_pattern`, after the kind byte: recovery searches for it and steps back this far."""
 
-KEEP_UNTIL_ACKNOWLEDGED, DROP_OLDEST, SEALED = 1, 2, 4
-"""The flags of `OptionValues`."""
-
-_OPTION_FLAGS = KEEP_UNTIL_ACKNOWLEDGED | DROP_OLDEST | SEALED
 _REMOVE = 1
 
 
@@ -101,27 +97,11 @@ class ConsumerDelete(NamedTuple):
     name: str
 
 
-class OptionValues(NamedTuple):
-    """Options of a queue: flags, and limits where 0 means none."""
-
-    flags: int
-    max_bytes: int
-    max_records: int
-    max_age_ns: int
-
-    def limits_appends(self) -> bool:
-        """Return whether an append may be refused, or needs room: the other options do not concern it."""
-        return bool(self.flags & SEALED or self.max_bytes or self.max_records)
-
-
-DEFAULT_OPTIONS = OptionValues(0, 0, 0, 0)
-
-
-class Options(NamedTuple):
+class SetOptions(NamedTuple):
     """Replaces the options of a queue."""
 
     id: int
-    values: OptionValues
+    values: StoredOptions
 
 
 class ConsumerRule(NamedTuple):
@@ -155,7 +135,7 @@ class Commit(NamedTuple):
     time_ns: int
 
 
-LogRecord = Create | Delete | Append | Many | Truncate | Consumer | ConsumerDelete | Options | ConsumerRule | Opened
+LogRecord = Create | Delete | Append | Many | Truncate | Consumer | ConsumerDelete | SetOptions | ConsumerRule | Opened
 
 
 def queue_ids(records: Iterable[LogRecord]) -> Iterator[int]:
@@ -190,8 +170,8 @@ def _encode_small(record: LogRecord) -> bytes:
             return _CONSUMER.pack(CONSUMER, queue_id, *state) + name.encode()
         case ConsumerDelete(queue_id, name):
             return _QUEUE_ID.pack(CONSUMER_DELETE, queue_id) + name.encode()
-        case Options(queue_id, values):
-            return _OPTIONS.pack(OPTIONS, queue_id, *values)
+        case SetOptions(queue_id, values):
+            return _QUEUE_ID.pack(OPTIONS, queue_id) + encode_options(values)
         case ConsumerRule(pattern, name, removes):
             encoded = pattern.encode()
             return _CONSUMER_RULE.pack(CONSUMER_RULE, removes * _REMOVE, len(encoded)) + encoded + name.encode()
@@ -241,15 +221,21 @@ def _decode_setting(kind: int, body: memoryview | bytes) -> LogRecord:
     if kind == CONSUMER_DELETE:
         return ConsumerDelete(unpack(_QUEUE_ID, body)[1], decode_name(body[_QUEUE_ID.size :], "a consumer's name"))
     if kind == OPTIONS:
-        _, queue_id, *fields = unpack_whole(_OPTIONS, body)
-        values = OptionValues._make(fields)
-        check_options(values)
-        return Options(queue_id, values)
+        return _decode_options(body)
     if kind == CONSUMER_RULE:
         return _decode_rule(body)
     if kind == OPENED:
         return Opened(*unpack_whole(_OPENED, body)[1:])
     raise RecordError(f"unknown log record kind {kind}")
+
+
+def _decode_options(body: memoryview | bytes) -> SetOptions:
+    reader = FieldReader(body)
+    _, queue_id = reader.fields(_QUEUE_ID)
+    values = read_options(reader)
+    if reader.left():
+        raise RecordError("a log record has the wrong length")
+    return SetOptions(queue_id, values)
 
 
 def _decode_rule(body: memoryview | bytes) -> ConsumerRule:
@@ -265,12 +251,6 @@ def check_consumer(state: ConsumerState) -> None:
     """Raise RecordError if a consumer stands past the last position."""
     if state.position > POSITION_MAX + 1:
         raise RecordError(f"a consumer stands at position {state.position}")
-
-
-def check_options(values: OptionValues) -> None:
-    """Raise RecordError if *values* have flags that this version does not know."""
-    if values.flags & ~_OPTION_FLAGS:
-        raise RecordError(f"the options of a queue have unknown flags {values.flags}")
 
 
 def decode_parts(parts: Sequence[memoryview]) -> LogRecord | Commit:

@@ -14,12 +14,16 @@ from typing import NamedTuple, TypeVar
 from mrecordlog_async.format.fields import FieldReader, RecordError
 from mrecordlog_async.format.frame import Buffer
 from mrecordlog_async.format.record import (
-    DEFAULT_OPTIONS,
     OWNER_BYTES,
     ConsumerState,
-    OptionValues,
     check_consumer,
-    check_options,
+)
+from mrecordlog_async.format.stored_options import (
+    DEFAULT_OPTIONS,
+    OPTIONS_BYTES_MAX,
+    StoredOptions,
+    encode_options,
+    read_options,
 )
 from mrecordlog_async.model import POSITION_MAX
 
@@ -29,13 +33,12 @@ _HEADER = struct.Struct("<BQIII")
 _ENTRY = struct.Struct("<QQQBH")
 _BEGAN = struct.Struct("<Q")
 _LAST_APPEND = struct.Struct("<QI")
-_OPTIONS = struct.Struct("<BQQQ")
 _COUNT = struct.Struct("<I")
 _CONSUMER = struct.Struct(f"<QQ{OWNER_BYTES}sH")
 _LENGTH = struct.Struct("<H")
 _OPENING = struct.Struct("<QQ")
 
-_ENTRY_BYTES_MAX = _ENTRY.size + _BEGAN.size + _LAST_APPEND.size + _OPTIONS.size + _COUNT.size
+_ENTRY_BYTES_MAX = _ENTRY.size + _BEGAN.size + _LAST_APPEND.size + OPTIONS_BYTES_MAX + _COUNT.size
 """Of an entry without its name and its consumers."""
 
 _HAS_BEGAN, _HAS_LAST_APPEND, _HAS_OPTIONS, _HAS_CONSUMERS = 1, 2, 4, 8
@@ -83,7 +86,7 @@ class TableEntry(NamedTuple):
     next_position: int
     began: int = 0
     last_append: LastAppendDigest | None = None
-    options: OptionValues | None = None
+    options: StoredOptions | None = None
     consumers: tuple[TableConsumer, ...] = NO_CONSUMERS
 
 
@@ -149,7 +152,7 @@ def _encode_entries(entries: Sequence[TableEntry]) -> bytes:
         if last_append is not None:
             add(_LAST_APPEND.pack(*last_append))
         if options is not None:
-            add(_OPTIONS.pack(*options))
+            add(encode_options(options))
         if consumers:
             parts += _consumer_parts(consumers)
     return b"".join(parts)
@@ -219,16 +222,14 @@ def _decode_entry(reader: FieldReader) -> TableEntry:
         return TableEntry(queue_id, name, first_position, next_position)
     began = reader.fields(_BEGAN)[0] if flags & _HAS_BEGAN else 0
     last_append = LastAppendDigest(*reader.fields(_LAST_APPEND)) if flags & _HAS_LAST_APPEND else None
-    options = OptionValues(*reader.fields(_OPTIONS)) if flags & _HAS_OPTIONS else None
+    options = read_options(reader) if flags & _HAS_OPTIONS else None
     consumers = tuple(_decode_consumers(reader, next_position)) if flags & _HAS_CONSUMERS else NO_CONSUMERS
     if began > first_position or bool(flags & _HAS_BEGAN) != bool(began):
         raise RecordError(f"queue {name!r} cannot have begun at position {began}")
     if last_append is not None and last_append.first_position >= next_position:
         raise RecordError(f"queue {name!r} cannot end with an append at position {last_append.first_position}")
-    if options is not None:
-        check_options(options)
-        if options == DEFAULT_OPTIONS:
-            raise RecordError(f"the table holds options of queue {name!r} that say nothing")
+    if options is not None and options == DEFAULT_OPTIONS:
+        raise RecordError(f"the table holds options of queue {name!r} that say nothing")
     return TableEntry(queue_id, name, first_position, next_position, began, last_append, options, consumers)
 
 

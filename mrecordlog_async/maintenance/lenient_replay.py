@@ -27,7 +27,7 @@ from mrecordlog_async.format.record import (
     Create,
     Delete,
     LogRecord,
-    Options,
+    SetOptions,
     Truncate,
 )
 from mrecordlog_async.format.runs import Append, Many, appends_of
@@ -166,7 +166,7 @@ class LenientReplay:
         elif type(record) is ConsumerRule:
             change = self.rules.discard if record.removes else self.rules.add
             change(TableRule(record.pattern, record.name))
-        elif isinstance(record, Consumer | ConsumerDelete | Options):
+        elif isinstance(record, Consumer | ConsumerDelete | SetOptions):
             self._known(record.id).settings.apply(record)
 
     def _known(self, queue_id: int) -> SalvagedQueue:

@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from mrecordlog_async.format.record import (
-    DEFAULT_OPTIONS,
-    SEALED,
-    Consumer,
-    ConsumerDelete,
-    ConsumerState,
-    LogRecord,
-    Options,
-    OptionValues,
-    Truncate,
-)
+from mrecordlog_async.format.record import Consumer, ConsumerDelete, ConsumerState, LogRecord, SetOptions, Truncate
+from mrecordlog_async.format.stored_options import DEFAULT_OPTIONS, SEALED, StoredOptions
 from mrecordlog_async.memory.settings import options_of, owner_text
 from mrecordlog_async.options import QueueOptions
 
@@ -37,7 +28,7 @@ class QueueSettings:
     owners: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, values: OptionValues | None, consumers: Iterable[tuple[str, ConsumerState]]) -> QueueSettings:
+    def of(cls, values: StoredOptions | None, consumers: Iterable[tuple[str, ConsumerState]]) -> QueueSettings:
         """Return the settings that a state of queues or a table has."""
         flags = (values or DEFAULT_OPTIONS).flags
         settings = cls(options_of(values), bool(flags & SEALED))
@@ -57,7 +48,7 @@ class QueueSettings:
             case ConsumerDelete(_, name):
                 self.consumers.pop(name, None)
                 self.owners.pop(name, None)
-            case Options(_, values):
+            case SetOptions(_, values):
                 self.options, self.sealed = options_of(values), bool(values.flags & SEALED)
             case Truncate(_, position):
                 self.consumers = {name: max(at, position + 1) for name, at in self.consumers.items()}

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from mrecordlog_async.format.header import public_log_id
 from mrecordlog_async.format.parse import Batch
-from mrecordlog_async.format.record import Consumer, ConsumerDelete, Create, Delete, LogRecord, Options, Truncate
+from mrecordlog_async.format.record import Consumer, ConsumerDelete, Create, Delete, LogRecord, SetOptions, Truncate
 from mrecordlog_async.format.runs import Append, appends_of
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.maintenance.damage import DamagedRange
@@ -253,12 +253,12 @@ class _UsageCounter:
             self._append(segment, self._queues.get(append.id), append)
         if type(record) is Delete:
             self._queues.pop(record.id, None)
-        elif isinstance(record, Truncate | Consumer | ConsumerDelete | Options):
+        elif isinstance(record, Truncate | Consumer | ConsumerDelete | SetOptions):
             queue = self._queues.get(record.id)
             if queue is not None:
                 self._set(queue, record)
 
-    def _set(self, queue: QueueUsage, record: Truncate | Consumer | ConsumerDelete | Options) -> None:
+    def _set(self, queue: QueueUsage, record: Truncate | Consumer | ConsumerDelete | SetOptions) -> None:
         queue.settings.apply(record)
         if isinstance(record, Truncate) and record.position >= queue.first_position:
             queue.first_position = record.position + 1

@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from mrecordlog_async.format.record import SEALED, ConsumerState, OptionValues
+from mrecordlog_async.format.record import ConsumerState
+from mrecordlog_async.format.stored_options import SEALED, StoredOptions
 from mrecordlog_async.format.table import LastAppendDigest, TableConsumer, TableEntry
 from mrecordlog_async.memory.consumers import NO_CONSUMERS, Consumers
 from mrecordlog_async.memory.loose import NO_PLACES, Blocks
@@ -101,7 +102,7 @@ class Queue(RetainedRecords):
         self._last_checksum = 0
         self._older_segments = NO_SEGMENTS  # in turn: a segment, and the position after its last record
         self.newest_segment: int | None = None  # with records up to next_position
-        self.options: OptionValues | None = None
+        self.options: StoredOptions | None = None
         self.consumers = NO_CONSUMERS
 
     @classmethod

@@ -9,7 +9,6 @@ from threading import Lock
 from typing import ClassVar, NamedTuple
 
 from mrecordlog_async.format.record import (
-    DEFAULT_OPTIONS,
     Consumer,
     ConsumerDelete,
     ConsumerRule,
@@ -17,10 +16,11 @@ from mrecordlog_async.format.record import (
     Delete,
     LogRecord,
     Opened,
-    Options,
+    SetOptions,
     Truncate,
 )
 from mrecordlog_async.format.runs import Append, Many
+from mrecordlog_async.format.stored_options import DEFAULT_OPTIONS
 from mrecordlog_async.format.table import (
     ENTRIES_PER_PIECE,
     OPENING_BYTES,
@@ -292,7 +292,7 @@ class Queues:
         elif type(record) is ConsumerDelete:
             self._known(record.id).delete_consumer(record.name)
             self._charge_consumers([record.name], -1)
-        elif type(record) is Options:
+        elif type(record) is SetOptions:
             self._set_options(record)
         elif type(record) is ConsumerRule:
             rule = TableRule(record.pattern, record.name)
@@ -313,7 +313,7 @@ class Queues:
         # Epochs come from the counter of queue ids, so that none is used twice.
         self.next_queue_id = max(self.next_queue_id, record.state.epoch + 1)
 
-    def _set_options(self, record: Options) -> None:
+    def _set_options(self, record: SetOptions) -> None:
         queue = self._known(record.id)
         if queue.options is not None and queue.options.max_age_ns and not record.values.max_age_ns:
             self._stop_aging(queue)

@@ -4,48 +4,60 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Collection, Iterable
+from typing import Any
 
 from mrecordlog_async.batches import owner_uuid
-from mrecordlog_async.format.record import (
-    DEFAULT_OPTIONS,
+from mrecordlog_async.format.record import NO_OWNER, ConsumerState
+from mrecordlog_async.format.stored_options import (
     DROP_OLDEST,
     KEEP_UNTIL_ACKNOWLEDGED,
-    NO_OWNER,
     SEALED,
-    ConsumerState,
-    OptionValues,
+    StoredOptions,
 )
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.times import age_of
 from mrecordlog_async.model import ConsumerSummary
-from mrecordlog_async.options import QueueOptions, check_type
+from mrecordlog_async.options import QUEUE_CHOICES, QUEUE_OPTIONS, SECOND_NS, QueueOptions, check_type
 
-SECOND_NS = 1_000_000_000
+_FLAGS = {"keep": KEEP_UNTIL_ACKNOWLEDGED, "when_full": DROP_OLDEST}
+"""The flag that stands for the second word of an option that is a choice."""
+
+_LIMITS = {
+    name: f"{name}_ns" if facts.unit == "seconds" else name for name, facts in QUEUE_OPTIONS.items() if facts.unit
+}
+"""Each limit, and the field of `StoredOptions` that holds it."""
 
 
-def values_of(options: QueueOptions, *, sealed: bool = False) -> OptionValues:
+def values_of(options: QueueOptions, *, sealed: bool = False) -> StoredOptions:
     """Return *options* as they are stored, and the seal; raise TypeError for anything else."""
     check_type("options", options, QueueOptions)
-    flags = (
-        KEEP_UNTIL_ACKNOWLEDGED * (options.keep == "until_acknowledged")
-        | DROP_OLDEST * (options.when_full == "drop_oldest")
-        | SEALED * sealed
-    )
-    # At least 1 ns: 0 means no limit.
-    age = max(round(options.max_age * SECOND_NS), 1) if options.max_age is not None else 0
-    return OptionValues(flags, options.max_bytes or 0, options.max_records or 0, age)
+    flags = SEALED * sealed
+    for name, flag in _FLAGS.items():
+        flags |= flag * (getattr(options, name) == QUEUE_CHOICES[name][1])
+    limits = {stored: _stored_limit(getattr(options, name), stored) for name, stored in _LIMITS.items()}
+    return StoredOptions(flags, **limits)
 
 
-def options_of(values: OptionValues | None) -> QueueOptions:
+def options_of(values: StoredOptions | None) -> QueueOptions:
     """Return the options of a queue; None stands for the default ones."""
-    flags, max_bytes, max_records, max_age_ns = values or DEFAULT_OPTIONS
-    return QueueOptions(
-        keep="until_acknowledged" if flags & KEEP_UNTIL_ACKNOWLEDGED else "until_truncated",
-        max_bytes=max_bytes or None,
-        max_records=max_records or None,
-        max_age=max_age_ns / SECOND_NS if max_age_ns else None,
-        when_full="drop_oldest" if flags & DROP_OLDEST else "refuse",
-    )
+    found: dict[str, Any] = {}
+    if values is not None:
+        found = {name: QUEUE_CHOICES[name][bool(values.flags & flag)] for name, flag in _FLAGS.items()}
+        found |= {name: _limit(getattr(values, stored), stored) for name, stored in _LIMITS.items()}
+    return QueueOptions(**found)
+
+
+def _stored_limit(value: float | None, field: str) -> int:
+    if value is None:
+        return 0
+    # At least 1 ns: 0 means no limit.
+    return max(round(value * SECOND_NS), 1) if field.endswith("_ns") else int(value)
+
+
+def _limit(stored: int, field: str) -> float | None:
+    if not stored:
+        return None
+    return stored / SECOND_NS if field.endswith("_ns") else stored
 
 
 def consumer_summaries(queue: Queue, names: Iterable[str]) -> list[ConsumerSummary]:

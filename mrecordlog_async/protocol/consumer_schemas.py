@@ -8,11 +8,14 @@ it is sent.
 
 from __future__ import annotations
 
+from dataclasses import fields
 from enum import StrEnum
+from inspect import cleandoc
 from typing import Annotated, Literal
 
-from msgspec import Meta, field
+from msgspec import Meta, defstruct, field
 
+from mrecordlog_async.options import QUEUE_CHOICES, QUEUE_OPTIONS, QueueOptions
 from mrecordlog_async.protocol.schemas import Count, NextPosition, Position, QueueId, QueueName, Request, Response
 
 Epoch = Annotated[int, Meta(ge=0, le=2**63 - 1)]
@@ -22,44 +25,51 @@ Seconds = Annotated[float, Meta(gt=0)]
 # Options of a queue.
 
 
-class QueueOptionsRequest(Request, frozen=True):
-    """The options of a queue; those that are left out have their defaults.
-
-    Attributes:
-        keep: "until_truncated", or "until_acknowledged": records go once every consumer has acknowledged them.
-        max_bytes: Payload bytes that the queue may hold; null sets no limit.
-        max_records: Records that the queue may hold; null sets no limit.
-        max_age: Age in seconds at which records are removed; null sets no limit.
-        when_full: "refuse" appends beyond a limit, or "drop_oldest" to make room for them.
-    """
-
-    keep: Literal["until_truncated", "until_acknowledged"] = "until_truncated"
-    max_bytes: Count | None = None
-    max_records: Count | None = None
-    max_age: Seconds | None = None
-    when_full: Literal["refuse", "drop_oldest"] = "refuse"
+# Both bodies have the members of `QueueOptions`, and their meanings from its docstring: an option is written down once.
 
 
-class QueueOptionsResponse(Response, frozen=True):
-    """The options of a queue.
+def _wanted(name: str) -> object:
+    """Return the type of an option in a request, where its value is checked."""
+    unit = QUEUE_OPTIONS[name].unit
+    return Literal[QUEUE_CHOICES[name]] if not unit else (Seconds if unit == "seconds" else Count) | None
 
-    Attributes:
-        queue: Name of the queue.
-        keep: "until_truncated" or "until_acknowledged".
-        max_bytes: Payload bytes that the queue may hold; null for no limit.
-        max_records: Records that the queue may hold; null for no limit.
-        max_age: Age in seconds at which records are removed; null for no limit.
-        when_full: "refuse" or "drop_oldest".
-        sealed: The queue accepts no more records.
-    """
 
-    queue: str
-    keep: str
-    max_bytes: int | None
-    max_records: int | None
-    max_age: float | None
-    when_full: str
-    sealed: bool
+def _shown(name: str) -> object:
+    """Return the type of an option in a response. Later versions may know more words, and larger limits."""
+    unit = QUEUE_OPTIONS[name].unit
+    return str if not unit else (float if unit == "seconds" else int) | None
+
+
+_MEANINGS = (
+    cleandoc(QueueOptions.__doc__ or "")
+    .partition("Attributes:\n")[2]
+    .partition("\n\nRaises:")[0]
+    .replace("None", "null")
+    .replace(" with `LogFullError`", "")
+)
+
+QueueOptionsRequest = defstruct(
+    "QueueOptionsRequest",
+    [(one.name, _wanted(one.name), one.default) for one in fields(QueueOptions)],
+    bases=(Request,),
+    frozen=True,
+    module=__name__,
+    namespace={
+        "__doc__": f"The options of a queue; those that are left out have their defaults.\n\nAttributes:\n{_MEANINGS}",
+    },
+)
+
+QueueOptionsResponse = defstruct(
+    "QueueOptionsResponse",
+    [("queue", str), *((name, _shown(name)) for name in QUEUE_OPTIONS), ("sealed", bool)],
+    bases=(Response,),
+    frozen=True,
+    module=__name__,
+    namespace={
+        "__doc__": "The options of a queue.\n\n"
+        f"Attributes:\n    queue: Name of the queue.\n{_MEANINGS}\n    sealed: The queue accepts no more records.",
+    },
+)
 
 
 class SealRequest(Request, frozen=True):

@@ -27,7 +27,7 @@ from mrecordlog_async.errors import (
     RecordTooLargeError,
 )
 
-Response = TypeVar("Response", bound=msgspec.Struct)
+Response = TypeVar("Response")
 
 PAGE_BYTES = 4_096
 EXCERPT_CHARACTERS = 200

@@ -14,18 +14,9 @@ from mrecordlog_async.engine.commit.encode import build_records
 from mrecordlog_async.engine.intake.commands import AppendGroup, Command, CreateQueue, DeleteQueue, TruncateQueue
 from mrecordlog_async.engine.intake.setting_commands import ChangeRule, ConfigureQueue, MoveConsumer
 from mrecordlog_async.engine.planning.plan import plan
-from mrecordlog_async.format.record import (
-    DROP_OLDEST,
-    KEEP_UNTIL_ACKNOWLEDGED,
-    NO_OWNER,
-    Consumer,
-    ConsumerRule,
-    ConsumerState,
-    Create,
-    Options,
-    OptionValues,
-)
+from mrecordlog_async.format.record import NO_OWNER, Consumer, ConsumerRule, ConsumerState, Create, SetOptions
 from mrecordlog_async.format.runs import Append
+from mrecordlog_async.format.stored_options import DROP_OLDEST, KEEP_UNTIL_ACKNOWLEDGED, StoredOptions
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.settings import consumer_summaries
 from mrecordlog_async.model import Run
@@ -36,8 +27,8 @@ SIZES = (2_000, 4_000)
 FEW = 50
 """So many calls are made next to many items."""
 
-LIMITED = OptionValues(DROP_OLDEST, 0, 10, 0)
-KEEP = OptionValues(KEEP_UNTIL_ACKNOWLEDGED, 0, 0, 0)
+LIMITED = StoredOptions(DROP_OLDEST, 0, 10, 0)
+KEEP = StoredOptions(KEEP_UNTIL_ACKNOWLEDGED, 0, 0, 0)
 
 Work = Callable[[], object]
 
@@ -61,13 +52,13 @@ def each_alone(queues: Queues, commands: Iterable[Command]) -> None:
 # Consumers.
 
 
-def with_consumers(count: int, options: OptionValues | None = None) -> Queues:
+def with_consumers(count: int, options: StoredOptions | None = None) -> Queues:
     """Return a queue of ten records and many consumers, all of which have acknowledged none of them."""
     queues = Queues(1)
     queues.apply(0, Create(1, "q"))
     queues.apply(0, Append(1, Run.of(0, [b"x"] * 10)))
     if options is not None:
-        queues.apply(0, Options(1, options))
+        queues.apply(0, SetOptions(1, options))
     for number in range(count):
         queues.apply(0, Consumer(1, f"c{number}", ConsumerState(0, 2 + number, NO_OWNER)))
     return queues
@@ -146,18 +137,18 @@ def match_long_names(count: int) -> Work:
 # Limits and names.
 
 
-def creates(names: Iterable[str], options: OptionValues | None = None) -> Iterator[Command]:
+def creates(names: Iterable[str], options: StoredOptions | None = None) -> Iterator[Command]:
     """Yield a call that creates each of these queues."""
     return (CreateQueue(NOBODY, name, False, options) for name in names)  # type: ignore[arg-type]
 
 
-def with_queues(count: int, options: OptionValues | None = None) -> Queues:
+def with_queues(count: int, options: StoredOptions | None = None) -> Queues:
     """Return a log with many queues."""
     queues = Queues(1)
     for number in range(1, count + 1):
         queues.apply(0, Create(number, f"q{number}"))
         if options is not None:
-            queues.apply(0, Options(number, options))
+            queues.apply(0, SetOptions(number, options))
     return queues
 
 

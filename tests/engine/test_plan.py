@@ -28,6 +28,7 @@ from mrecordlog_async.engine.planning.view import PlannedSingles, QueueView
 from mrecordlog_async.errors import LogFullError, PositionInPastError, QueueNameError, QueueNotFoundError
 from mrecordlog_async.format import record as log_record
 from mrecordlog_async.format import runs as log_runs
+from mrecordlog_async.format.stored_options import DROP_OLDEST, StoredOptions
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import POSITION_MAX, Run
 from mrecordlog_async.options import Limits
@@ -171,7 +172,7 @@ async def test_the_cost_of_a_record_in_a_small_queue_does_not_depend_on_what_was
 ) -> None:
     """A batch that fills a queue of ten records a hundred times over looks at ten records at a time."""
     queues, looked_at = state(), list[int]()
-    queues.apply(0, log_record.Options(1, log_record.OptionValues(log_record.DROP_OLDEST, 0, 10, 0)))
+    queues.apply(0, log_record.SetOptions(1, StoredOptions(DROP_OLDEST, 0, 10, 0)))
     runs_of = QueueView._runs
 
     def counted(view: QueueView, start: int, stop: int) -> list[Run]:

@@ -20,28 +20,21 @@ from mrecordlog_async.engine.intake.setting_commands import (
 )
 from mrecordlog_async.engine.planning.plan import plan
 from mrecordlog_async.errors import ConsumerFencedError, LogFullError, QueueSealedError
-from mrecordlog_async.format.record import (
-    DROP_OLDEST,
-    KEEP_UNTIL_ACKNOWLEDGED,
-    NO_OWNER,
-    Consumer,
-    ConsumerDelete,
-    OptionValues,
-    Truncate,
-)
+from mrecordlog_async.format.record import NO_OWNER, Consumer, ConsumerDelete, Truncate
+from mrecordlog_async.format.stored_options import DROP_OLDEST, KEEP_UNTIL_ACKNOWLEDGED, StoredOptions
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.options import Limits
 
 from .test_plan import append, carry_out, contents, future, gathered, state
 
-KEEP = OptionValues(KEEP_UNTIL_ACKNOWLEDGED, 0, 0, 0)
-THREE_RECORDS, NO_OPTIONS = OptionValues(0, 0, 3, 0), OptionValues(0, 0, 0, 0)
+KEEP = StoredOptions(KEEP_UNTIL_ACKNOWLEDGED, 0, 0, 0)
+THREE_RECORDS, NO_OPTIONS = StoredOptions(0, 0, 3, 0), StoredOptions(0, 0, 0, 0)
 
 queues = st.sampled_from("qrs")
 consumers = st.sampled_from("cd")
 positions = st.integers(0, 8)
 options = st.sampled_from(
-    [OptionValues(0, 0, 0, 0), KEEP, OptionValues(0, 0, 3, 0), OptionValues(DROP_OLDEST, 4, 3, 0)]
+    [StoredOptions(0, 0, 0, 0), KEEP, StoredOptions(0, 0, 3, 0), StoredOptions(DROP_OLDEST, 4, 3, 0)]
 )
 
 CALLS = st.one_of(

@@ -32,7 +32,8 @@ from mrecordlog_async.engine.commit.thread import Progress
 from mrecordlog_async.engine.intake.admission import Admission
 from mrecordlog_async.engine.intake.commands import AppendGroup, Command, TruncateQueue
 from mrecordlog_async.engine.intake.setting_commands import Attached, ChangeRule
-from mrecordlog_async.format.record import NO_OWNER, OptionValues
+from mrecordlog_async.format.record import NO_OWNER
+from mrecordlog_async.format.stored_options import StoredOptions
 from mrecordlog_async.maintenance.placed_log import PlacedLog, open_placed_log
 from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.memory.settings import options_of
@@ -651,7 +652,7 @@ def _coroutine(log: MultiRecordLog, call: Call) -> Coroutine[Any, Any, object]:
     if call.kind == "append":
         return log.append_records(call.queue, call.position, call.payloads)
     if call.kind == "create":
-        options = None if call.options == NO_OPTIONS else options_of(OptionValues(*call.options))
+        options = None if call.options == NO_OPTIONS else options_of(StoredOptions(*call.options))
         return log.create_queue(call.queue, exist_ok=call.exist_ok, options=options)
     if call.kind == "delete":
         return log.delete_queue(call.queue, past_consumers=call.forced)
@@ -675,7 +676,7 @@ def _setting(log: MultiRecordLog, call: Call) -> Coroutine[Any, Any, object]:
     if call.kind == "release":
         return log.delete_consumer(queue, consumer)
     if call.kind == "configure":
-        return log.configure_queue(queue, options_of(OptionValues(*call.options)))
+        return log.configure_queue(queue, options_of(StoredOptions(*call.options)))
     if call.kind == "seal":
         return log.seal_queue(queue)
     if call.kind in ("rule", "unrule"):  # the rule alone: what else such a call does are calls like any other

@@ -19,7 +19,6 @@ from mrecordlog_async.engine.commit.request import CommitRequest
 from mrecordlog_async.engine.planning.planned import PlannedRun
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.format.record import (
-    KEEP_UNTIL_ACKNOWLEDGED,
     Consumer,
     ConsumerDelete,
     ConsumerRule,
@@ -28,11 +27,11 @@ from mrecordlog_async.format.record import (
     Delete,
     LogRecord,
     Opened,
-    Options,
-    OptionValues,
+    SetOptions,
     Truncate,
 )
 from mrecordlog_async.format.runs import MANY_RECORDS_MAX, Many
+from mrecordlog_async.format.stored_options import KEEP_UNTIL_ACKNOWLEDGED, StoredOptions
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.storage.directory import LogDirectory
@@ -362,7 +361,10 @@ def changes_settings(queues: Queues) -> Iterator[Step]:
     for queue in list(queues)[:2]:
         state = ConsumerState(queue.first_position, batch, b"o" * 16)
         yield [Consumer(queue.id, "a", state), Consumer(queue.id, "b", state)], True
-        yield [Options(queue.id, OptionValues(KEEP_UNTIL_ACKNOWLEDGED, 5, 6, 7)), ConsumerDelete(queue.id, "b")], False
+        yield (
+            [SetOptions(queue.id, StoredOptions(KEEP_UNTIL_ACKNOWLEDGED, 5, 6, 7)), ConsumerDelete(queue.id, "b")],
+            False,
+        )
     yield [*_record(queues, 33_000)], True
     yield [Truncate(queue.id, queue.next_position - 1) for queue in list(queues)[:1] if queue.next_position], True
     yield [*_record(queues, 33_000)], True

@@ -21,8 +21,7 @@ from mrecordlog_async.format.record import (
     Delete,
     LogRecord,
     Opened,
-    Options,
-    OptionValues,
+    SetOptions,
     Truncate,
     commit_pattern,
     decode_parts,
@@ -32,13 +31,14 @@ from mrecordlog_async.format.record import (
     queue_ids,
 )
 from mrecordlog_async.format.runs import Append, Many
+from mrecordlog_async.format.stored_options import StoredOptions
 from mrecordlog_async.model import POSITION_MAX, Run
 
 ids = st.integers(0, 2**63)
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=50)
 runs = st.builds(Run.of, st.integers(0, 2**40), st.lists(st.binary(max_size=50), min_size=1, max_size=20))
 states = st.builds(ConsumerState, st.integers(0, POSITION_MAX + 1), ids, st.binary(min_size=16, max_size=16))
-options = st.builds(OptionValues, st.integers(0, 7), ids, ids, ids)
+options = st.builds(StoredOptions, st.integers(0, 7), ids, ids, ids)
 
 
 @st.composite
@@ -59,7 +59,7 @@ records = st.one_of(
     manies(),
     st.builds(Consumer, ids, names, states),
     st.builds(ConsumerDelete, ids, names),
-    st.builds(Options, ids, options),
+    st.builds(SetOptions, ids, options),
     st.builds(ConsumerRule, names, names, st.booleans()),
     st.builds(Opened, ids, ids),
 )
@@ -160,6 +160,6 @@ def test_queues_that_records_name_are_listed() -> None:
         ConsumerRule("*", "c", False),
         Opened(5, 1),
         Consumer(4, "c", state),
-        Options(5, OptionValues(0, 0, 0, 0)),
+        SetOptions(5, StoredOptions(0, 0, 0, 0)),
     ]
     assert list(queue_ids(named)) == [1, 2, 3, 2, 4, 5]

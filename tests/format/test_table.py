@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrecordlog_async.format.fields import RecordError
-from mrecordlog_async.format.record import ConsumerState, OptionValues
+from mrecordlog_async.format.record import ConsumerState
+from mrecordlog_async.format.stored_options import StoredOptions
 from mrecordlog_async.format.table import (
     OPENING_BYTES,
     TABLE_HEADER_BYTES,
@@ -28,7 +29,7 @@ from mrecordlog_async.format.table import (
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 numbers = st.integers(0, 2**64 - 1)
-options = st.none() | st.builds(OptionValues, st.integers(1, 7), numbers, numbers, numbers)
+options = st.none() | st.builds(StoredOptions, st.integers(1, 7), numbers, numbers, numbers)
 
 
 @st.composite

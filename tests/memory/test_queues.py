@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 
 from mrecordlog_async.format.record import (
-    DEFAULT_OPTIONS,
-    SEALED,
     Consumer,
     ConsumerDelete,
     ConsumerRule,
@@ -15,11 +13,11 @@ from mrecordlog_async.format.record import (
     Delete,
     LogRecord,
     Opened,
-    Options,
-    OptionValues,
+    SetOptions,
     Truncate,
 )
 from mrecordlog_async.format.runs import Append, Many
+from mrecordlog_async.format.stored_options import DEFAULT_OPTIONS, SEALED, StoredOptions
 from mrecordlog_async.format.table import (
     OPENINGS_MAX,
     TABLE_HEADER_BYTES,
@@ -127,8 +125,8 @@ def test_a_truncate_moves_the_consumers_that_it_passes() -> None:
 
 def test_default_options_are_none() -> None:
     """Options that say nothing take no space, so a queue that was configured and reset is a plain one again."""
-    values = OptionValues(SEALED, 1, 2, 3)
-    queues = queues_after(Options(1, values), Options(2, values), Options(2, DEFAULT_OPTIONS))
+    values = StoredOptions(SEALED, 1, 2, 3)
+    queues = queues_after(SetOptions(1, values), SetOptions(2, values), SetOptions(2, DEFAULT_OPTIONS))
     assert [queue.options for queue in queues] == [values, None]
 
 
@@ -147,7 +145,7 @@ def test_openings_are_remembered_up_to_a_number() -> None:
         Consumer(1, "c", ConsumerState(3, 1, OWNER)),
         ConsumerDelete(1, "d"),
         ConsumerDelete(2, "c"),
-        Options(3, DEFAULT_OPTIONS),
+        SetOptions(3, DEFAULT_OPTIONS),
         ConsumerRule("*", "c", removes=False),
         ConsumerRule("*", "d", removes=True),
         Opened(2, 5),
@@ -171,7 +169,7 @@ def test_the_table_holds_all_of_it_and_gives_it_back() -> None:
         Many.of([2], [7], [b"x"]),
         Consumer(1, "b", ConsumerState(1, 5, OWNER)),
         Consumer(1, "a", ConsumerState(2, 5, OWNER)),
-        Options(2, OptionValues(0, 0, 9, 0)),
+        SetOptions(2, StoredOptions(0, 0, 9, 0)),
         ConsumerRule("r*", "c", removes=False),
         ConsumerRule("*", "c", removes=False),
         ConsumerRule("q", "c", removes=False),

@@ -6,8 +6,9 @@ import pytest
 
 from mrecordlog_async import CorruptionError
 from mrecordlog_async.format.parse import Batch
-from mrecordlog_async.format.record import Commit, ConsumerState, OptionValues
+from mrecordlog_async.format.record import Commit, ConsumerState
 from mrecordlog_async.format.runs import Append
+from mrecordlog_async.format.stored_options import StoredOptions
 from mrecordlog_async.format.table import LastAppendDigest, Table, TableConsumer, TableEntry, TableOpening, TableRule
 from mrecordlog_async.memory.queue import LastAppend
 from mrecordlog_async.model import Run
@@ -45,7 +46,7 @@ def test_the_next_table_is_what_was_left() -> None:
         Table(8, (LEFT.entries[0]._replace(last_append=None),)),
         Table(8, (LEFT.entries[0]._replace(last_append=LastAppendDigest(5, 0)),)),
         Table(8, (LEFT.entries[0]._replace(began=2),)),
-        Table(8, (LEFT.entries[0]._replace(options=OptionValues(4, 0, 0, 0)),)),
+        Table(8, (LEFT.entries[0]._replace(options=StoredOptions(4, 0, 0, 0)),)),
         Table(8, (LEFT.entries[0]._replace(consumers=(TableConsumer("c", ConsumerState(2, 1, bytes(16))),)),)),
         Table(8, LEFT.entries, (TableRule("*", "c"),)),
         Table(8, LEFT.entries, (), (TableOpening(1, 1),)),

@@ -21,10 +21,13 @@ from mrecordlog_async.cli.shell.parser import COUNT, SIZE, TIME, Parser
 from mrecordlog_async.cli.shell.services import RespondingServers, open_fleet
 from mrecordlog_async.cli.shell.target import add_log, is_several, open_placed_target, run_async
 from mrecordlog_async.errors import QueueSealedError
-from mrecordlog_async.options import QueueOptions
+from mrecordlog_async.options import QUEUE_CHOICES, QUEUE_OPTIONS, OptionFacts, QueueOptions
 
 if TYPE_CHECKING:
     from mrecordlog_async.client.client import RecordLogClient
+
+_LIMITS = {"bytes": (SIZE, "SIZE"), "records": (COUNT, "N"), "seconds": (TIME, "TIME")}
+"""How a limit is read, and what its value is called in the help, by its unit."""
 
 
 def add_parser(command_line: Parser) -> Parser:
@@ -33,31 +36,26 @@ def add_parser(command_line: Parser) -> Parser:
     add_log(parser)
     parser.add_argument("queue", metavar="QUEUE", help="queue to configure")
     parser.add_argument("--create", action="store_true", help="create the queue if it does not exist")
-    parser.add_argument(
-        "--keep",
-        choices=("until_truncated", "until_acknowledged"),
-        help="what removes records (default: until_truncated)",
-    )
-    parser.add_argument("--max-bytes", type=SIZE, metavar="SIZE", help="limit of its payload bytes (default: none)")
-    parser.add_argument("--max-records", type=COUNT, metavar="N", help="limit of its records (default: none)")
-    parser.add_argument("--max-age", type=TIME, metavar="TIME", help="remove records of this age (default: never)")
-    parser.add_argument(
-        "--when-full",
-        choices=("refuse", "drop_oldest"),
-        help="what happens to an append beyond a limit (default: refuse)",
-    )
+    for name, facts in QUEUE_OPTIONS.items():
+        _add_option(parser, name, facts)
     parser.add_argument("--seal", action="store_true", help="accept no more records; keeps the options as they are")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     return parser
 
 
+def _add_option(parser: Parser, name: str, facts: OptionFacts) -> None:
+    flag = f"--{name.replace('_', '-')}"
+    if facts.unit:
+        read, shown = _LIMITS[facts.unit]
+        parser.add_argument(flag, type=read, metavar=shown, help=f"{facts.help} (default: {facts.unset})")
+    else:
+        words = QUEUE_CHOICES[name]
+        parser.add_argument(flag, choices=words, help=f"{facts.help} (default: {words[0]})")
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Configure the queue."""
-    given = {
-        name: value
-        for name in ("keep", "max_bytes", "max_records", "max_age", "when_full")
-        if (value := getattr(arguments, name)) is not None
-    }
+    given = {name: value for name in QUEUE_OPTIONS if (value := getattr(arguments, name)) is not None}
     if arguments.seal and (given or arguments.create):
         raise UsageError("--seal cannot be combined with other options: set them first")
     try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from mrecordlog_async.cli.output.text import plural, printable, size
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
+from mrecordlog_async.options import QUEUE_OPTIONS, QueueOptions
 
 
 def settings_text(settings: QueueSettings) -> str:
@@ -20,16 +22,18 @@ def consumers_text(settings: QueueSettings) -> Iterator[str]:
 
 
 def _options(settings: QueueSettings) -> Iterator[str]:
-    options = settings.options
     if settings.sealed:
         yield "sealed"
-    if options.keep == "until_acknowledged":
-        yield "keeps until acknowledged"
-    if options.max_bytes is not None:
-        yield f"at most {size(options.max_bytes)}"
-    if options.max_records is not None:
-        yield f"at most {plural(options.max_records, 'record')}"
-    if options.max_age is not None:
-        yield f"at most {options.max_age:g} s old"
-    if options.when_full == "drop_oldest":
-        yield "drops the oldest"
+    for name, facts in QUEUE_OPTIONS.items():
+        value = getattr(settings.options, name)
+        if value != getattr(_DEFAULTS, name):
+            yield facts.shown.format(_SIZES[facts.unit](value))
+
+
+_DEFAULTS = QueueOptions()
+_SIZES: dict[str, Callable[[Any], str]] = {
+    "": str,
+    "bytes": size,
+    "records": lambda records: plural(records, "record"),
+    "seconds": lambda seconds: f"{seconds:g} s",
+}

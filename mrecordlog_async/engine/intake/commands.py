@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress, count
 
 from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.format.record import OptionValues
+from mrecordlog_async.format.stored_options import StoredOptions
 
 CALL_OVERHEAD_BYTES = 200
 RECORD_OVERHEAD_BYTES = 60
@@ -167,7 +167,7 @@ class CreateQueue(Command):
     __slots__ = ("exist_ok", "options", "queue")
 
     def __init__(
-        self, future: asyncio.Future[object], queue: str, exist_ok: bool, options: OptionValues | None = None
+        self, future: asyncio.Future[object], queue: str, exist_ok: bool, options: StoredOptions | None = None
     ) -> None:
         super().__init__(future)
         self.queue = queue

@@ -10,7 +10,7 @@ import asyncio
 from typing import NamedTuple
 
 from mrecordlog_async.engine.intake.commands import Command
-from mrecordlog_async.format.record import OptionValues
+from mrecordlog_async.format.stored_options import StoredOptions
 
 
 class Attached(NamedTuple):
@@ -140,7 +140,7 @@ class ConfigureQueue(Command):
 
     __slots__ = ("frees_space", "options", "queue")
 
-    def __init__(self, future: asyncio.Future[object], queue: str, options: OptionValues) -> None:
+    def __init__(self, future: asyncio.Future[object], queue: str, options: StoredOptions) -> None:
         super().__init__(future)
         self.queue = queue
         self.options = options

@@ -21,7 +21,7 @@ from mrecordlog_async.errors import (
     RecordLogError,
     RecordTooLargeError,
 )
-from mrecordlog_async.format.record import DROP_OLDEST, SEALED
+from mrecordlog_async.format.stored_options import DROP_OLDEST, SEALED
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.model import POSITION_MAX
 

@@ -16,7 +16,14 @@ from mrecordlog_async.errors import (
     QueueSealedError,
 )
 from mrecordlog_async.format import record as log_record
-from mrecordlog_async.format.record import DEFAULT_OPTIONS, DROP_OLDEST, KEEP_UNTIL_ACKNOWLEDGED, NO_OWNER, SEALED
+from mrecordlog_async.format.record import NO_OWNER
+from mrecordlog_async.format.stored_options import (
+    DEFAULT_OPTIONS,
+    DROP_OLDEST,
+    KEEP_UNTIL_ACKNOWLEDGED,
+    SEALED,
+    StoredOptions,
+)
 from mrecordlog_async.format.table import consumer_bytes, entry_bytes
 
 COMPARE_WORK = 0.1
@@ -127,12 +134,12 @@ class QueuePlanner(PlannerBase):
         self.plan.attaches = self.plan.must_sync = True
         self.plan.outcomes.append(Outcome(call, view.next_position))
 
-    def _set_options(self, view: QueueView, queue: str, values: log_record.OptionValues) -> None:
+    def _set_options(self, view: QueueView, queue: str, values: StoredOptions) -> None:
         """Plan other options of a queue."""
         view.configure(values if values != DEFAULT_OPTIONS else None)
         if values.limits_appends():
             self._limited.add(queue)
-        self.plan.records.append(log_record.Options(view.id, values))
+        self.plan.records.append(log_record.SetOptions(view.id, values))
 
     def _truncate_to_slowest(self, view: QueueView) -> bool:
         """Plan the truncate that a queue which keeps records until they are acknowledged needs; return whether any."""
@@ -153,7 +160,7 @@ def _behind(queue: str, view: QueueView, position: int, past_consumers: bool) ->
     return ConsumerBehindError(queue, slowest[1], slowest[0], position)
 
 
-def _too_low(queue: str, view: QueueView, wanted: log_record.OptionValues) -> QueueOptionsError | None:
+def _too_low(queue: str, view: QueueView, wanted: StoredOptions) -> QueueOptionsError | None:
     """Return which limit is below what the queue holds, or None. A queue that drops records drops them when it must."""
     if wanted.flags & DROP_OLDEST:
         return None

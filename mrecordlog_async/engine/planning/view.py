@@ -8,7 +8,8 @@ from collections.abc import Set as AbstractSet
 
 from mrecordlog_async.engine.planning.planned import PlannedRun, split_into_runs
 from mrecordlog_async.engine.planning.planned_consumers import PlannedConsumers
-from mrecordlog_async.format.record import ConsumerState, OptionValues
+from mrecordlog_async.format.record import ConsumerState
+from mrecordlog_async.format.stored_options import StoredOptions
 from mrecordlog_async.memory.consumers import NO_CONSUMERS, moved_up
 from mrecordlog_async.memory.queue import LastAppend, Queue, same_payloads
 from mrecordlog_async.model import Run
@@ -36,7 +37,7 @@ class QueueView:
         self.first_position = first_position
         self.next_position = next_position
         self.planned: list[PlannedRun] = []
-        self.options: OptionValues | None = None
+        self.options: StoredOptions | None = None
         self.reconfigured = False  # the batch changes options or consumers
         self._consumers: PlannedConsumers | None = None  # made when they are asked for
         self._held: tuple[int, int] | None = None
@@ -83,7 +84,7 @@ class QueueView:
             dead += 1
         del self.planned[:dead]
 
-    def configure(self, options: OptionValues | None) -> None:
+    def configure(self, options: StoredOptions | None) -> None:
         """Plan other options."""
         self.options = options
         self.reconfigured = True

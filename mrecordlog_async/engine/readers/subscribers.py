@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from mrecordlog_async.errors import LogFailedError
-from mrecordlog_async.format.record import SEALED
+from mrecordlog_async.format.stored_options import SEALED
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import msgspec
 from aiohttp import web
 
@@ -50,22 +52,14 @@ async def decode_options(body: bytes) -> QueueOptions | None:
         return None
     wanted = await decode_control(_options_decoder, body, 1)
     try:
-        return QueueOptions(**{name: getattr(wanted, name) for name in QueueOptionsRequest.__struct_fields__})
+        return QueueOptions(**msgspec.structs.asdict(wanted))
     except ValueError as error:
         raise bad_request(str(error), "queue_options") from None
 
 
-def _response(service: Service, queue: str) -> QueueOptionsResponse:
-    options = service.log.queue_options(queue)
-    return QueueOptionsResponse(
-        queue,
-        options.keep,
-        options.max_bytes,
-        options.max_records,
-        options.max_age,
-        options.when_full,
-        service.log.queue_summary(queue).sealed,
-    )
+def _response(service: Service, queue: str) -> msgspec.Struct:
+    options, sealed = service.log.queue_options(queue), service.log.queue_summary(queue).sealed
+    return QueueOptionsResponse(queue=queue, **asdict(options), sealed=sealed)
 
 
 _options_decoder = msgspec.json.Decoder(QueueOptionsRequest)

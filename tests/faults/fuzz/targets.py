@@ -27,14 +27,14 @@ from mrecordlog_async.format.record import (
     Delete,
     LogRecord,
     Opened,
-    Options,
-    OptionValues,
+    SetOptions,
     Truncate,
     decode_record,
     encode_commit,
     encode_record,
 )
 from mrecordlog_async.format.runs import Append, Many
+from mrecordlog_async.format.stored_options import StoredOptions
 from mrecordlog_async.format.table import (
     LastAppendDigest,
     Table,
@@ -56,7 +56,7 @@ _TABLE = Table(
     7,
     (
         TableEntry(1, "a", 0, 0, consumers=(TableConsumer("c", ConsumerState(0, 1, bytes(16))),)),
-        TableEntry(5, "ü", 3, 9, 2, LastAppendDigest(7, 5), OptionValues(1, 2, 3, 4)),
+        TableEntry(5, "ü", 3, 9, 2, LastAppendDigest(7, 5), StoredOptions(1, 2, 3, 4)),
     ),
     (TableRule("r*", "c"),),
     (TableOpening(3, 1),),
@@ -72,7 +72,7 @@ _RECORDS: list[LogRecord] = [
     Many.of([1, 5, 1], [0, 9, 1], [b"one", b"", b"two"]),
     Consumer(5, "c", ConsumerState(4, 1, bytes(16))),
     ConsumerDelete(1, "c"),
-    Options(5, OptionValues(5, 1, 2, 3)),
+    SetOptions(5, StoredOptions(5, 1, 2, 3)),
     ConsumerRule("*", "c", removes=False),
     Opened(9, 2),
 ]

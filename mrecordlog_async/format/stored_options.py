@@ -1,0 +1,67 @@
+"""The options of a queue as bytes, the same in an OPTIONS record and in the table of a segment.
+
+    options = flags u8, most bytes u64, most records u64, highest age u64, then the optional parts that the flags name
+
+An option of a later version is an optional part: a flag, and 8 bytes only where it is set. So the bytes of a queue that
+does not use it stay as they were, and a version that does not know it refuses the flag.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple
+
+from mrecordlog_async.format.fields import FieldReader, RecordError
+
+KEEP_UNTIL_ACKNOWLEDGED, DROP_OLDEST, SEALED = 1, 2, 4
+"""The flags of `StoredOptions`. The next one is 8."""
+
+_FIXED = struct.Struct("<BQQQ")
+_PART = struct.Struct("<Q")
+
+_PARTS: tuple[tuple[int, str], ...] = ()
+"""Flag and field of each optional part, in the order of their bytes: `(8, "max_record_bytes")`, say."""
+
+_KNOWN_FLAGS = KEEP_UNTIL_ACKNOWLEDGED | DROP_OLDEST | SEALED
+_PART_FLAGS = sum(flag for flag, _ in _PARTS)
+
+OPTIONS_BYTES_MAX = _FIXED.size + len(_PARTS) * _PART.size
+
+
+class StoredOptions(NamedTuple):
+    """Options of a queue: flags, and limits where 0 means none. The flags of optional parts are not among them."""
+
+    flags: int = 0
+    max_bytes: int = 0
+    max_records: int = 0
+    max_age_ns: int = 0
+
+    def limits_appends(self) -> bool:
+        """Return whether an append may be refused, or needs room: the other options do not concern it."""
+        return bool(self.flags & SEALED or self.max_bytes or self.max_records)
+
+
+DEFAULT_OPTIONS = StoredOptions()
+
+
+def encode_options(values: StoredOptions) -> bytes:
+    """Encode the options of a queue."""
+    flags, max_bytes, max_records, max_age_ns = values[:4]
+    parts = [(flag, value) for flag, name in _PARTS if (value := getattr(values, name))]
+    fixed = _FIXED.pack(flags | sum(flag for flag, _ in parts), max_bytes, max_records, max_age_ns)
+    return b"".join((fixed, *(_PART.pack(value) for _, value in parts)))
+
+
+def read_options(reader: FieldReader) -> StoredOptions:
+    """Read the options of a queue; raise RecordError for flags that this version does not know."""
+    flags, *limits = reader.fields(_FIXED)
+    if flags & ~(_KNOWN_FLAGS | _PART_FLAGS):
+        raise RecordError(f"the options of a queue have unknown flags {flags}")
+    values = StoredOptions(flags & _KNOWN_FLAGS, *limits)
+    for flag, name in _PARTS:
+        if flags & flag:
+            (value,) = reader.fields(_PART)
+            if not value:
+                raise RecordError(f"the options of a queue have a {name} that says nothing")
+            values = values._replace(**{name: value})
+    return values
