@@ -16,7 +16,9 @@ from mrecordlog_async.engine.commit.journal import Journal
 from mrecordlog_async.engine.commit.request import CommitRequest
 from mrecordlog_async.engine.intake.commands import TruncateQueue
 from mrecordlog_async.engine.intake.setting_commands import AttachConsumer
-from mrecordlog_async.engine.planning.consumer import ConsumerPlanner
+from mrecordlog_async.engine.planning.consumer import plan_attach
+from mrecordlog_async.engine.planning.draft import Draft
+from mrecordlog_async.engine.planning.queue import plan_truncate
 from mrecordlog_async.engine.planning.view import QueueView
 from mrecordlog_async.engine.readers.age_clock import AgeClock
 from mrecordlog_async.format.parse import Batch
@@ -113,21 +115,17 @@ def truncated_to_the_fastest_consumer() -> AbstractContextManager[Any]:
 
 
 def owner_not_asked() -> AbstractContextManager[Any]:
-    original = ConsumerPlanner._attach
-
-    def attach(self: ConsumerPlanner, call: AttachConsumer) -> None:
+    def attach(draft: Draft, call: AttachConsumer) -> None:
         call.take_over = True
-        original(self, call)
+        plan_attach(draft, call)
 
     return patch.dict("mrecordlog_async.engine.planning.plan._DECIDE", {AttachConsumer: attach})
 
 
 def truncate_of_another_incarnation() -> AbstractContextManager[Any]:
-    original = ConsumerPlanner._truncate
-
-    def truncate(self: ConsumerPlanner, call: TruncateQueue) -> None:
+    def truncate(draft: Draft, call: TruncateQueue) -> None:
         call.queue_id = None
-        original(self, call)
+        plan_truncate(draft, call)
 
     return patch.dict("mrecordlog_async.engine.planning.plan._DECIDE", {TruncateQueue: truncate})
 

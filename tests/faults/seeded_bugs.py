@@ -20,8 +20,8 @@ from mrecordlog_async.engine.commit.straight import Straight
 from mrecordlog_async.engine.commit.upkeep import Upkeep
 from mrecordlog_async.engine.commit.writer import Writer
 from mrecordlog_async.engine.intake.setting_commands import AttachConsumer, FenceHolders, MoveConsumer
-from mrecordlog_async.engine.planning.consumer import ConsumerPlanner
-from mrecordlog_async.engine.planning.draft import Outcome, PlannerBase
+from mrecordlog_async.engine.planning import consumer as consumer_planning
+from mrecordlog_async.engine.planning.draft import Draft, Outcome
 from mrecordlog_async.engine.planning.view import QueueView
 from mrecordlog_async.errors import ConsumerFencedError, CorruptionError
 from mrecordlog_async.format import frame, parse
@@ -455,40 +455,38 @@ def epoch_used_twice() -> AbstractContextManager[Any]:
 
 
 def attached_before_it_is_durable() -> AbstractContextManager[Any]:
-    original = ConsumerPlanner._attach
-
-    def attach(self: ConsumerPlanner, call: AttachConsumer) -> None:
-        must_sync = self.plan.must_sync
-        original(self, call)
-        self.plan.must_sync = must_sync
+    def attach(draft: Draft, call: AttachConsumer) -> None:
+        must_sync = draft.plan.must_sync
+        consumer_planning.plan_attach(draft, call)
+        draft.plan.must_sync = must_sync
 
     return patch.dict("mrecordlog_async.engine.planning.plan._DECIDE", {AttachConsumer: attach})
 
 
 def holders_survive_a_power_cut() -> AbstractContextManager[Any]:
-    original = PlannerBase.__init__
+    original = Draft.__init__
 
-    def init(self: PlannerBase, queues: Queues, limits: Limits, epochs_from: int = 0, ids_from: int = 0) -> None:
+    def init(self: Draft, queues: Queues, limits: Limits, epochs_from: int = 0, ids_from: int = 0) -> None:
         original(self, queues, limits, ids_from=ids_from)
 
-    return patch.object(PlannerBase, "__init__", init)
+    return patch.object(Draft, "__init__", init)
 
 
 def holders_survive_the_restart_after_next() -> AbstractContextManager[Any]:
-    def fence(self: ConsumerPlanner, call: FenceHolders) -> None:
-        self.plan.outcomes.append(Outcome(call))
+    def fence(draft: Draft, call: FenceHolders) -> None:
+        draft.plan.outcomes.append(Outcome(call))
 
     return patch.dict("mrecordlog_async.engine.planning.plan._DECIDE", {FenceHolders: fence})
 
 
 def fenced_holders_move() -> AbstractContextManager[Any]:
-    original = ConsumerPlanner._refused_move
+    original = consumer_planning._refused_move
 
-    def refused(self: ConsumerPlanner, call: MoveConsumer, view: QueueView, state: ConsumerState | None) -> Any:
-        error = original(self, call, view, state)
+    def refused(draft: Draft, call: MoveConsumer, view: QueueView, state: ConsumerState | None) -> Any:
+        error = original(draft, call, view, state)
         return None if isinstance(error, ConsumerFencedError) else error
 
-    return patch.object(ConsumerPlanner, "_refused_move", refused)
+    return patch.object(consumer_planning, "_refused_move", refused)
 
 
 def attaching_uses_the_whole_reserve() -> AbstractContextManager[Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
-from mrecordlog_async.engine.planning.planned_rules import PlannedRules
+from mrecordlog_async.engine.planning.draft import PlannedRules
 from mrecordlog_async.format.record import ConsumerRule
 from mrecordlog_async.format.table import TableRule
 from mrecordlog_async.memory.consumers import Rules

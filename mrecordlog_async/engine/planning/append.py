@@ -1,8 +1,16 @@
 """Planning appends: positions, repeats, and the limits of queues that have options. Pure.
 
-Three shapes of a group of single records are planned without a look at each record: all of one queue, all of queues
-that no earlier command of the batch named, and many records of few queues. Records of queues with limits or a
-seal are planned one by one, because each may be refused or need room; the rest of their group is not affected.
+A group of single records is planned in the first of these ways that its records allow; only the last two look at
+each record:
+
+| the records | planned as |
+|---|---|
+| are all for one queue without limits | one run |
+| are all for one queue with limits or a seal | runs between the records that are refused (`_limited`) |
+| are for several queues, some with limits or a seal | a group per such queue, and one of all the others (`_apart`) |
+| are `RUN_RECORDS_MIN` per queue or more | one run per queue (`_as_runs`) |
+| are for queues that no earlier command of the batch named | one MANY, as they are (`_at_once`) |
+| are anything else | one MANY, record by record (`_one_by_one`) |
 """
 
 from __future__ import annotations
@@ -11,7 +19,7 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from mrecordlog_async.engine.intake.commands import Append, AppendGroup
-from mrecordlog_async.engine.planning.draft import Outcome, PlannerBase
+from mrecordlog_async.engine.planning.draft import Draft, Outcome
 from mrecordlog_async.engine.planning.planned import PlannedMany, PlannedRun
 from mrecordlog_async.engine.planning.view import PlannedSingles, QueueView
 from mrecordlog_async.errors import (
@@ -42,209 +50,220 @@ _ID = attrgetter("id")
 _NEXT_POSITION = attrgetter("next_position")
 
 
-class AppendPlanner(PlannerBase):
-    """Plans appends."""
+def plan_group(draft: Draft, group: AppendGroup) -> None:
+    """Plan single records; those that cannot be stored are refused, each for itself."""
+    queue = group.one_queue()
+    if queue is None:
+        _to_several(draft, group)
+        return
+    view = draft.find(queue)
+    if view is None:
+        draft.refuse(group, draft.not_found(queue), queue)
+    elif view.options is not None and view.options.limits_appends():
+        _limited(draft, group, queue, view)
+    elif view.next_position + len(group.payloads) - 1 > POSITION_MAX:
+        draft.refuse(group, LogFullError("positions", view.next_position, POSITION_MAX + 1), queue)
+    else:
+        first = view.next_position
+        _store(draft, view, first, group.payloads)
+        draft.plan.outcomes.append(Outcome(group, first))
 
-    def _append_group(self, group: AppendGroup) -> None:
-        queue = group.one_queue()
-        if queue is None:
-            self._append_to_several(group)
+
+def _to_several(draft: Draft, group: AppendGroup) -> None:
+    """Plan single records of several queues: as one MANY, or as runs where a queue gets many of them."""
+    distinct = set(group.queues)
+    limited = (distinct & draft.queues.limited) | (distinct & draft.limited)
+    if limited:
+        _apart(draft, group, limited)
+    elif len(distinct) * RUN_RECORDS_MIN <= len(group.queues):
+        _as_runs(draft, group)
+    elif not _at_once(draft, group, distinct):
+        _one_by_one(draft, group)
+
+
+def _at_once(draft: Draft, group: AppendGroup, distinct: set[str]) -> bool:
+    """Plan records without a look at each, if all their queues exist as they are in memory; return whether so."""
+    if len(draft.singles) == GROUPS_AT_ONCE:
+        return False
+    if not all(map(distinct.isdisjoint, [draft.views, *(singles.distinct for singles in draft.singles)])):
+        return False  # an earlier command of the batch names one of them
+    queues = draft.queues.get_all(group.queues)
+    if queues is None:
+        return False
+    positions = list(map(_NEXT_POSITION, queues)) if len(distinct) == len(queues) else _next_positions(queues)
+    if max(positions) > POSITION_MAX:
+        return False
+    draft.plan.records.append(PlannedMany(list(map(_ID, queues)), positions, group.payloads))
+    draft.plan.needs_space = True
+    draft.plan.outcomes.append(Outcome(group, positions))
+    draft.singles.append(PlannedSingles(group.queues, distinct, group.payloads))
+    return True
+
+
+def _one_by_one(draft: Draft, group: AppendGroup) -> None:
+    """Plan records as one MANY, and refuse those that cannot be stored."""
+    views = draft.views
+    ids: list[int] = []
+    stored: list[bytes] = []
+    positions: list[int] = []
+    for queue, payload in zip(group.queues, group.payloads, strict=True):
+        view = views.get(queue) or draft.find(queue)
+        if view is None or view.next_position > POSITION_MAX:
+            _refuse_single(draft, group.one(len(positions)), view)
+            positions.append(REFUSED)
+            continue
+        positions.append(view.add_single(payload))
+        ids.append(view.id)
+        stored.append(payload)
+    if stored:
+        given = positions if len(stored) == len(positions) else [each for each in positions if each != REFUSED]
+        draft.plan.records.append(PlannedMany(ids, given, stored))
+        draft.plan.needs_space = True
+    draft.plan.outcomes.append(Outcome(group, positions))
+
+
+def _as_runs(draft: Draft, group: AppendGroup) -> None:
+    """Plan single records of a few queues: those of one queue become one run."""
+    runs: dict[str, list[bytes]] = {}
+    positions: list[int] = []
+    for queue, payload in zip(group.queues, group.payloads, strict=True):
+        view = draft.views.get(queue) or draft.find(queue)
+        if view is None or view.next_position > POSITION_MAX:
+            _refuse_single(draft, group.one(len(positions)), view)
+            positions.append(REFUSED)
+            continue
+        positions.append(view.next_position)
+        payloads = runs.get(queue)
+        if payloads is None:
+            runs[queue] = payloads = []
+            _store(draft, view, view.next_position, payloads)
+            view.count_again()  # the payloads follow
+        payloads.append(payload)
+        view.next_position += 1
+    draft.plan.outcomes.append(Outcome(group, positions))
+
+
+def _refuse_single(draft: Draft, single: AppendGroup, view: QueueView | None) -> None:
+    """Refuse one record of a group; the others are planned."""
+    queue = single.queues[0]
+    if view is None:
+        error = draft.not_found(queue)
+    else:
+        error = LogFullError("positions", view.next_position, POSITION_MAX + 1)
+    draft.refuse(single, error, queue)
+
+
+def plan_append(draft: Draft, call: Append) -> None:
+    """Plan the records of one call: stored, recognized as a repeat, or refused together."""
+    view, records = draft.find(call.queue), len(call.payloads)
+    if view is None:
+        draft.refuse(call, draft.not_found(call.queue), call.queue)
+        return
+    first = view.next_position if call.position is None else call.position
+    if not records:
+        draft.finish(call, view, None)
+    elif first + records - 1 > POSITION_MAX:
+        draft.refuse(call, LogFullError("positions", first, POSITION_MAX + 1), call.queue)
+    elif first >= view.next_position:
+        refusal = _refusal(draft, view, call.queue, first, call.payloads)
+        if refusal is not None:
+            draft.refuse(call, refusal, call.queue)
             return
-        view = self._find(queue)
-        if view is None:
-            self._refuse(group, self._not_found(queue), queue)
-        elif view.options is not None and view.options.limits_appends():
-            self._append_limited(group, queue, view)
-        elif view.next_position + len(group.payloads) - 1 > POSITION_MAX:
-            self._refuse(group, LogFullError("positions", view.next_position, POSITION_MAX + 1), queue)
+        _store(draft, view, first, call.payloads)
+        draft.plan.outcomes.append(Outcome(call, first + records - 1))
+    elif (repeated := view.repeats(first, call.payloads)) is True:
+        draft.finish(call, view, None)  # nothing is written; the caller gets None
+        if view.touched():
+            draft.plan.duplicates_within += 1
         else:
-            first = view.next_position
-            self._store(view, first, group.payloads)
-            self.plan.outcomes.append(Outcome(group, first))
+            draft.plan.duplicates += 1
+    else:
+        error = PositionInPastError(call.queue, first, view.next_position, outcome_unknown=repeated is None)
+        draft.refuse(call, error, call.queue)
 
-    def _append_to_several(self, group: AppendGroup) -> None:
-        """Plan single records of several queues: as one MANY, or as runs where a queue gets many of them."""
-        distinct = set(group.queues)
-        limited = (distinct & self._queues.limited) | (distinct & self._limited)
-        if limited:
-            self._append_apart(group, limited)
-        elif len(distinct) * RUN_RECORDS_MIN <= len(group.queues):
-            self._append_as_runs(group)
-        elif not self._append_at_once(group, distinct):
-            self._append_one_by_one(group)
 
-    def _append_at_once(self, group: AppendGroup, distinct: set[str]) -> bool:
-        """Plan records without a look at each, if all their queues exist as they are in memory; return whether so."""
-        if len(self._singles) == GROUPS_AT_ONCE:
-            return False
-        if not all(map(distinct.isdisjoint, [self._views, *(singles.distinct for singles in self._singles)])):
-            return False  # an earlier command of the batch names one of them
-        queues = self._queues.get_all(group.queues)
-        if queues is None:
-            return False
-        positions = list(map(_NEXT_POSITION, queues)) if len(distinct) == len(queues) else _next_positions(queues)
-        if max(positions) > POSITION_MAX:
-            return False
-        self.plan.records.append(PlannedMany(list(map(_ID, queues)), positions, group.payloads))
-        self.plan.needs_space = True
-        self.plan.outcomes.append(Outcome(group, positions))
-        self._singles.append(PlannedSingles(group.queues, distinct, group.payloads))
-        return True
+def _store(draft: Draft, view: QueueView, first: int, payloads: Sequence[bytes]) -> None:
+    if view.first_position == 0 == view.next_position:
+        view.first_position = first
+    run = PlannedRun(view.id, first, payloads)
+    view.planned.append(run)
+    view.next_position = first + len(payloads)
+    view.count(payloads)
+    draft.plan.records.append(run)
+    draft.plan.needs_space = True
 
-    def _append_one_by_one(self, group: AppendGroup) -> None:
-        """Plan records as one MANY, and refuse those that cannot be stored."""
-        views = self._views
-        ids: list[int] = []
-        stored: list[bytes] = []
-        positions: list[int] = []
-        for queue, payload in zip(group.queues, group.payloads, strict=True):
-            view = views.get(queue) or self._find(queue)
-            if view is None or view.next_position > POSITION_MAX:
-                self._refuse_single(group.one(len(positions)), view)
-                positions.append(REFUSED)
-                continue
-            positions.append(view.add_single(payload))
-            ids.append(view.id)
-            stored.append(payload)
-        if stored:
-            given = positions if len(stored) == len(positions) else [each for each in positions if each != REFUSED]
-            self.plan.records.append(PlannedMany(ids, given, stored))
-            self.plan.needs_space = True
-        self.plan.outcomes.append(Outcome(group, positions))
 
-    def _append_as_runs(self, group: AppendGroup) -> None:
-        """Plan single records of a few queues: those of one queue become one run."""
-        runs: dict[str, list[bytes]] = {}
-        positions: list[int] = []
-        for queue, payload in zip(group.queues, group.payloads, strict=True):
-            view = self._views.get(queue) or self._find(queue)
-            if view is None or view.next_position > POSITION_MAX:
-                self._refuse_single(group.one(len(positions)), view)
-                positions.append(REFUSED)
-                continue
-            positions.append(view.next_position)
-            payloads = runs.get(queue)
-            if payloads is None:
-                runs[queue] = payloads = []
-                self._store(view, view.next_position, payloads)
-                view.count_again()  # the payloads follow
-            payloads.append(payload)
-            view.next_position += 1
-        self.plan.outcomes.append(Outcome(group, positions))
+# Queues with options.
 
-    def _refuse_single(self, single: AppendGroup, view: QueueView | None) -> None:
-        """Refuse one record of a group; the others are planned."""
-        queue = single.queues[0]
-        if view is None:
-            error = self._not_found(queue)
-        else:
-            error = LogFullError("positions", view.next_position, POSITION_MAX + 1)
-        self._refuse(single, error, queue)
 
-    def _append(self, call: Append) -> None:
-        view, records = self._find(call.queue), len(call.payloads)
-        if view is None:
-            self._refuse(call, self._not_found(call.queue), call.queue)
-            return
-        first = view.next_position if call.position is None else call.position
-        if not records:
-            self._finish(call, view, None)
-        elif first + records - 1 > POSITION_MAX:
-            self._refuse(call, LogFullError("positions", first, POSITION_MAX + 1), call.queue)
-        elif first >= view.next_position:
-            refusal = self._refusal(view, call.queue, first, call.payloads)
-            if refusal is not None:
-                self._refuse(call, refusal, call.queue)
-                return
-            self._store(view, first, call.payloads)
-            self.plan.outcomes.append(Outcome(call, first + records - 1))
-        elif (repeated := view.repeats(first, call.payloads)) is True:
-            self._finish(call, view, None)  # nothing is written; the caller gets None
-            if view.touched():
-                self.plan.duplicates_within += 1
-            else:
-                self.plan.duplicates += 1
-        else:
-            error = PositionInPastError(call.queue, first, view.next_position, outcome_unknown=repeated is None)
-            self._refuse(call, error, call.queue)
+def _apart(draft: Draft, group: AppendGroup, limited: set[str]) -> None:
+    """Plan the records of queues with options one by one, and the other records of the group as usual."""
+    parts: dict[str | None, AppendGroup] = {}
+    for queue, payload, future in zip(group.queues, group.payloads, group.futures, strict=True):
+        part = parts.setdefault(queue if queue in limited else None, AppendGroup())
+        part.queues.append(queue)
+        part.payloads.append(payload)
+        part.futures.append(future)
+    for part in parts.values():
+        plan_group(draft, part)
 
-    def _store(self, view: QueueView, first: int, payloads: Sequence[bytes]) -> None:
-        if view.first_position == 0 == view.next_position:
-            view.first_position = first
-        run = PlannedRun(view.id, first, payloads)
-        view.planned.append(run)
-        view.next_position = first + len(payloads)
-        view.count(payloads)
-        self.plan.records.append(run)
-        self.plan.needs_space = True
 
-    # Queues with options.
+def _limited(draft: Draft, group: AppendGroup, queue: str, view: QueueView) -> None:
+    """Plan single records of one queue with options, in runs between the records that are refused."""
+    positions: list[int] = []
+    run: list[bytes] = []
+    for payload in group.payloads:
+        removals = draft.plan.removals
+        refusal = _refusal(draft, view, queue, view.next_position, [payload])
+        if refusal is not None:
+            draft.refuse(group.one(len(positions)), refusal, queue)
+            positions.append(REFUSED)
+            continue
+        if removals != draft.plan.removals or not run:  # a truncate comes before this record
+            run = []
+            _store(draft, view, view.next_position, run)
+        positions.append(view.next_position)
+        run.append(payload)
+        view.next_position += 1
+        view.count((payload,))
+    draft.plan.outcomes.append(Outcome(group, positions))
 
-    def _append_apart(self, group: AppendGroup, limited: set[str]) -> None:
-        """Plan the records of queues with options one by one, and the other records of the group as usual."""
-        parts: dict[str | None, AppendGroup] = {}
-        for queue, payload, future in zip(group.queues, group.payloads, group.futures, strict=True):
-            part = parts.setdefault(queue if queue in limited else None, AppendGroup())
-            part.queues.append(queue)
-            part.payloads.append(payload)
-            part.futures.append(future)
-        for part in parts.values():
-            self._append_group(part)
 
-    def _append_limited(self, group: AppendGroup, queue: str, view: QueueView) -> None:
-        """Plan single records of one queue with options, in runs between the records that are refused."""
-        positions: list[int] = []
-        run: list[bytes] = []
-        for payload in group.payloads:
-            removals = self.plan.removals
-            refusal = self._refusal(view, queue, view.next_position, [payload])
-            if refusal is not None:
-                self._refuse(group.one(len(positions)), refusal, queue)
-                positions.append(REFUSED)
-                continue
-            if removals != self.plan.removals or not run:  # a truncate comes before this record
-                run = []
-                self._store(view, view.next_position, run)
-            positions.append(view.next_position)
-            run.append(payload)
-            view.next_position += 1
-            view.count((payload,))
-        self.plan.outcomes.append(Outcome(group, positions))
+def _refusal(draft: Draft, view: QueueView, queue: str, first: int, payloads: Sequence[bytes]) -> RecordLogError | None:
+    """Return why records cannot be stored at *first*, or None; plan the truncate that makes room for them."""
+    if first + len(payloads) - 1 > POSITION_MAX:
+        return LogFullError("positions", first, POSITION_MAX + 1)
+    options = view.options
+    if options is None:
+        return None
+    if options.flags & SEALED:
+        return QueueSealedError(queue, view.next_position)
+    if not options.max_records and not options.max_bytes:
+        return None
+    return _make_room(draft, view, queue, len(payloads), sum(map(len, payloads)))
 
-    def _refusal(self, view: QueueView, queue: str, first: int, payloads: Sequence[bytes]) -> RecordLogError | None:
-        """Return why records cannot be stored at *first*, or None; plan the truncate that makes room for them."""
-        if first + len(payloads) - 1 > POSITION_MAX:
-            return LogFullError("positions", first, POSITION_MAX + 1)
-        options = view.options
-        if options is None:
-            return None
-        if options.flags & SEALED:
-            return QueueSealedError(queue, view.next_position)
-        if not options.max_records and not options.max_bytes:
-            return None
-        return self._make_room(view, queue, len(payloads), sum(map(len, payloads)))
 
-    def _make_room(self, view: QueueView, queue: str, records: int, size: int) -> RecordLogError | None:
-        """Return why a queue with limits has no room for so many records and bytes, or None; drop its oldest ones."""
-        assert view.options is not None
-        flags, max_bytes, max_records, _ = view.options
-        if max_records and records > max_records:
-            return RecordTooLargeError(records, max_records, "max_records")
-        if max_bytes and size > max_bytes:
-            return RecordTooLargeError(size, max_bytes, "max_bytes")
-        held_records, held_bytes = view.held()
-        too_many = bool(max_records) and held_records + records > max_records
-        if not too_many and not (max_bytes and held_bytes + size > max_bytes):
-            return None
-        drop_records = _to_drop(held_records, records, max_records) if max_records else 0
-        drop_bytes = _to_drop(held_bytes, size, max_bytes) if max_bytes else 0
-        position = view.position_to_drop(drop_records, drop_bytes) if flags & DROP_OLDEST else None
-        if position is not None:
-            self.plan.makes_room.append(self._truncate_view(view, position))
-            return None
-        if too_many:
-            return LogFullError("queue", held_records, max_records, queue, "records")
-        return LogFullError("queue", held_bytes, max_bytes, queue)
+def _make_room(draft: Draft, view: QueueView, queue: str, records: int, size: int) -> RecordLogError | None:
+    """Return why a queue with limits has no room for so many records and bytes, or None; drop its oldest ones."""
+    assert view.options is not None
+    flags, max_bytes, max_records, _ = view.options
+    if max_records and records > max_records:
+        return RecordTooLargeError(records, max_records, "max_records")
+    if max_bytes and size > max_bytes:
+        return RecordTooLargeError(size, max_bytes, "max_bytes")
+    held_records, held_bytes = view.held()
+    too_many = bool(max_records) and held_records + records > max_records
+    if not too_many and not (max_bytes and held_bytes + size > max_bytes):
+        return None
+    drop_records = _to_drop(held_records, records, max_records) if max_records else 0
+    drop_bytes = _to_drop(held_bytes, size, max_bytes) if max_bytes else 0
+    position = view.position_to_drop(drop_records, drop_bytes) if flags & DROP_OLDEST else None
+    if position is not None:
+        draft.plan.makes_room.append(draft.truncate(view, position))
+        return None
+    if too_many:
+        return LogFullError("queue", held_records, max_records, queue, "records")
+    return LogFullError("queue", held_bytes, max_bytes, queue)
 
 
 def _to_drop(held: int, more: int, limit: int) -> int:

@@ -1,4 +1,4 @@
-"""What every part of the plan needs: the plan as it grows, the queues as planned so far, and how commands end. Pure."""
+"""The plan of a batch as it grows, the queues and rules as planned so far, and how commands end. Pure."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import NamedTuple
 
 from mrecordlog_async.engine.intake.commands import Command
 from mrecordlog_async.engine.planning.planned import PlannedRecord
-from mrecordlog_async.engine.planning.planned_rules import PlannedRules
 from mrecordlog_async.engine.planning.view import PlannedSingles, QueueView
 from mrecordlog_async.errors import QueueNameError, QueueNotFoundError, RecordLogError
 from mrecordlog_async.format import record as log_record
+from mrecordlog_async.format.table import TableRule
+from mrecordlog_async.memory.consumers import Rules
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.names import check_new_name
 from mrecordlog_async.options import Limits
+from mrecordlog_async.patterns import beginning_of
 
 
 class Outcome(NamedTuple):
@@ -54,68 +56,104 @@ class Plan:
     calls: int = 0
 
 
+class PlannedRules:
+    """The rules as the batch leaves them: *stored*, those in memory, and what it changes. count: their number."""
+
+    def __init__(self, stored: Rules) -> None:
+        self.count = len(stored)
+        self._stored = stored
+        self._added = Rules()
+        self._removed: set[TableRule] = set()  # of the stored ones
+        self._starred = stored.starred()
+
+    def has(self, rule: TableRule) -> bool:
+        """Return whether *rule* exists."""
+        return rule in self._added or (rule in self._stored and rule not in self._removed)
+
+    def change(self, rule: TableRule, *, removes: bool) -> None:
+        """Add *rule*, which does not exist, or remove it, which does."""
+        change = -1 if removes else 1
+        self.count += change
+        self._starred += 0 if beginning_of(rule.pattern) else change
+        if rule in self._stored:
+            (self._removed.add if removes else self._removed.remove)(rule)
+        else:
+            (self._added.remove if removes else self._added.add)(rule)
+
+    def matching(self, queue: str) -> tuple[list[TableRule], int]:
+        """Return the rules whose patterns match *queue*, in order, and how many were compared with it."""
+        found, compared = self._stored.matching(queue)
+        added, more = self._added.matching(queue)
+        return sorted(rule for rule in found + added if rule not in self._removed), compared + more
+
+    def starred(self) -> int:
+        """Return the number of rules whose patterns begin with a star."""
+        return self._starred
+
+
 _UNSEEN = QueueView(None, 0, 0, 0)
 """Placeholder for a queue that no command of the batch has named yet."""
 
 
-class PlannerBase:
-    """A plan that grows, and the log as it leaves it."""
+class Draft:
+    """A plan that grows, and the log as it leaves it. The functions that plan commands write to it."""
 
     def __init__(self, queues: Queues, limits: Limits, epochs_from: int = 0, ids_from: int = 0) -> None:
         self.plan = Plan()
-        self._queues = queues
-        self._limits = limits
-        self._epochs_from = epochs_from  # holders with a lower epoch must attach again
-        self._views: dict[str, QueueView | None] = {}
-        self._singles: list[PlannedSingles] = []
+        self.queues = queues
+        self.limits = limits
+        self.epochs_from = epochs_from  # holders with a lower epoch must attach again
+        self.views: dict[str, QueueView | None] = {}
+        self.singles: list[PlannedSingles] = []
         self._next_id = max(queues.next_queue_id, ids_from)  # for queues and epochs
-        self._queue_count = len(queues)
-        self._consumer_count = queues.consumer_count + len(queues.rules)
-        self._rules = PlannedRules(queues.rules)
-        self._limited: set[str] = set()  # those that the batch limits; some may not exist any more
+        self.queue_count = len(queues)
+        self.consumer_count = queues.consumer_count + len(queues.rules)
+        self.rules = PlannedRules(queues.rules)
+        self.limited: set[str] = set()  # those that the batch limits; some may not exist any more
         self.work = 0.0  # of consumers that rules create, and of comparing names with rules; in log records
 
-    def _draw_id(self) -> int:
+    def draw_id(self) -> int:
         """Return an id that no queue and no holder has had."""
         self._next_id += 1
         return self._next_id - 1
 
-    def _find(self, name: str) -> QueueView | None:
+    def find(self, name: str) -> QueueView | None:
         """Return the queue as planned so far, or None if no queue has this name."""
-        view = self._views.get(name, _UNSEEN)
+        view = self.views.get(name, _UNSEEN)
         if view is not _UNSEEN:
             return view
-        queue = self._queues.get(name)
+        queue = self.queues.get(name)
         if queue is None:
             return None
-        singles = next((each for each in self._singles if name in each.distinct), None)
-        view = self._views[name] = QueueView.of(queue) if singles is None else singles.view(queue)
+        singles = next((each for each in self.singles if name in each.distinct), None)
+        view = self.views[name] = QueueView.of(queue) if singles is None else singles.view(queue)
         return view
 
-    def _not_found(self, name: str) -> RecordLogError:
+    def not_found(self, name: str) -> RecordLogError:
         """Return why the queue does not exist. Names are checked only here: the name of an existing queue is valid."""
         try:
-            check_new_name(name, self._limits.name_bytes)
+            check_new_name(name, self.limits.name_bytes)
         except QueueNameError as error:
             return error
         return QueueNotFoundError(name)
 
-    def _truncate_view(self, view: QueueView, position: int) -> int:
+    def truncate(self, view: QueueView, position: int) -> int:
         """Plan a truncate; return which of the batch's removals it is."""
         view.truncate(position)
         self.plan.records.append(log_record.Truncate(view.id, position))
-        return self._removal()
+        return self.count_removal()
 
-    def _removal(self) -> int:
+    def count_removal(self) -> int:
         """Count the truncate or delete that was just planned; return which one it is."""
         self.plan.removals += 1
         return self.plan.removals - 1
 
-    def _finish(self, command: Command, view: QueueView, value: object) -> None:
+    def finish(self, command: Command, view: QueueView, value: object) -> None:
         """Report *value* for a call that writes nothing: at once, unless it rests on what this batch writes."""
         (self.plan.outcomes if view.touched() else self.plan.immediate).append(Outcome(command, value))
 
-    def _refuse(self, command: Command, error: RecordLogError, queue: str) -> None:
-        view = self._views.get(queue)
-        rests_on_batch = view.touched() if view is not None else queue in self._views
+    def refuse(self, command: Command, error: RecordLogError, queue: str) -> None:
+        """Report *error*: at once, unless it rests on what this batch does to *queue*."""
+        view = self.views.get(queue)
+        rests_on_batch = view.touched() if view is not None else queue in self.views
         (self.plan.outcomes if rests_on_batch else self.plan.immediate).append(Outcome(command, error=error))

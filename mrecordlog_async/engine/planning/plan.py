@@ -32,9 +32,8 @@ from mrecordlog_async.engine.intake.setting_commands import (
     MoveConsumer,
     SealQueue,
 )
-from mrecordlog_async.engine.planning.append import AppendPlanner
-from mrecordlog_async.engine.planning.consumer import ConsumerPlanner
-from mrecordlog_async.engine.planning.draft import Outcome, Plan
+from mrecordlog_async.engine.planning import append, consumer, queue
+from mrecordlog_async.engine.planning.draft import Draft, Outcome, Plan
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.options import Limits
 
@@ -53,36 +52,33 @@ def plan(
     work_max: stop after the command with which what single calls cause reaches this many log records, such as the
     consumers that rules give to a new queue.
     """
-    planner = _Planner(queues, limits, epochs_from, ids_from)
+    draft = Draft(queues, limits, epochs_from, ids_from)
     for command in commands:
-        _DECIDE[type(command)](planner, command)
-        planner.plan.calls += 1
-        if planner.work >= work_max:
+        _DECIDE[type(command)](draft, command)
+        draft.plan.calls += 1
+        if draft.work >= work_max:
             break
-    return planner.plan
+    return draft.plan
 
 
-class _Planner(AppendPlanner, ConsumerPlanner):
-    """Builds one plan."""
-
-    def _sync(self, command: Sync) -> None:
-        self.plan.must_sync = True
-        self.plan.outcomes.append(Outcome(command))
+def _plan_sync(draft: Draft, command: Sync) -> None:
+    draft.plan.must_sync = True
+    draft.plan.outcomes.append(Outcome(command))
 
 
-_DECIDE: dict[type[Command], Callable[[_Planner, Any], None]] = {
-    AppendGroup: _Planner._append_group,
-    Append: _Planner._append,
-    TruncateQueue: _Planner._truncate,
-    CreateQueue: _Planner._create,
-    DeleteQueue: _Planner._delete,
-    Sync: _Planner._sync,
-    CreateConsumer: _Planner._create_consumer,
-    DeleteConsumer: _Planner._delete_consumer,
-    AttachConsumer: _Planner._attach,
-    FenceHolders: _Planner._fence_holders,
-    MoveConsumer: _Planner._move_consumer,
-    ChangeRule: _Planner._change_rule,
-    ConfigureQueue: _Planner._configure,
-    SealQueue: _Planner._seal,
+_DECIDE: dict[type[Command], Callable[[Draft, Any], None]] = {
+    AppendGroup: append.plan_group,
+    Append: append.plan_append,
+    TruncateQueue: queue.plan_truncate,
+    CreateQueue: queue.plan_create,
+    DeleteQueue: queue.plan_delete,
+    Sync: _plan_sync,
+    CreateConsumer: consumer.plan_create_consumer,
+    DeleteConsumer: consumer.plan_delete_consumer,
+    AttachConsumer: consumer.plan_attach,
+    FenceHolders: consumer.plan_fence_holders,
+    MoveConsumer: consumer.plan_move_consumer,
+    ChangeRule: consumer.plan_change_rule,
+    ConfigureQueue: queue.plan_configure,
+    SealQueue: queue.plan_seal,
 }

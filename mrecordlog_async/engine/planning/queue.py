@@ -6,7 +6,7 @@ from collections.abc import Collection
 
 from mrecordlog_async.engine.intake.commands import CreateQueue, DeleteQueue, TruncateQueue
 from mrecordlog_async.engine.intake.setting_commands import ConfigureQueue, SealQueue
-from mrecordlog_async.engine.planning.draft import Outcome, PlannerBase
+from mrecordlog_async.engine.planning.draft import Draft, Outcome
 from mrecordlog_async.engine.planning.view import QueueView
 from mrecordlog_async.errors import (
     ConsumerBehindError,
@@ -30,126 +30,136 @@ COMPARE_WORK = 0.1
 """Comparing a name with a rule takes a tenth of the time of planning and applying a log record."""
 
 
-class QueuePlanner(PlannerBase):
-    """Plans changes of queues."""
+def plan_truncate(draft: Draft, call: TruncateQueue) -> None:
+    """Plan a truncate, unless a consumer still needs its records."""
+    view = draft.find(call.queue)
+    if view is None or call.queue_id not in (None, view.id):
+        draft.refuse(call, draft.not_found(call.queue), call.queue)
+    elif call.position < view.first_position:
+        draft.finish(call, view, 0)
+    elif (behind := _behind(call.queue, view, call.position, call.past_consumers)) is not None:
+        draft.refuse(call, behind, call.queue)
+    else:
+        draft.plan.outcomes.append(Outcome(call, dropped_by=draft.truncate(view, call.position)))
 
-    def _truncate(self, call: TruncateQueue) -> None:
-        view = self._find(call.queue)
-        if view is None or call.queue_id not in (None, view.id):
-            self._refuse(call, self._not_found(call.queue), call.queue)
-        elif call.position < view.first_position:
-            self._finish(call, view, 0)
-        elif (behind := _behind(call.queue, view, call.position, call.past_consumers)) is not None:
-            self._refuse(call, behind, call.queue)
+
+def plan_create(draft: Draft, call: CreateQueue) -> None:
+    """Plan a queue with the consumers that rules give it."""
+    view = draft.find(call.queue)
+    if view is not None:
+        if call.exist_ok:
+            draft.finish(call, view, False)
         else:
-            self.plan.outcomes.append(Outcome(call, dropped_by=self._truncate_view(view, call.position)))
+            draft.refuse(call, QueueExistsError(call.queue), call.queue)
+        return
+    if draft.queue_count >= draft.limits.queues:
+        draft.refuse(call, LogFullError("queues", draft.queue_count, draft.limits.queues), call.queue)
+        return
+    consumers = _consumers_by_rule(draft, call.queue) if draft.rules.count else ()
+    if draft.consumer_count + len(consumers) > draft.limits.consumers:
+        draft.refuse(call, LogFullError("consumers", draft.consumer_count, draft.limits.consumers), call.queue)
+    else:
+        # Few lines and few calls: thousands of queues are often created at once.
+        queue_id = draft.draw_id()
+        view = draft.views[call.queue] = QueueView(None, queue_id, 0, 0)
+        draft.queue_count += 1
+        plan = draft.plan
+        plan.records.append(log_record.Create(queue_id, call.queue))
+        plan.more_table_bytes += entry_bytes(call.queue)
+        for name in consumers:
+            add_consumer(draft, view, name, 0)
+        if call.options is not None and call.options != DEFAULT_OPTIONS:
+            _set_options(draft, view, call.queue, call.options)
+        plan.outcomes.append(Outcome(call, True))
+        plan.needs_space = plan.must_sync = True
 
-    def _create(self, call: CreateQueue) -> None:
-        view = self._find(call.queue)
-        if view is not None:
-            if call.exist_ok:
-                self._finish(call, view, False)
-            else:
-                self._refuse(call, QueueExistsError(call.queue), call.queue)
-            return
-        if self._queue_count >= self._limits.queues:
-            self._refuse(call, LogFullError("queues", self._queue_count, self._limits.queues), call.queue)
-            return
-        consumers = self._consumers_by_rule(call.queue) if self._rules.count else ()
-        if self._consumer_count + len(consumers) > self._limits.consumers:
-            self._refuse(call, LogFullError("consumers", self._consumer_count, self._limits.consumers), call.queue)
-        else:
-            # Few lines and few calls: thousands of queues are often created at once.
-            queue_id = self._draw_id()
-            view = self._views[call.queue] = QueueView(None, queue_id, 0, 0)
-            self._queue_count += 1
-            plan = self.plan
-            plan.records.append(log_record.Create(queue_id, call.queue))
-            plan.more_table_bytes += entry_bytes(call.queue)
-            for name in consumers:
-                self._add_consumer(view, name, 0)
-            if call.options is not None and call.options != DEFAULT_OPTIONS:
-                self._set_options(view, call.queue, call.options)
-            plan.outcomes.append(Outcome(call, True))
-            plan.needs_space = plan.must_sync = True
 
-    def _consumers_by_rule(self, queue: str) -> Collection[str]:
-        """Return the names of the consumers that a new queue gets."""
-        found, compared = self._rules.matching(queue)
-        consumers = dict.fromkeys(rule.name for rule in found)
-        self.work += compared * COMPARE_WORK + len(consumers)
-        return consumers
+def _consumers_by_rule(draft: Draft, queue: str) -> Collection[str]:
+    """Return the names of the consumers that a new queue gets."""
+    found, compared = draft.rules.matching(queue)
+    consumers = dict.fromkeys(rule.name for rule in found)
+    draft.work += compared * COMPARE_WORK + len(consumers)
+    return consumers
 
-    def _add_consumer(self, view: QueueView, name: str, position: int, owner: bytes = NO_OWNER) -> int:
-        """Plan a new consumer; return its epoch."""
-        state = log_record.ConsumerState(position, self._draw_id(), owner)
-        view.set_consumer(name, state)
-        self._consumer_count += 1
-        self.plan.records.append(log_record.Consumer(view.id, name, state))
-        self.plan.more_table_bytes += consumer_bytes(name)
-        return state.epoch
 
-    def _delete(self, call: DeleteQueue) -> None:
-        view = self._find(call.queue)
-        if view is None or call.queue_id not in (None, view.id):
-            self._refuse(call, self._not_found(call.queue), call.queue)
-        elif (behind := _behind(call.queue, view, view.next_position - 1, call.past_consumers)) is not None:
-            self._refuse(call, behind, call.queue)
-        else:
-            self._queue_count -= 1
-            self._consumer_count -= view.consumer_count()
-            self._views[call.queue] = None  # later commands of the batch do not find the queue
-            self.plan.records.append(log_record.Delete(view.id))
-            self.plan.outcomes.append(Outcome(call, dropped_by=self._removal()))
-            self.plan.must_sync = True
+def add_consumer(draft: Draft, view: QueueView, name: str, position: int, owner: bytes = NO_OWNER) -> int:
+    """Plan a new consumer; return its epoch."""
+    state = log_record.ConsumerState(position, draft.draw_id(), owner)
+    view.set_consumer(name, state)
+    draft.consumer_count += 1
+    draft.plan.records.append(log_record.Consumer(view.id, name, state))
+    draft.plan.more_table_bytes += consumer_bytes(name)
+    return state.epoch
 
-    def _configure(self, call: ConfigureQueue) -> None:
-        view = self._find(call.queue)
-        if view is None:
-            self._refuse(call, self._not_found(call.queue), call.queue)
-            return
-        before, wanted = view.options or DEFAULT_OPTIONS, call.options
-        wanted = wanted._replace(flags=wanted.flags | before.flags & SEALED)
-        if wanted == before:
-            self._finish(call, view, None)
-        elif (error := _too_low(call.queue, view, wanted)) is not None:
-            self._refuse(call, error, call.queue)
-        else:
-            self._set_options(view, call.queue, wanted)
-            call.frees_space = self._truncate_to_slowest(view)
-            self.plan.needs_space |= not call.frees_space
-            self.plan.must_sync = True
-            self.plan.outcomes.append(Outcome(call))
 
-    def _seal(self, call: SealQueue) -> None:
-        view = self._find(call.queue)
-        if view is None or call.queue_id not in (None, view.id):
-            self._refuse(call, self._not_found(call.queue), call.queue)
-            return
-        before = view.options or DEFAULT_OPTIONS
-        if before.flags & SEALED:
-            self._refuse(call, QueueSealedError(call.queue, view.next_position), call.queue)
-            return
-        self._set_options(view, call.queue, before._replace(flags=before.flags | SEALED))
-        self.plan.attaches = self.plan.must_sync = True
-        self.plan.outcomes.append(Outcome(call, view.next_position))
+def plan_delete(draft: Draft, call: DeleteQueue) -> None:
+    """Plan the end of a queue, unless a consumer still needs its records."""
+    view = draft.find(call.queue)
+    if view is None or call.queue_id not in (None, view.id):
+        draft.refuse(call, draft.not_found(call.queue), call.queue)
+    elif (behind := _behind(call.queue, view, view.next_position - 1, call.past_consumers)) is not None:
+        draft.refuse(call, behind, call.queue)
+    else:
+        draft.queue_count -= 1
+        draft.consumer_count -= view.consumer_count()
+        draft.views[call.queue] = None  # later commands of the batch do not find the queue
+        draft.plan.records.append(log_record.Delete(view.id))
+        draft.plan.outcomes.append(Outcome(call, dropped_by=draft.count_removal()))
+        draft.plan.must_sync = True
 
-    def _set_options(self, view: QueueView, queue: str, values: StoredOptions) -> None:
-        """Plan other options of a queue."""
-        view.configure(values if values != DEFAULT_OPTIONS else None)
-        if values.limits_appends():
-            self._limited.add(queue)
-        self.plan.records.append(log_record.SetOptions(view.id, values))
 
-    def _truncate_to_slowest(self, view: QueueView) -> bool:
-        """Plan the truncate that a queue which keeps records until they are acknowledged needs; return whether any."""
-        if view.options is None or not view.options.flags & KEEP_UNTIL_ACKNOWLEDGED:
-            return False
-        slowest = view.slowest()
-        if slowest is None or slowest[0] <= view.first_position:
-            return False
-        self._truncate_view(view, slowest[0] - 1)
-        return True
+def plan_configure(draft: Draft, call: ConfigureQueue) -> None:
+    """Plan other options, and the truncate that they may allow."""
+    view = draft.find(call.queue)
+    if view is None:
+        draft.refuse(call, draft.not_found(call.queue), call.queue)
+        return
+    before, wanted = view.options or DEFAULT_OPTIONS, call.options
+    wanted = wanted._replace(flags=wanted.flags | before.flags & SEALED)
+    if wanted == before:
+        draft.finish(call, view, None)
+    elif (error := _too_low(call.queue, view, wanted)) is not None:
+        draft.refuse(call, error, call.queue)
+    else:
+        _set_options(draft, view, call.queue, wanted)
+        call.frees_space = truncate_to_slowest(draft, view)
+        draft.plan.needs_space |= not call.frees_space
+        draft.plan.must_sync = True
+        draft.plan.outcomes.append(Outcome(call))
+
+
+def plan_seal(draft: Draft, call: SealQueue) -> None:
+    """Plan the end of appends to a queue."""
+    view = draft.find(call.queue)
+    if view is None or call.queue_id not in (None, view.id):
+        draft.refuse(call, draft.not_found(call.queue), call.queue)
+        return
+    before = view.options or DEFAULT_OPTIONS
+    if before.flags & SEALED:
+        draft.refuse(call, QueueSealedError(call.queue, view.next_position), call.queue)
+        return
+    _set_options(draft, view, call.queue, before._replace(flags=before.flags | SEALED))
+    draft.plan.attaches = draft.plan.must_sync = True
+    draft.plan.outcomes.append(Outcome(call, view.next_position))
+
+
+def _set_options(draft: Draft, view: QueueView, queue: str, values: StoredOptions) -> None:
+    """Plan other options of a queue."""
+    view.configure(values if values != DEFAULT_OPTIONS else None)
+    if values.limits_appends():
+        draft.limited.add(queue)
+    draft.plan.records.append(log_record.SetOptions(view.id, values))
+
+
+def truncate_to_slowest(draft: Draft, view: QueueView) -> bool:
+    """Plan the truncate that a queue which keeps records until they are acknowledged needs; return whether any."""
+    if view.options is None or not view.options.flags & KEEP_UNTIL_ACKNOWLEDGED:
+        return False
+    slowest = view.slowest()
+    if slowest is None or slowest[0] <= view.first_position:
+        return False
+    draft.truncate(view, slowest[0] - 1)
+    return True
 
 
 def _behind(queue: str, view: QueueView, position: int, past_consumers: bool) -> ConsumerBehindError | None:
