@@ -15,7 +15,7 @@ from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.model import POSITION_MAX, QueueSummary, Record, Run, Start, Times
 from mrecordlog_async.protocol import wire, wire_decoder
 from mrecordlog_async.protocol.responses import Reply, ServiceError, decoded
-from mrecordlog_async.protocol.schemas import PositionResponse, QueueResponse, QueuesResponse
+from mrecordlog_async.protocol.schemas import PositionResponse, QueueResponse, QueuesResponse, summary_of
 
 
 class Reads:
@@ -299,7 +299,7 @@ class Reads:
         """
         query = {name: str(value) for name, value in (("order", order), ("limit", limit)) if value is not None}
         reply = await self._transport.send("GET", "/v1/queues", query=query or None)
-        return {one.queue: _summary(one) for one in decoded(reply, QueuesResponse).queues}
+        return {one.queue: summary_of(one) for one in decoded(reply, QueuesResponse).queues}
 
     async def queue_summary(self, queue: str) -> QueueSummary:
         """Return positions and sizes of *queue*.
@@ -311,7 +311,7 @@ class Reads:
             QueueNotFoundError: The queue does not exist.
         """
         reply = await self._transport.send("GET", path_of(queue))
-        return _summary(decoded(reply, QueueResponse))
+        return summary_of(decoded(reply, QueueResponse))
 
     async def first_position(self, queue: str) -> int:
         """Return the lowest position of *queue* that is not truncated.
@@ -404,18 +404,3 @@ def page_of(reply: Reply) -> Page:
         return Page(runs, position, queue_id, "X-Queue-Complete" in reply.headers, times)
     except (ValueError, KeyError) as error:  # a WireError is a ValueError
         raise ServiceError(reply.status, "unreadable", f"not a response of this service: {error}") from None
-
-
-def _summary(response: QueueResponse) -> QueueSummary:
-    return QueueSummary(
-        response.queue,
-        response.id,
-        response.first_position,
-        response.next_position,
-        response.records,
-        response.bytes,
-        response.first_segment,
-        response.began,
-        response.sealed,
-        response.oldest_time,
-    )

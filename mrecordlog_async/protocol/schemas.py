@@ -9,10 +9,14 @@ old id are refused. Positions are inclusive in truncates; `stop` is exclusive ev
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import datetime
+from operator import attrgetter
 from typing import Annotated
 
 from msgspec import Meta, Struct
+
+from mrecordlog_async.model import QueueSummary
 
 Position = Annotated[int, Meta(ge=0, le=2**63 - 2)]
 """The position of a record."""
@@ -63,6 +67,24 @@ class QueueResponse(Response, frozen=True, gc=False):
     opened_next: int = 0
     sealed: bool = False
     oldest_time: datetime | None = None
+
+
+_summary_values = attrgetter(*(one.name for one in fields(QueueSummary)))
+
+_OPENED_NEXT_AT = QueueResponse.__struct_fields__.index("opened_next")
+_response_values = attrgetter(*(name for name in QueueResponse.__struct_fields__ if name != "opened_next"))
+
+
+def summary_of(response: QueueResponse) -> QueueSummary:
+    """Return what *response* says about a queue, as the log itself reports it."""
+    return QueueSummary(*_summary_values(response))
+
+
+def response_of(summary: QueueSummary, opened_next: int) -> QueueResponse:
+    """Return *summary* as responses show it. opened_next: see `QueueResponse`."""
+    values = list(_response_values(summary))
+    values.insert(_OPENED_NEXT_AT, opened_next)
+    return QueueResponse(*values)
 
 
 class AtResponse(Response, frozen=True):

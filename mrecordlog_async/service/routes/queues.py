@@ -23,6 +23,7 @@ from mrecordlog_async.protocol.schemas import (
     QueuesResponse,
     TruncateRequest,
     TruncateResponse,
+    response_of,
 )
 from mrecordlog_async.service.reading.parameters import check_query, flag, number, queue_of
 from mrecordlog_async.service.reading.queue_checks import check_assigned, check_id, summary_of
@@ -168,19 +169,7 @@ async def truncate_queue(service: Service, request: web.Request) -> web.StreamRe
 
 def queue_response(service: Service, summary: QueueSummary) -> QueueResponse:
     """Return what responses say about one queue."""
-    return QueueResponse(
-        summary.queue,
-        summary.id,
-        summary.first_position,
-        summary.next_position,
-        summary.records,
-        summary.bytes,
-        summary.first_segment,
-        summary.began,
-        service.opened.get(summary.id, 0),
-        summary.sealed,
-        summary.oldest_time,
-    )
+    return response_of(summary, service.opened.get(summary.id, 0))
 
 
 def at_of(log: MultiRecordLog) -> AtResponse | None:
