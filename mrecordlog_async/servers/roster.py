@@ -28,6 +28,9 @@ from mrecordlog_async.servers.names import Endpoint
 
 PERIOD_SECONDS = 60.0
 RETURNED_SECONDS = 600.0
+PROBES_OF_NEW = 3
+"""How often a new address is probed, over a connection each: a load balancer chooses for each connection."""
+
 KEPT = 16
 """How many openings are remembered, of a log and of an address."""
 
@@ -39,6 +42,14 @@ class Seen(NamedTuple):
     opening: str
     name: str
     ready: bool
+
+
+class Sighting(NamedTuple):
+    """What one probe has shown, when it was sent, and when the response was there."""
+
+    seen: Seen
+    asked: float
+    now: float
 
 
 class _Address:
@@ -140,6 +151,12 @@ class Roster:
     def is_new(self, endpoint: Endpoint) -> bool:
         """Return whether nothing has responded at *endpoint* yet."""
         return self._addresses[endpoint].seen is None
+
+    def is_settled(self, endpoint: Endpoint, seen: Seen, now: float) -> bool:
+        """Return whether *endpoint* showed the log and opening of *seen* before, and neither is refused."""
+        before = self._addresses[endpoint].seen
+        same = before is not None and (before.log_id, before.opening) == (seen.log_id, seen.opening)
+        return same and self.why_refused(seen.log_id, endpoint, now) is None
 
     def see(self, endpoint: Endpoint, seen: Seen, asked: float, now: float) -> bool:
         """Note what a probe, sent at *asked*, has shown; return whether it leaves a doubt that more probes settle."""

@@ -22,9 +22,9 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from mrecordlog_async.model import Run
+from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark.services.client import ServiceClient
 from mrecordlog_async.spark.session import spark_session
-from mrecordlog_async.spark.settings.option_values import Server
 from mrecordlog_async.spark.source.reader import LogReader
 from mrecordlog_async.spark.source.source import RecordLogDataSource
 from tests.benchmarks.serving import serve_command, serving
@@ -69,7 +69,7 @@ class TupleSource(RecordLogDataSource):
 
 def fill(url: str, records: int, payload_bytes: int, random_bytes: int) -> None:
     """Append *records* to the queues, spread evenly."""
-    client = ServiceClient(Server("log", url), token=None, timeout_seconds=60, retries=5)
+    client = ServiceClient(Endpoint(url, name="log"), token=None, timeout_seconds=60, retries=5)
     rest = bytes(payload_bytes - random_bytes)
     for index in range(records // APPEND_RECORDS):
         noise = os.urandom(random_bytes * APPEND_RECORDS)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.servers.roster import PERIOD_SECONDS, Roster, Seen
+from tests.servers.cases import CASES, Case, Ticking
 
 A, B = Endpoint("http://a:80"), Endpoint("http://b:80")
 
@@ -107,3 +110,21 @@ def test_an_address_that_is_no_longer_named_is_kept_while_it_responds() -> None:
     told.miss(A)
     told.roster.note_listed([B], told.now + PERIOD_SECONDS)
     assert told.roster.endpoints() == [B]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.says)
+def test_the_table_of_cases(case: Case) -> None:
+    """Every address is asked twice at a look, as both drivers do in doubt."""
+    roster, clock = Roster(), Ticking()
+    for seconds, shown in case.looks:
+        clock.now = max(clock.now, seconds)
+        roster.note_listed([Endpoint(name) for _, looked in case.looks for name in looked], clock())
+        for endpoint in roster.endpoints() * 2:
+            opening = shown.get(endpoint.url)
+            if opening is None:
+                roster.miss(endpoint, clock())
+            else:
+                roster.see(endpoint, Seen(opening[:1], opening, "", True), clock(), clock())
+    now = clock()
+    used = [log_id for log_id, endpoint, _ in roster.logs() if roster.why_refused(log_id, endpoint, now) is None]
+    assert "".join(sorted(used)) == case.used

@@ -8,13 +8,13 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark.services.client import ServiceClient
-from mrecordlog_async.spark.settings.option_values import Server
 
 
 @contextmanager
 def client_of(url: str, retries: int = 0, token: str | None = None) -> Iterator[ServiceClient]:
-    client = ServiceClient(Server("s", url), token=token, timeout_seconds=60, retries=retries)
+    client = ServiceClient(Endpoint(url, name="s"), token=token, timeout_seconds=60, retries=retries)
     try:
         yield client
     finally:

@@ -15,7 +15,6 @@ import pytest
 
 from mrecordlog_async.spark.positions.history import (
     Opening,
-    alternates,
     arrange,
     forgotten,
     lost_state,
@@ -137,13 +136,6 @@ def test_what_shows_that_a_log_went_back(now: At | None, openings: list[tuple[st
     else:
         with pytest.raises(AssertionError, match=evidence):
             raise AssertionError(found)
-
-
-def test_a_load_balancer_is_told_from_a_restart() -> None:
-    """A log that comes back in the opening it had before never stopped: something else responded in between."""
-    assert alternates([("x", "1"), ("y", "1"), ("x", "1")])
-    assert alternates([("x", "1"), ("x", "2"), ("x", "1")])
-    assert not alternates([("x", "1"), ("y", "1"), ("x", "2")])
 
 
 # Real logs.

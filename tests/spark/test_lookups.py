@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from mrecordlog_async.servers import outages as absences
 from mrecordlog_async.servers.names import Endpoint, Lookup
 from mrecordlog_async.servers.resolve import look_up
 from mrecordlog_async.spark.services import lookups, outages
@@ -11,7 +12,6 @@ from mrecordlog_async.spark.services.connection import ServerDownError
 from mrecordlog_async.spark.services.fleet import LogMissingError
 from mrecordlog_async.spark.services.lookups import Discovery
 from mrecordlog_async.spark.services.responses import LogHistory
-from mrecordlog_async.spark.settings.option_values import Server
 from tests.spark.conftest import NewService
 from tests.spark.query import Query, rows_of
 from tests.spark.services import numbered
@@ -23,7 +23,7 @@ def addresses(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     found: list[str] = []
     monkeypatch.setattr(lookups, "look_up", lambda lookup: lookup.at(found))
     monkeypatch.setattr(lookups, "LOOK_SECONDS", 0.0)
-    monkeypatch.setattr(outages, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(absences, "RETRY_SECONDS", 0.0)
     return found
 
 
@@ -231,11 +231,11 @@ def test_logs_with_one_name_stay_apart(addresses: list[str]) -> None:
     addresses[:] = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
     logs = {"127.0.0.1": ("a1a1a1a1a1", "host"), "127.0.0.2": ("b2b2b2b2b2", "host"), "127.0.0.3": ("c3c3c3c3c3", "x")}
 
-    def identify(server: Server) -> LogHistory:
+    def identify(server: Endpoint) -> LogHistory:
         log, name = logs[server.address or ""]
         return LogHistory(log, "", [], name)
 
-    found = Discovery([Server("wal", "dns+http://wal:1")], {"x"}, identify).found()
+    found = Discovery([Lookup("http", "wal", 1, "wal")], {"x"}, identify).found()
     assert sorted(found.servers) == ["host-a1a1a1a1", "host-b2b2b2b2", "x-c3c3c3c3"]
     assert {server.origin for server in found.servers.values()} == {"wal"}
 

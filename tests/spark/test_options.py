@@ -8,8 +8,9 @@ from datetime import UTC, datetime
 
 import pytest
 
+from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark.settings.checkpoint import At, Checkpoint
-from mrecordlog_async.spark.settings.option_values import OptionError, Server, Subscription, parse_servers
+from mrecordlog_async.spark.settings.option_values import OptionError, Subscription, parse_servers
 from mrecordlog_async.spark.settings.options import Options
 
 
@@ -19,14 +20,14 @@ def parse(**given: str) -> Options:
 
 def test_a_bare_address_is_the_server_default() -> None:
     """A single server needs no name."""
-    assert parse_servers("http://h:8080/") == (Server("default", "http://h:8080"),)
+    assert parse_servers("http://h:8080/") == (Endpoint("http://h:8080", name="default"),)
 
 
 def test_servers_have_names() -> None:
     """Servers are sorted by name; an address may contain an equals sign."""
     assert parse_servers("b=http://h2:1, a=https://h1/base?x=1") == (
-        Server("a", "https://h1/base?x=1"),
-        Server("b", "http://h2:1"),
+        Endpoint("https://h1/base?x=1", name="a"),
+        Endpoint("http://h2:1", name="b"),
     )
 
 
@@ -81,7 +82,7 @@ def test_a_table_is_given_its_options_between_properties() -> None:
     table = Options.parse(
         {"servers": "http://h", "option.servers": "http://h", "option.payload": "false", **properties}
     )
-    assert (table.servers[0].url, table.payload) == ("http://h", False)
+    assert (table.servers, table.payload) == ((Endpoint("http://h", name="default"),), False)
     assert Options.parse({"path": "file:/var/log", "location": "file:/var/log", **properties}).path == "/var/log"
     with pytest.raises(OptionError, match="did you mean payload"):
         Options.parse({"option.servers": "http://h", "option.paylod": "false", **properties})

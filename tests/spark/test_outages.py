@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from mrecordlog_async.servers import outages as absences
 from mrecordlog_async.spark.services import outages, servers
 from mrecordlog_async.spark.services.client import PlanStart, ServiceClient
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
-from mrecordlog_async.spark.services.probe import Probe
 from mrecordlog_async.spark.services.responses import QueuePlan
-from mrecordlog_async.spark.services.servers import Servers
+from mrecordlog_async.spark.services.servers import Probe, QueryServers
 from mrecordlog_async.spark.settings.option_values import OptionError
 from tests.spark.canned import misbehaving
 from tests.spark.conftest import NewService
@@ -25,7 +25,7 @@ from tests.spark.services import ThreadedService, numbered
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """Have servers that were down probed without a pause."""
-    monkeypatch.setattr(outages, "PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr(absences, "RETRY_SECONDS", 0.0)
     return monkeypatch
 
 
@@ -56,16 +56,16 @@ def test_a_server_that_responds_badly_is_skipped_for_a_while(
     new_service: NewService, broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server that hangs or sends garbage is skipped for a while, so that it does not delay every batch."""
-    monkeypatch.setattr(outages, "PAUSE_SECONDS", 600.0)
-    make = Servers.new_client
+    monkeypatch.setattr(absences, "RETRY_SECONDS", 600.0)
+    make = QueryServers.new_client
 
-    def impatient(self: Servers, name: str) -> ServiceClient:
+    def impatient(self: QueryServers, name: str) -> ServiceClient:
         """Wait shortly for the broken server only: the healthy one may be slow on a busy machine."""
         with monkeypatch.context() as patch:
             patch.setattr(servers, "SKIPPED_TIMEOUT_SECONDS", 0.2 if name == "b" else 60.0)
             return make(self, name)
 
-    monkeypatch.setattr(Servers, "new_client", impatient)
+    monkeypatch.setattr(QueryServers, "new_client", impatient)
     healthy = new_service()
     healthy.append("q", numbered("q", 0, 3))
     with misbehaving(broken) as (url, connections):
@@ -90,13 +90,14 @@ def test_a_server_that_hangs_delays_no_other(
     query.step()
     probe = ServiceClient.probe
     monkeypatch.setattr(ServiceClient, "probe", lambda client: (released.wait(), probe(client)))
-    monkeypatch.setattr(outages, "_clock", lambda: time.monotonic() + outages.PAUSE_SECONDS_MAX)
+    monkeypatch.setattr(outages, "_clock", lambda: time.monotonic() + absences.LOOK_SECONDS)
     query.step()  # the probe hangs from here on
     other.start()
     query.step()
     assert [row for row in query.rows if row[0] == "a"] == rows_of("a", "q", 0, 3)
     released.set()
-    probing = query.reader._fleet._outages._probes["b"]
+    probing = query.reader._fleet.servers["b"].probe
+    assert probing is not None
     until(lambda: probing.responds is not None)
     while query.step():
         pass
@@ -171,7 +172,7 @@ def test_a_server_that_returns_during_a_run_is_read(
     query.restart()
     query.reader.prepareForTriggerAvailableNow()
     second.start()
-    wait_for_probes(query, at_once)
+    wait_for_probes(at_once)
     while query.step():
         pass
     assert sorted(query.rows[6:]) == rows_of("a", "q", 3, 8) + rows_of("b", "q", 3, 8)
@@ -188,7 +189,7 @@ def test_a_misspelt_queue_is_reported_once_all_servers_respond(
     query.restart()
     query.reader.prepareForTriggerAvailableNow()
     second.start()
-    wait_for_probes(query, at_once)
+    wait_for_probes(at_once)
     assert query.step() and query.rows[6:] == rows_of("a", "q", 3, 5)
     with pytest.raises(OptionError, match="no server has a queue 'misspelt'"):
         query.step()
@@ -202,7 +203,7 @@ def test_a_server_that_refuses_is_down(
     query.step()
     second.stop()
     with misbehaving("404", second.port):
-        wait_for_probes(query, at_once)
+        wait_for_probes(at_once)
         for turn in range(4):
             first.append("q", numbered("q", 3 + turn, 4 + turn))
             assert query.step()
@@ -320,7 +321,7 @@ def test_a_run_waits_no_longer_for_a_server_that_lists_its_queues_and_plans_noth
     at_once.setattr(outages, "_sleep", lambda seconds: times.append(times[-1] + 20.0) if len(times) < 50 else 1 / 0)
     failing_plans(at_once, second, ServerDownError("b", second.url, "TimeoutError: timed out"))
     query.restart()
-    wait_for_probes(query, at_once)
+    wait_for_probes(at_once)
     query.reader.prepareForTriggerAvailableNow()
     assert query.step() and query.rows[6:] == rows_of("a", "q", 3, 5)
     with pytest.raises(ServerDownError, match="server 'b'"):
@@ -370,7 +371,7 @@ def test_a_batch_that_was_begun_is_planned_again_if_a_plan_fails(
         return plan(client, starts, **options)
 
     at_once.setattr(ServiceClient, "plan", fail)
-    wait_for_probes(query, at_once)
+    wait_for_probes(at_once)
     if failures == 99:
         with pytest.raises(ServerDownError, match="server 'b'"):
             query.step()
@@ -395,10 +396,9 @@ def test_a_run_does_not_end_with_a_log_that_no_plan_was_made_for(
     assert query.rows[6:] == rows_of("b", "q", 3, 5)
 
 
-def wait_for_probes(query: Query, patch: pytest.MonkeyPatch) -> None:
-    """Have each probe of *query* end before the query goes on."""
-    probe = query.reader._fleet._outages._probe
-    patch.setattr(query.reader._fleet._outages, "_probe", lambda name: finished(probe(name)))
+def wait_for_probes(patch: pytest.MonkeyPatch) -> None:
+    """Have each probe end before its query goes on."""
+    patch.setattr(outages, "Probe", lambda client: finished(Probe(client)))
 
 
 def finished(probe: Probe) -> Probe:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark.positions.partitions import Partition, Range, pack, partition_size
-from mrecordlog_async.spark.settings.option_values import Server
 
 
 @st.composite
@@ -53,7 +53,7 @@ def test_packing_neither_loses_nor_doubles_a_record(
 @given(ranges())
 def test_a_partition_arrives_as_it_was_sent(whole: list[Range]) -> None:
     """Whether a task gets thousands of ranges or none, they are those that were planned."""
-    sent = Partition("s", tuple(whole), "log", "address", Server("a", "http://a"))
+    sent = Partition("s", tuple(whole), "log", "address", Endpoint("http://a", name="a"))
     assert pickle.loads(pickle.dumps(sent)) == sent
 
 

@@ -22,11 +22,9 @@ from mrecordlog_async.client.retry import ServiceUnreachableError
 from mrecordlog_async.errors import LogClosedError, RecordLogError
 from mrecordlog_async.servers import resolve
 from mrecordlog_async.servers.names import Endpoint, Lookup
-from mrecordlog_async.servers.roster import Roster
+from mrecordlog_async.servers.outages import LOOK_SECONDS, RETRY_SECONDS
+from mrecordlog_async.servers.roster import PROBES_OF_NEW, Roster
 
-LOOK_SECONDS = 10.0
-RETRY_SECONDS = 1.0
-PROBES_OF_NEW = 3
 ROUNDS_IN_DOUBT = 3
 
 logger = logging.getLogger("mrecordlog_async.client")

@@ -13,10 +13,11 @@ from enum import Enum, auto
 from mrecordlog_async.batches import BatchLimits
 from mrecordlog_async.client.consumer import Consumer
 from mrecordlog_async.client.fleet.decisions import passes, takes_no_records
-from mrecordlog_async.client.fleet.membership import RETRY_SECONDS, Membership
+from mrecordlog_async.client.fleet.membership import Membership
 from mrecordlog_async.client.fleet.server import Server
 from mrecordlog_async.errors import ConsumerFencedError, PositionAheadError, QueueNotFoundError, RecordLogError
 from mrecordlog_async.model import Batch
+from mrecordlog_async.servers.outages import RETRY_SECONDS
 
 LOOKS = 2
 """Looks at the servers that show for certain whether a log was opened again: the first may have begun before that."""

@@ -12,15 +12,12 @@ from mrecordlog_async.client.transport import Transport
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.protocol.log_schemas import LogResponse
 from mrecordlog_async.servers.names import Endpoint
+from mrecordlog_async.servers.outages import Absence
 from mrecordlog_async.servers.roster import Seen
 
 PROBE_SECONDS = 5.0
 SETTLE_SECONDS = 2.0
 """How long a read or an acknowledgement whose response was lost is repeated before its caller gets an error."""
-
-
-EXPECTED_SECONDS = 60.0
-"""A server that has taken no records for longer is not expected back at any moment."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +115,7 @@ class Server:
         self.place = place
         self.reads = self.writes = False
         self._was_silent = False  # at the last look
-        self._away_since: float | None = None  # by probes: since when it has not taken records
+        self._absence = Absence()  # by probes: since when it has not taken records
         self.refused: str | None = None
         self.opening = ""
         self.client = ServerClient(place, connecting, log_id=log_id, retry_seconds=SETTLE_SECONDS)
@@ -136,9 +133,9 @@ class Server:
         self.name = place.name or seen.name
         self.reads, self.writes = refused is None, seen.ready and refused is None
         if self.writes:
-            self._away_since = None
+            self._absence.end()
         else:
-            self._note_away(now)
+            self._absence.begin(now)
 
     def lost(self, now: float, *, silent: bool) -> None:
         """Note that no probe has found the log. The second time that its place was *silent*, calls wait no longer.
@@ -151,17 +148,11 @@ class Server:
             self.appends.end_exchanges()
         self._was_silent = silent
         self.reads = self.writes = False
-        self._note_away(now)
-
-    def _note_away(self, now: float) -> None:
-        if self._away_since is None:
-            self._away_since = now
+        self._absence.begin(now)
 
     def is_expected(self, now: float) -> bool:
         """Return whether it does not take records and may do so at any moment: most outages are restarts."""
-        if self.writes or self.refused:
-            return False
-        return self._away_since is None or now - self._away_since < EXPECTED_SECONDS
+        return not (self.writes or self.refused) and self._absence.is_expected(now)
 
     def summary(self) -> ServerSummary:
         """Return what users see of it."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 
+from mrecordlog_async.servers.names import Lookup
 from mrecordlog_async.spark.checkpoints import refusal
 from mrecordlog_async.spark.checkpoints.batches import OFFSETS, Batches, newest
 from mrecordlog_async.spark.checkpoints.identity import RefusedError
@@ -78,7 +79,7 @@ def refuse_unreached(options: Options, batches: Batches) -> None:
     known = batches.checkpoint_at(newest(batches.checkpoint, OFFSETS)) or Checkpoint()
     reached = set(known.servers.values())
     new = tuple(
-        server for server in options.servers if server.name not in reached and not (server.is_lookup and reached)
+        each for each in options.servers if each.name not in reached and not (isinstance(each, Lookup) and reached)
     )
     if not options.fail_at_end or not new:
         return

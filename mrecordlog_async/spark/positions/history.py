@@ -9,7 +9,7 @@ the log itself, so it is found at every start, however far the log has grown sin
 | two addresses with one id and one opening | one server; read once |
 | the log of one address at another | read on; names and addresses may change |
 | two addresses with one id and different openings | held back: two live copies |
-| an address that responds with several logs in turn | held back: a load balancer |
+| an address that responds with several logs in turn (see `servers.roster`) | held back: a load balancer |
 | another log at the address of one that no address has | both are held back, until the old one is forgotten |
 | a log that lacks the state of the checkpoint | held back, until it is accepted that all of it is read again |
 """
@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from types import MappingProxyType
 from typing import NamedTuple
 
 from mrecordlog_async.spark.positions.proof import Listed
@@ -106,18 +107,24 @@ def key_of(name: str, listed: Listed) -> str:
     return listed.log or named(name)
 
 
-def arrange(known: Checkpoint, found: Mapping[str, Listed], balanced: Mapping[str, str] | None = None) -> Standing:
+def arrange(
+    known: Checkpoint,
+    found: Mapping[str, Listed],
+    balancers: Mapping[str, str] = MappingProxyType({}),
+    copies: Mapping[str, str] = MappingProxyType({}),
+) -> Standing:
     """Return which logs may be read.
 
     Args:
         known: the checkpoint, after `placed`.
         found: server → its listing; servers that could not be reached are missing.
-        balanced: servers that are load balancers → why.
+        balancers: servers whose addresses are load balancers → why.
+        copies: logs of which another live copy was seen → why.
     """
-    balanced = balanced or {}
-    standing = Standing(held={named(name): Held(name, why) for name, why in balanced.items()})
+    standing = Standing(held={named(name): Held(name, why) for name, why in balancers.items()})
+    found = {name: listed for name, listed in found.items() if name not in balancers}
     addresses: dict[str, list[str]] = {}
-    for name in sorted(found.keys() - balanced.keys()):
+    for name in sorted(found):
         addresses.setdefault(key_of(name, found[name]), []).append(name)
     missing = _missing(known, found, addresses)
     standing.held |= {log: Held(server, _replaced(known, log, found[server])) for log, server in missing.items()}
@@ -125,6 +132,9 @@ def arrange(known: Checkpoint, found: Mapping[str, Listed], balanced: Mapping[st
     for log, names in addresses.items():
         if len({found[name].opening for name in names}) > 1:
             standing.held[log] = Held(names[0], _copies(log, names))
+            continue
+        if log in copies:
+            standing.held[log] = Held(names[0], copies[log])
             continue
         # The place of a log that is missing is not for a log that the checkpoint does not know, under any of its names.
         if log in known.positions or taken.isdisjoint(names):
@@ -161,24 +171,6 @@ def _copies(log: str, names: Sequence[str]) -> str:
     shown = " and ".join(map(repr, names))
     return (
         f"the servers {shown} have live copies of one log, {log}. Stop all but one of them, or remove them from servers"
-    )
-
-
-def alternates(seen: Sequence[tuple[str, str]]) -> bool:
-    """Return whether an address is a load balancer: after another log it had the earlier one, which never stopped.
-
-    Args:
-        seen: (log, opening), in the order in which the address responded with them, without repeats in a row.
-    """
-    return len(set(seen)) < len(seen)
-
-
-def balanced_sentence(seen: Sequence[tuple[str, str]]) -> str:
-    """Return why an address is not read that `alternates`."""
-    shown = " and ".join(dict.fromkeys(log for log, _ in seen))
-    return (
-        f"the address responds with several logs or copies in turn ({shown}): it is a load balancer. Name the address "
-        "of each service"
     )
 
 

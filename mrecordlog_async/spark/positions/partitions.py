@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from mrecordlog_async.model import POSITION_MAX
-from mrecordlog_async.spark.settings.option_values import Server
+from mrecordlog_async.servers.names import Endpoint
 
 RECORD_COST = 200
 """A record costs a task about as much as this many bytes, in addition to its own."""
@@ -43,7 +43,7 @@ class Partition:
     ranges: tuple[Range, ...]
     log: str = ""
     address: str = ""
-    place: Server | None = None
+    place: Endpoint | None = None
 
     @property
     def records(self) -> int:
@@ -56,7 +56,9 @@ class Partition:
         return _arrived, (self.server, columns, self.log, self.address, self.place)
 
 
-def _arrived(server: str, columns: Sequence[Sequence[Any]], log: str, address: str, place: Server | None) -> Partition:
+def _arrived(
+    server: str, columns: Sequence[Sequence[Any]], log: str, address: str, place: Endpoint | None
+) -> Partition:
     return Partition(server, tuple(map(Range._make, zip(*columns, strict=True))), log, address, place)
 
 
@@ -94,7 +96,7 @@ def pack(
     *,
     log: str = "",
     address: str = "",
-    place: Server | None = None,
+    place: Endpoint | None = None,
 ) -> list[Partition]:
     """Pack *ranges*, in order, into partitions of about *size*.
 

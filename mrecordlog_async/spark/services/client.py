@@ -20,6 +20,7 @@ from urllib.parse import quote
 from mrecordlog_async.model import QueueSummary, Run
 from mrecordlog_async.protocol.wire import CONTENT_TYPE, QueueRuns, WireError, encode
 from mrecordlog_async.protocol.wire_decoder import Block
+from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark.positions.partitions import Partition, Range
 from mrecordlog_async.spark.services.connection import QUEUES_AT_ONCE, Connection, ServerDownError
 from mrecordlog_async.spark.services.fetch import Rest, decode_blocks, requests_for, verified
@@ -39,7 +40,6 @@ from mrecordlog_async.spark.services.responses import (
     decode_truncated,
     join_pages,
 )
-from mrecordlog_async.spark.settings.option_values import Server
 
 T = TypeVar("T")
 
@@ -83,7 +83,7 @@ class ServiceClient:
 
     def __init__(
         self,
-        server: Server,
+        server: Endpoint,
         *,
         token: str | None,
         timeout_seconds: float,

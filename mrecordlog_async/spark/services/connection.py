@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.spark.settings.option_values import Server
+from mrecordlog_async.servers.names import Endpoint
 
 T = TypeVar("T")
 
@@ -103,7 +103,7 @@ class Connection:
 
     def __init__(
         self,
-        server: Server,
+        server: Endpoint,
         *,
         token: str | None,
         timeout_seconds: float,
@@ -240,7 +240,7 @@ def shown_url(url: str) -> str:
     return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
 
 
-def _refusal(server: Server, response: http.client.HTTPResponse) -> ServiceRefusedError:
+def _refusal(server: Endpoint, response: http.client.HTTPResponse) -> ServiceRefusedError:
     body = response.read()
     try:
         facts = json.loads(body)

@@ -9,19 +9,20 @@ What follows if a server is down is decided in `outages`; what is requested for 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.servers.names import Endpoint
+from mrecordlog_async.servers.roster import PROBES_OF_NEW, Roster, Seen, Sighting
 from mrecordlog_async.spark.positions.history import (
     FORGET_DIGITS,
     Opening,
     Standing,
-    alternates,
     arrange,
-    balanced_sentence,
     forgotten,
     lost_state,
     needs_openings,
@@ -31,12 +32,10 @@ from mrecordlog_async.spark.positions.offsets import DataLossError, select
 from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.services.client import ServiceClient
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
-from mrecordlog_async.spark.services.outages import Failure, Outages
-from mrecordlog_async.spark.services.probe import Probe
-from mrecordlog_async.spark.services.responses import ServiceListing
-from mrecordlog_async.spark.services.servers import Servers
+from mrecordlog_async.spark.services.outages import Outages
+from mrecordlog_async.spark.services.servers import Failure, QueryServer, QueryServers
 from mrecordlog_async.spark.settings.checkpoint import At, Checkpoint, named
-from mrecordlog_async.spark.settings.option_values import OptionError, Server
+from mrecordlog_async.spark.settings.option_values import OptionError
 from mrecordlog_async.spark.settings.options import Options
 
 logger = logging.getLogger("mrecordlog_async.spark")
@@ -44,11 +43,6 @@ logger = logging.getLogger("mrecordlog_async.spark")
 T = TypeVar("T")
 
 LISTED_AT_ONCE = 16
-
-IDENTIFIED_AT_FIRST = 2
-"""How often a server is asked again, on new connections, which log it has: a load balancer has several."""
-
-SEEN_MAX = 16
 
 NO_ORIGINS: Mapping[str, str] = MappingProxyType({})
 
@@ -75,13 +69,10 @@ class Fleet:
         self.options = options
         self.before_listing: Callable[[str], None] = lambda name: None  # called with each server that is listed
         self._patience_seconds = patience_seconds
-        self.servers = Servers(options, patience_seconds=patience_seconds, reached=reached)
-        self._outages = Outages(options, patience_seconds, lambda name: Probe(self.servers.new_client(name)))
-        self._listed: dict[str, tuple[ServiceListing, Listed]] = {}
+        self.servers = QueryServers(options, patience_seconds=patience_seconds, reached=reached)
+        self._outages = Outages(options, patience_seconds, self.servers)
+        self._roster = Roster()
         self._places: dict[str, str] = {}  # log → the server that has it, as of the last listing
-        self._logs: dict[str, str] = {}  # server → its log, as of the last listing
-        self._seen: dict[str, list[tuple[str, str]]] = {}  # server → (log, opening) that it responded with
-        self._balanced: dict[str, str] = {}  # servers that are load balancers → why
         self._proved: dict[str, tuple[object, ...]] = {}  # log → the history that was last compared
 
     def __reduce__(self) -> tuple[Callable[[Options, float], Fleet], tuple[Options, float]]:
@@ -90,7 +81,7 @@ class Fleet:
     @property
     def names(self) -> list[str]:
         """The servers' names, sorted; with those that were found by DNS names."""
-        return self.servers.names
+        return [each.name for each in self.servers.present()]
 
     @property
     def down(self) -> dict[str, str]:
@@ -113,17 +104,17 @@ class Fleet:
             ServiceRefusedError: a server refuses to list its queues, unless the options say to skip it. Also if they
                 do, but no other server has ever responded: then nothing would be left to read.
         """
-        found: dict[str, Listed] = {}
-        failed: list[Failure] = []
         self._outages.begin()
         looked = self.servers.refresh()
-        failed += [*looked.refused, *looked.down]
-        for name, answer in self._list_all():
-            if isinstance(answer, Listed):
-                self._outages.responded(name)
-                found[name] = answer
+        failed: list[Failure] = [*looked.refused, *looked.down]
+        found: dict[str, Listed] = {}
+        for server, response in self._list_all():
+            if isinstance(response, _Response):
+                self._outages.responded(server)
+                self._take_over(server, response)
+                found[server.name] = response.listed
             else:
-                failed.append(answer)
+                failed.append(response)
         for error in failed:
             if isinstance(error, ServiceRefusedError) and not self._outages.has_reached_any:
                 raise error
@@ -137,7 +128,7 @@ class Fleet:
             OptionError: a server is a load balancer, or two servers have live copies of a log.
             ServerDownError: a server is down, unless the options say to skip it.
         """
-        standing = arrange(Checkpoint(), self.survey(), self._balanced)
+        standing = self._arranged(Checkpoint(), self.survey())
         if standing.held:
             raise OptionError("; ".join(f"servers: {held.sentence}" for held in standing.held.values()))
         return {listed.server: listed for listed in standing.logs.values()}
@@ -160,7 +151,7 @@ class Fleet:
         found = self.survey() if found is None else found
         known = placed(known, found)
         known = known.without(self.forgotten(known, found))
-        standing = arrange(known, found, self._balanced)
+        standing = self._arranged(known, found)
         self._report_missing(known, standing)
         self._places = {log: listed.server for log, listed in standing.logs.items()}
         for log, listed in list(standing.logs.items()):
@@ -173,6 +164,17 @@ class Fleet:
             if evidence is not None:
                 standing.back[log] = evidence
         return known, standing
+
+    def _arranged(self, known: Checkpoint, found: Mapping[str, Listed]) -> Standing:
+        now = _clock()
+        balancers, copies = dict[str, str](), dict[str, str]()
+        for name, listed in found.items():
+            endpoint = self.servers[name].endpoint
+            if endpoint is not None and (why := self._roster.why_balancer(endpoint, now)):
+                balancers[name] = why
+            elif endpoint is not None and (why := self._roster.why_copied(listed.log, now)):
+                copies[listed.log] = why
+        return arrange(known, found, balancers, copies)
 
     def repeated(self, call: Callable[[], T]) -> T:
         """Return what *call* returns; if servers are found by DNS names, as `Outages.repeated` does."""
@@ -227,20 +229,20 @@ class Fleet:
         """Return the name of the server that has the log *key*; *key* itself if it is a server."""
         return self._places.get(key, key)
 
-    def place_of(self, key: str) -> Server | None:
+    def place_of(self, key: str) -> Endpoint | None:
         """Return the server that has the log *key*, if tasks do not know it from the options."""
         return self.servers.found_one(self.name_of(key))
 
     def log_of(self, key: str) -> str:
         """Return the log that requests about *key*, a log or a server, are for; "" for any."""
-        return self._logs.get(self.name_of(key), "")
+        return self.servers[self.name_of(key)].log
 
     def locate(self, logs: Collection[str], names: Mapping[str, str], origins: Mapping[str, str] = NO_ORIGINS) -> None:
         """Find the servers that have *logs*, unless the last listing has shown it: the first call may plan a batch.
 
         names: log → its server. origins: log → the DNS name by which its server was found, as in a checkpoint.
         """
-        if all(self._logs.get(self._places.get(log, "")) == log for log in logs):
+        if all(log in self._places and self.servers[self._places[log]].log == log for log in logs):
             return
         found = self._survey_for(logs, names, origins)
         while not _has_all(found, logs) and self.down:
@@ -277,45 +279,51 @@ class Fleet:
         for loss in losses:
             logger.warning("records are lost: %s", loss)
 
-    def _list_all(self) -> list[tuple[str, Listed | Failure]]:
-        names = self.names
-        if len(names) <= 1:  # none, if no DNS name was found
-            return [(name, self._list_one(name)) for name in names]
-        with ThreadPoolExecutor(min(len(names), LISTED_AT_ONCE)) as threads:
-            return list(zip(names, threads.map(self._list_one, names), strict=True))
+    def lose(self, log: str) -> None:
+        """Note that *log* is not where the last listing showed it: `locate` looks for it."""
+        self._places.pop(log, None)
 
-    def _list_one(self, name: str) -> Listed | Failure:
-        client = self.client(name)
-        if self._outages.is_down(name):
-            return ServerDownError(name, client.url, "it was down, and has not responded since")
+    def _list_all(self) -> list[tuple[QueryServer, _Response | Failure]]:
+        servers = self.servers.present()
+        self._roster.note_listed([each.endpoint for each in servers if each.endpoint is not None], _clock())
+        if len(servers) <= 1:  # none, if no DNS name was found
+            return [(each, self._list_one(each)) for each in servers]
+        with ThreadPoolExecutor(min(len(servers), LISTED_AT_ONCE)) as threads:
+            return list(zip(servers, threads.map(self._list_one, servers), strict=True))
+
+    def _list_one(self, server: QueryServer) -> _Response | Failure:
+        client = self.servers.client(server.name)
+        if self._outages.is_down(server):
+            return ServerDownError(server.name, client.url, "it was down, and has not responded since")
         try:
-            self.before_listing(name)
-            listing = client.listing()
-            self._note(name, client, listing)
+            self.before_listing(server.name)
+            return self._listed(server, client)
         except (ServerDownError, ServiceRefusedError) as error:
             return error
-        known = self._listed.get(name)
-        if known is None or known[0] is not listing:  # an unchanged listing is the same object
+
+    def _listed(self, server: QueryServer, client: ServiceClient) -> _Response:
+        """List one server; if it shows another log or opening than before, ask again on new connections."""
+        asked, endpoint = _clock(), server.endpoint
+        listing = client.listing()
+        if server.listed is None or server.listed[0] is not listing:  # an unchanged listing is the same object
             queues = select(listing.queues.values(), self.options.subscription)
             listed = Listed(queues, listing.log, listing.opening, listing.opened or {}, listing.at)
-            known = self._listed[name] = listing, listed
-        return known[1]
+            server.listed = listing, listed
+        seen = [Sighting(Seen(listing.log, listing.opening, server.name, True), asked, _clock())]
+        # Only read here: the roster is changed by one thread, once all servers are listed.
+        if endpoint is None or not self._roster.is_settled(endpoint, seen[0].seen, asked):
+            for _ in range(PROBES_OF_NEW - 1):
+                client.close()
+                asked = _clock()
+                found = client.history()
+                seen.append(Sighting(Seen(found.log, found.opening, found.name, True), asked, _clock()))
+        return _Response(server.listed[1], seen)
 
-    def _note(self, name: str, client: ServiceClient, listing: ServiceListing) -> None:
-        """Note which log *name* responds with; if it is another one than before, ask again on new connections."""
-        self._logs[name] = listing.log
-        seen = self._seen.setdefault(name, [])
-        if seen[-1:] == [(listing.log, listing.opening)]:
-            return
-        seen.append((listing.log, listing.opening))
-        for _ in range(IDENTIFIED_AT_FIRST):
-            client.close()
-            found = client.history()
-            if (found.log, found.opening) != seen[-1]:
-                seen.append((found.log, found.opening))
-        if alternates(seen):
-            self._balanced[name] = balanced_sentence(seen)
-        del seen[:-SEEN_MAX]
+    def _take_over(self, server: QueryServer, response: _Response) -> None:
+        server.log = response.listed.log
+        if server.endpoint is not None:
+            for seen, asked, now in response.seen:
+                self._roster.see(server.endpoint, seen, asked, now)
 
     def report_down(self, error: Failure) -> None:
         """Raise *error*; if the options say so, skip the server for a while instead."""
@@ -324,6 +332,13 @@ class Fleet:
     def wait_for_down(self, *, known: bool = False) -> None:
         """Wait a moment for servers that are down; arguments and errors are those of `Outages.wait`."""
         self._outages.wait(known=known)
+
+
+class _Response(NamedTuple):
+    """What one server listed, and which log and opening it showed each time that it was asked."""
+
+    listed: Listed
+    seen: list[Sighting]
 
 
 def _has_all(found: Mapping[str, Listed], logs: Collection[str]) -> bool:
@@ -344,3 +359,6 @@ def same_opening(ask: Callable[[], T]) -> T:
 def _arrived(options: Options, patience_seconds: float) -> Fleet:
     """Return the fleet of a task. The driver has just reached the servers, so the task waits for them."""
     return Fleet(options, patience_seconds=patience_seconds, reached=True)
+
+
+_clock: Callable[[], float] = time.monotonic

@@ -17,15 +17,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
-from mrecordlog_async.servers.names import Lookup, parse_lookup
+from mrecordlog_async.servers.names import Endpoint, Lookup
+from mrecordlog_async.servers.outages import LOOK_SECONDS
 from mrecordlog_async.servers.resolve import look_up
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.services.responses import LogHistory
-from mrecordlog_async.spark.settings.option_values import Server
 
 logger = logging.getLogger("mrecordlog_async.spark")
 
-LOOK_SECONDS = 10.0
 ASKED_AT_ONCE = 16
 LOG_DIGITS = 8
 
@@ -40,7 +39,7 @@ class Found:
         refused: addresses that refused to say which service they are.
     """
 
-    servers: Mapping[str, Server] = field(default_factory=dict)
+    servers: Mapping[str, Endpoint] = field(default_factory=dict)
     down: Sequence[ServerDownError] = ()
     refused: Sequence[ServiceRefusedError] = ()
 
@@ -49,14 +48,14 @@ class Discovery:
     """Looks up the DNS names of one fleet. `found` is for one thread."""
 
     def __init__(
-        self, servers: Sequence[Server], names_taken: Collection[str], identify: Callable[[Server], LogHistory]
+        self, lookups: Sequence[Lookup], names_taken: Collection[str], identify: Callable[[Endpoint], LogHistory]
     ) -> None:
-        """*servers* have DNS names for URLs. identify: requests which log a service has, over its own connection."""
-        self.lookups = ", ".join(server.url for server in servers)
-        self._wanted = [(server, parse_lookup(server.url)) for server in servers]
+        """identify: requests which log a service has, over its own connection."""
+        self.lookups = ", ".join(map(str, lookups))
+        self._wanted = lookups
         self._names_taken = names_taken
         self._identify = identify
-        self._places: dict[str, list[Server]] = {}  # DNS name → what it stood for at the last look that succeeded
+        self._endpoints: dict[Lookup, list[Endpoint]] = {}  # what each name stood for at the last look that succeeded
         self._ambiguous: set[str] = set()
         self._found = Found()
         self._looked_at: float | None = None
@@ -77,21 +76,21 @@ class Discovery:
     def _look(self) -> None:
         down: list[ServerDownError] = []
         refused: list[ServiceRefusedError] = []
-        there: dict[str, tuple[str, Server]] = {}  # log → the name of its service, and where it is
-        places = [place for server, lookup in self._wanted for place in self._look_up(server, lookup, down)]
+        there: dict[str, tuple[str, Endpoint]] = {}  # log → the name of its service, and where it is
+        endpoints = [each for lookup in self._wanted for each in self._look_up(lookup, down)]
         with ThreadPoolExecutor(ASKED_AT_ONCE) as threads:
-            for place, known in zip(places, threads.map(self._ask, places), strict=True):
+            for endpoint, known in zip(endpoints, threads.map(self._ask, endpoints), strict=True):
                 if isinstance(known, ServerDownError):
                     down.append(known)
                 elif isinstance(known, ServiceRefusedError):
                     refused.append(known)
                 else:
-                    there.setdefault(known.log, (known.name, place))
+                    there.setdefault(known.log, (known.name, endpoint))
         servers = self._named(there)
         # The last address of a service that was not found may be another one's by now.
-        used = {_place(server) for server in servers.values()}
-        kept = {name: server for name, server in self._found.servers.items() if _place(server) not in used}
-        lost = {_place(server) for server in kept.values()}
+        used = {str(each) for each in servers.values()}
+        kept = {name: each for name, each in self._found.servers.items() if str(each) not in used}
+        lost = {str(each) for each in kept.values()}
         # What such an address refuses or fails, the service's own listing reports.
         self._found = Found(
             kept | servers,
@@ -99,40 +98,31 @@ class Discovery:
             [error for error in refused if error.server not in lost],
         )
 
-    def _look_up(self, server: Server, lookup: Lookup, down: list[ServerDownError]) -> list[Server]:
+    def _look_up(self, lookup: Lookup, down: list[ServerDownError]) -> list[Endpoint]:
         try:
-            self._places[server.url] = [
-                Server(str(found), found.url, found.address, server.name) for found in look_up(lookup)
-            ]
+            # Called what they are until they say their names.
+            self._endpoints[lookup] = [replace(each, name=str(each)) for each in look_up(lookup)]
         except OSError as error:  # what it stood for last stands
-            if server.url not in self._places:
-                down.append(ServerDownError(server.name, server.url, f"the name was not found: {error}"))
-        return self._places.get(server.url, [])
+            if lookup not in self._endpoints:
+                down.append(ServerDownError(lookup.name, str(lookup), f"the name was not found: {error}"))
+        return self._endpoints.get(lookup, [])
 
-    def _ask(self, place: Server) -> LogHistory | ServerDownError | ServiceRefusedError:
+    def _ask(self, endpoint: Endpoint) -> LogHistory | ServerDownError | ServiceRefusedError:
         try:
-            return self._identify(place)
+            return self._identify(endpoint)
         except (ServerDownError, ServiceRefusedError) as error:
             return error
         except OSError as error:
-            return ServerDownError(place.name, place.url, str(error))
+            return ServerDownError(endpoint.name, endpoint.url, str(error))
 
-    def _named(self, there: Mapping[str, tuple[str, Server]]) -> dict[str, Server]:
+    def _named(self, there: Mapping[str, tuple[str, Endpoint]]) -> dict[str, Endpoint]:
         count = Counter(name for name, _ in there.values())
         self._ambiguous |= {name for name, logs in count.items() if logs > 1 or not name or name in self._names_taken}
         named = {}
-        for log, (name, place) in there.items():
+        for log, (name, endpoint) in there.items():
             shown = f"{name}-{log[:LOG_DIGITS]}" if name in self._ambiguous else name
-            named[shown] = replace(place, name=shown)
+            named[shown] = replace(endpoint, name=shown)
         return named
-
-
-def _place(server: Server) -> str:
-    return _shown(server.url, server.address)
-
-
-def _shown(url: str, address: str | None) -> str:
-    return url if address is None else f"{url} ({address})"
 
 
 _clock: Callable[[], float] = time.monotonic

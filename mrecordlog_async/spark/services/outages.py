@@ -1,4 +1,4 @@
-"""Which servers of a query do not respond, and what follows for the others.
+"""Tracks which servers of a query are down, and decides what follows for the others.
 
 | `failOnServerDown` | a server that does not respond |
 |---|---|
@@ -9,8 +9,8 @@
 A server that refuses to list its queues (a wrong token, or another program at its address) is down, too. With `true` it
 fails the query at once. One that was found by a DNS name is waited for wherever that name finds it.
 
-One that is skipped gets no request but a probe in the background, after a pause that grows up to `PAUSE_SECONDS_MAX`.
-So a server that hangs delays the others once, by one timeout.
+One that is skipped gets no request but a probe in the background, after a pause (see `servers.outages`). So a server
+that hangs delays the others once, by one timeout.
 """
 
 from __future__ import annotations
@@ -20,90 +20,78 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
-from mrecordlog_async.spark.services.probe import Probe
+from mrecordlog_async.spark.services.connection import ServerDownError
+from mrecordlog_async.spark.services.servers import Failure, Probe, QueryServer, QueryServers
 from mrecordlog_async.spark.settings.options import Options
 
 logger = logging.getLogger("mrecordlog_async.spark")
 
 T = TypeVar("T")
 
-PAUSE_SECONDS = 1.0
-PAUSE_SECONDS_MAX = 10.0
-"""How long a server that was down is not even probed: shortly at first, because most outages are restarts."""
-
 POLL_SECONDS = 0.2
-
-Failure = ServerDownError | ServiceRefusedError
-"""Why a server is down: it does not respond, or it refuses what every query requests."""
 
 
 class Outages:
-    """The servers of one fleet that do not respond. For one thread, except `is_down`: there one for each server."""
+    """The servers of one query that do not respond. For one thread, except `is_down`: there one for each server."""
 
-    def __init__(self, options: Options, wait_seconds: float, probe: Callable[[str], Probe]) -> None:
-        """*probe* begins to probe a server. wait_seconds: how long `wait` waits for one."""
-        self.now: dict[str, str] = {}  # server → the reason, as of the last listing
+    def __init__(self, options: Options, wait_seconds: float, servers: QueryServers) -> None:
+        """wait_seconds: how long `wait` waits for a server."""
         self._fails = options.fail_on_server_down
         self._wait_seconds = wait_seconds
-        self._probe = probe
-        self._reached: set[str] = set()  # servers that have responded once
-        self._listed: set[str] = set()  # servers that responded to the last listing
-        self._since: dict[str, float] = {}
-        self._until: dict[str, float] = {}  # not probed before
-        self._pauses: dict[str, float] = {}
-        self._probes: dict[str, Probe] = {}
-        self._errors: dict[str, Failure] = {}
+        self._servers = servers
+
+    @property
+    def now(self) -> dict[str, str]:
+        """The servers that are skipped, and why, as of the last listing."""
+        return {each.name: each.why.reason for each in self._servers.every() if each.down and each.why is not None}
 
     @property
     def has_reached_any(self) -> bool:
         """Whether any server has responded."""
-        return bool(self._reached)
+        return any(each.reached for each in self._servers.every())
 
     def report(self, error: Failure) -> None:
         """Raise *error*; if the options say so, skip the server for a while instead."""
         if self._fails:
             raise error
-        name = error.server
-        if name not in self._until:
+        server = self._servers[error.server]
+        if server.skipped_until is None:
             # It responds to every probe if it refuses the listing only: one warning is enough.
-            if name not in self._since or str(error) != str(self._errors[name]):
+            if server.absence.since is None or str(error) != str(server.why):
                 logger.warning("%s; skipping it until it responds, its queues keep their positions", error)
-            self._errors[name] = error
-            self._since.setdefault(name, _clock())
-            self._pause(name)
-        self.now[name] = self._errors[name].reason
+            server.why = error
+            server.absence.begin(_clock())
+            self._pause(server)
+        server.down = True
 
     def begin(self) -> None:
         """Begin another listing. What responded to the last one, and to all requests since, is no longer down."""
-        # Not as soon as it is listed: one that fails every other request would never be down for long.
-        for name in self._listed - self.now.keys():
-            self._since.pop(name, None)
-            self._pauses.pop(name, None)
-        self._listed, self.now = set(), {}
+        for server in self._servers.every():
+            # Not as soon as it is listed: one that fails every other request would never be down for long.
+            if server.responded and not server.down:
+                server.absence.end()
+            server.responded = server.down = False
 
-    def responded(self, name: str) -> None:
-        """Note that the server *name* responded to the listing."""
-        self._reached.add(name)
-        self._listed.add(name)
-        self._until.pop(name, None)
+    def responded(self, server: QueryServer) -> None:
+        """Note that *server* responded to the listing."""
+        server.reached = server.responded = True
+        server.skipped_until = None
 
-    def is_down(self, name: str) -> bool:
-        """Return whether *name* gets no request. It is probed in the background: one that hangs must delay no other."""
-        until, probe = self._until.get(name), self._probes.get(name)
-        if until is None:
+    def is_down(self, server: QueryServer) -> bool:
+        """Return whether *server* gets no request. It is probed in the background: one that hangs delays no other."""
+        if server.skipped_until is None:
             return False
-        if probe is None:
-            if _clock() >= until:
-                self._probes[name] = self._probe(name)
+        if server.probe is None:
+            if _clock() >= server.skipped_until:
+                server.probe = Probe(self._servers.new_client(server.name))
             return True
-        if probe.responds is None:
+        if server.probe.responds is None:
             return True
-        del self._probes[name]
-        if probe.responds:
-            del self._until[name]
+        responds, server.probe = server.probe.responds, None
+        if responds:
+            server.skipped_until = None
             return False
-        self._pause(name)
+        self._pause(server)
         return True
 
     def wait(self, *, known: bool = False) -> None:
@@ -118,10 +106,12 @@ class Outages:
             ServerDownError, ServiceRefusedError: one of them has been down for too long.
         """
         now = _clock()
-        for name in self.now:
-            waits = known or name in self._reached
-            if not waits or now >= self._since.get(name, now) + self._wait_seconds:
-                raise self._errors[name]
+        for server in self._servers.every():
+            if not server.down or server.why is None:
+                continue
+            since = now if server.absence.since is None else server.absence.since
+            if not (known or server.reached) or now >= since + self._wait_seconds:
+                raise server.why
         _sleep(POLL_SECONDS)
 
     def repeated(self, call: Callable[[], T]) -> T:
@@ -139,9 +129,9 @@ class Outages:
                     raise
             _sleep(POLL_SECONDS)
 
-    def _pause(self, name: str) -> None:
-        pause = self._pauses.get(name, PAUSE_SECONDS)
-        self._until[name], self._pauses[name] = _clock() + pause, min(2 * pause, PAUSE_SECONDS_MAX)
+    def _pause(self, server: QueryServer) -> None:
+        now = _clock()
+        server.skipped_until = now + server.absence.pause(now)
 
 
 _clock: Callable[[], float] = time.monotonic

@@ -1,25 +1,104 @@
-"""The servers of one query: their names, their addresses, and a connection to each.
+"""The servers of one query: what is known of each, its address, and a connection to it.
 
 Those that the options name are known from the start; those behind DNS names are found (`lookups`).
 """
 
 from __future__ import annotations
 
+import threading
+
+from mrecordlog_async.servers.names import Endpoint, Lookup
+from mrecordlog_async.servers.outages import Absence
+from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.services.client import ServiceClient
+from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.services.lookups import Discovery, Found
-from mrecordlog_async.spark.services.responses import LogHistory
-from mrecordlog_async.spark.settings.option_values import Server
+from mrecordlog_async.spark.services.responses import LogHistory, ServiceListing
 from mrecordlog_async.spark.settings.options import Options
 
 SKIPPED_TIMEOUT_SECONDS = 10.0
-"""How long one response may take if servers that do not respond are skipped: so long the others wait for it, once.
+"""Timeout of one response if servers that do not respond are skipped: the others wait this long, once.
 
-Also if they may be at another address meanwhile.
+It also applies to servers that may be at another address meanwhile.
 """
 
+Failure = ServerDownError | ServiceRefusedError
+"""Why a server is down: it does not respond, or it refuses what every query requests."""
 
-class Servers:
-    """The servers that the options name. Connects on the first request.
+
+class Probe:
+    """One attempt to reach a server, in a thread that ends with the process. responds: None while it is unknown.
+
+    client: used by this thread alone.
+    """
+
+    def __init__(self, client: ServiceClient) -> None:
+        self.responds: bool | None = None
+        self._client = client
+        threading.Thread(target=self._run, daemon=True, name="mrecordlog-probe").start()
+
+    def _run(self) -> None:
+        responds = True
+        try:
+            self._client.probe()
+        except ServiceRefusedError:
+            pass  # it responds; the next listing reports what it refuses
+        except (OSError, ServerDownError):
+            responds = False
+        finally:
+            self._client.close()
+            self.responds = responds
+
+
+class QueryServer:
+    """One server of a query, or the DNS name of several: everything that is known by its name.
+
+    Attributes:
+        name: its name.
+        endpoint: where it is; None while it is nowhere, as one that vanished from its DNS name.
+        log: the log that it listed last; "" for none.
+        listed: what it listed last, and the response from which it was made.
+        reached: it has responded once.
+        responded: it responded to the last listing.
+        absence: since when it has been down.
+        why: the first error of this outage.
+        down: it is skipped, as of the last listing.
+        skipped_until: no request is sent before, not even a probe; None if it may be listed.
+        probe: the attempt to reach it that runs in the background.
+    """
+
+    __slots__ = (
+        "absence", "client", "down", "endpoint", "listed", "log", "name", "probe", "reached", "responded",
+        "skipped_until", "why",
+    )  # fmt: skip
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.endpoint: Endpoint | None = None
+        self.client: ServiceClient | None = None
+        self.log = ""
+        self.listed: tuple[ServiceListing, Listed] | None = None
+        self.reached = self.responded = self.down = False
+        self.absence = Absence()
+        self.why: Failure | None = None
+        self.skipped_until: float | None = None
+        self.probe: Probe | None = None
+
+    def move(self, endpoint: Endpoint | None) -> None:
+        """Note where the server is now; the connection to its earlier address is closed."""
+        if endpoint != self.endpoint:
+            self.endpoint, self.log = endpoint, ""
+            self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        client, self.client = self.client, None
+        if client is not None:
+            client.close()
+
+
+class QueryServers:
+    """The servers of one query. Connects on the first request.
 
     patience_seconds: how long a server is waited for that has responded before. reached: all of them have, elsewhere.
     """
@@ -30,87 +109,94 @@ class Servers:
         self._reached = reached
         # A task needs its server, whatever the options say: a batch that was begun cannot leave anything out.
         self._skips = not options.fail_on_server_down and not reached
-        self._known = {server.name: server for server in options.servers if not server.is_lookup}
-        lookups = [server for server in options.servers if server.is_lookup]
-        self.lookup_names = frozenset(server.name for server in lookups)
-        self._discovery = Discovery(lookups, frozenset(self._known), self._identify)
-        self._clients: dict[str, ServiceClient] = {}
+        self._by_name: dict[str, QueryServer] = {}
+        for server in options.servers:
+            if isinstance(server, Endpoint):
+                self.add(server)
+        lookups = [server for server in options.servers if isinstance(server, Lookup)]
+        self.lookup_names = frozenset(lookup.name for lookup in lookups)
+        self._discovery = Discovery(lookups, frozenset(self._by_name), self._identify)
 
     @property
     def lookups(self) -> str:
         """The DNS names that stand for servers, for messages; "" if there are none."""
         return self._discovery.lookups
 
-    @property
-    def names(self) -> list[str]:
-        """The servers' names, sorted; with those that were found by DNS names."""
-        self.refresh()
-        return sorted(self._known)
+    def __getitem__(self, name: str) -> QueryServer:
+        """Return what is known of the server *name*, which may be nowhere."""
+        if name not in self._by_name:
+            self._by_name[name] = QueryServer(name)
+        return self._by_name[name]
 
     def __contains__(self, name: str) -> bool:
-        return name in self._known
+        return name in self._by_name and self._by_name[name].endpoint is not None
+
+    def every(self) -> list[QueryServer]:
+        """Return all that is known, including names that no server has at present."""
+        return list(self._by_name.values())
+
+    def present(self) -> list[QueryServer]:
+        """Return the servers that are somewhere, by name; with those that were found by DNS names."""
+        self.refresh()
+        return [each for _, each in sorted(self._by_name.items()) if each.endpoint is not None]
 
     def refresh(self) -> Found:
         """Take over what was found by DNS names, and return it."""
         found = self._discovery.found()
-        for name in [name for name, server in self._known.items() if server.origin]:
-            if name not in found.servers:
-                del self._known[name]
-                self._drop_client(name)
-        for server in found.servers.values():
-            self.add(server)
+        for server in self._by_name.values():
+            if server.endpoint is not None and server.endpoint.origin and server.name not in found.servers:
+                server.move(None)
+        for endpoint in found.servers.values():
+            self.add(endpoint)
         return found
 
-    def add(self, server: Server) -> None:
-        """Add a server that was found by its DNS name, or has another address now."""
-        if self._known.get(server.name) != server:
-            self._known[server.name] = server
-            self._drop_client(server.name)
+    def add(self, endpoint: Endpoint) -> None:
+        """Add a server, or note that it has another address now."""
+        self[endpoint.name].move(endpoint)
 
-    def found_one(self, name: str) -> Server | None:
-        """Return the server *name* if it was found by a DNS name: tasks do not know it from the options."""
-        server = self._known.get(name)
-        return server if server is not None and server.origin else None
+    def found_one(self, name: str) -> Endpoint | None:
+        """Return where the server *name* is if it was found by a DNS name: tasks do not know it from the options."""
+        endpoint = self[name].endpoint
+        return endpoint if endpoint is not None and endpoint.origin else None
 
     def client(self, name: str) -> ServiceClient:
         """Return the client of the server *name*."""
-        if name not in self._clients:
-            self._clients[name] = self.new_client(name)
-        return self._clients[name]
+        server = self[name]
+        if server.client is None:
+            server.client = self.new_client(name)
+        return server.client
 
     def new_client(self, name: str) -> ServiceClient:
         """Return another client of the server *name*, with a separate connection."""
-        return self._client_of(self._known[name])
+        endpoint = self[name].endpoint
+        if endpoint is None:
+            raise KeyError(name)
+        return self._client_of(endpoint)
 
     def close(self) -> None:
         """Close all connections."""
-        for client in self._clients.values():
-            client.close()
+        for server in self._by_name.values():
+            server.close()
 
-    def _client_of(self, server: Server) -> ServiceClient:
+    def _client_of(self, endpoint: Endpoint) -> ServiceClient:
         options = self._options
         timeout, retries, patience = options.timeout_seconds, options.retries, self._patience_seconds
         if self._skips:  # the probes try again
             timeout, retries, patience = min(timeout, SKIPPED_TIMEOUT_SECONDS), 0, 0.0
-        elif server.origin and patience and not self._reached:  # `Outages.repeated` waits, for another address, too
+        elif endpoint.origin and patience and not self._reached:  # `Outages.repeated` waits, for another address, too
             timeout, patience = min(timeout, SKIPPED_TIMEOUT_SECONDS), 0.0
         return ServiceClient(
-            server,
-            token=options.token_of(server.origin or server.name),
+            endpoint,
+            token=options.token_of(endpoint.origin or endpoint.name),
             timeout_seconds=timeout,
             retries=retries,
             patience_seconds=patience,
             reached=self._reached,
         )
 
-    def _identify(self, server: Server) -> LogHistory:
-        client = self._client_of(server)
+    def _identify(self, endpoint: Endpoint) -> LogHistory:
+        client = self._client_of(endpoint)
         try:
             return client.history()
         finally:
-            client.close()
-
-    def _drop_client(self, name: str) -> None:
-        client = self._clients.pop(name, None)
-        if client is not None:
             client.close()

@@ -10,7 +10,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
 from urllib.parse import quote, unquote, urlsplit
 from uuid import UUID
@@ -20,7 +20,7 @@ from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import EPOCH
 from mrecordlog_async.names import has_control_characters
 from mrecordlog_async.quantities import parse_seconds, parse_size
-from mrecordlog_async.servers.names import DNS, parse_lookup
+from mrecordlog_async.servers.names import DNS, Endpoint, Lookup, parse_lookup
 from mrecordlog_async.spark.settings.checkpoint import Checkpoint
 
 DEFAULT_SERVER = "default"
@@ -49,28 +49,6 @@ class OptionError(RecordLogError, ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
-    """One service: the name that offsets and rows carry, and its current address; or a DNS name of several.
-
-    Attributes:
-        name: its name.
-        url: its URL, or a DNS name (see `servers.names`).
-        address: the address to connect to instead of that of the URL's host.
-        origin: the name of the server whose DNS name stands for it; "" for one that was named itself.
-    """
-
-    name: str
-    url: str = field(repr=False)  # it may hold a password
-    address: str | None = None
-    origin: str = ""
-
-    @property
-    def is_lookup(self) -> bool:
-        """Whether it is a DNS name of services."""
-        return self.url.startswith(DNS)
-
-
-@dataclass(frozen=True, slots=True)
 class Subscription:
     """Which queues are read: those listed, those whose whole name matches, or all."""
 
@@ -89,20 +67,19 @@ class Subscription:
         return self.pattern is None or re.fullmatch(self.pattern, queue) is not None
 
 
-def parse_servers(text: str) -> tuple[Server, ...]:
+def parse_servers(text: str) -> tuple[Endpoint | Lookup, ...]:
     """Read `name=url,name=url`, or one bare url; return the servers sorted by name.
 
     Raises:
         OptionError: an address is neither an http:// or https:// URL nor a DNS name, a name occurs twice, or there is
             none.
     """
-    servers = []
+    servers: list[Endpoint | Lookup] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
         name, equals, url = part.partition("=")
         if not equals or "://" in name:
             name, url = DEFAULT_SERVER, part
-        _check_url(url.strip())
-        servers.append(Server(name.strip(), url.strip().rstrip("/")))
+        servers.append(_server_of(name.strip(), url.strip()))
     names = [server.name for server in servers]
     if not servers or len(set(names)) != len(names):
         shown = ", ".join(names) or "none"
@@ -110,13 +87,17 @@ def parse_servers(text: str) -> tuple[Server, ...]:
     return tuple(sorted(servers, key=lambda server: server.name))
 
 
-def _check_url(url: str) -> None:
+def _server_of(name: str, url: str) -> Endpoint | Lookup:
     if url.startswith(DNS):
         try:
-            parse_lookup(url)
+            return parse_lookup(url)._replace(name=name)
         except ValueError as error:
             raise OptionError(f"servers: {error}") from None
-        return
+    _check_url(url)
+    return Endpoint(url.rstrip("/"), None, name)
+
+
+def _check_url(url: str) -> None:
     try:
         parsed = urlsplit(url)
         host, port = (parsed.hostname or "").encode("idna"), parsed.port
@@ -258,7 +239,7 @@ def read_logs(found: Mapping[str, str], name: str) -> tuple[str, ...]:
     return logs
 
 
-def read_tokens(found: Mapping[str, str], servers: Sequence[Server]) -> dict[str, str]:
+def read_tokens(found: Mapping[str, str], servers: Sequence[Endpoint | Lookup]) -> dict[str, str]:
     """Read `token.NAME`: server → its token. Spark spells the names of options in any case.
 
     Raises:

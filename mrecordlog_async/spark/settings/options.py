@@ -10,11 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from mrecordlog_async.servers.names import Endpoint, Lookup
 from mrecordlog_async.spark.settings.option_names import refuse_unknown_options, without_table_properties
 from mrecordlog_async.spark.settings.option_values import (
     Bound,
     OptionError,
-    Server,
     Subscription,
     parse_servers,
     read_bound,
@@ -83,7 +83,7 @@ class Options:
         parallelism: tasks that can run at once; None for this machine's cores.
     """
 
-    servers: tuple[Server, ...] = ()
+    servers: tuple[Endpoint | Lookup, ...] = ()
     path: str | None = None
     subscription: Subscription = field(default_factory=Subscription)
     starting: Bound = "earliest"
@@ -205,7 +205,7 @@ class Options:
             )
 
     def _refuse_unknown_servers(self) -> None:
-        if any(server.is_lookup for server in self.servers):
+        if any(isinstance(server, Lookup) for server in self.servers):
             return  # which services there are is not known yet
         known = {server.name for server in self.servers} or {""}
         for name, positions in (("startingOffsets", self.starting), ("endingOffsets", self.ending)):
@@ -239,7 +239,7 @@ class Options:
         """Raise OptionError for options that a write does not support."""
         if self.path is not None:
             raise OptionError("path cannot be written to: start `mrecordlog serve` on the directory and set servers")
-        if len(self.servers) != 1 or self.servers[0].is_lookup:
+        if len(self.servers) != 1 or isinstance(self.servers[0], Lookup):
             count = "all addresses of a name" if len(self.servers) == 1 else str(len(self.servers))
             raise OptionError(
                 f"a write goes to one server, not {count}: filter the rows and write once for each server"

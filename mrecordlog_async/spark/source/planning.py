@@ -209,9 +209,9 @@ def _plan_pieces(
         except ServerDownError as error:
             if key not in names:  # a table: nothing was begun
                 raise
-            fleet._places.pop(key, None)  # also if this is called again: it may be elsewhere by then
+            fleet.lose(key)  # also if this is called again: it may be elsewhere by then
             fleet.report_down(error)
-        fleet._places.pop(key, None)
+        fleet.lose(key)
         fleet.locate({key}, names, origins)
 
 

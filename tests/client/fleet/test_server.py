@@ -11,8 +11,9 @@ from aiohttp.test_utils import TestServer
 
 from mrecordlog_async.client import RecordLogFleet
 from mrecordlog_async.client.fleet.membership import Resolver
-from mrecordlog_async.client.fleet.server import EXPECTED_SECONDS, Connecting, Server, ServerClient, Tokens
+from mrecordlog_async.client.fleet.server import Connecting, Server, ServerClient, Tokens
 from mrecordlog_async.servers.names import Endpoint
+from mrecordlog_async.servers.outages import EXPECTED_SECONDS
 from mrecordlog_async.servers.roster import Seen
 from mrecordlog_async.service.options import ServiceOptions
 from tests.serving import serving
