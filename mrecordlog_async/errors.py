@@ -136,8 +136,8 @@ class PositionAheadError(RecordLogError, ValueError):
 
     def message(self) -> str:
         return (
-            f"queue {self.queue!r}: position {self.position} was not assigned yet, the next one is "
-            f"{self.next_position}; acknowledge records that the consumer has received, or seek to "
+            f"queue {self.queue!r}: position {self.position} has not been assigned yet; the next position is "
+            f"{self.next_position}: acknowledge records that the consumer has received, or seek to "
             f"{self.next_position} at most"
         )
 
@@ -256,7 +256,7 @@ class ConsumerExistsError(RecordLogError):
 
 
 class ConsumerFencedError(RecordLogError):
-    """Another holder has attached to the consumer, or the log was opened again: this holder moves nothing any more.
+    """Another holder has attached, or the log was reopened; this holder can no longer move the position.
 
     Attributes:
         queue: The queue.
@@ -382,7 +382,10 @@ class LogFullError(RecordLogError):
         if self.resource == "space":
             return "the disk is full: truncate or delete queues, or free disk space"
         if self.resource == "positions":
-            return f"too few positions are left from {self.used} on: the last one of a queue is {self.limit - 1}"
+            highest = self.limit - 1
+            return (
+                f"the queue has run out of positions: from {self.used} on too few are left (the highest is {highest})"
+            )
         if self.resource == "pending":
             return f"{self.used} of {self.limit} bytes wait to be stored; await earlier appends, then try again"
         if self.resource == "queue":
@@ -399,8 +402,8 @@ class LogFullError(RecordLogError):
             )
         if self.resource == "disk" and isinstance(self.__cause__, OSError):
             return (
-                f"the disk limit is reached: {self.used} of {self.limit} bytes in use, also by segments without "
-                "retained records, which cannot be removed; the reason is in the log of the process"
+                f"the disk limit is reached: {self.used} of {self.limit} bytes in use, including segments that "
+                "are no longer needed but could not be deleted; see the process log for the reason"
             )
         unit = "" if self.resource == "queues" else " bytes"
         most = f" (queue {self.queue!r} holds the most)" if self.queue else ""

@@ -274,7 +274,7 @@ async def tail_until_disconnect(
     while not stopping.is_set() and not await request.is_disconnected():
         if not is_there(log, queue, queue_id):
             return
-        # The wait is for a position that was not assigned yet, and ends at once where the records were truncated.
+        # The wait is for a position that has not been assigned yet, and ends at once where the records were truncated.
         position = max(position, log.first_position(queue))
         if not await _wait_for(log, queue, position, stopping, poll_seconds):
             return

@@ -187,7 +187,7 @@ class QueueOptions:
             records are removed to make room, until 90 % of the limit is left ("drop_oldest").
 
     Raises:
-        ValueError: A value is outside its range, or two of them contradict each other.
+        ValueError: A value is outside its range, or two of them cannot be combined.
     """
 
     # The fields are the only list of options: the HTTP bodies, `mrecordlog configure`, its output and dumps follow
@@ -210,7 +210,7 @@ class QueueOptions:
         drops = self.when_full == "drop_oldest"
         if self.keep == "until_acknowledged" and (drops or self.max_age is not None):
             other = "when_full='drop_oldest'" if drops else "max_age"
-            raise ValueError(f"keep='until_acknowledged' and {other} contradict each other: choose one of them")
+            raise ValueError(f"keep='until_acknowledged' cannot be combined with {other}: choose one of them")
         if drops and self.max_bytes is None and self.max_records is None:
             raise ValueError("when_full='drop_oldest' needs max_bytes or max_records")
 

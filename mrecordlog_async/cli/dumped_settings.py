@@ -1,4 +1,4 @@
-"""Options, seal and consumers of a queue in a line of a dump. What is not set does not stand there."""
+"""A queue's options, seal and consumers as members of a dump line. Unset ones are left out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a load asks of a log and of a service in different ways: what a queue holds, and to begin at a position."""
+"""The calls of `load` that differ between a directory and a service: the summary of a queue, and a start position."""
 
 from __future__ import annotations
 

@@ -129,7 +129,7 @@ class Consumer(AsyncIterator[Record]):
             The consumer's position: the first one that it has not acknowledged.
 
         Raises:
-            PositionAheadError: The position was not assigned yet.
+            PositionAheadError: The position has not been assigned yet.
             ConsumerFencedError: Another holder has attached.
             ConsumerNotFoundError: The consumer was deleted.
             QueueNotFoundError: The queue was deleted.

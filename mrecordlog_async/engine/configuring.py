@@ -56,8 +56,8 @@ class ConfiguringLog(ConsumingLog):
     def openings(self) -> tuple[TableOpening, ...]:
         """The last openings of the log that stored a batch: a random number, and the first batch of each.
 
-        At most 1,024, oldest first. The mark of an idle log is a batch too. A log that lacks one that it had before
-        went back to an older state.
+        At most 1,024, oldest first. The mark of an idle log is a batch too. A log that is
+        missing an opening it once had was rolled back to an older state.
         """
         return tuple(self._queues.openings)
 

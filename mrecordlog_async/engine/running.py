@@ -261,7 +261,7 @@ class RunningLog:
     def _on_applied(self, queue_ids: Iterable[int]) -> None:
         """Wake who waits for these queues; have retention look if a `max_age` was given or taken away."""
         self._changes.wake(queue_ids)
-        # Not by the call that gave it: that may have been cancelled.
+        # The call that set it cannot do this, because it may have been cancelled.
         if self._retention is not None and (self._queues.newly_aging or self._queues.stopped_aging):
             self._retention.queue_configured()
 

@@ -31,8 +31,8 @@ class LogResponse(Response, frozen=True):
         id: Identifies the log, even after it was moved or restored.
         name: Name of the service, for people: `serve --name`, otherwise its host name.
         opening: Identifies this opening of the log; it is new whenever the log is opened.
-        openings: The last openings that stored a batch, oldest first, at most 1,024. A log that lacks one that it had
-            before went back to an older state.
+        openings: The last openings that stored a batch, oldest first, at most 1,024. A log that is
+            missing an opening it once had was rolled back to an older state.
         durable_batch: Number of the last batch that is on the medium for certain; 0 before the first one.
         at: State of the log that its positions show; null if nothing was ever stored.
     """

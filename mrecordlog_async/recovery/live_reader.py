@@ -1,7 +1,8 @@
 """Read a whole log while its writer runs: list, read, and read on if the writer was faster.
 
-A segment that is removed before its turn held only truncated records. The truncates may come after the end that was
-read, so the reader reads on (`Follower`) until it has met them, and shows the state at that later end, which is exact.
+A segment that is removed before its turn held only truncated records. The truncates may lie beyond the end
+that was read, so the reader continues (`Follower`) until it reaches them, and shows the state at that later end, which
+is exact.
 That fails only if the writer removes segments as fast as they can be read. Then the reader tries `LOST_MAX` times and
 finally treats what was removed as truncated: each queue then holds what it held at the end that was read, less what was
 truncated since.

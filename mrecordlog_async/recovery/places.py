@@ -24,7 +24,7 @@ from mrecordlog_async.recovery.replay import Replay
 
 PLACE_BYTES = 1 << 18
 PLACE_RECORDS = 1 << 14
-"""A place ends once it holds this much of its queue: so much is read again to count what a truncate left of it."""
+"""Maximum size of a place; at most this much is reread to count what a truncate left."""
 
 UNDIGESTED_BYTES_MAX = 1 << 24
 """The last append of each queue is kept until its checksum is asked for, or until all of them hold this much."""

@@ -1,9 +1,9 @@
 """Replay: apply the batches of one segment after another to the queues, or raise what does not fit.
 
-The segments of a log are links of a chain: each one's table of queues must be what the one before it left. They are
-replayed oldest first, into one state. One that cannot be read, or that the next one contradicts, is remembered, and the
-state starts over with the table of the segment after it. Whether that matters is known only once the last segment was
-read, because its COMMITs name the oldest live segment: `SegmentChain.check_live_segments`.
+The segments of a log are links of a chain: each segment's queue table must equal the state its predecessor left.
+They are replayed oldest first, into one state. One that cannot be read, or that the next one contradicts, is
+remembered, and the state starts over with the table of the segment after it. Whether that matters is known only once
+the last segment was read, because its COMMITs name the oldest live segment: `SegmentChain.check_live_segments`.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ class ServiceOptions:
         wait_seconds: Longest long poll.
         heartbeat_seconds: Longest silence of a tail that has no records to send.
         drain_seconds: How long requests may take to finish after SIGTERM.
-        stall_seconds: The service is not ready once a commit has been under way for so long; 0 turns that off.
+        stall_seconds: The service is not ready once a commit has been under way for this long; 0 turns that off.
         connections: Open connections, including those whose TLS handshake is under way.
         tails: Clients that wait for records, with long polls or as server-sent events.
         tokens: Bearer tokens, any of which admits a request; none admits every request.

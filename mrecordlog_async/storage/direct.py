@@ -5,8 +5,8 @@ And the cache would hold a second copy of everything that is retained.
 
 How: batches end anywhere, direct writes at whole blocks. The last, partial block is kept in memory and written again,
 with the same bytes, in front of the next batch; what follows the batch in its last block is zeros. This assumes that
-bytes which a write does not change stay intact: those outside it, and those inside it that it repeats. A power cut in
-the middle of the write may leave anything in the others, which nobody was promised yet.
+a write leaves all other bytes intact, including bytes that it rewrites with the same value. A power cut in the middle
+of the write may leave anything in the bytes that it changes, which nobody was promised yet.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ CALM_THRESHOLD = 20_000
 """With 10,000 callers as cheap as 50,000 (2.0 µs a record; 2.7 with 10,000, 3.1 with Python's 700), and a young
 collection stays shorter."""
 OLDER_THRESHOLDS = (20, 100)
-"""So many young collections to one of the middle generation, and so many of those to a full one."""
+"""Young collections per middle-generation one, and those per full one."""
 
 
 RARE_THRESHOLD = 200_000

@@ -93,7 +93,7 @@ async def test_an_acknowledgement_never_goes_back(log: MultiRecordLog) -> None:
         assert await c.acknowledge(next(iter(batch))) == 5
         assert await c.acknowledge(2) == 5
         assert log.stats().written_bytes == written
-        with pytest.raises(PositionAheadError, match="position 10 was not assigned"):
+        with pytest.raises(PositionAheadError, match="position 10 has not been assigned"):
             await c.acknowledge(10)
         assert await c.acknowledge(9) == 10
 

@@ -235,7 +235,7 @@ async def test_many_consumers_attach_and_acknowledge_in_one_request(served: Serv
     results = (await served.call("POST", "/v1/acknowledge", {"consumers": done})).json()["consumers"]
     assert [one["status"] for one in results] == ["ok", "ahead", "fenced", "no_consumer", "recreated"]
     assert results[0]["position"] == 1
-    assert "was not assigned yet" in results[1]["detail"]
+    assert "has not been assigned yet" in results[1]["detail"]
 
 
 async def test_a_name_that_no_queue_can_have_does_not_hide_which_others_were_attached(served: Served) -> None:

@@ -49,7 +49,7 @@ def add_parser(command_line: Parser) -> Parser:
         "--position",
         type=COUNT,
         metavar="POSITION",
-        help="position of the record; sent again with it, the record is stored once (default: the next position)",
+        help="position of the record; resending it at the same position stores it once (default: the next position)",
     )
     parser.add_argument(
         "--key", metavar="KEY", help="key that chooses one of several services (default: the queue's name)"

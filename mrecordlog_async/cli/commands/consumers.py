@@ -42,7 +42,7 @@ def add_parser(command_line: Parser) -> Parser:
         "queue",
         nargs="?",
         metavar="QUEUE",
-        help="queue, for --create and --delete also a pattern (default: list those of all queues)",
+        help="queue, or a pattern with --create and --delete (default: list the consumers of all queues)",
     )
     change = parser.add_mutually_exclusive_group()
     change.add_argument("--create", metavar="NAME", help="create a consumer")

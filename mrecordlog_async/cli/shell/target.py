@@ -64,8 +64,8 @@ def add_log(parser: argparse.ArgumentParser) -> None:
         "--token-file",
         action="append",
         metavar=TOKEN_FILE,
-        help="token of the service (default: MRECORDLOG_TOKEN_FILE); with NAME=, of the one of several that LOG calls "
-        "so (NAME=URL); may be repeated",
+        help="token of the service (default: MRECORDLOG_TOKEN_FILE); with NAME=, the token of the service "
+        "that LOG names NAME=URL; may be repeated",
     )
     add_signpost(parser)
 

@@ -27,7 +27,7 @@ class Parts:
 
     def __init__(self, commands: Iterable[Command], *, in_line: bool) -> None:
         self.given_up: list[Command] = []
-        self._looked_at = 0  # so many of them
+        self._looked_at = 0  # how many of `given_up` were already checked
         self._in_line = in_line
         self._todo = [list(_units(commands))]
         self._part: list[Command] = []
@@ -59,7 +59,7 @@ class Parts:
         part = self._part
         all_freeing = all(
             command.frees_space for command in part
-        )  # but attaching may be refused where a truncate is not
+        )  # an attach can be refused where a truncate still fits
         if len(part) > 1 and (self._tries > 0 or all_freeing):
             middle = len(part) // 2
             self._todo += [part[middle:], part[:middle]]  # taken from the end: the first half comes first

@@ -63,7 +63,9 @@ class UpkeepState:
     def disk_refused(self) -> None:
         """Note that the disk had no space for a batch."""
         self.early_roll = self.short_of_space = True
-        self.unlink_failed = False  # what could not be removed takes the space; and no batch may be stored without it
+        self.unlink_failed = (
+            False  # the segments that could not be removed hold the space; without it, no batch may be storable
+        )
 
     def batch_stored(self, *, needs_space: bool) -> None:
         """Note a stored batch. One without appends or creates may have used the reserve, so it does not prove space."""

@@ -145,7 +145,7 @@ class QueueView:
         self._held = None
 
     def position_to_drop(self, records: int, size: int) -> int | None:
-        """Return up to where to truncate so that at least so many records and bytes go, of those that are held.
+        """Return the position to truncate to so that at least *records* records and *size* bytes are dropped.
 
         None if the records are not in memory, as in a log that was opened for its positions alone.
         """

@@ -16,7 +16,7 @@ FINGERPRINTS_KEPT = 200_000
 """Lists and fingerprints in them that are kept at most, 12 MB. Then the one that was used longest ago goes."""
 
 QUEUES_MAX = 10_000
-"""Longer lists are sent as a whole. To take the fingerprints of so many queues holds up the event loop for 5 ms."""
+"""Longer lists are sent as a whole. Fingerprinting more queues than this would block the event loop for over 5 ms."""
 
 
 class ListChanges(NamedTuple):

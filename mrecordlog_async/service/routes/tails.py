@@ -122,7 +122,7 @@ async def _follow(service: Service, events: Events, queue: str, queue_id: int, p
     while True:
         if not is_there(log, queue, queue_id):  # deleted while the tail was sending
             return "deleted"
-        # The wait is for a position that was not assigned yet, and ends at once where the records were truncated.
+        # The wait is for a position that has not been assigned yet, and ends at once where the records were truncated.
         position = max(position, log.first_position(queue))
         try:
             woken = await service.wait_for(partial(log.wait_for, queue, position), service.options.heartbeat_seconds)

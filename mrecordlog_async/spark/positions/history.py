@@ -223,8 +223,8 @@ def lost_state(known: At, now: At | None, openings: Sequence[Opening]) -> str | 
         )
     if len(openings) >= OPENINGS_MAX and known.batch < openings[0].first_batch:
         return (
-            f"it was opened more than {OPENINGS_MAX} times since it was last read, and remembers no earlier opening: "
-            "whether it went back is not known"
+            f"it has been reopened more than {OPENINGS_MAX} times since it was last read, so it cannot prove that it "
+            "was not rolled back"
         )
     since = ", and has been written to since" if now.batch >= known.batch else ""
     return (

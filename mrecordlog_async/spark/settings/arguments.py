@@ -90,12 +90,13 @@ def _add_layout(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--schema",
         metavar="DDL",
-        help="add columns from JSON payloads: 'customer string, amount bigint'; what does not parse has a column error",
+        help="add columns parsed from JSON payloads: 'customer string, amount bigint'; rows that fail to parse have "
+        "the reason in the column error",
     )
     parser.add_argument(
         "--no-payload",
         action="store_true",
-        help="do not store payloads that --schema parses; what no column holds goes to the column _rest",
+        help="do not store payloads parsed by --schema; fields without a column are kept in _rest",
     )
     parser.add_argument(
         "--storage-option",
