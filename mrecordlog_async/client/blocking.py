@@ -32,14 +32,14 @@ from uuid import UUID
 
 from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS
 from mrecordlog_async.client.client import RecordLogClient
-from mrecordlog_async.client.consumer import Consumer
+from mrecordlog_async.client.consumer import ClientConsumer
 from mrecordlog_async.client.loop_thread import CLOSED, LoopThread
 from mrecordlog_async.client.producer import Producer
-from mrecordlog_async.client.tail import Tail
-from mrecordlog_async.client.transport import Payload
+from mrecordlog_async.client.tail import ClientTail
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.model import Batch, ConsumerSummary, QueueSummary, Record, Run, Start, Times
 from mrecordlog_async.options import QueueOptions
+from mrecordlog_async.protocol.calls import Payload
 from mrecordlog_async.protocol.log_schemas import LogResponse
 from mrecordlog_async.protocol.schemas import StatsResponse
 from mrecordlog_async.servers.names import shown_url
@@ -369,14 +369,15 @@ class _Taking:
     """One call of a reader that takes records, and what it has taken. Its thread and the loop's both write to it."""
 
     def __init__(self) -> None:
-        self.tail: Tail | None = None
+        self.tail: ClientTail | None = None
         self.found: Any = None  # a record, a batch, or None
         self.interrupted = False  # an exception ended it in its thread: nobody got what it found
 
     def return_found(self) -> None:
         """Have the next call take again what this one found."""
         if self.tail is not None and self.found is not None:
-            self.tail.return_to(self.found)
+            found = self.found
+            self.tail.hand_out_again(found.position if isinstance(found, Record) else found.first_position)
 
 
 class _BlockingReader(_Blocking[T], Iterator[Record]):
@@ -440,12 +441,12 @@ class _BlockingReader(_Blocking[T], Iterator[Record]):
                 taking.tail = self._tail()
                 taking.found = await take()
 
-    def _tail(self) -> Tail:
+    def _tail(self) -> ClientTail:
         """Return what reads the records now: a consumer that is entered or moved reads with another one."""
         raise NotImplementedError
 
 
-class BlockingTail(_BlockingReader[Tail]):
+class BlockingTail(_BlockingReader[ClientTail]):
     """The records of a queue from a position on: iterate over them, or take batches. Any thread may call."""
 
     @property
@@ -454,13 +455,13 @@ class BlockingTail(_BlockingReader[Tail]):
         position: int | None = self._inner.position
         return position
 
-    def _tail(self) -> Tail:
-        tail: Tail = self._inner
+    def _tail(self) -> ClientTail:
+        tail: ClientTail = self._inner
         return tail
 
 
-class BlockingConsumer(_BlockingReader[Consumer]):
-    """A durable position on one queue, held in a `with` block. See `Consumer`, whose methods have the same names."""
+class BlockingConsumer(_BlockingReader[ClientConsumer]):
+    """A durable position on one queue, held in a `with` block. Its methods are those of `ClientConsumer`."""
 
     @property
     def queue(self) -> str:
@@ -505,9 +506,9 @@ class BlockingConsumer(_BlockingReader[Consumer]):
         """Continue at *position*, forward or back, durably; return it."""
         return int(self._thread.call(self._inner.seek(position)))
 
-    def _tail(self) -> Tail:
-        consumer: Consumer = self._inner
-        return consumer._reader()
+    def _tail(self) -> ClientTail:
+        consumer: ClientConsumer = self._inner
+        return consumer.reader()
 
 
 class BlockingProducer(_Blocking[Producer]):

@@ -1,27 +1,33 @@
-"""`Consumer`: the holder of a durable position on one queue of a service. Entering it attaches it."""
+"""`ClientConsumer`: the holder of a durable position on one queue of a service. Entering it attaches it."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
-from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, Batches, BatchLimits, last_position
-from mrecordlog_async.client.tail import Page, Tail
+import msgspec
+
+from mrecordlog_async.batches import (
+    BATCH_BYTES,
+    BATCH_RECORDS,
+    BATCH_SECONDS,
+    Batches,
+    BatchLimits,
+    check_start,
+    last_position,
+)
+from mrecordlog_async.client.reads import position_of
+from mrecordlog_async.client.sender import Sender
+from mrecordlog_async.client.tail import ClientTail
+from mrecordlog_async.errors import ConsumerFencedError, ConsumerNotFoundError, QueueNotFoundError
 from mrecordlog_async.model import Batch, Record, Start
-from mrecordlog_async.protocol.consumer_schemas import AttachResponse
+from mrecordlog_async.protocol import calls
+from mrecordlog_async.protocol.calls import Page
+from mrecordlog_async.protocol.consumer_schemas import AttachRequest, AttachResponse
 
 
-class ConsumerCalls(NamedTuple):
-    """What a consumer asks of its service: to attach, to read as a holder, and to move as a holder."""
-
-    attach: Callable[[], Awaitable[AttachResponse]]
-    read: Callable[[AttachResponse, int, int | None, int, int], Awaitable[Page]]
-    acknowledge: Callable[[AttachResponse, int], Awaitable[int]]
-    seek: Callable[[AttachResponse, Start], Awaitable[int]]
-
-
-class Consumer(AsyncIterator[Record]):
+class ClientConsumer(AsyncIterator[Record]):
     """A durable position on one queue of a service: everything before it is acknowledged. One holder at a time.
 
         async with client.consumer("orders", "billing") as c:
@@ -40,16 +46,25 @@ class Consumer(AsyncIterator[Record]):
         consumer: Its name.
     """
 
-    def __init__(self, queue: str, consumer: str, calls: ConsumerCalls) -> None:
-        """Use `RecordLogClient.consumer`."""
+    def __init__(
+        self, sender: Sender, queue: str, consumer: str, *, start: Start | None, request: AttachRequest
+    ) -> None:
+        """Use `RecordLogClient.consumer`. start: where it begins if it is created."""
+        calls.consumer_path(queue, consumer)  # raises for what cannot be a name
         self.queue = queue
         self.consumer = consumer
-        self._calls = calls
+        self._sender = sender
+        self._check = sender.transport.usage_check()
+        self._start = start
+        self._request = request
         self._attached: AttachResponse | None = None
-        self._tail: Tail | None = None
+        self._tail: ClientTail | None = None
 
     async def __aenter__(self) -> Self:
-        self._attached = attached = await self._calls.attach()
+        self._check()
+        start = None if self._start is None else check_start(await position_of(self._sender, self.queue, self._start))
+        request = msgspec.structs.replace(self._request, start=start)
+        self._attached = attached = await self._sender.send(calls.attach(self.queue, self.consumer, request))
         self._follow(attached, attached.position)
         return self
 
@@ -71,7 +86,7 @@ class Consumer(AsyncIterator[Record]):
     @property
     def position(self) -> int:
         """The lowest position that may be handed out next."""
-        position = self._reader().position
+        position = self.reader().position
         assert position is not None, "a consumer begins at a position"
         return position
 
@@ -99,7 +114,7 @@ class Consumer(AsyncIterator[Record]):
             PositionAheadError: The log was restored, and is at older positions than this holder: enter again.
             ValueError: A limit is below 1, or the time is negative.
         """
-        return await self._reader().batch(max_records=max_records, max_bytes=max_bytes, max_wait=max_wait)
+        return await self.reader().batch(max_records=max_records, max_bytes=max_bytes, max_wait=max_wait)
 
     def batches(
         self,
@@ -115,7 +130,7 @@ class Consumer(AsyncIterator[Record]):
         return self
 
     async def __anext__(self) -> Record:
-        return await anext(self._reader())
+        return await anext(self.reader())
 
     async def acknowledge(self, done: Batch | Record | int) -> int:
         """Acknowledge everything up to and including *done*: it is not handed out again, and may be removed.
@@ -136,7 +151,7 @@ class Consumer(AsyncIterator[Record]):
             LogFullError: The disk is full, and the acknowledgement frees nothing.
         """
         holder = self._holder()
-        return await self._calls.acknowledge(holder, last_position(done, holder.id))
+        return await self._sender.send(calls.acknowledge(holder, last_position(done, holder.id)))
 
     async def seek(self, position: Start) -> int:
         """Continue at *position*, forward or back, durably: it is the first one that is not acknowledged.
@@ -158,22 +173,36 @@ class Consumer(AsyncIterator[Record]):
             QueueNotFoundError: The queue was deleted.
         """
         holder = self._holder()
-        found = await self._calls.seek(holder, position)
+        wanted = check_start(await position_of(self._sender, self.queue, position))
+        found = await self._sender.send(calls.seek(self.queue, self.consumer, wanted, holder))
         self._follow(holder, found)
         return found
 
     def _follow(self, holder: AttachResponse, position: int) -> None:
-        async def read(position: int, records: int | None, size: int, wait_seconds: int) -> Page:
-            return await self._calls.read(holder, position, records, size, wait_seconds)
+        async def fetch(position: int, records: int | None, size: int, wait_seconds: int) -> Page:
+            return await self._read(holder, position, records, size, wait_seconds)
 
-        self._tail = Tail(self.queue, position, None, read, queue_id=holder.id)
+        self._tail = ClientTail(self.queue, position, None, fetch, check=self._check, queue_id=holder.id)
+
+    async def _read(
+        self, holder: AttachResponse, position: int, records: int | None, size: int, wait_seconds: int
+    ) -> Page:
+        call = calls.read_as_holder(holder, position, limit=records, max_bytes=size, wait_seconds=wait_seconds)
+        try:
+            return await self._sender.send(call)
+        except (ConsumerFencedError, ConsumerNotFoundError):
+            # The request names the queue, not the incarnation: of a recreated queue nobody has been the holder yet.
+            if (await self._sender.send(calls.queue_summary(self.queue))).id != holder.id:
+                raise QueueNotFoundError(self.queue) from None
+            raise
 
     def _holder(self) -> AttachResponse:
         if self._attached is None:
             raise RuntimeError("the consumer is not attached: use it inside `async with client.consumer(…) as c`")
         return self._attached
 
-    def _reader(self) -> Tail:
+    def reader(self) -> ClientTail:
+        """Return what reads the records now: a consumer that is entered or moved reads with another tail."""
         self._holder()
         assert self._tail is not None
         return self._tail

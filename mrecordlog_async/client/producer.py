@@ -27,8 +27,6 @@ from collections.abc import Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
-from mrecordlog_async.client.retry import ServiceUnreachableError
-from mrecordlog_async.client.transport import Payload, copied
 from mrecordlog_async.errors import (
     LogClosedError,
     LogFailedError,
@@ -38,6 +36,8 @@ from mrecordlog_async.errors import (
     RecordLogError,
     RecordTooLargeError,
 )
+from mrecordlog_async.protocol.attempts import ServiceUnreachableError
+from mrecordlog_async.protocol.calls import Payload, copied
 from mrecordlog_async.protocol.responses import ServiceError
 from mrecordlog_async.support.coroutine_mark import coroutine_function
 

@@ -1,4 +1,4 @@
-"""`Tail`: the records of one queue of a service from a position on, as they arrive, one by one or in batches.
+"""`ClientTail`: the records of one queue of a service from a position on, as they arrive, one by one or in batches.
 
 Nothing is awaited between a response and the moment at which the position moves, and nothing moves before: a call that
 is cancelled, even by `wait_for`, loses no record.
@@ -11,11 +11,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from itertools import chain
 from math import ceil
-from typing import NamedTuple
+from time import monotonic
 
 from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, Batches, BatchLimits
 from mrecordlog_async.errors import QueueNotFoundError
-from mrecordlog_async.model import Batch, QueueSummary, Record, Run, Times
+from mrecordlog_async.model import Batch, QueueSummary, Record, Run
+from mrecordlog_async.protocol.calls import PAGE_BYTES, Page
 from mrecordlog_async.protocol.responses import ServiceError
 
 WAIT_SECONDS = 30
@@ -24,27 +25,11 @@ WAIT_SECONDS = 30
 PAUSE_SECONDS = 1.0
 """Pause after a response without records that came early: the queue is sealed, or the service ends."""
 
-PAGE_BYTES = 8 * 1024 * 1024
-
-
-class Page(NamedTuple):
-    """Runs of one queue. next_position: where the next page starts. queue_id: the incarnation that was read.
-
-    complete: the queue is sealed, and there are no records after these. times: when the records were stored.
-    """
-
-    runs: list[Run]
-    next_position: int
-    queue_id: int
-    complete: bool = False
-    times: Times = Times.none()
-
-
 Fetch = Callable[[int, int | None, int, int], Awaitable[Page]]
 """Reads from a position: at most so many records and bytes, after waiting for the first one for so many seconds."""
 
 
-class Tail(AsyncIterator[Record]):
+class ClientTail(AsyncIterator[Record]):
     """What `RecordLogClient.tail` returns: iterate over it, or take batches. Both continue where the other stopped.
 
     Cancelling a call, even by `asyncio.wait_for` or `asyncio.timeout`, loses nothing and does not end the tail. It ends
@@ -58,13 +43,24 @@ class Tail(AsyncIterator[Record]):
         begin: Callable[[], Awaitable[QueueSummary]] | None,
         fetch: Fetch,
         *,
+        check: Callable[[], None],
         queue_id: int | None = None,
     ) -> None:
-        """Use `RecordLogClient.tail`. begin: what shows where the queue begins, and that it is sealed."""
+        """Use `RecordLogClient.tail`.
+
+        Args:
+            queue: Its name.
+            start: First position.
+            begin: Shows where the queue begins, and that it is sealed; None for a consumer, which knows both.
+            fetch: Reads a page.
+            check: Raises LogClosedError where the tail may not be used.
+            queue_id: Incarnation of the queue, if it is known.
+        """
         self.queue = queue
         self._position = start
         self._begin = begin
         self._fetch = fetch
+        self._check = check
         self._queue_id = queue_id
         self._records: Iterator[Record] = iter(())
         self._reached = 0  # the queue's next position was there, or further
@@ -76,20 +72,30 @@ class Tail(AsyncIterator[Record]):
         """The lowest position that may be handed out next; None before the first call of a tail without *start*."""
         return self._position
 
-    def __aiter__(self) -> Tail:
+    def __aiter__(self) -> ClientTail:
         return self
 
     async def __anext__(self) -> Record:
-        record = self._next_at_hand()
-        if record is None:
-            async with self._turn:
-                record = self._next_at_hand()  # another task may have read while this one waited
-                while record is None:
-                    page = await self._page(None, PAGE_BYTES, WAIT_SECONDS)
-                    if page is None:
-                        raise StopAsyncIteration
-                    self._records = chain.from_iterable(run.records() for run in page.runs)
-                    record = self._next_at_hand()
+        record = self._next_at_hand()  # asyncio only: tasks take no turns for what is at hand, threads do
+        if record is not None:  # asyncio only
+            return record  # asyncio only
+        self._check()
+        async with self._turn:
+            start = await self._begun()
+            try:
+                return await self._next()
+            except BaseException:
+                self.hand_out_again(start)
+                raise
+
+    async def _next(self) -> Record:
+        record = self._next_at_hand()  # another call may have read while this one waited
+        while record is None:
+            page = await self._page(None, PAGE_BYTES, WAIT_SECONDS)
+            if page is None:
+                raise StopAsyncIteration
+            self._records = chain.from_iterable(run.records() for run in page.runs)
+            record = self._next_at_hand()
         return record
 
     def _next_at_hand(self) -> Record | None:
@@ -123,8 +129,14 @@ class Tail(AsyncIterator[Record]):
             ValueError: A limit is below 1, or the time is negative.
         """
         limits = BatchLimits.checked(max_records, max_bytes, max_wait)
+        self._check()
         async with self._turn:
-            return await self._batch(limits)
+            start = await self._begun()
+            try:
+                return await self._batch(limits)
+            except BaseException:
+                self.hand_out_again(start)
+                raise
 
     async def _batch(self, limits: BatchLimits) -> Batch | None:
         self._records = iter(())  # they are read again from the position after the last one that was handed out
@@ -158,30 +170,37 @@ class Tail(AsyncIterator[Record]):
         self._ended = True
         self._records = iter(())
 
-    def return_to(self, found: Record | Batch) -> None:
-        """Hand out *found*, and what comes after it, again: its caller did not receive it."""
-        position = found.position if isinstance(found, Record) else found.first_position
-        if self._position is None or position < self._position:
+    async def _begun(self) -> int:
+        """Return the position to continue at; at the first call, find out where the queue begins."""
+        if self._queue_id is None:
+            assert self._begin is not None, "a consumer knows its queue"
+            summary = await self._begin()
+            self._reached = summary.next_position
+            self._position = summary.first_position if self._position is None else self._position
+            self._queue_id = summary.id  # last: the other two are set once it is known
+        assert self._position is not None
+        return self._position
+
+    def hand_out_again(self, position: int) -> None:
+        """Begin the next call at *position*: an exception ended this one, and its caller received nothing.
+
+        A signal handler, for one, may raise between the moment at which the position moves and the `return`.
+        """
+        self._records = iter(())
+        if self._position != position:
             self._position = position
-            self._records = iter(())
             self._ended = False  # the end is found again
 
     async def _page(self, records: int | None, size: int, wait_seconds: int) -> Page | None:
         """Return the next page with records; None once the tail has ended."""
-        if self._queue_id is None:
-            assert self._begin is not None, "a consumer knows its queue"
-            summary = await self._begin()
-            self._queue_id, self._reached = summary.id, summary.next_position
-            self._position = summary.first_position if self._position is None else self._position
         assert self._position is not None
-        clock = asyncio.get_running_loop().time
         while not self._ended:
-            begun = clock()
+            begun = monotonic()
             page = await self._read(self._position, records, size, wait_seconds)
             if page is None or page.runs:
                 return page
             self._position = page.next_position
-            early = clock() - begun < wait_seconds / 2
+            early = monotonic() - begun < wait_seconds / 2
             self._ended = await self._is_complete(page)
             if early and not self._ended:
                 await asyncio.sleep(PAUSE_SECONDS)

@@ -237,7 +237,7 @@ async def test_a_reader_without_a_place_to_wait_reads_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     """A service admits a limited number of clients that wait: others ask now and then, and end with no error."""
-    monkeypatch.setattr("mrecordlog_async.client.transport.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("mrecordlog_async.client.sender.POLL_SECONDS", 0.01)
     monkeypatch.setattr("mrecordlog_async.client.tail.PAUSE_SECONDS", 0.01)
     async with (
         serving(tmp_path, ServiceOptions(tails=1)) as served,

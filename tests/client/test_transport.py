@@ -178,9 +178,9 @@ async def test_a_client_closes_also_while_a_call_times_out() -> None:
     async with scripted([], last=Step(drip=True)) as server:
         client = RecordLogClient(server.url, retry_seconds=0.0)
         reading = asyncio.create_task(client.list_queues())
-        while not client._transport._under_way:
+        while not client.sender.transport._under_way:
             await asyncio.sleep(0)
-        (deadline,) = client._transport._under_way
+        (deadline,) = client.sender.transport._under_way
         deadline.reschedule(0.0)
         while not deadline.expired():
             await asyncio.sleep(0)

@@ -74,7 +74,7 @@ async def _one_log(arguments: argparse.Namespace, options: QueueOptions) -> int:
 
 async def _everywhere(arguments: argparse.Namespace, options: QueueOptions) -> int:
     """Configure the queue on every server. Where it is sealed already, --seal succeeds: it can be repeated."""
-    from mrecordlog_async.client.retry import OutcomeUnknownError
+    from mrecordlog_async.protocol.attempts import OutcomeUnknownError
 
     async def configure(client: RecordLogClient) -> tuple[dict[str, Any], str]:
         try:

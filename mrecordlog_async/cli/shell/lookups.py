@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
-from urllib.parse import quote
+from typing import TypeVar
 
 from mrecordlog_async.cli.shell.parser import suggest
 from mrecordlog_async.cli.shell.target import connect, is_service
 from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.model import RecoveryProgress
+from mrecordlog_async.protocol import calls
+
+T = TypeVar("T")
 
 SECONDS = 1.0
 NAMES_MAX = 1_000
@@ -26,8 +27,8 @@ NAMES_MAX = 1_000
 def queues_of(log: str, prefix: str = "", token_files: Sequence[str] = ()) -> list[str]:
     """Return the first names of queues that begin with *prefix*."""
     if is_service(log):
-        query = {"prefix": prefix, "limit": str(NAMES_MAX)}
-        return [one["queue"] for one in _ask(log, token_files, "/v1/queues", query)["queues"]]
+        queues = _ask(log, token_files, calls.summary(prefix=prefix, limit=NAMES_MAX))
+        return list(queues)
     with StoredLog.open(log, on_progress=_within(SECONDS)) as stored:
         return [name for name in stored.list_queues() if name.startswith(prefix)][:NAMES_MAX]
 
@@ -35,8 +36,8 @@ def queues_of(log: str, prefix: str = "", token_files: Sequence[str] = ()) -> li
 def consumers_of(log: str, queue: str, token_files: Sequence[str] = ()) -> list[str]:
     """Return the names of the consumers of *queue*."""
     if is_service(log):
-        found = _ask(log, token_files, f"/v1/queues/{quote(queue, safe='')}/consumers", {})["consumers"]
-        return [one["consumer"] for one in found]
+        consumers = _ask(log, token_files, calls.consumers(queue))
+        return list(consumers)
     with StoredLog.open(log, on_progress=_within(SECONDS)) as stored:
         return sorted(stored.settings(queue).consumers)
 
@@ -60,15 +61,14 @@ def _within(seconds: float) -> Callable[[RecoveryProgress], None]:
     return check
 
 
-def _ask(url: str, token_files: Sequence[str], path: str, query: dict[str, str]) -> Any:
+def _ask(url: str, token_files: Sequence[str], call: calls.ServiceCall[T]) -> T:
     """Return the response of a service. Raises what its client raises, and TimeoutError."""
 
-    async def ask() -> Any:
+    async def ask() -> T:
         one = re.sub(r"^([\w.-]+=)?(dns\+)?", "", url.partition(",")[0])  # any of several knows what is needed here
         arguments = argparse.Namespace(log=one, token_file=list(token_files))
         async with connect(arguments, retry_seconds=0.0) as client:
             # The client lists all queues or the largest, and here those with a prefix are needed.
-            reply = await client._transport.send("GET", path, query=query or None)  # noqa: SLF001  # until it can list by prefix
-            return json.loads(reply.body)
+            return await client.sender.send(call)
 
     return asyncio.run(asyncio.wait_for(ask(), SECONDS))

@@ -16,7 +16,7 @@ from typing import Any, Self
 from uuid import UUID
 
 from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, Batches, BatchLimits
-from mrecordlog_async.client.consumer import Consumer
+from mrecordlog_async.client.consumer import ClientConsumer
 from mrecordlog_async.client.fleet.decisions import passes
 from mrecordlog_async.client.fleet.membership import Membership
 from mrecordlog_async.client.fleet.reader import End, FleetBatch, Reader
@@ -212,7 +212,7 @@ class FleetConsumer:
         return [one.queue for one in found if one.consumer == self.consumer and matches(self.queue, one.queue)]
 
     def _reader(self, server: Server, queue: str) -> Reader:
-        def holder() -> Consumer:
+        def holder() -> ClientConsumer:
             return server.client.consumer(
                 queue, self.consumer, create=self._create, owner=self._owner, take_over=self._take_over
             )

@@ -18,8 +18,8 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Literal, NamedTuple
 
-from mrecordlog_async.client.retry import OutcomeUnknownError, ServiceUnreachableError, lost_because
 from mrecordlog_async.errors import LogClosedError, LogFailedError, LogFullError, RecordLogError
+from mrecordlog_async.protocol.attempts import OutcomeUnknownError, ServiceUnreachableError, lost_because
 from mrecordlog_async.protocol.responses import ServiceError
 
 OnUnknown = Literal["raise", "wait", "send_elsewhere"]

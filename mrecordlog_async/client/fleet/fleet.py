@@ -25,10 +25,11 @@ from mrecordlog_async.client.fleet.membership import Membership, Resolver
 from mrecordlog_async.client.fleet.placement import FleetError, Key, Placement, Stored
 from mrecordlog_async.client.fleet.producer import FleetProducer
 from mrecordlog_async.client.fleet.server import Connecting, Server, ServerSummary, Tokens
-from mrecordlog_async.client.retry import OutcomeUnknownError
-from mrecordlog_async.client.transport import Payload, check_token, copied
+from mrecordlog_async.client.options import check_token
 from mrecordlog_async.errors import QueueSealedError
 from mrecordlog_async.options import QueueOptions, check_type
+from mrecordlog_async.protocol.attempts import OutcomeUnknownError
+from mrecordlog_async.protocol.calls import Payload, copied
 from mrecordlog_async.servers.names import Endpoint, names_of, parse
 from mrecordlog_async.support.coroutine_mark import coroutine_function
 

@@ -20,9 +20,9 @@ from collections.abc import Sequence
 from mrecordlog_async.client.fleet.decisions import Outcome, outcome_of
 from mrecordlog_async.client.fleet.server import Server
 from mrecordlog_async.client.producer import Producer
-from mrecordlog_async.client.retry import OutcomeUnknownError, ServiceUnreachableError
 from mrecordlog_async.errors import PositionInPastError, QueueNotFoundError, RecordLogError
 from mrecordlog_async.options import QueueOptions
+from mrecordlog_async.protocol.attempts import OutcomeUnknownError, ServiceUnreachableError
 
 
 class _Calls:

@@ -18,8 +18,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from mrecordlog_async.client.fleet.server import Connecting, Server, SilentError, probe
-from mrecordlog_async.client.retry import ServiceUnreachableError
 from mrecordlog_async.errors import LogClosedError, RecordLogError
+from mrecordlog_async.protocol.attempts import ServiceUnreachableError
 from mrecordlog_async.servers import resolve
 from mrecordlog_async.servers.names import Endpoint, Lookup
 from mrecordlog_async.servers.outages import LOOK_SECONDS, RETRY_SECONDS

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from mrecordlog_async.client.fleet.decisions import Next, Policy, as_raised, decide, takes_no_records
 from mrecordlog_async.client.fleet.membership import Membership
 from mrecordlog_async.client.fleet.server import Server
-from mrecordlog_async.client.retry import OutcomeUnknownError, ServiceUnreachableError
 from mrecordlog_async.errors import LogClosedError, LogFullError, RecordLogError
 from mrecordlog_async.names import check_name
+from mrecordlog_async.protocol.attempts import OutcomeUnknownError, ServiceUnreachableError
 from mrecordlog_async.servers.routing import Routing, slot_of
 
 FIRST_PAUSE_SECONDS = 0.05

@@ -12,9 +12,9 @@ from mrecordlog_async.client.fleet.lane import Lane
 from mrecordlog_async.client.fleet.membership import Membership
 from mrecordlog_async.client.fleet.placement import Key, Placement, Stored
 from mrecordlog_async.client.fleet.server import Server
-from mrecordlog_async.client.transport import Payload, copied
 from mrecordlog_async.errors import LogClosedError, RecordLogError
 from mrecordlog_async.options import QueueOptions, check_type
+from mrecordlog_async.protocol.calls import Payload, copied
 from mrecordlog_async.support.coroutine_mark import coroutine_function
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 from mrecordlog_async.batches import BatchLimits
-from mrecordlog_async.client.consumer import Consumer
+from mrecordlog_async.client.consumer import ClientConsumer
 from mrecordlog_async.client.fleet.decisions import passes, takes_no_records
 from mrecordlog_async.client.fleet.membership import Membership
 from mrecordlog_async.client.fleet.server import Server
@@ -60,12 +60,12 @@ Offer = Callable[[FleetBatch], asyncio.Future[None]]
 class Reader:
     """One queue of one server. Owned by the consumer of the fleet, which runs it in a task."""
 
-    def __init__(self, server: Server, membership: Membership, make_holder: Callable[[], Consumer]) -> None:
+    def __init__(self, server: Server, membership: Membership, make_holder: Callable[[], ClientConsumer]) -> None:
         self.server = server
         self.end: End | None = None
         self._membership = membership
         self._make_holder = make_holder
-        self._holder: Consumer | None = None
+        self._holder: ClientConsumer | None = None
         self._opening = ""  # of the log, when the holder attached
         # What is still to be acknowledged: the epoch in which it was read, and the highest position.
         self._acknowledged: tuple[int, int] | None = None
@@ -166,14 +166,14 @@ class Reader:
             await self._pause()
         return None
 
-    async def _why_ended(self, holder: Consumer) -> End:
+    async def _why_ended(self, holder: ClientConsumer) -> End:
         try:
             summary = await self.server.client.queue_summary(holder.queue)
         except QueueNotFoundError:
             return End.MISSING
         return End.COMPLETE if summary.id == holder.queue_id and summary.sealed else End.MISSING
 
-    async def _attach_again(self, fenced: Consumer) -> bool:
+    async def _attach_again(self, fenced: ClientConsumer) -> bool:
         """Attach once more if the log was opened again since; return whether it was.
 
         Under a weaker policy a log that was killed knows no holder from before, and a restored one is at older

@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mrecordlog_async.client.client import RecordLogClient
-from mrecordlog_async.client.retry import ServiceUnreachableError
+from mrecordlog_async.client.options import ClientOptions
+from mrecordlog_async.client.sender import Sender
 from mrecordlog_async.client.transport import Transport
 from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.protocol import calls
+from mrecordlog_async.protocol.attempts import ServiceUnreachableError
 from mrecordlog_async.protocol.log_schemas import LogResponse
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.servers.outages import Absence
@@ -60,28 +63,23 @@ class SilentError(ServiceUnreachableError):
     """Nothing at all responds at a place: its service hangs, or the network does not reach it."""
 
 
-class ServerClient(RecordLogClient):
-    """A client of one log: it does not wait for a server that cannot be reached, and follows the log elsewhere."""
+class ServerClient:
+    """The client of one log: it does not wait for a server that cannot be reached, and follows the log elsewhere."""
 
     def __init__(self, place: Endpoint, connecting: Connecting, *, log_id: str | None, retry_seconds: float) -> None:
-        self.url = str(place)
-        self._tokens = connecting.tokens
-        self._transport = Transport(
-            place.url,
-            token=connecting.tokens.of(place),
-            retry_seconds=retry_seconds,
-            timeout_seconds=connecting.timeout_seconds,
-            response_seconds=connecting.response_seconds,
-            connections=connecting.connections,
-            log_id=log_id,
-            address=place.address,
-            eager=True,
+        tokens, timeout_seconds, response_seconds, connections = connecting
+        options = ClientOptions(
+            place, tokens.of(place), retry_seconds, timeout_seconds, response_seconds, connections, log_id
         )
+        self._tokens = tokens
+        self._transport = Transport(options, pins=True)
+        self.sender = Sender(self._transport, retry_seconds, eager=True)
+        self.client = RecordLogClient.over(self.sender)
 
     async def is_ready(self) -> bool:
         """Return whether the service takes records."""
         try:
-            await self._transport.send("GET", "/readyz")
+            await self.sender.send(calls.ready())
         except RecordLogError:
             return False
         return True
@@ -89,9 +87,9 @@ class ServerClient(RecordLogClient):
     async def log_info(self) -> LogResponse:
         """Return the facts of the log; raise SilentError if there is no response at all."""
         try:
-            return await super().log_info()
+            return await self.client.log_info()
         except ServiceUnreachableError as error:
-            if self._transport.met_silence:
+            if self.sender.met_silence:
                 raise SilentError(error.address, error.seconds, error.reason, error.sent) from error
             raise
 
@@ -101,8 +99,11 @@ class ServerClient(RecordLogClient):
 
     def move(self, place: Endpoint) -> None:
         """Send to *place* from now on."""
-        self.url = str(place)
-        self._transport.move(place.url, place.address, self._tokens.of(place))
+        self._transport.move(place, self._tokens.of(place))
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._transport.close()
 
 
 class Server:
@@ -118,8 +119,11 @@ class Server:
         self._absence = Absence()  # by probes: since when it has not taken records
         self.refused: str | None = None
         self.opening = ""
-        self.client = ServerClient(place, connecting, log_id=log_id, retry_seconds=SETTLE_SECONDS)
-        self.appends = ServerClient(place, connecting, log_id=log_id, retry_seconds=retry_seconds)
+        self._clients = (
+            ServerClient(place, connecting, log_id=log_id, retry_seconds=SETTLE_SECONDS),
+            ServerClient(place, connecting, log_id=log_id, retry_seconds=retry_seconds),
+        )
+        self.client, self.appends = (one.client for one in self._clients)
 
     def __repr__(self) -> str:
         return f"<Server {self.name!r} at {self.place}>"
@@ -127,8 +131,8 @@ class Server:
     def found(self, place: Endpoint, seen: Seen, refused: str | None, now: float) -> None:
         """Note that a probe has found the log at *place*."""
         if place != self.place:
-            self.client.move(place)
-            self.appends.move(place)
+            for client in self._clients:
+                client.move(place)
         self.place, self.refused, self.opening, self._was_silent = place, refused, seen.opening, False
         self.name = place.name or seen.name
         self.reads, self.writes = refused is None, seen.ready and refused is None
@@ -144,8 +148,8 @@ class Server:
         because it stops or has too many connections, still responds to the calls that it has.
         """
         if silent and self._was_silent:
-            self.client.end_exchanges()
-            self.appends.end_exchanges()
+            for client in self._clients:
+                client.end_exchanges()
         self._was_silent = silent
         self.reads = self.writes = False
         self._absence.begin(now)
@@ -160,8 +164,8 @@ class Server:
 
     async def close(self) -> None:
         """Close all connections."""
-        await self.client.close()
-        await self.appends.close()
+        for client in self._clients:
+            await client.close()
 
 
 async def probe(place: Endpoint, connecting: Connecting) -> Seen:

@@ -12,6 +12,7 @@ from aiohttp.test_utils import TestServer
 from mrecordlog_async.client import RecordLogFleet
 from mrecordlog_async.client.fleet.membership import Resolver
 from mrecordlog_async.client.fleet.server import Connecting, Server, ServerClient, Tokens
+from mrecordlog_async.protocol.calls import ServiceCall
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.servers.outages import EXPECTED_SECONDS
 from mrecordlog_async.servers.roster import Seen
@@ -61,7 +62,7 @@ async def test_a_token_stays_with_its_address() -> None:
     client = ServerClient(a, Connecting(Tokens({"a": A}), 5.0, 5.0, 1), log_id=None, retry_seconds=0.0)
     for place in (a, b, a):
         client.move(place)
-        await client._transport.send("GET", "/")
+        await client.sender.send(ServiceCall("GET", "/", lambda reply: None))
     assert sent == [("a", f"Bearer {A}"), ("b", None), ("a", f"Bearer {A}")]
     await client.close()
     for server, _ in places:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -10,7 +9,7 @@ import pytest
 
 from mrecordlog_async import LogFailedError, LogFullError, PositionInPastError
 from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient, ServiceError, ServiceUnreachableError
-from mrecordlog_async.client.retry import Attempts, Repeat, retry_after
+from mrecordlog_async.protocol.attempts import Attempts, Repeat, retry_after
 from mrecordlog_async.protocol.responses import Reply
 from tests.client.scripted import DROP, REPEATED, Scripted, Step, problem, scripted
 
@@ -172,41 +171,36 @@ async def test_a_refusal_that_no_service_wrote_is_not_called_one(body: bytes, sh
 # Pauses.
 
 
-async def pauses(attempts: Attempts, at_least_seconds: float, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    slept: list[float] = []
-
-    def note(seconds: float) -> asyncio.Timeout:
-        slept.append(seconds)
-        return asyncio.timeout_at(0)
-
-    monkeypatch.setattr("mrecordlog_async.client.retry.asyncio.timeout", note)
+def pauses(attempts: Attempts, at_least_seconds: float) -> list[float]:
+    found: list[float] = []
     for _ in range(200):
         attempts.at_least_seconds = at_least_seconds
-        await attempts.pause(asyncio.Event())
-    return slept
+        pause = attempts.next_pause()
+        found += [] if pause is None else [pause]
+    return found
 
 
 def attempts_of(seconds: float) -> Attempts:
-    return Attempts("GET /", "http://x", Repeat.FREELY, seconds, asyncio.get_running_loop().time() + seconds)
+    return Attempts("GET /", "http://x", Repeat.FREELY, seconds, seconds, clock=lambda: 0.0)
 
 
-async def test_retry_after_is_a_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_retry_after_is_a_minimum() -> None:
     """Jitter only makes a pause longer, never shorter than the service requested."""
-    slept = await pauses(attempts_of(10_000), 4.0, monkeypatch)
+    slept = pauses(attempts_of(10_000), 4.0)
     assert len(slept) == 200
     assert 4.0 <= min(slept) < max(slept) <= 5.0
 
 
-async def test_pauses_grow_to_two_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pauses_grow_to_two_seconds() -> None:
     """Pauses double if the service requests none."""
-    slept = await pauses(attempts_of(10_000), 0.0, monkeypatch)
+    slept = pauses(attempts_of(10_000), 0.0)
     assert slept[0] <= 0.05
     assert 1.0 <= min(slept[10:]) < max(slept) <= 2.0
 
 
-async def test_a_pause_beyond_the_deadline_is_not_begun(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pause_beyond_the_deadline_is_not_begun() -> None:
     """The caller learns at once that no other attempt fits before the deadline."""
-    assert await pauses(attempts_of(3), 4.0, monkeypatch) == []
+    assert pauses(attempts_of(3), 4.0) == []
 
 
 @pytest.mark.parametrize(

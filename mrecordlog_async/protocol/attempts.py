@@ -1,4 +1,4 @@
-"""When a client sends a request again, and what it knows when it stops. `transport` does the sending.
+"""When a request is sent again, and what is known when its sender stops. Pure: a transport sends, and pauses.
 
 1. A request that was not sent (no connection) is retried, whatever it is.
 2. After a lost response it is unknown whether the request was carried out. `Repeat` says what is allowed then.
@@ -10,19 +10,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import errno
-import os
 import random
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from enum import Enum, auto
+from time import monotonic
 
-import aiohttp
-
-from mrecordlog_async.client.outage import LONG_SECONDS
 from mrecordlog_async.errors import LogFailedError, RecordLogError
 from mrecordlog_async.protocol.responses import Reply, error_of, written_by_service
 
@@ -32,6 +28,25 @@ JITTER = 0.25
 """A pause that the service requested is extended by up to this fraction, so that clients do not all return at once."""
 
 MAY_PASS = frozenset({408, 429, 502, 503, 504, 507})
+
+LONG_SECONDS = 86_400.0
+"""A call that is retried for longer has no end that is worth a number."""
+
+
+class NoResponseError(Exception):
+    """An attempt had no whole response.
+
+    Attributes:
+        reason: What it met instead.
+        sent: The request may have reached the service.
+        silent: Nothing at all responded: no service, and no system that says that none is there.
+    """
+
+    def __init__(self, reason: str, *, sent: bool, silent: bool = False) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.sent = sent
+        self.silent = silent
 
 
 class OutcomeUnknownError(RecordLogError):
@@ -108,17 +123,22 @@ class Attempts:
     at_least_seconds: float = 0.0
     lost: str = ""
     """Why the first lost response was lost; empty while no response was lost."""
+    clock: Callable[[], float] = monotonic
+
+    @classmethod
+    def begun(cls, action: str, address: str, repeat: Repeat, seconds: float, wait_seconds: float) -> Attempts:
+        """Return those of a call that begins now. *wait_seconds*: for so long a response may take without a failure."""
+        return cls(action, address, repeat, seconds, monotonic() + seconds + wait_seconds)
 
     def left_seconds(self) -> float:
         """Return for how many seconds the call may still be retried."""
-        return self.deadline - asyncio.get_running_loop().time()
+        return self.deadline - self.clock()
 
-    def after_loss(self, error: Exception) -> RecordLogError:
+    def after_loss(self, error: NoResponseError) -> RecordLogError:
         """Return the error to raise if no attempt is left; raise it at once if no other attempt is allowed."""
-        reason = reason_of(error)
-        if was_sent(error):
-            self._lose(reason, error)
-        return ServiceUnreachableError(self.address, self.seconds, reason, bool(self.lost))
+        if error.sent:
+            self._lose(error.reason, error)
+        return ServiceUnreachableError(self.address, self.seconds, error.reason, bool(self.lost))
 
     def after_refusal(self, reply: Reply) -> RecordLogError:
         """Return the error to raise if no attempt is left; raise the refusal if another attempt cannot change it."""
@@ -154,19 +174,16 @@ class Attempts:
         """Return *error* for a caller that tries another server instead of waiting."""
         return error if not isinstance(error, ServiceUnreachableError) else error.after(0.0)
 
-    async def pause(self, closing: asyncio.Event) -> bool:
-        """Sleep before the next attempt, or until the client closes; return False if no time is left for one."""
+    def next_pause(self) -> float | None:
+        """Return how many seconds to wait before the next attempt; None if no time is left for one."""
         pause = self.pause_seconds * random.uniform(0.5, 1.0)
         if self.at_least_seconds >= pause:
             pause = self.at_least_seconds * random.uniform(1.0, 1.0 + JITTER)
         self.pause_seconds = min(self.pause_seconds * 2, LONGEST_PAUSE_SECONDS)
         if max(pause, self.at_least_seconds) > self.left_seconds():
-            return False
+            return None
         self.at_least_seconds = 0.0
-        with suppress(TimeoutError):
-            async with asyncio.timeout(pause):
-                await closing.wait()
-        return True
+        return pause
 
     def _lose(self, reason: str, cause: Exception) -> None:
         self.lost = self.lost or reason
@@ -177,28 +194,6 @@ class Attempts:
 def lost_because(reason: str) -> str:
     """Return the reason of an outcome that is unknown because a response was lost."""
     return f"the response was lost ({reason})"
-
-
-def reason_of(error: Exception) -> str:
-    """Return what an attempt met. aiohttp names the address once more, and how it was called, but not what it means."""
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return "the host name cannot be resolved"
-    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
-        number = error.os_error.errno
-        return os.strerror(number).lower() if number else str(error)
-    return str(error) or type(error).__name__
-
-
-def was_sent(error: Exception) -> bool:
-    """Return whether the request may have reached the service before *error* occurred."""
-    return not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
-
-
-def met_silence(error: Exception) -> bool:
-    """Return whether nothing at all responded: no service, and no system that says that none is there."""
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return error.os_error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH)
-    return isinstance(error, TimeoutError)
 
 
 def retry_after(reply: Reply) -> float:
