@@ -17,7 +17,6 @@ try:
         BlockingTail,
     )
     from mrecordlog_async.client.client import RecordLogClient
-    from mrecordlog_async.client.consumer import ClientConsumer
     from mrecordlog_async.client.consumer import ClientConsumer as Consumer
     from mrecordlog_async.client.fleet.consumer import FleetConsumer
     from mrecordlog_async.client.fleet.fleet import RecordLogFleet
@@ -26,7 +25,6 @@ try:
     from mrecordlog_async.client.fleet.reader import FleetBatch
     from mrecordlog_async.client.fleet.server import ServerSummary
     from mrecordlog_async.client.producer import Producer
-    from mrecordlog_async.client.tail import ClientTail
     from mrecordlog_async.client.tail import ClientTail as Tail
     from mrecordlog_async.protocol.attempts import OutcomeUnknownError, ServiceUnreachableError
     from mrecordlog_async.protocol.responses import ServiceError
@@ -38,8 +36,6 @@ __all__ = [
     "BlockingProducer",
     "BlockingRecordLogClient",
     "BlockingTail",
-    "ClientConsumer",
-    "ClientTail",
     "Consumer",
     "FleetBatch",
     "FleetConsumer",

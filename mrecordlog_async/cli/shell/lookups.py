@@ -10,13 +10,15 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from mrecordlog_async.cli.shell.parser import suggest
 from mrecordlog_async.cli.shell.target import connect, is_service
 from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.model import RecoveryProgress
-from mrecordlog_async.protocol import calls
+
+if TYPE_CHECKING:
+    from mrecordlog_async.protocol.calls import ServiceCall
 
 T = TypeVar("T")
 
@@ -27,6 +29,8 @@ NAMES_MAX = 1_000
 def queues_of(log: str, prefix: str = "", token_files: Sequence[str] = ()) -> list[str]:
     """Return the first names of queues that begin with *prefix*."""
     if is_service(log):
+        from mrecordlog_async.protocol import calls
+
         queues = _ask(log, token_files, calls.summary(prefix=prefix, limit=NAMES_MAX))
         return list(queues)
     with StoredLog.open(log, on_progress=_within(SECONDS)) as stored:
@@ -36,6 +40,8 @@ def queues_of(log: str, prefix: str = "", token_files: Sequence[str] = ()) -> li
 def consumers_of(log: str, queue: str, token_files: Sequence[str] = ()) -> list[str]:
     """Return the names of the consumers of *queue*."""
     if is_service(log):
+        from mrecordlog_async.protocol import calls
+
         consumers = _ask(log, token_files, calls.consumers(queue))
         return list(consumers)
     with StoredLog.open(log, on_progress=_within(SECONDS)) as stored:
@@ -61,7 +67,7 @@ def _within(seconds: float) -> Callable[[RecoveryProgress], None]:
     return check
 
 
-def _ask(url: str, token_files: Sequence[str], call: calls.ServiceCall[T]) -> T:
+def _ask(url: str, token_files: Sequence[str], call: ServiceCall[T]) -> T:
     """Return the response of a service. Raises what its client raises, and TimeoutError."""
 
     async def ask() -> T:
