@@ -188,8 +188,8 @@ class Roster:
 
     def why_balancer(self, endpoint: Endpoint, now: float) -> str | None:
         """Return why *endpoint* is refused, whichever log it shows; None if it is not."""
-        address = self._addresses[endpoint]
-        if now >= address.refused_until:
+        address = self._addresses.get(endpoint)
+        if address is None or now >= address.refused_until:
             return None
         return (
             f"{endpoint} responds with several logs in turn ({' and '.join(address.shown())}), like a load balancer: "
@@ -198,7 +198,8 @@ class Roster:
 
     def why_copied(self, log_id: str, now: float) -> str | None:
         """Return why a log is refused at every address; None if it is not."""
-        if now >= self._logs[log_id].refused_until:
+        log = self._logs.get(log_id)
+        if log is None or now >= log.refused_until:
             return None
         at = ", ".join(str(each) for each, one in self._addresses.items() if one.seen and one.seen.log_id == log_id)
         return (

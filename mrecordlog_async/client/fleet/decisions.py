@@ -25,7 +25,7 @@ from mrecordlog_async.protocol.responses import ServiceError
 OnUnknown = Literal["raise", "wait", "send_elsewhere"]
 
 
-class Outcome(Enum):
+class AttemptOutcome(Enum):
     """What a failure says about the record, and about its server."""
 
     ABSENT = auto()
@@ -53,52 +53,52 @@ class Policy(NamedTuple):
     spill: bool = False
 
 
-def outcome_of(error: RecordLogError) -> Outcome:
+def outcome_of(error: RecordLogError) -> AttemptOutcome:
     """Return what *error*, met by one attempt at one server, says about the record."""
     match error:
         case LogFullError(resource="positions"):
-            return Outcome.REFUSED  # for good: positions are never assigned twice
+            return AttemptOutcome.REFUSED  # for good: positions are never assigned twice
         case LogFullError():
-            return Outcome.FULL
+            return AttemptOutcome.FULL
         case ServiceUnreachableError():
-            return Outcome.UNKNOWN if error.sent else Outcome.ABSENT
+            return AttemptOutcome.UNKNOWN if error.sent else AttemptOutcome.ABSENT
         case LogFailedError():
-            return Outcome.ABSENT if error.written == "no" else Outcome.UNKNOWN
+            return AttemptOutcome.ABSENT if error.written == "no" else AttemptOutcome.UNKNOWN
         case ServiceError(status=412 | 429 | 503):
-            return Outcome.ABSENT  # a 503 that the service did not write becomes ServiceUnreachableError
+            return AttemptOutcome.ABSENT  # a 503 that the service did not write becomes ServiceUnreachableError
         case ServiceError():
-            return Outcome.REFUSED if 300 <= error.status < 500 else Outcome.UNKNOWN
+            return AttemptOutcome.REFUSED if 300 <= error.status < 500 else AttemptOutcome.UNKNOWN
         case OutcomeUnknownError():
-            return Outcome.UNKNOWN
-    return Outcome.REFUSED
+            return AttemptOutcome.UNKNOWN
+    return AttemptOutcome.REFUSED
 
 
 def decide(error: RecordLogError, policy: Policy) -> Next:
     """Return what follows *error* under *policy*."""
     match outcome_of(error):
-        case Outcome.ABSENT:
+        case AttemptOutcome.ABSENT:
             return Next.ELSEWHERE
-        case Outcome.FULL:
+        case AttemptOutcome.FULL:
             return Next.ELSEWHERE if policy.spill else Next.WAIT
-        case Outcome.UNKNOWN:
+        case AttemptOutcome.UNKNOWN:
             return Next.ELSEWHERE if policy.on_unknown == "send_elsewhere" else Next.RAISE
-        case Outcome.REFUSED:
+        case AttemptOutcome.REFUSED:
             return Next.RAISE
 
 
 def takes_no_records(error: RecordLogError) -> bool:
     """Return whether *error* says that its server takes no records from anybody at present."""
-    return outcome_of(error) is Outcome.ABSENT and not (isinstance(error, ServiceError) and error.status == 429)
+    return outcome_of(error) is AttemptOutcome.ABSENT and not (isinstance(error, ServiceError) and error.status == 429)
 
 
 def passes(error: RecordLogError) -> bool:
     """Return whether a read or an acknowledgement that met *error* may succeed later."""
-    return outcome_of(error) is not Outcome.REFUSED
+    return outcome_of(error) is not AttemptOutcome.REFUSED
 
 
 def as_raised(error: RecordLogError, server: str) -> RecordLogError:
     """Return the error for the caller: OutcomeUnknownError for each failure that leaves the outcome open."""
-    if outcome_of(error) is not Outcome.UNKNOWN or isinstance(error, OutcomeUnknownError | LogClosedError):
+    if outcome_of(error) is not AttemptOutcome.UNKNOWN or isinstance(error, OutcomeUnknownError | LogClosedError):
         return error
     reason = lost_because(error.reason) if isinstance(error, ServiceUnreachableError) else str(error)
     unknown = OutcomeUnknownError(f"append at {server}", reason)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from mrecordlog_async.client.fleet.decisions import Outcome, outcome_of
+from mrecordlog_async.client.fleet.decisions import AttemptOutcome, outcome_of
 from mrecordlog_async.client.fleet.server import Server
 from mrecordlog_async.client.producer import Producer
 from mrecordlog_async.errors import PositionInPastError, QueueNotFoundError, RecordLogError
@@ -84,7 +84,7 @@ class Lane:
 
 def _before_sending(error: RecordLogError, server: Server) -> RecordLogError:
     """Return *error* as one after which no record is stored: none was sent yet, whatever became of the queue."""
-    if outcome_of(error) is not Outcome.UNKNOWN:
+    if outcome_of(error) is not AttemptOutcome.UNKNOWN:
         return error
     return ServiceUnreachableError(str(server.place), 0.0, str(error))
 

@@ -7,7 +7,7 @@ from collections.abc import Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from mrecordlog_async.client.fleet.decisions import Outcome, outcome_of
+from mrecordlog_async.client.fleet.decisions import AttemptOutcome, outcome_of
 from mrecordlog_async.client.fleet.lane import Lane
 from mrecordlog_async.client.fleet.membership import Membership
 from mrecordlog_async.client.fleet.placement import Key, Placement, Stored
@@ -108,7 +108,7 @@ class FleetProducer:
         try:
             await self._lane(server).create()
         except RecordLogError as error:
-            if outcome_of(error) is Outcome.REFUSED:
+            if outcome_of(error) is AttemptOutcome.REFUSED:
                 raise
             self._membership.suspect(server)  # the queue is created there when it is used
 

@@ -40,7 +40,7 @@ class Opening(NamedTuple):
     first_batch: int
 
 
-class Held(NamedTuple):
+class HeldLog(NamedTuple):
     """A log that is held back. server: its name, for people. why: a sentence about it, with what to do."""
 
     server: str
@@ -63,7 +63,7 @@ class Standing:
     """
 
     logs: dict[str, Listed] = field(default_factory=dict)
-    held: dict[str, Held] = field(default_factory=dict)
+    held: dict[str, HeldLog] = field(default_factory=dict)
     back: dict[str, str] = field(default_factory=dict)
 
 
@@ -121,20 +121,20 @@ def arrange(
         balancers: servers whose addresses are load balancers → why.
         copies: logs of which another live copy was seen → why.
     """
-    standing = Standing(held={named(name): Held(name, why) for name, why in balancers.items()})
+    standing = Standing(held={named(name): HeldLog(name, why) for name, why in balancers.items()})
     found = {name: listed for name, listed in found.items() if name not in balancers}
     addresses: dict[str, list[str]] = {}
     for name in sorted(found):
         addresses.setdefault(key_of(name, found[name]), []).append(name)
     missing = _missing(known, found, addresses)
-    standing.held |= {log: Held(server, _replaced(known, log, found[server])) for log, server in missing.items()}
+    standing.held |= {log: HeldLog(server, _replaced(known, log, found[server])) for log, server in missing.items()}
     taken = set(missing.values())
     for log, names in addresses.items():
         if len({found[name].opening for name in names}) > 1:
-            standing.held[log] = Held(names[0], _copies(log, names))
+            standing.held[log] = HeldLog(names[0], _copies(log, names))
             continue
         if log in copies:
-            standing.held[log] = Held(names[0], copies[log])
+            standing.held[log] = HeldLog(names[0], copies[log])
             continue
         # The place of a log that is missing is not for a log that the checkpoint does not know, under any of its names.
         if log in known.positions or taken.isdisjoint(names):
@@ -238,9 +238,9 @@ def _end_of(nonce: str, openings: Sequence[Opening]) -> int | None:
     return next((after.first_batch - 1 for each, after in pairwise(openings) if each.nonce == nonce), None)
 
 
-def held_back(server: str, evidence: str) -> Held:
+def held_back(server: str, evidence: str) -> HeldLog:
     """Return why a log that went back is held back."""
-    return Held(
+    return HeldLog(
         server,
         f"{evidence}. Serve the newest state of the log again; if it is lost, accept it (--accept-went-back, option "
         "acceptWentBack): then all that the log holds is read again, nothing is skipped, and records that were read "

@@ -111,7 +111,7 @@ class Fleet:
         for server, response in self._list_all():
             if isinstance(response, _Response):
                 self._outages.responded(server)
-                self._take_over(server, response)
+                server.log = response.listed.log
                 found[server.name] = response.listed
             else:
                 failed.append(response)
@@ -172,7 +172,7 @@ class Fleet:
             endpoint = self.servers[name].endpoint
             if endpoint is not None and (why := self._roster.why_balancer(endpoint, now)):
                 balancers[name] = why
-            elif endpoint is not None and (why := self._roster.why_copied(listed.log, now)):
+            elif why := self._roster.why_copied(listed.log, now):
                 copies[listed.log] = why
         return arrange(known, found, balancers, copies)
 
@@ -285,11 +285,25 @@ class Fleet:
 
     def _list_all(self) -> list[tuple[QueryServer, _Response | Failure]]:
         servers = self.servers.present()
-        self._roster.note_listed([each.endpoint for each in servers if each.endpoint is not None], _clock())
+        endpoints = {each.name: each.endpoint for each in servers if each.endpoint is not None}
+        self._roster.note_listed(endpoints.values(), _clock())
         if len(servers) <= 1:  # none, if no DNS name was found
-            return [(each, self._list_one(each)) for each in servers]
-        with ThreadPoolExecutor(min(len(servers), LISTED_AT_ONCE)) as threads:
-            return list(zip(servers, threads.map(self._list_one, servers), strict=True))
+            responses = [(each, self._list_one(each)) for each in servers]
+        else:
+            with ThreadPoolExecutor(min(len(servers), LISTED_AT_ONCE)) as threads:
+                responses = list(zip(servers, threads.map(self._list_one, servers), strict=True))
+        self._note({endpoints[each.name]: response for each, response in responses})
+        return responses
+
+    def _note(self, responses: Mapping[Endpoint, _Response | Failure]) -> None:
+        """Note what each address has shown. The roster belongs to one thread, so this is done after the listings."""
+        for endpoint in self._roster.endpoints():
+            response = responses.get(endpoint)
+            if isinstance(response, _Response):
+                for seen, asked, now in response.seen:
+                    self._roster.see(endpoint, seen, asked, now)
+            else:  # it did not respond, or nothing is called so any more
+                self._roster.miss(endpoint, _clock())
 
     def _list_one(self, server: QueryServer) -> _Response | Failure:
         client = self.servers.client(server.name)
@@ -297,33 +311,27 @@ class Fleet:
             return ServerDownError(server.name, client.url, "it was down, and has not responded since")
         try:
             self.before_listing(server.name)
-            return self._listed(server, client)
+            return self._ask(server, client)
         except (ServerDownError, ServiceRefusedError) as error:
             return error
 
-    def _listed(self, server: QueryServer, client: ServiceClient) -> _Response:
+    def _ask(self, server: QueryServer, client: ServiceClient) -> _Response:
         """List one server; if it shows another log or opening than before, ask again on new connections."""
-        asked, endpoint = _clock(), server.endpoint
+        assert server.endpoint is not None, "it is present"
+        asked = _clock()
         listing = client.listing()
         if server.listed is None or server.listed[0] is not listing:  # an unchanged listing is the same object
             queues = select(listing.queues.values(), self.options.subscription)
             listed = Listed(queues, listing.log, listing.opening, listing.opened or {}, listing.at)
             server.listed = listing, listed
         seen = [Sighting(Seen(listing.log, listing.opening, server.name, True), asked, _clock())]
-        # Only read here: the roster is changed by one thread, once all servers are listed.
-        if endpoint is None or not self._roster.is_settled(endpoint, seen[0].seen, asked):
+        if not self._roster.is_settled(server.endpoint, seen[0].seen, asked):  # other threads read it as well
             for _ in range(PROBES_OF_NEW - 1):
                 client.close()
                 asked = _clock()
                 found = client.history()
                 seen.append(Sighting(Seen(found.log, found.opening, found.name, True), asked, _clock()))
         return _Response(server.listed[1], seen)
-
-    def _take_over(self, server: QueryServer, response: _Response) -> None:
-        server.log = response.listed.log
-        if server.endpoint is not None:
-            for seen, asked, now in response.seen:
-                self._roster.see(server.endpoint, seen, asked, now)
 
     def report_down(self, error: Failure) -> None:
         """Raise *error*; if the options say so, skip the server for a while instead."""

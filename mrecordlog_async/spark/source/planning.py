@@ -93,7 +93,8 @@ def advance(
             found += [(name, plan) for plan in plans]
     # A batch that had some queues of a server that has just gone down would wait for it, and all others with it.
     # A queue that was truncated or recreated between listing and plan does not advance: the next check reports it.
-    return [(name, plan) for name, plan in found if plan.status == "ok" and fleet.name_of(name) not in fleet.down]
+    down = fleet.down
+    return [(name, plan) for name, plan in found if plan.status == "ok" and fleet.name_of(name) not in down]
 
 
 def _advance_one(
