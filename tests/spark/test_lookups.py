@@ -6,7 +6,6 @@ import pytest
 
 from mrecordlog_async.servers import outages as absences
 from mrecordlog_async.servers.names import Endpoint, Lookup
-from mrecordlog_async.servers.resolve import look_up
 from mrecordlog_async.spark.services import lookups, outages
 from mrecordlog_async.spark.services.connection import ServerDownError
 from mrecordlog_async.spark.services.fleet import LogMissingError
@@ -238,8 +237,3 @@ def test_logs_with_one_name_stay_apart(addresses: list[str]) -> None:
     found = Discovery([Lookup("http", "wal", 1, "wal")], {"x"}, identify).found()
     assert sorted(found.servers) == ["host-a1a1a1a1", "host-b2b2b2b2", "x-c3c3c3c3"]
     assert {server.origin for server in found.servers.values()} == {"wal"}
-
-
-def test_a_name_is_looked_up_by_the_machine() -> None:
-    """Requests carry the name and connect to the address."""
-    assert Endpoint("http://localhost:8080", "127.0.0.1") in look_up(Lookup("http", "localhost", 8080))

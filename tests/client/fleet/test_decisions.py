@@ -15,8 +15,8 @@ from mrecordlog_async import (
 )
 from mrecordlog_async.client import OutcomeUnknownError, ServiceError, ServiceUnreachableError
 from mrecordlog_async.client.fleet.decisions import (
-    Next,
     AttemptOutcome,
+    Next,
     Policy,
     as_raised,
     decide,

@@ -1,4 +1,4 @@
-"""Servers as users write them, and what is behind a DNS name."""
+"""What is behind a DNS name, by the resolver of the event loop."""
 
 from __future__ import annotations
 
@@ -12,32 +12,6 @@ import pytest
 
 from mrecordlog_async.client.fleet.membership import Resolver, look_up
 from mrecordlog_async.servers.names import Endpoint, Lookup, parse
-
-
-def test_urls_names_and_dns_names() -> None:
-    """One text with commas, several texts, or a mapping."""
-    a, b = Endpoint("http://h:1", None, "a"), Endpoint("unix:/run/wal.sock")
-    assert parse("a=http://h:1, unix:/run/wal.sock") == parse(["a=http://h:1", "unix:/run/wal.sock"]) == [a, b]
-    assert parse({"a": "http://h:1"}) == [a]
-    assert parse("dns+https://wal:8080") == [Lookup("https", "wal", 8080)]
-    assert parse("wal=dns+https://wal:8080") == [Lookup("https", "wal", 8080, "wal")]
-    assert parse("http://h:1,http://h:1") == [Endpoint("http://h:1")]
-
-
-@pytest.mark.parametrize(
-    ("servers", "message"),
-    [
-        ("", "a fleet needs servers"),
-        ("wal:8080", "write http://wal:8080"),
-        ("dns+http://wal", "write dns\\+http://wal:8080"),
-        ("dns+unix:/run/x", "is not a DNS name of services"),
-        ("a=http://h:1,a=http://h:2", "two servers are called 'a'"),
-    ],
-)
-def test_a_misspelt_server_is_refused_at_once(servers: str, message: str) -> None:
-    """The message says what to write."""
-    with pytest.raises(ValueError, match=message):
-        parse(servers)
 
 
 async def test_every_address_behind_a_name_is_a_server() -> None:
