@@ -16,13 +16,7 @@ from urllib.parse import quote
 import msgspec
 
 from mrecordlog_async.batches import check_position
-from mrecordlog_async.errors import (
-    PositionAheadError,
-    PositionInPastError,
-    PositionTruncatedError,
-    QueueNotFoundError,
-    RecordLogError,
-)
+from mrecordlog_async.errors import PositionInPastError, QueueNotFoundError, RecordLogError
 from mrecordlog_async.model import POSITION_MAX, ConsumerSummary, QueueSummary, Run, Times
 from mrecordlog_async.names import check_consumer_name, check_name
 from mrecordlog_async.options import QueueOptions, check_type
@@ -42,6 +36,7 @@ from mrecordlog_async.protocol.consumer_schemas import (
     SeekRequest,
 )
 from mrecordlog_async.protocol.log_schemas import LogResponse
+from mrecordlog_async.protocol.problems import error_in
 from mrecordlog_async.protocol.responses import Reply, ServiceError, decoded
 from mrecordlog_async.protocol.schemas import (
     AppendResponse,
@@ -431,11 +426,7 @@ def _moved(path: str, request: msgspec.Struct, queue: str, position: int) -> Ser
 def _raise_of_position(queue: str, position: int, error: RecordLogError) -> NoReturn:
     """Raise what the log raises for a position that is not there."""
     if isinstance(error, ServiceError):
-        next_position, first = error.problem.get("next_position"), error.problem.get("first_position")
-        if error.code == "ahead" and isinstance(next_position, int):
-            raise PositionAheadError(queue, position, next_position) from None
-        if error.code == "truncated" and isinstance(first, int):
-            raise PositionTruncatedError(queue, position, first) from None
+        raise error_in(error.problem, queue=queue, position=position) or error from None
     raise error
 
 

@@ -1,4 +1,4 @@
-"""Errors as problem documents (RFC 9457), from one table.
+"""Errors as problem documents (RFC 9457), and documents as errors, from one table.
 
 `code` is for programs, `detail` for people; facts are separate members. A response never contains paths, errno texts or
 tracebacks. This module depends on no web framework.
@@ -7,13 +7,14 @@ tracebacks. This module depends on no web framework.
 from __future__ import annotations
 
 import errno
+import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from json import JSONDecodeError
 from math import inf
 from time import monotonic
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -57,6 +58,54 @@ IN_HTTP = (
 """What the errors of the log advise a Python program, and what that is in a request."""
 
 logger = logging.getLogger("mrecordlog_async.service")
+
+
+class Member(NamedTuple):
+    """A member of a document, and the attribute of the error that it holds. required: it is never left out."""
+
+    name: str
+    attribute: str
+    required: bool
+
+
+class Row(NamedTuple):
+    """How errors of one class are written."""
+
+    status: int
+    code: str
+    members: tuple[Member, ...]
+
+
+def _row(status: int, code: str, *members: str) -> Row:
+    """Return a row. A member is written `name`, or `name=attribute`; with `?`, it is left out while it is empty."""
+    split = [(one.removesuffix("?").partition("="), one.endswith("?")) for one in members]
+    return Row(status, code, tuple(Member(name, attribute or name, not may) for (name, _, attribute), may in split))
+
+
+TABLE: Mapping[type[RecordLogError], Row] = {
+    QueueNotFoundError: _row(404, "queue_not_found", "queue"),
+    QueueExistsError: _row(409, "queue_exists", "queue"),
+    QueueNameError: _row(400, "queue_name", "name=queue", "reason"),
+    QueueSealedError: _row(409, "queue_sealed", "queue", "next_position"),
+    QueueOptionsError: _row(409, "queue_options", "queue", "reason"),
+    PositionInPastError: _row(409, "position_in_past", "queue", "position", "next_position", "outcome_unknown?"),
+    PositionAheadError: _row(409, "ahead", "queue", "next_position"),
+    PositionTruncatedError: _row(410, "truncated", "queue", "first_position"),
+    ConsumerNotFoundError: _row(404, "consumer_not_found", "queue", "consumer"),
+    ConsumerExistsError: _row(409, "consumer_exists", "queue", "consumer"),
+    ConsumerNameError: _row(400, "consumer_name", "name=consumer", "reason"),
+    ConsumerFencedError: _row(409, "consumer_fenced", "current_epoch", "queue", "consumer", "epoch"),
+    ConsumerOwnedError: _row(409, "consumer_owned", "queue", "consumer", "owner"),
+    ConsumerBehindError: _row(409, "consumer_behind", "consumer_position", "queue", "consumer", "position"),
+    RecordTooLargeError: _row(413, "too_large", "size=size_bytes", "limit=limit_bytes", "limit_name=limit"),
+    LogFullError: _row(429, "log_full", "resource", "used", "limit", "queue?", "unit?"),
+}
+"""The document of each error, and the error of each document. An attribute is the argument that the error is made from.
+
+The states of the log have no row: a full disk, a queue without positions, a closed and a failed log.
+"""
+
+_BY_CODE = {row.code: kind for kind, row in TABLE.items()} | {"queue_recreated": QueueNotFoundError}
 
 
 class ProblemError(Exception):
@@ -151,83 +200,74 @@ def detail_of(error: RecordLogError) -> str:
     return detail
 
 
-def _name_facts(name: object, reason: str) -> dict[str, str]:
-    """Return what is said of a name that cannot be one. It may have 60 MB, and whatever Python can hold as text."""
-    return {"name": str(name)[:NAME_CHARACTERS].encode(errors="replace").decode(), "reason": reason}
-
-
-def _of_consumer(error: RecordLogError) -> ProblemError | None:
-    """Return the problem of an error that names a consumer or its position, None for another error."""
-    detail = detail_of(error)
-    match error:
-        case ConsumerNotFoundError():
-            return ProblemError(404, "consumer_not_found", detail, queue=error.queue, consumer=error.consumer)
-        case ConsumerExistsError():
-            return ProblemError(409, "consumer_exists", detail, queue=error.queue, consumer=error.consumer)
-        case ConsumerNameError():
-            return bad_request(detail, "consumer_name", **_name_facts(error.consumer, error.reason))
-        case ConsumerFencedError():
-            facts: dict[str, Any] = {"queue": error.queue, "consumer": error.consumer, "epoch": error.epoch}
-            return ProblemError(409, "consumer_fenced", detail, current_epoch=error.current_epoch, **facts)
-        case ConsumerOwnedError():
-            facts = {"queue": error.queue, "consumer": error.consumer, "owner": error.owner}
-            return ProblemError(409, "consumer_owned", detail, **facts)
-        case ConsumerBehindError():
-            facts = {"queue": error.queue, "consumer": error.consumer, "position": error.position}
-            return ProblemError(409, "consumer_behind", detail, consumer_position=error.consumer_position, **facts)
-        case PositionAheadError():
-            return ProblemError(409, "ahead", detail, queue=error.queue, next_position=error.next_position)
-        case PositionTruncatedError():
-            return ProblemError(410, "truncated", detail, queue=error.queue, first_position=error.first_position)
-    return None
-
-
 def _of_log(error: RecordLogError) -> ProblemError:
-    found = _of_consumer(error)
-    if found is not None:
-        return found
     detail = detail_of(error)
     match error:
-        case QueueNotFoundError():
-            return ProblemError(404, "queue_not_found", detail, queue=error.queue)
-        case QueueExistsError():
-            return ProblemError(409, "queue_exists", detail, queue=error.queue)
-        case PositionInPastError():
-            facts: dict[str, Any] = {
-                "queue": error.queue,
-                "position": error.position,
-                "next_position": error.next_position,
-            }
-            if error.outcome_unknown:
-                facts["outcome_unknown"] = True
-            return ProblemError(409, "position_in_past", detail, **facts)
-        case QueueNameError():
-            return bad_request(detail, "queue_name", **_name_facts(error.queue, error.reason))
-        case QueueSealedError():
-            return ProblemError(409, "queue_sealed", detail, queue=error.queue, next_position=error.next_position)
-        case QueueOptionsError():
-            return ProblemError(409, "queue_options", detail, queue=error.queue, reason=error.reason)
-        case RecordTooLargeError():
-            sizes: dict[str, Any] = {"size": error.size_bytes, "limit": error.limit_bytes, "limit_name": error.limit}
-            return ProblemError(413, "too_large", detail, **sizes)
         case LogFullError(resource="space"):
             return retry(507, "disk_full", detail, resource="space")
         case LogFullError(resource="positions"):
             # Permanent: positions are never assigned twice, so waiting does not help.
             detail = f"the queue has used all positions below {error.limit}; delete it, or append to another queue"
             return ProblemError(409, "log_full", detail, resource="positions", used=error.used, limit=error.limit)
-        case LogFullError():
-            more = {"queue": error.queue} if error.queue else {}
-            more |= {"unit": error.unit} if error.resource == "queue" else {}
-            return retry(429, "log_full", detail, resource=error.resource, used=error.used, limit=error.limit, **more)
         case LogClosedError():
             return retry(503, "closing", "the service is shutting down; try again", state="closing")
         case LogFailedError():
             # The cause names files of the server: the log itself has logged it.
             detail = "the log failed: it can be read, but stores nothing until the process is restarted"
             return ProblemError(503, "log_failed", detail, state="failed", written=error.written)
-    logger.error("unexpected error of the log", exc_info=error)
-    return ProblemError(500, "internal", "internal error; see the service's log")
+    row = next((TABLE[kind] for kind in type(error).__mro__ if kind in TABLE), None)
+    if row is None:
+        logger.error("unexpected error of the log", exc_info=error)
+        return ProblemError(500, "internal", "internal error; see the service's log")
+    if row.status == 429:
+        return retry(row.status, row.code, detail, **_facts_of(error, row))
+    return ProblemError(row.status, row.code, detail, **_facts_of(error, row))
+
+
+def _facts_of(error: RecordLogError, row: Row) -> dict[str, Any]:
+    """Return the members of the document of *error*, in the order of its row."""
+    facts = {one.name: getattr(error, one.attribute) for one in row.members}
+    for one in row.members:
+        if not one.required and not facts[one.name]:
+            del facts[one.name]
+    if isinstance(error, LogFullError) and error.resource != "queue":
+        del facts["unit"]
+    if "name" in facts:  # it may have 60 MB, and whatever Python can hold as text
+        facts["name"] = str(facts["name"])[:NAME_CHARACTERS].encode(errors="replace").decode()
+    return facts
+
+
+def error_in(problem: Mapping[str, Any], **known: Any) -> RecordLogError | None:
+    """Return the error of the log that a document stands for; None if there is none, or if a fact is missing.
+
+    Args:
+        problem: The document.
+        known: Facts that the sender of the request knows and the document does not repeat.
+    """
+    code = problem.get("code")
+    if code == "disk_full":
+        return LogFullError("space")
+    if code == "log_failed":
+        return LogFailedError("reported by the service", problem["written"]) if "written" in problem else None
+    kind = _BY_CODE.get(str(code))
+    if kind is None:
+        return None
+    if kind is QueueNameError or kind is ConsumerNameError:
+        problem = {"name": "", "reason": str(problem.get("detail")), **problem}
+    return _made(kind, problem, known)
+
+
+def _made(kind: type[RecordLogError], problem: Mapping[str, Any], known: Mapping[str, Any]) -> RecordLogError | None:
+    parameters = inspect.signature(kind).parameters
+    facts = {name: fact for name, fact in known.items() if name in parameters}
+    for one in TABLE[kind].members:
+        if one.name in problem:
+            facts[one.attribute] = problem[one.name]
+        elif one.required:
+            return None
+    if any(one.default is one.empty and one.name not in facts for one in parameters.values()):
+        return None
+    return kind(**facts)
 
 
 def _of_disk(error: OSError) -> ProblemError:

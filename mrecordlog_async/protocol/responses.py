@@ -8,24 +8,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
-from mrecordlog_async.errors import (
-    ConsumerBehindError,
-    ConsumerExistsError,
-    ConsumerFencedError,
-    ConsumerNameError,
-    ConsumerNotFoundError,
-    ConsumerOwnedError,
-    LogFailedError,
-    LogFullError,
-    PositionInPastError,
-    QueueExistsError,
-    QueueNameError,
-    QueueNotFoundError,
-    QueueOptionsError,
-    QueueSealedError,
-    RecordLogError,
-    RecordTooLargeError,
-)
+from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.protocol.problems import error_in
 
 Response = TypeVar("Response")
 
@@ -87,47 +71,7 @@ def error_of(reply: Reply) -> RecordLogError:
         # /readyz states a cause, and has no problem document.
         return ServiceError(reply.status, "unreadable", str(problem.get("cause") or _of_others(reply)), problem)
     detail, code = str(problem.get("detail")), str(problem.get("code"))
-    try:
-        match code:
-            case "queue_not_found" | "queue_recreated":
-                return QueueNotFoundError(problem["queue"])
-            case "queue_exists":
-                return QueueExistsError(problem["queue"])
-            case "queue_name":
-                return QueueNameError(problem.get("name", ""), problem.get("reason", detail))
-            case "position_in_past":
-                unknown = bool(problem.get("outcome_unknown", False))
-                return PositionInPastError(problem["queue"], problem["position"], problem["next_position"], unknown)
-            case "log_full":
-                amounts = problem["resource"], problem["used"], problem["limit"]
-                return LogFullError(*amounts, problem.get("queue", ""), problem.get("unit", "bytes"))
-            case "disk_full":
-                return LogFullError("space")
-            case "log_failed":
-                return LogFailedError("reported by the service", problem["written"])
-            case "too_large" if "limit_name" in problem:
-                return RecordTooLargeError(problem["size"], problem["limit"], problem["limit_name"])
-            case "queue_sealed":
-                return QueueSealedError(problem["queue"], problem["next_position"])
-            case "queue_options":
-                return QueueOptionsError(problem["queue"], problem["reason"])
-            case "consumer_not_found":
-                return ConsumerNotFoundError(problem["queue"], problem["consumer"])
-            case "consumer_exists":
-                return ConsumerExistsError(problem["queue"], problem["consumer"])
-            case "consumer_name":
-                return ConsumerNameError(problem.get("name", ""), problem.get("reason", detail))
-            case "consumer_fenced":
-                facts = problem["queue"], problem["consumer"], problem["epoch"], problem["current_epoch"]
-                return ConsumerFencedError(*facts)
-            case "consumer_owned":
-                return ConsumerOwnedError(problem["queue"], problem["consumer"], problem["owner"])
-            case "consumer_behind":
-                facts = problem["queue"], problem["consumer"], problem["consumer_position"], problem["position"]
-                return ConsumerBehindError(*facts)
-    except KeyError:
-        pass
-    return ServiceError(reply.status, code, detail, problem)
+    return error_in(problem) or ServiceError(reply.status, code, detail, problem)
 
 
 def _of_others(reply: Reply) -> str:

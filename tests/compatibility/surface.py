@@ -110,7 +110,7 @@ def _calls(path: Path) -> Iterator[tuple[str, list[Any]]]:
 
 def _problem_code(call: tuple[str, list[Any]]) -> str | None:
     match call:
-        case "ProblemError" | "retry", [int(status), str(code), *_]:
+        case "ProblemError" | "retry" | "_row", [int(status), str(code), *_]:
             return f"{status} {code}"
         case "ProblemError" | "retry", [None, str(code), *_]:
             return code
