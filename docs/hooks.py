@@ -21,6 +21,8 @@ from mrecordlog_async import format as file_format_module
 from mrecordlog_async.cli.main import build_parser
 from mrecordlog_async.cli.shell import settings as cli_settings
 from mrecordlog_async.recovery import recovery as recovery_module
+from mrecordlog_async.spark.settings.option import options_of
+from mrecordlog_async.spark.settings.options import Options
 
 HELP_COLUMNS = 100
 """A page must not depend on the terminal of the person who builds it."""
@@ -65,6 +67,29 @@ def _default(value: object) -> str:
     if isinstance(value, int) and value >= 1 << 20 and value % (1 << 20) == 0:
         return f"{value >> 30} GiB" if value % (1 << 30) == 0 else f"{value >> 20} MiB"
     return f"{value:,}" if isinstance(value, int) else f"`{value!r}`"
+
+
+def spark_options() -> str:
+    """Return the options of the data source, with what `drain` calls those that it has."""
+    rows = [
+        (
+            f"`{option.name}`",
+            option.default or _spark_default(field.default),
+            option.where,
+            f"`{option.flag.name}`" if option.flag is not None else "",
+            option.meaning,
+        )
+        for field, option in options_of(Options)
+    ]
+    return table(("option", "default", "for", "flag of `drain`", "meaning"), rows)
+
+
+def _spark_default(value: object) -> str:
+    if value is None:
+        return "none"
+    return (
+        str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else _default(value)
+    )
 
 
 def commands() -> str:
@@ -283,6 +308,7 @@ GENERATED: dict[str, Callable[[], str]] = {
     for one in (
         settings,
         limits,
+        spark_options,
         commands,
         command_help,
         http_routes,

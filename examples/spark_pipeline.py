@@ -29,8 +29,8 @@ from mrecordlog_async.service.app import build_app
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.spark.delta.sink import DeltaSink
 from mrecordlog_async.spark.drain.job import run_drain
-from mrecordlog_async.spark.drain.preflight import DrainJob
 from mrecordlog_async.spark.session import spark_session
+from mrecordlog_async.spark.settings.drain_job import DrainJob
 
 CUSTOMERS = ("ada", "grace", "edsger")
 

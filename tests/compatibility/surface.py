@@ -18,7 +18,8 @@ from mrecordlog_async.spark.drain import metrics as drain_metrics
 from mrecordlog_async.spark.rows import columns
 from mrecordlog_async.spark.rows.blocks import READ_SCHEMA
 from mrecordlog_async.spark.session import spark_session
-from mrecordlog_async.spark.settings import option_names
+from mrecordlog_async.spark.settings.option import options_of
+from mrecordlog_async.spark.settings.options import Options
 from tests.docs.blocks import ROOT
 
 MODULES = ("mrecordlog_async", "mrecordlog_async.client", "mrecordlog_async.fastapi", "mrecordlog_async.aiohttp")
@@ -34,7 +35,7 @@ def surface() -> dict[str, list[str]]:
         "exit codes": (f"{name} {code}" for name, code in vars(exit_codes).items() if name.isupper()),
         "problem codes": _problem_codes(),
         "metrics": _metrics(),
-        "spark options": iter(option_names._NAMES.values()),
+        "spark options": (option.name for _, option in options_of(Options)),
         "columns": _columns(),
     }
     return {kind: sorted(set(lines)) for kind, lines in kinds.items()}

@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("drain")
     add_drain_arguments(parser)
     arguments = parser.parse_args()
-    servers, table = ",".join(arguments.server), Place(arguments.output)
+    servers, table = ",".join(arguments.servers), Place(arguments.output)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     engine = DeltaEngine(
         servers,

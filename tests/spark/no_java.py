@@ -13,8 +13,8 @@ import sys
 
 from mrecordlog_async.spark.drain.command import Stop
 from mrecordlog_async.spark.drain.job import run_drain
-from mrecordlog_async.spark.drain.preflight import DrainJob
 from mrecordlog_async.spark.session import spark_session
+from mrecordlog_async.spark.settings.drain_job import DrainJob
 
 
 def main(url: str, place: str) -> None:

@@ -12,9 +12,9 @@ from mrecordlog_async.cli.main import build_parser, main
 from mrecordlog_async.spark.checkpoints.identity import RefusedError
 from mrecordlog_async.spark.drain import job as drain
 from mrecordlog_async.spark.drain.job import job_of
-from mrecordlog_async.spark.drain.preflight import DrainJob
 from mrecordlog_async.spark.restore import load
 from mrecordlog_async.spark.settings.arguments import seconds_of, size_of
+from mrecordlog_async.spark.settings.drain_job import DrainJob
 
 WHERE = ["--output", "/lake/out/", "--checkpoint", "/lake/checkpoint"]
 

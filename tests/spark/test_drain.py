@@ -17,10 +17,11 @@ from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 
 from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.spark.checkpoints.hadoop_lake import LakeFiles
 from mrecordlog_async.spark.checkpoints.identity import PARQUET_OUTPUT, RefusedError
 from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
 from mrecordlog_async.spark.drain.job import run_drain
-from mrecordlog_async.spark.drain.preflight import DrainJob, LakeFiles
+from mrecordlog_async.spark.settings.drain_job import DrainJob
 from tests.spark.services import ThreadedService, numbered
 
 if TYPE_CHECKING:

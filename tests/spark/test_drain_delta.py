@@ -19,9 +19,9 @@ from mrecordlog_async.spark.checkpoints.identity import RefusedError
 from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
 from mrecordlog_async.spark.drain.command import failures_as_sentences
 from mrecordlog_async.spark.drain.job import run_drain
-from mrecordlog_async.spark.drain.preflight import DrainJob
 from mrecordlog_async.spark.restore.load import Loaded, run_load
 from mrecordlog_async.spark.rows.columns import with_day
+from mrecordlog_async.spark.settings.drain_job import DrainJob
 from tests.spark.conftest import NewService
 from tests.spark.lake_readers import with_delta
 from tests.spark.services import ThreadedService, numbered

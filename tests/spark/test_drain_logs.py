@@ -15,8 +15,8 @@ from mrecordlog_async.spark.drain import job as drain
 from mrecordlog_async.spark.drain import query as drain_query
 from mrecordlog_async.spark.drain import steps as drain_steps
 from mrecordlog_async.spark.drain.job import run_drain
-from mrecordlog_async.spark.drain.preflight import DrainJob
 from mrecordlog_async.spark.drain.query import IDLE_REPORTS
+from mrecordlog_async.spark.settings.drain_job import DrainJob
 from tests.spark.conftest import NewService
 from tests.spark.services import numbered
 

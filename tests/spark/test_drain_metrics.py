@@ -25,6 +25,7 @@ from mrecordlog_async.spark.drain.lag import Lag
 from mrecordlog_async.spark.drain.metrics import DrainMetrics, parse_address, served
 from mrecordlog_async.spark.drain.progress import Progress
 from mrecordlog_async.spark.services.fleet import Fleet
+from mrecordlog_async.spark.settings.option_values import WhenDown
 from tests.spark.conftest import NewService
 from tests.spark.delta_engine import DeltaEngine
 from tests.spark.services import numbered
@@ -34,7 +35,7 @@ from tests.spark.services import numbered
 def metrics_of(engine: DeltaEngine, progress: Progress) -> Iterator[str]:
     """Serve the metrics of a drain that *engine* runs; yield the address."""
     checkpoint = LocalLake(str(engine.checkpoint_path))
-    fleet = Fleet(replace(engine.source_options(), fail_on_server_down=False))
+    fleet = Fleet(replace(engine.source_options(), when_down=WhenDown.SKIP))
     try:
         metrics = DrainMetrics(progress, Lag(Batches(checkpoint), fleet))
         with served("0", metrics) as (host, port):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mrecordlog_async.spark.drain.job import run_drain
-from mrecordlog_async.spark.drain.preflight import DrainJob
+from mrecordlog_async.spark.settings.drain_job import DrainJob
 from tests.spark.campaign import Campaign, run_campaign
 
 if TYPE_CHECKING:

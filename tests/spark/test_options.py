@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import fields
 from datetime import UTC, datetime
 
 import pytest
 
+from mrecordlog_async.cli.main import build_parser
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark.settings.checkpoint import At, Checkpoint
+from mrecordlog_async.spark.settings.drain_job import DrainJob
+from mrecordlog_async.spark.settings.option import flags_of, options_of
 from mrecordlog_async.spark.settings.option_values import OptionError, Subscription, parse_servers
 from mrecordlog_async.spark.settings.options import Options
+from tests.compatibility.surface import hooks
 
 
 def parse(**given: str) -> Options:
@@ -272,3 +277,28 @@ def test_paths_may_have_commas() -> None:
     given = {"servers": "http://h:1"}
     assert Options.parse({**given, "syncDirs": "/a,/b"}).sync_directories == ("/a", "/b")
     assert Options.parse({**given, "syncDirs": '["/a, b"]'}).sync_directories == ("/a, b",)
+
+
+def test_every_option_has_one_row() -> None:
+    """The manual lists each option once, with the flag of `drain` if there is one; the command line has these flags."""
+    rows = hooks().spark_options().splitlines()[2:]
+    names = [option.name for _, option in options_of(Options)]
+    assert [row.split("`")[1] for row in rows] == names
+    assert len({name.lower() for name in names}) == len(names)
+    line = build_parser().commands["drain"].options()
+    flags = [option.flag.name for _, option in options_of(Options) if option.flag is not None]
+    flags += [flag.name for _, flag in flags_of(DrainJob)]
+    assert sorted([*flags, "--once", "--token-file", "--master", "--json", "--help"]) == line
+    for flag in flags:
+        assert sum(f" {flag} " in row.replace("`", " ") for row in rows) <= 1
+
+
+def test_every_field_is_set_by_an_option() -> None:
+    """A field without a row could not be set; `tokens` has one name for each server."""
+    assert {each.name for each in fields(Options)} - {field.name for field, _ in options_of(Options)} == {"tokens"}
+
+
+def test_a_time_in_an_unknown_zone_is_refused_at_once() -> None:
+    """A wrong zone is an error even if no time needs it."""
+    with pytest.raises(OptionError, match="timeZone: 'Mars' is not a time zone"):
+        parse(timeZone="Mars")

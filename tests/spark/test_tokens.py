@@ -14,8 +14,8 @@ from mrecordlog_async.spark.checkpoints.identity import RefusedError
 from mrecordlog_async.spark.delta.place import Place
 from mrecordlog_async.spark.delta.sink import SinkOptions
 from mrecordlog_async.spark.drain.job import run_drain
-from mrecordlog_async.spark.drain.preflight import DrainJob
 from mrecordlog_async.spark.drain.query import source_rows
+from mrecordlog_async.spark.settings.drain_job import DrainJob
 from tests.spark.conftest import NewService
 from tests.spark.services import numbered
 

@@ -1,14 +1,20 @@
-"""A checkpoint on a file system that Hadoop supports: hdfs://, s3a:// and others.
+"""Directories of a drain as Spark sees them: on a disk of this machine, or where Hadoop has them: hdfs://, s3a://, ….
 
-A file there is durable when it is closed, and there are no locks: `create` alone decides who may write. It renames a
-file that is complete, because a kill may leave one in any state.
+A file of Hadoop's is durable when it is closed, and there are no locks: `create` alone decides who may write. It
+renames a file that is complete, because a kill may leave one in any state.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
+
+from mrecordlog_async.spark.checkpoints.identity import RefusedError
+from mrecordlog_async.spark.checkpoints.lake import OWN, Lake, LockedError
+from mrecordlog_async.spark.checkpoints.local_lake import LOCK_SECONDS, LocalLake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,3 +98,60 @@ class HadoopLake:
 
     def _at(self, name: str) -> Any:
         return self._fs.Path(f"{self.path}/{name}")
+
+
+class LakeFiles:
+    """The file systems that output and checkpoint are on, as Spark sees them."""
+
+    def __init__(self, session: SparkSession) -> None:
+        self._session = session
+        self._context: Any = session.sparkContext  # py4j has no types
+
+    def is_local(self, path: str) -> bool:
+        """Return whether *path* is on a disk of this machine."""
+        files, _ = self._at(path)
+        return str(files.getUri().getScheme()) == "file"
+
+    def full_path(self, path: str) -> str:
+        """Return the path of the directory that `open` opens; nothing is created."""
+        files, at = self._at(path)
+        address = files.makeQualified(at)
+        return str(address.toUri().getPath() if self.is_local(path) else address.toString())
+
+    def open(self, path: str) -> Lake:
+        """Open the directory *path*; a local one is created if it is missing."""
+        full = self.full_path(path)
+        return LocalLake(full) if self.is_local(path) else HadoopLake(self._session, full)
+
+    @contextmanager
+    def locked(self, lakes: list[Lake]) -> Iterator[None]:
+        """Hold the locks of *lakes*; raise RefusedError if another drain holds one.
+
+        Java has its own lock: it writes the batches, and may run a moment longer than a driver that was killed.
+        """
+        with ExitStack() as held:
+            for lake in {lake.path: lake for lake in lakes if isinstance(lake, LocalLake)}.values():
+                try:
+                    lake.lock()
+                except LockedError as error:
+                    raise RefusedError(f"another drain uses {lake.path} ({error}); stop it first") from None
+                held.callback(self._lock_in_java(f"{lake.path}/{OWN}/lock-java").close)
+            yield
+
+    def _lock_in_java(self, path: str) -> Any:
+        java = self._context._jvm.java
+        file = java.io.RandomAccessFile(path, "rw")
+        deadline = time.monotonic() + LOCK_SECONDS
+        while file.getChannel().tryLock() is None:
+            if time.monotonic() >= deadline:
+                file.close()
+                raise RefusedError(
+                    f"the Java process of another drain still writes to {path.removesuffix(f'/{OWN}/lock-java')}; it "
+                    "ends soon after its driver: start again in a few seconds"
+                )
+            time.sleep(0.1)
+        return file
+
+    def _at(self, path: str) -> tuple[Any, Any]:
+        at = self._context._jvm.org.apache.hadoop.fs.Path(path)
+        return at.getFileSystem(self._context._jsc.hadoopConfiguration()), at

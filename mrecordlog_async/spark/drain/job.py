@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 
 from mrecordlog_async.spark.checkpoints import refusal
 from mrecordlog_async.spark.checkpoints.batches import COMMITS, Batches, newest
+from mrecordlog_async.spark.checkpoints.hadoop_lake import LakeFiles
 from mrecordlog_async.spark.checkpoints.identity import RefusedError, query_of, refuse_parquet
 from mrecordlog_async.spark.checkpoints.lake import Lake
 from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
@@ -34,7 +35,7 @@ from mrecordlog_async.spark.drain.command import (
     warnings_reported,
 )
 from mrecordlog_async.spark.drain.metrics import metrics_served
-from mrecordlog_async.spark.drain.preflight import DrainJob, LakeFiles, refuse_unsafe
+from mrecordlog_async.spark.drain.preflight import refuse_unsafe
 from mrecordlog_async.spark.drain.progress import Progress, Summary
 from mrecordlog_async.spark.drain.query import ending, follow, source_rows, started
 from mrecordlog_async.spark.drain.steps import (
@@ -51,7 +52,9 @@ from mrecordlog_async.spark.rows.columns import parsed_schema, with_columns, wit
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.services.fleet import Fleet
 from mrecordlog_async.spark.session import job_session
+from mrecordlog_async.spark.settings.arguments import typed_job
 from mrecordlog_async.spark.settings.checkpoint import Offset
+from mrecordlog_async.spark.settings.drain_job import DrainJob
 from mrecordlog_async.spark.settings.options import Options
 
 if TYPE_CHECKING:
@@ -252,36 +255,4 @@ def run(arguments: argparse.Namespace) -> int:
 
 def job_of(arguments: argparse.Namespace) -> DrainJob:
     """Return the job that the command line describes. Raises RefusedError if a token file has no token."""
-    options = {"maxRecordsPerTrigger": str(arguments.max_records_per_trigger)}
-    given = {
-        "maxBytesPerTrigger": arguments.max_bytes_per_trigger,
-        "minPartitions": arguments.min_partitions,
-        "minRecordsPerTrigger": arguments.min_batch_records,
-        "maxTriggerDelay": arguments.max_delay,
-        "subscribe": arguments.subscribe,
-        "subscribePattern": arguments.subscribe_pattern,
-        "failOnServerDown": "false" if arguments.skip_down else None,
-        "failOnDataLoss": "false" if arguments.allow_data_loss else None,
-        "forget": ",".join(arguments.forget) or None,
-    }
-    options |= {name: str(value) for name, value in given.items() if value is not None}
-    servers = ",".join(arguments.server)
-    options |= read_tokens(arguments.token_file, servers)
-    return DrainJob(
-        servers=servers,
-        output=arguments.output.rstrip("/"),
-        checkpoint=arguments.checkpoint.rstrip("/"),
-        every_seconds=arguments.every,
-        truncate=not arguments.no_truncate,
-        consumer=arguments.consumer,
-        take_over=arguments.take_over,
-        metrics=arguments.metrics,
-        partition_by=tuple(filter(None, arguments.partition_by.split(","))),
-        shared_paths=arguments.shared_paths,
-        target_file_bytes=arguments.target_file_bytes,
-        schema=arguments.schema,
-        payload=not arguments.no_payload,
-        storage_options=dict(arguments.storage_option),
-        accept_went_back=arguments.accept_went_back,
-        options=options,
-    )
+    return typed_job(arguments, read_tokens(arguments.token_file, ",".join(arguments.servers)))

@@ -22,6 +22,7 @@ from mrecordlog_async.spark.checkpoints.identity import RefusedError
 from mrecordlog_async.spark.drain.lag import Lag
 from mrecordlog_async.spark.drain.progress import Progress
 from mrecordlog_async.spark.services.fleet import Fleet
+from mrecordlog_async.spark.settings.option_values import WhenDown
 from mrecordlog_async.spark.settings.options import Options
 
 logger = logging.getLogger("mrecordlog_async.spark")
@@ -94,7 +95,7 @@ def metrics_served(
         return
     # A scrape must not wait long for a server that hangs; that is then skipped until it responds.
     quick = replace(
-        options, timeout_seconds=min(options.timeout_seconds, SCRAPE_SECONDS), retries=0, fail_on_server_down=False
+        options, timeout_seconds=min(options.timeout_seconds, SCRAPE_SECONDS), retries=0, when_down=WhenDown.SKIP
     )
     fleet = Fleet(quick)
     try:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mrecordlog_async.spark.checkpoints import refusal
 from mrecordlog_async.spark.drain.command import JobFailedError, Report
-from mrecordlog_async.spark.drain.preflight import DrainJob
 from mrecordlog_async.spark.drain.progress import Progress
+from mrecordlog_async.spark.settings.drain_job import DrainJob
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -13,12 +13,13 @@ from mrecordlog_async.spark.checkpoints.batches import OFFSETS, Batches, newest
 from mrecordlog_async.spark.checkpoints.identity import RefusedError
 from mrecordlog_async.spark.checkpoints.lake import Lake
 from mrecordlog_async.spark.drain.command import JobFailedError, Report, cause_of
-from mrecordlog_async.spark.drain.preflight import DrainJob
 from mrecordlog_async.spark.drain.progress import Progress
 from mrecordlog_async.spark.positions import history
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.services.fleet import Fleet, ReopenedError
 from mrecordlog_async.spark.settings.checkpoint import Checkpoint, Offset
+from mrecordlog_async.spark.settings.drain_job import DrainJob
+from mrecordlog_async.spark.settings.option_values import WhenDown
 from mrecordlog_async.spark.settings.options import Options
 
 
@@ -81,9 +82,9 @@ def refuse_unreached(options: Options, batches: Batches) -> None:
     new = tuple(
         each for each in options.servers if each.name not in reached and not (isinstance(each, Lookup) and reached)
     )
-    if not options.fail_at_end or not new:
+    if options.when_down is not WhenDown.FAIL_AT_END or not new:
         return
-    fleet = Fleet(replace(options, servers=new, fail_on_server_down=True, fail_at_end=False))
+    fleet = Fleet(replace(options, servers=new, when_down=WhenDown.FAIL))
     try:
         fleet.survey()
     except ServiceRefusedError as error:

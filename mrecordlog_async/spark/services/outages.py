@@ -22,6 +22,7 @@ from typing import TypeVar
 
 from mrecordlog_async.spark.services.connection import ServerDownError
 from mrecordlog_async.spark.services.servers import Failure, Probe, QueryServer, QueryServers
+from mrecordlog_async.spark.settings.option_values import WhenDown
 from mrecordlog_async.spark.settings.options import Options
 
 logger = logging.getLogger("mrecordlog_async.spark")
@@ -36,7 +37,7 @@ class Outages:
 
     def __init__(self, options: Options, wait_seconds: float, servers: QueryServers) -> None:
         """wait_seconds: how long `wait` waits for a server."""
-        self._fails = options.fail_on_server_down
+        self._fails = options.when_down is WhenDown.FAIL
         self._wait_seconds = wait_seconds
         self._servers = servers
 

@@ -14,6 +14,7 @@ from mrecordlog_async.spark.services.client import ServiceClient
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.services.lookups import Discovery, Found
 from mrecordlog_async.spark.services.responses import LogHistory, ServiceListing
+from mrecordlog_async.spark.settings.option_values import WhenDown
 from mrecordlog_async.spark.settings.options import Options
 
 SKIPPED_TIMEOUT_SECONDS = 10.0
@@ -108,7 +109,7 @@ class QueryServers:
         self._patience_seconds = patience_seconds
         self._reached = reached
         # A task needs its server, whatever the options say: a batch that was begun cannot leave anything out.
-        self._skips = not options.fail_on_server_down and not reached
+        self._skips = options.when_down is not WhenDown.FAIL and not reached
         self._by_name: dict[str, QueryServer] = {}
         for server in options.servers:
             if isinstance(server, Endpoint):

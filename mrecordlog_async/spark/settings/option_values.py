@@ -1,17 +1,18 @@
-"""How the text of one option is read: one function for each kind of value. Pure.
+"""The values of settings, and one function for each kind of text that they are read from. Pure.
 
-Each takes all options, whose names are in lower case, and the name of one as users write it. For a malformed text it
-raises OptionError, which shows the text and what is expected.
+For a malformed text a function raises ValueError, which shows the text and what is expected; the caller knows the
+name of the setting.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, tzinfo
+from enum import Enum
 from urllib.parse import quote, unquote, urlsplit
 from uuid import UUID
 from zoneinfo import ZoneInfo
@@ -67,6 +68,15 @@ class Subscription:
         return self.pattern is None or re.fullmatch(self.pattern, queue) is not None
 
 
+class WhenDown(Enum):
+    """What a read does while a server cannot be reached (see `services.outages`)."""
+
+    FAIL = "true"
+    FAIL_AT_END = "atend"
+    """Skip it; a run that ends fails once the others are read."""
+    SKIP = "false"
+
+
 def parse_servers(text: str) -> tuple[Endpoint | Lookup, ...]:
     """Read `name=url,name=url`, or one bare url; return the servers sorted by name.
 
@@ -114,18 +124,25 @@ def _shown(url: str) -> str:
     return (f"{head}://" if slashes else "") + place.rpartition("@")[2] + slash + path
 
 
-def read_path(found: Mapping[str, str]) -> str | None:
-    """Return the log directory, a path or a file:// URL; None if the option is missing."""
-    path = found.get("path")
-    if path is None or not re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:", path):
-        return path
-    scheme, place, plain = urlsplit(re.sub("[?#]", lambda each: quote(each[0]), path))[:3]  # they may be part of it
+def path(text: str) -> str:
+    """Read a directory of this machine: a path, or a file:// URL."""
+    if not re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:", text):
+        return text
+    scheme, place, plain = urlsplit(re.sub("[?#]", lambda each: quote(each[0]), text))[:3]  # they may be part of it
     if scheme != "file" or place not in ("", "localhost"):
-        raise OptionError(f"path: {path!r} is not a directory on this machine; give a local path or a file:// URL")
+        raise ValueError(f"{text!r} is not a directory on this machine; give a local path or a file:// URL")
     return unquote(plain)
 
 
-def _queue_names(text: str) -> frozenset[str]:
+def paths(text: str) -> tuple[str, ...]:
+    """Read paths separated by commas, or a JSON list of paths that contain commas."""
+    if text.startswith("["):
+        with suppress(ValueError):
+            return tuple(str(each) for each in json.loads(text))
+    return tuple(filter(None, text.split(",")))
+
+
+def queue_names(text: str) -> Subscription:
     """Read `a,b`, or a JSON list for names that contain commas or have blanks at either end."""
     names: object = [name.strip() for name in text.split(",") if name.strip()]
     if text.lstrip().startswith("["):
@@ -134,93 +151,35 @@ def _queue_names(text: str) -> frozenset[str]:
         except ValueError:
             names = None
     if not isinstance(names, list) or not names or not all(isinstance(name, str) and name for name in names):
-        raise OptionError(f'subscribe: expected queue names as a,b or ["a","b"], not {text!r}')
-    return frozenset(names)
+        raise ValueError(f'expected queue names as a,b or ["a","b"], not {text!r}')
+    return Subscription(names=frozenset(names))
 
 
-def read_paths(found: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """Read paths separated by commas, or a JSON list of paths that contain commas."""
-    text = found.get(name.lower(), "")
-    if text.startswith("["):
-        with suppress(ValueError):
-            return tuple(str(path) for path in json.loads(text))
-    return tuple(filter(None, text.split(",")))
+def queue_pattern(text: str) -> Subscription:
+    """Read a regular expression for the whole names of queues."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{text!r} is not a regular expression: {error}") from None
+    return Subscription(pattern=text)
 
 
-def read_subscription(found: Mapping[str, str]) -> Subscription:
-    """Read `subscribe` or `subscribePattern`; all queues if neither is set."""
-    if "subscribe" in found and "subscribepattern" in found:
-        raise OptionError("set subscribe or subscribePattern, not both")
-    if "subscribe" in found:
-        return Subscription(names=_queue_names(found["subscribe"]))
-    pattern = found.get("subscribepattern")
-    if pattern is not None:
+def offsets(*words: str) -> Callable[[str], str | Positions]:
+    """Return a reader of one of *words*, or of positions as JSON; each may be `[id, position]` as in a checkpoint."""
+
+    def read(text: str) -> str | Positions:
+        if text.strip().lower() in words:
+            return text.strip().lower()
         try:
-            re.compile(pattern)
-        except re.error as error:
-            raise OptionError(f"subscribePattern: {pattern!r} is not a regular expression: {error}") from None
-    return Subscription(pattern=pattern)
+            parsed = json.loads(text)
+            if "version" in parsed:  # an offset, copied from a checkpoint
+                return Checkpoint.decode(parsed).next_positions()
+            return {server: {queue: _position(at) for queue, at in queues.items()} for server, queues in parsed.items()}
+        except (ValueError, TypeError, AttributeError):
+            expected = ", ".join(words)
+            raise ValueError(f'expected {expected} or JSON as {{"server": {{"queue": 7}}}}, not {text!r}') from None
 
-
-def read_offsets(found: Mapping[str, str], name: str, default: str, words: tuple[str, ...]) -> str | Positions:
-    """Read a word, or JSON `{server: {queue: position}}`; a position may be `[id, position]` as in a checkpoint."""
-    text = found.get(name.lower(), default).strip()
-    if text.lower() in words:
-        return text.lower()
-    try:
-        parsed = json.loads(text)
-        if "version" in parsed:  # an offset, copied from a checkpoint
-            return Checkpoint.decode(parsed).next_positions()
-        return {server: {queue: _position(at) for queue, at in queues.items()} for server, queues in parsed.items()}
-    except (ValueError, TypeError, AttributeError):
-        expected = ", ".join(words)
-        raise OptionError(
-            f'{name}: expected {expected} or JSON as {{"server": {{"queue": 7}}}}, not {text!r}'
-        ) from None
-
-
-def read_bound(found: Mapping[str, str], offsets: str, timestamp: str, default: str, words: tuple[str, ...]) -> Bound:
-    """Read where reading begins or ends: the option *timestamp* if it is set, else *offsets* (see `read_offsets`)."""
-    text = found.get(timestamp.lower())
-    if text is None:
-        return read_offsets(found, offsets, default, words)
-    if offsets.lower() in found:
-        raise OptionError(f"set {offsets} or {timestamp}, not both")
-    return _moment(text.strip(), timestamp, found.get("timezone", "UTC").strip())
-
-
-def _moment(text: str, name: str, zone: str) -> datetime:
-    """Read milliseconds since 1970, or a timestamp as Spark writes it; *zone* applies to one without a zone."""
-    match = None if text[-1:] in ("Z", "z") else _ZONE.fullmatch(text)
-    text, zone = match.groups() if match is not None else (text, zone)
-    try:
-        moment = _milliseconds(text) if text.isdecimal() else datetime.fromisoformat(text)
-    except (ValueError, OverflowError):
-        raise OptionError(
-            f"{name}: expected milliseconds since 1970, or a time such as 2026-11-22T09:30:00Z, 2026-11-22 09:30:00 or "
-            f"2026-11-22 09:30 Europe/Berlin, not {text!r}"
-        ) from None
-    return moment if moment.tzinfo is not None else moment.replace(tzinfo=_zone(zone))
-
-
-def _milliseconds(text: str) -> datetime:
-    if 0 < int(text) < MILLISECONDS_MIN:
-        raise ValueError
-    return EPOCH + timedelta(milliseconds=int(text))
-
-
-def _zone(name: str) -> tzinfo:
-    """Return a time zone: UTC, Z, +01:00 or a name such as Europe/Berlin."""
-    if name.upper() in ("UTC", "Z", "GMT"):
-        return UTC
-    try:
-        if name[:1] in ("+", "-"):
-            offset = datetime.fromisoformat(f"1970-01-01T00:00{name}").tzinfo
-            assert offset is not None, "an offset was parsed"
-            return offset
-        return ZoneInfo(name)
-    except (ValueError, OSError, KeyError):  # ZoneInfo raises all of them for names that are none
-        raise OptionError(f"{name!r} is not a time zone such as UTC, +01:00 or Europe/Berlin") from None
+    return read
 
 
 def _position(at: object) -> int:
@@ -230,13 +189,49 @@ def _position(at: object) -> int:
     return value
 
 
-def read_logs(found: Mapping[str, str], name: str) -> tuple[str, ...]:
+def moment(text: str) -> datetime:
+    """Read milliseconds since 1970, or a timestamp as Spark writes it. One without a zone has none yet."""
+    text = text.strip()
+    match = None if text[-1:] in ("Z", "z") else _ZONE.fullmatch(text)
+    text, own_zone = match.groups() if match is not None else (text, None)
+    try:
+        found = _milliseconds(text) if text.isdecimal() else datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        raise ValueError(
+            "expected milliseconds since 1970, or a time such as 2026-11-22T09:30:00Z, 2026-11-22 09:30:00 or "
+            f"2026-11-22 09:30 Europe/Berlin, not {text!r}"
+        ) from None
+    return found if own_zone is None or found.tzinfo is not None else found.replace(tzinfo=zone(own_zone))
+
+
+def _milliseconds(text: str) -> datetime:
+    if 0 < int(text) < MILLISECONDS_MIN:
+        raise ValueError
+    return EPOCH + timedelta(milliseconds=int(text))
+
+
+def zone(text: str) -> tzinfo:
+    """Read a time zone: UTC, Z, +01:00 or a name such as Europe/Berlin."""
+    name = text.strip()
+    if name.upper() in ("UTC", "Z", "GMT"):
+        return UTC
+    try:
+        if name[:1] in ("+", "-"):
+            offset = datetime.fromisoformat(f"1970-01-01T00:00{name}").tzinfo
+            assert offset is not None, "an offset was parsed"
+            return offset
+        return ZoneInfo(name)
+    except (ValueError, OSError, KeyError):  # ZoneInfo raises all of them for names that are none
+        raise ValueError(f"{name!r} is not a time zone such as UTC, +01:00 or Europe/Berlin") from None
+
+
+def logs(text: str) -> tuple[str, ...]:
     """Read the ids of logs, or their first digits, separated by commas."""
-    logs = tuple(filter(None, (part.strip() for part in found.get(name.lower(), "").split(","))))
-    for log in logs:
+    found = tuple(filter(None, (part.strip() for part in text.split(","))))
+    for log in found:
         if not re.fullmatch(r"[0-9a-f]{8,}", log):
-            raise OptionError(f"{name}: expected the id of a log, or at least its first 8 digits, not {log!r}")
-    return logs
+            raise ValueError(f"expected the id of a log, or at least its first 8 digits, not {log!r}")
+    return found
 
 
 def read_tokens(found: Mapping[str, str], servers: Sequence[Endpoint | Lookup]) -> dict[str, str]:
@@ -252,23 +247,11 @@ def read_tokens(found: Mapping[str, str], servers: Sequence[Endpoint | Lookup]) 
         if len(names) != 1:
             why = f"the servers {' and '.join(names)}: give them" if names else "no server of this name: check"
             raise OptionError(f"{option} is for {why} names in the option servers")
-        tokens[names[0]] = str(read_token(found, option))
+        try:
+            tokens[names[0]] = token(found[option])
+        except ValueError as error:
+            raise OptionError(f"{option}: {error}") from None
     return tokens
-
-
-def read_name(found: Mapping[str, str], option: str) -> str | None:
-    """Read a name of a queue or a consumer. Raises OptionError if it is empty."""
-    if found.get(option) == "":
-        raise OptionError(f"{option}: expected a name")
-    return found.get(option)
-
-
-def read_token(found: Mapping[str, str], option: str) -> str | None:
-    """Read a token. Raises OptionError for one that no header can hold; the error of http.client would show it."""
-    text = found.get(option)
-    if text is not None and has_control_characters(text):
-        raise OptionError(f"{option}: the token holds a line break or another control character: pass token.strip()")
-    return text
 
 
 def is_token_of_one(option: str) -> bool:
@@ -276,61 +259,87 @@ def is_token_of_one(option: str) -> bool:
     return option.startswith(TOKEN_OF)
 
 
-def read_count(found: Mapping[str, str], name: str, *, least: int = 1, default: int | None = None) -> int | None:
-    """Read a whole number of at least *least*."""
-    text = found.get(name.lower())
-    if text is None:
-        return default
+def token(text: str) -> str:
+    """Read a token; refuse one that no header can hold: the error of http.client would show it."""
+    if has_control_characters(text):
+        raise ValueError("the token holds a line break or another control character: pass token.strip()")
+    return text
+
+
+def name(text: str) -> str:
+    """Read a name of a queue or a consumer."""
+    if not text:
+        raise ValueError("expected a name")
+    return text
+
+
+def count(text: str) -> int:
+    """Read a whole number of at least 1."""
+    return _count(text, 1)
+
+
+def count_or_zero(text: str) -> int:
+    """Read a whole number of at least 0."""
+    return _count(text, 0)
+
+
+def _count(text: str, least: int) -> int:
     if not text.strip().isdecimal() or int(text) < least:
-        raise OptionError(f"{name}: expected a whole number of at least {least}, not {text!r}")
+        raise ValueError(f"{text!r} is not a whole number of at least {least}")
     return int(text)
 
 
-def read_size(found: Mapping[str, str], name: str, default: int) -> int:
+def size(text: str) -> int:
     """Read a size of at least 1 byte: 1000000, 256m, 256 MiB, 1g."""
-    text = found.get(name.lower())
-    if text is None:
-        return default
+    found = parse_size(text)
+    if found < 1:
+        raise ValueError(f"{text!r} is not a size of at least 1 byte")
+    return found
+
+
+def seconds(text: str) -> float:
+    """Read a time above 0: 10, 10s, 500ms or 2m."""
+    found = seconds_or_zero(text)
+    if not found:
+        raise ValueError(f"expected a time above 0 seconds, not {text!r}")
+    return found
+
+
+def seconds_or_zero(text: str) -> float:
+    """Read a time, which may be 0."""
     try:
-        size = parse_size(text)
+        return parse_seconds(text)
     except ValueError as error:
-        raise OptionError(f"{name}: {error}") from None
-    if size < 1:
-        raise OptionError(f"{name}: expected at least 1 byte, not {text!r}")
-    return size
+        raise ValueError(f"{error}; a number without a unit is in seconds") from None
 
 
-def read_seconds(found: Mapping[str, str], name: str, default: float, *, zero: bool = False) -> float:
-    """Read a time: 10, 10s, 500ms or 2m. zero: 0 is allowed."""
-    text = found.get(name.lower())
-    if text is None:
-        return default
-    try:
-        seconds = parse_seconds(text)
-    except ValueError as error:
-        raise OptionError(f"{name}: {error}; a number without a unit is in seconds") from None
-    if not seconds and not zero:
-        raise OptionError(f"{name}: expected a time above 0 seconds, not {text!r}")
-    return seconds
+def interval(text: str) -> float:
+    """Read a time of at least a millisecond, such as 10s, 500ms or 2m."""
+    found = parse_seconds(text)
+    if not 0.001 <= found < float("inf"):
+        raise ValueError(f"{text!r} is not a time such as 10s, 500ms or 2m")
+    return found
 
 
-def read_uuid(found: Mapping[str, str], name: str) -> str | None:
+def uuid(text: str) -> str:
     """Read a UUID."""
-    text = found.get(name.lower())
-    if text is None:
-        return None
     with suppress(ValueError):
         parsed = UUID(text.strip())
         if parsed.int:
             return str(parsed)
-    raise OptionError(f"{name}: expected a UUID as `uuidgen` prints it, not {text!r}")
+    raise ValueError(f"expected a UUID as `uuidgen` prints it, not {text!r}")
 
 
-def read_switch(found: Mapping[str, str], name: str, default: bool) -> bool:
+def switch(text: str) -> bool:
     """Read true or false."""
-    text = found.get(name.lower())
-    if text is None:
-        return default
     if text.strip().lower() not in ("true", "false"):
-        raise OptionError(f"{name}: expected true or false, not {text!r}")
+        raise ValueError(f"expected true or false, not {text!r}")
     return text.strip().lower() == "true"
+
+
+def when_down(text: str) -> WhenDown:
+    """Read true, false or atEnd."""
+    try:
+        return WhenDown(text.strip().lower())
+    except ValueError:
+        raise ValueError(f"expected true, false or atEnd, not {text!r}") from None

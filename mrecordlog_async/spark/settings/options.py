@@ -1,6 +1,7 @@
-"""The options of the data source: parsed from Spark's strings, and checked once. Pure.
+"""The options of the data source: each one once, with its name, default, reader and meaning. Pure.
 
-Names are those a Spark user knows from other streaming sources (`option_names`); `option_values` reads their texts.
+Names are those that a Spark user knows from other streaming sources. `option` says what a row is made of, and
+`option_values` reads the texts.
 """
 
 from __future__ import annotations
@@ -8,113 +9,368 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime, tzinfo
+from typing import Any
 
 from mrecordlog_async.servers.names import Endpoint, Lookup
-from mrecordlog_async.spark.settings.option_names import refuse_unknown_options, without_table_properties
-from mrecordlog_async.spark.settings.option_values import (
-    Bound,
-    OptionError,
-    Subscription,
-    parse_servers,
-    read_bound,
-    read_count,
-    read_logs,
-    read_name,
-    read_path,
-    read_paths,
-    read_seconds,
-    read_size,
-    read_subscription,
-    read_switch,
-    read_token,
-    read_tokens,
-    read_uuid,
-)
+from mrecordlog_async.spark.settings import option_values as read
+from mrecordlog_async.spark.settings.option import Flag, Option, option, options, read_options
+from mrecordlog_async.spark.settings.option_values import Bound, OptionError, Subscription, WhenDown
 
 RECORDS_PER_TRIGGER = 1_000_000
-BYTES_PER_TRIGGER = 256 << 20
 TARGET_FILE_BYTES = 128 << 20
 """The size of a Parquet file that a drain begins another one after, and that `lake optimize` joins files up to."""
-DELAY_SECONDS = 60.0
-SERVER_WAIT_SECONDS = 120.0
-"""How long a stream waits for a service that it has reached before: long enough for a restart with recovery."""
+
+_LATE_COMMITS = "asyncProgressTrackingEnabled"
+"""An option of Spark, with which it writes commits asynchronously."""
+
+_TABLE_OPTION = "option."
+"""Spark's prefix for the options of `CREATE TABLE … OPTIONS`, among owner, provider and other table properties."""
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Everything a user may set. `parse` reads Spark's option names, in camel case.
+    """Everything that a user may set for a read or a write. `parse` reads Spark's option names, in any case."""
 
-    Attributes:
-        servers: services to read, or the one to write to (option `servers`); excludes *path*.
-        path: a log directory on this machine, for batch reads.
-        subscription: the queues to read (`subscribe`, `subscribePattern`).
-        starting: where reading begins: "earliest", "latest" or positions (`startingOffsets`), or with the first record
-            that was stored at a time or later (`startingTimestamp`, `timeZone`).
-        ending: where a batch read ends: "latest" or positions, which are not read themselves (`endingOffsets`), or
-            before the first record that was stored at a time or later (`endingTimestamp`, `timeZone`).
-        records_per_trigger: records of one micro-batch at most (`maxRecordsPerTrigger`).
-        records_min: an endless stream waits until it has that many records (`minRecordsPerTrigger`) …
-        delay_seconds: … or the first of them has waited for that long (`maxTriggerDelay`).
-        bytes_per_trigger: payload bytes of one micro-batch at most (`maxBytesPerTrigger`).
-        partitions_min: tasks per batch at least, about (`minPartitions`).
-        records_per_partition: records of one task at most, but for positions with gaps (`maxRecordsPerPartition`).
-        fail_on_data_loss: fail when records were deleted unread (`failOnDataLoss`); False warns and continues.
-        fail_on_server_down: fail when a server cannot be reached (`failOnServerDown`); False skips it …
-        fail_at_end: … and a run that ends fails once the others are read (`failOnServerDown=atEnd`, see `outages`).
-        truncate: truncate the logs up to what the checkpoint has committed.
-        consumer: acknowledge what the checkpoint has committed, as this consumer of every queue, instead of truncating.
-        consumer_owner: a UUID that alone may hold the consumer (`consumerOwner`), the same at every start.
-        take_over: take the consumer over from another owner (`takeOver`).
-        sync_directories: directories whose file systems are synced before each truncate or acknowledgement
-            (`syncDirs`).
-        shared_marker: file that every task must see, proof of a shared output (`sharedMarker`); set by the drain.
-        read_again: positions of logs that went back and are reread (`readAgain`); set by the drain.
-        accept_went_back: read all of a log again that went back (`acceptWentBack`).
-        forget: first digits of the ids of logs that are lost (`forget`): they leave the checkpoint.
-        payload: False reads positions without payloads.
-        queue: the queue of a write whose rows have no column `queue`.
-        create_queues: create missing queues when writing (`createQueues`).
-        token: bearer token of the services (`token`) …
-        tokens: … and of those that have another one, by the name of the server (`token.NAME`).
-        timeout_seconds: for each response of a service (`timeout`).
-        retries: further attempts after a failed request.
-        server_wait_seconds: how long a stream waits for a service that it has reached before (`serverWait`).
-        parallelism: tasks that can run at once; None for this machine's cores.
-    """
-
-    servers: tuple[Endpoint | Lookup, ...] = ()
-    path: str | None = None
-    subscription: Subscription = field(default_factory=Subscription)
-    starting: Bound = "earliest"
-    ending: Bound = "latest"
-    records_per_trigger: int = RECORDS_PER_TRIGGER
-    records_min: int = 1
-    delay_seconds: float = DELAY_SECONDS
-    bytes_per_trigger: int = BYTES_PER_TRIGGER
-    partitions_min: int | None = None
-    records_per_partition: int | None = None
-    fail_on_data_loss: bool = True
-    fail_on_server_down: bool = True
-    fail_at_end: bool = False
-    truncate: bool = False
-    consumer: str | None = None
-    consumer_owner: str | None = None
-    take_over: bool = False
-    sync_directories: tuple[str, ...] = ()
-    shared_marker: str | None = None
-    read_again: dict[str, dict[str, list[int]]] | None = None
-    accept_went_back: bool = False
-    forget: tuple[str, ...] = ()
-    payload: bool = True
-    queue: str | None = None
-    create_queues: bool = True
-    token: str | None = field(default=None, repr=False)
-    tokens: Mapping[str, str] = field(default_factory=dict, repr=False)
-    timeout_seconds: float = 60.0
-    retries: int = 5
-    server_wait_seconds: float = SERVER_WAIT_SECONDS
-    parallelism: int | None = None
+    servers: tuple[Endpoint | Lookup, ...] = field(
+        default=(),
+        metadata=option(
+            "servers",
+            read.parse_servers,
+            "all",
+            "`name=url,…` or one url; `dns+http://host:port` for all services behind a name",
+            "none",
+        ),
+    )
+    path: str | None = field(
+        default=None,
+        metadata=option("path", read.path, "batch read", "a log directory on this machine, instead of servers"),
+    )
+    subscription: Subscription = field(
+        default=Subscription(),  # it is frozen
+        metadata=options(
+            Option(
+                "subscribe",
+                read.queue_names,
+                "read",
+                'names (`a,b` or `["a","b"]`) of existing queues; an endless stream waits until they exist',
+                "all",
+                Flag("--subscribe", "drain only these queues, separated by commas", "QUEUES"),
+            ),
+            Option(
+                "subscribePattern",
+                read.queue_pattern,
+                "read",
+                "a pattern for the whole name of a queue",
+                "all",
+                Flag("--subscribe-pattern", "drain only queues whose whole name matches", "REGEX"),
+            ),
+        ),
+    )
+    starting: Bound = field(
+        default="earliest",
+        metadata=options(
+            Option(
+                "startingOffsets",
+                read.offsets("earliest", "latest"),
+                "read",
+                '`latest`, or JSON `{"server": {"queue": 7}}` with existing queues; -2 is the first position, -1 the '
+                "end",
+            ),
+            Option(
+                "startingTimestamp",
+                read.moment,
+                "read",
+                "begin with the first record stored at that time or later; instead of `startingOffsets`",
+                "none",
+            ),
+        ),
+    )
+    ending: Bound = field(
+        default="latest",
+        metadata=options(
+            Option(
+                "endingOffsets",
+                read.offsets("latest"),
+                "batch read",
+                "JSON as for `startingOffsets`; these positions are not read themselves",
+            ),
+            Option(
+                "endingTimestamp",
+                read.moment,
+                "batch read",
+                "end before the first record stored at that time or later; instead of `endingOffsets`",
+                "none",
+            ),
+        ),
+    )
+    time_zone: tzinfo = field(
+        default=UTC,
+        metadata=option("timeZone", read.zone, "read", "of times without one: `+01:00`, `Europe/Berlin`", "`UTC`"),
+    )
+    records_per_trigger: int = field(
+        default=RECORDS_PER_TRIGGER,
+        metadata=option(
+            "maxRecordsPerTrigger",
+            read.count,
+            "stream",
+            "records of one batch at most",
+            flag=Flag(
+                "--max-records-per-trigger",
+                f"records per batch at most (default: {RECORDS_PER_TRIGGER})",
+                "COUNT",
+            ),
+        ),
+    )
+    records_min: int = field(
+        default=1,
+        metadata=option(
+            "minRecordsPerTrigger",
+            read.count,
+            "endless stream",
+            "wait until a batch has this many records, or is full …",
+            flag=Flag(
+                "--min-batch-records",
+                "with --every: wait until a batch has this many records, for fewer and larger files (default: no wait)",
+                "COUNT",
+            ),
+        ),
+    )
+    delay_seconds: float = field(
+        default=60.0,
+        metadata=option(
+            "maxTriggerDelay",
+            read.seconds,
+            "endless stream",
+            "… or the first of them has waited this many seconds",
+            flag=Flag(
+                "--max-delay", "with --min-batch-records: wait no longer than this for them (default: 1min)", "TIME"
+            ),
+        ),
+    )
+    bytes_per_trigger: int = field(
+        default=256 << 20,
+        metadata=option(
+            "maxBytesPerTrigger",
+            read.size,
+            "stream",
+            "payload bytes of one batch at most: a [size](reference/settings.md#sizes-and-times) as `256m`, `1g`",
+            flag=Flag("--max-bytes-per-trigger", "bytes per batch at most (default: 256m)", "SIZE"),
+        ),
+    )
+    partitions_min: int | None = field(
+        default=None,
+        metadata=option(
+            "minPartitions",
+            read.count,
+            "read",
+            "tasks per batch at least, about",
+            flag=Flag(
+                "--min-partitions",
+                "tasks per batch at least (default: one per log for a small batch, one per core of Spark for a "
+                "large one)",
+                "COUNT",
+            ),
+        ),
+    )
+    records_per_partition: int | None = field(
+        default=None,
+        metadata=option(
+            "maxRecordsPerPartition",
+            read.count,
+            "read",
+            "records of one task at most, but up to 8,192 where positions have gaps",
+        ),
+    )
+    parallelism: int | None = field(
+        default=None,
+        metadata=option(
+            "parallelism",
+            read.count,
+            "read",
+            "number of tasks for a large batch; `drain` sets it to Spark's own number",
+            "cores that the driver may use",
+        ),
+    )
+    fail_on_data_loss: bool = field(
+        default=True,
+        metadata=option(
+            "failOnDataLoss",
+            read.switch,
+            "read",
+            "false: continue without records that were deleted unread, with a warning",
+            flag=Flag(
+                "--allow-data-loss",
+                "continue where records were truncated or deleted before they were stored",
+                means="false",
+            ),
+        ),
+    )
+    when_down: WhenDown = field(
+        default=WhenDown.FAIL,
+        metadata=option(
+            "failOnServerDown",
+            read.when_down,
+            "read",
+            "true: wait for the server, then fail (at once if it refuses to list its queues); `atEnd`: continue "
+            "without it, and fail at the end of a run that ends (streams); false: continue without it",
+            "true (`drain`: `atEnd`)",
+            Flag(
+                "--skip-down",
+                "start without servers that are down; with --once, also end without them",
+                means="false",
+            ),
+        ),
+    )
+    truncate: bool = field(
+        default=False,
+        metadata=option(
+            "truncate",
+            read.switch,
+            "stream",
+            "truncate the records that the checkpoint has committed",
+            flag=Flag("--no-truncate", "do not truncate the log after storing", means="false"),
+        ),
+    )
+    sync_directories: tuple[str, ...] = field(
+        default=(),
+        metadata=option(
+            "syncDirs",
+            read.paths,
+            "stream",
+            'sync these file systems (`/a,/b`, or `["/a, b"]`) before each truncate or acknowledgement; stop if a '
+            "sync fails",
+            "none",
+        ),
+    )
+    consumer: str | None = field(
+        default=None,
+        metadata=option(
+            "consumer",
+            read.name,
+            "stream",
+            "acknowledge the records that the checkpoint has committed, as this consumer of every queue, instead "
+            "of truncating",
+            flag=Flag(
+                "--consumer",
+                "share the queues: acknowledge what is stored as this consumer, instead of truncating; frees the "
+                "records of queues with --keep until_acknowledged once all their consumers have acknowledged them",
+                "NAME",
+            ),
+        ),
+    )
+    consumer_owner: str | None = field(
+        default=None,
+        metadata=option(
+            "consumerOwner", read.uuid, "stream", "a UUID that alone may hold the consumer, the same at every start"
+        ),
+    )
+    take_over: bool = field(
+        default=False,
+        metadata=option(
+            "takeOver",
+            read.switch,
+            "stream",
+            "take the consumer over from another owner",
+            flag=Flag(
+                "--take-over",
+                "take the consumer over from a query that is stopped for good, or move it back to where the "
+                "checkpoint stands",
+                means="true",
+            ),
+        ),
+    )
+    shared_marker: str | None = field(
+        default=None,
+        metadata=option(
+            "sharedMarker", str, "stream", "set by `drain`: a file that every task must see before it reads"
+        ),
+    )
+    read_again: dict[str, dict[str, list[int]]] | None = field(
+        default=None,
+        metadata=option(
+            "readAgain", json.loads, "stream", "set by `drain`: what to read again from a log that went back"
+        ),
+    )
+    accept_went_back: bool = field(
+        default=False,
+        metadata=option(
+            "acceptWentBack",
+            read.switch,
+            "stream",
+            "read all of a log again that went back",
+            flag=Flag(
+                "--accept-went-back",
+                "reread all of a log that is older than the checkpoint; records may then be in the output twice",
+                means="true",
+            ),
+        ),
+    )
+    forget: tuple[str, ...] = field(
+        default=(),
+        metadata=option(
+            "forget",
+            read.logs,
+            "stream",
+            "ids of logs that are lost (`4f31a0c2,…`): they leave the checkpoint",
+            "none",
+            Flag(
+                "--forget",
+                "remove a log that is lost from the checkpoint, by its id or at least 8 digits of it; may be repeated",
+                "LOG",
+                gather=",".join,
+            ),
+        ),
+    )
+    pushdown: bool = field(
+        default=False,
+        metadata=option(
+            "pushdown",
+            read.switch,
+            "read",
+            "only false: with filters pushed down, Spark would return too few rows for the next query of the same "
+            "DataFrame or view. To fetch less, use `subscribe` and `startingOffsets`",
+        ),
+    )
+    payload: bool = field(
+        default=True,
+        metadata=option("payload", read.switch, "read", "false: positions only; no payload leaves the service"),
+    )
+    queue: str | None = field(
+        default=None,
+        metadata=option("queue", read.name, "write", "the queue of all rows, if they have no column `queue`"),
+    )
+    create_queues: bool = field(
+        default=True,
+        metadata=option("createQueues", read.switch, "write", "false: refuse rows of a queue that does not exist"),
+    )
+    token: str | None = field(
+        default=None,
+        repr=False,
+        metadata=option(
+            "token", read.token, "all", "the bearer token of all servers; `token.NAME` is the one of the server NAME"
+        ),
+    )
+    tokens: Mapping[str, str] = field(default_factory=dict, repr=False)  # of `token.NAME`
+    timeout_seconds: float = field(
+        default=60.0,
+        metadata=option("timeout", read.seconds, "all", "seconds that a call may take"),
+    )
+    retries: int = field(
+        default=5,
+        metadata=option("retries", read.count_or_zero, "all", "how often a failed call is repeated"),
+    )
+    server_wait_seconds: float = field(
+        default=120.0,  # long enough for a restart with recovery
+        metadata=options(
+            Option(
+                "serverWait",
+                read.seconds_or_zero,
+                "stream",
+                "seconds to wait for a service that has responded before, where it is waited for",
+            )
+        ),
+    )
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Options:
@@ -123,95 +379,20 @@ class Options:
         Raises:
             OptionError: an option is unknown, malformed, or excluded by another one.
         """
-        found = without_table_properties({name.lower(): str(value) for name, value in given.items()})
-        refuse_unknown_options(found)
-        _refuse_pushdown(found)
-        servers = parse_servers(found["servers"]) if "servers" in found else ()
-        at_end = found.get("failonserverdown", "").strip().lower() == "atend"
-        options = cls(
-            servers=servers,
-            path=read_path(found),
-            subscription=read_subscription(found),
-            starting=read_bound(found, "startingOffsets", "startingTimestamp", "earliest", ("earliest", "latest")),
-            ending=read_bound(found, "endingOffsets", "endingTimestamp", "latest", ("latest",)),
-            records_per_trigger=read_count(found, "maxRecordsPerTrigger") or RECORDS_PER_TRIGGER,
-            records_min=read_count(found, "minRecordsPerTrigger") or 1,
-            delay_seconds=read_seconds(found, "maxTriggerDelay", DELAY_SECONDS),
-            bytes_per_trigger=read_size(found, "maxBytesPerTrigger", BYTES_PER_TRIGGER),
-            partitions_min=read_count(found, "minPartitions"),
-            records_per_partition=read_count(found, "maxRecordsPerPartition"),
-            fail_on_data_loss=read_switch(found, "failOnDataLoss", True),
-            fail_on_server_down=not at_end and read_switch(found, "failOnServerDown", True),
-            fail_at_end=at_end,
-            truncate=read_switch(found, "truncate", False),
-            consumer=read_name(found, "consumer"),
-            consumer_owner=read_uuid(found, "consumerOwner"),
-            take_over=read_switch(found, "takeOver", False),
-            sync_directories=read_paths(found, "syncDirs"),
-            shared_marker=found.get("sharedmarker"),
-            read_again=json.loads(found["readagain"]) if "readagain" in found else None,
-            accept_went_back=read_switch(found, "acceptWentBack", False),
-            forget=read_logs(found, "forget"),
-            payload=read_switch(found, "payload", True),
-            queue=read_name(found, "queue"),
-            create_queues=read_switch(found, "createQueues", True),
-            token=read_token(found, "token"),
-            tokens=read_tokens(found, servers),
-            timeout_seconds=read_seconds(found, "timeout", 60.0),
-            retries=read_count(found, "retries", least=0, default=5) or 0,
-            server_wait_seconds=read_seconds(found, "serverWait", SERVER_WAIT_SECONDS, zero=True),
-            parallelism=read_count(found, "parallelism"),
-        )
-        options._check(late_commits=read_switch(found, "asyncProgressTrackingEnabled", False))
-        return options
+        found = _without_table_properties({name.lower(): str(value) for name, value in given.items()})
+        values = read_options(cls, found)
+        values["tokens"] = read.read_tokens(found, values.get("servers", ()))
+        for bound in ("starting", "ending"):
+            if bound in values:
+                values[bound] = _in_zone(values[bound], values.get("time_zone", UTC))
+        parsed = cls(**values)
+        late = Option(_LATE_COMMITS, read.switch, "", "").value_of(found.get(_LATE_COMMITS.lower(), "false"))
+        _refuse_contradictions(parsed, late_commits=late)
+        return parsed
 
     def token_of(self, name: str) -> str | None:
         """Return the bearer token of the server *name*."""
         return self.tokens.get(name, self.token)
-
-    def _check(self, *, late_commits: bool) -> None:
-        """Raise OptionError for options that exclude each other. late_commits: Spark writes commits asynchronously."""
-        if bool(self.servers) == bool(self.path):
-            raise OptionError(
-                'set exactly one of the options servers ("name=http://host:port,…") and path (a log directory)'
-            )
-        self._check_release(late_commits=late_commits)
-        if self.records_min > self.records_per_trigger:
-            raise OptionError(
-                f"minRecordsPerTrigger ({self.records_min}) is above maxRecordsPerTrigger "
-                f"({self.records_per_trigger}), which no batch reaches: lower the first, or raise the second"
-            )
-        if isinstance(self.starting, datetime) and isinstance(self.ending, datetime) and self.starting > self.ending:
-            raise OptionError("startingTimestamp is after endingTimestamp: nothing would be read; swap them")
-        self._refuse_unknown_servers()
-
-    def _check_release(self, *, late_commits: bool) -> None:
-        """Raise OptionError for what must not be combined with releasing records from the log."""
-        if self.consumer is not None and self.truncate:
-            raise OptionError("set consumer or truncate=true, not both: a consumer acknowledges instead of truncating")
-        if self.consumer is None and (self.consumer_owner is not None or self.take_over):
-            raise OptionError("consumerOwner and takeOver are for a stream that is a consumer: set consumer")
-        if not self.truncate and self.consumer is None:
-            return
-        how, what = ("truncate=true", "truncate") if self.truncate else ("consumer", "acknowledgement")
-        if self.starting != "earliest":
-            raise OptionError(
-                f"{how} requires startingOffsets=earliest: the first {what} would release the records before the "
-                "start, which were never read"
-            )
-        if late_commits:
-            raise OptionError(
-                f"{how} excludes asyncProgressTrackingEnabled, which writes commits late: set one, not both"
-            )
-
-    def _refuse_unknown_servers(self) -> None:
-        if any(isinstance(server, Lookup) for server in self.servers):
-            return  # which services there are is not known yet
-        known = {server.name for server in self.servers} or {""}
-        for name, positions in (("startingOffsets", self.starting), ("endingOffsets", self.ending)):
-            unknown = [] if isinstance(positions, str | datetime) else sorted(set(positions) - known)
-            if unknown:
-                raise OptionError(f"{name} names {unknown[0]!r}, but the option servers has no server {unknown[0]!r}")
 
     def check_stream_read(self) -> None:
         """Raise OptionError for options that a streaming read does not support."""
@@ -230,7 +411,7 @@ class Options:
             raise OptionError("consumer is for streams; a batch read has no checkpoint that proves what is stored")
         if self.truncate:
             raise OptionError("truncate=true is for streams; a batch read has no checkpoint that proves what is stored")
-        if self.fail_at_end:
+        if self.when_down is WhenDown.FAIL_AT_END:
             raise OptionError("failOnServerDown=atEnd is for streams; a table has all servers or leaves some out")
         if self.starting == "latest":
             raise OptionError("startingOffsets=latest is for streams; a batch read would always be empty")
@@ -246,15 +427,71 @@ class Options:
             )
 
 
-def _refuse_pushdown(found: Mapping[str, str]) -> None:
-    """Raise OptionError for `pushdown=true`; false is what every read does, and stays allowed.
+def _without_table_properties(found: dict[str, str]) -> dict[str, str]:
+    """Return *found*, without the properties of a table if Spark passed them along with its options."""
+    if "provider" not in found or "owner" not in found:
+        return found
+    given = {name.removeprefix(_TABLE_OPTION): text for name, text in found.items() if name.startswith(_TABLE_OPTION)}
+    return given | ({"path": found["path"]} if "path" in found else {})
 
-    Spark plans a Python reader once per DataFrame or view. A filter that is pushed down narrows that plan, and a later
-    query without this filter would use it: nothing in Python is called then, so no reader can prevent it.
-    """
-    if read_switch(found, "pushdown", False):
+
+def _in_zone(bound: Any, time_zone: tzinfo) -> Any:
+    """Return *bound*; a time that has no zone is in *time_zone*."""
+    return bound.replace(tzinfo=time_zone) if isinstance(bound, datetime) and bound.tzinfo is None else bound
+
+
+def _refuse_contradictions(options: Options, *, late_commits: bool) -> None:
+    """Raise OptionError for options that exclude each other. late_commits: Spark writes commits asynchronously."""
+    if bool(options.servers) == bool(options.path):
+        raise OptionError(
+            'set exactly one of the options servers ("name=http://host:port,…") and path (a log directory)'
+        )
+    if options.pushdown:
+        # Spark plans a Python reader once per DataFrame or view. A filter that is pushed down narrows that plan, and a
+        # later query without this filter would use it: nothing in Python is called then, so no reader can prevent it.
         raise OptionError(
             "pushdown=true is not supported: Spark would use what one query filtered for the next query of the same "
             "DataFrame or view, which then misses rows. Remove the option; to fetch less, set subscribe, "
             "startingOffsets or endingOffsets; filters on the DataFrame work without it"
         )
+    _refuse_release(options, late_commits=late_commits)
+    if options.records_min > options.records_per_trigger:
+        raise OptionError(
+            f"minRecordsPerTrigger ({options.records_min}) is above maxRecordsPerTrigger "
+            f"({options.records_per_trigger}), which no batch reaches: lower the first, or raise the second"
+        )
+    if (
+        isinstance(options.starting, datetime)
+        and isinstance(options.ending, datetime)
+        and options.starting > options.ending
+    ):
+        raise OptionError("startingTimestamp is after endingTimestamp: nothing would be read; swap them")
+    _refuse_unknown_servers(options)
+
+
+def _refuse_release(options: Options, *, late_commits: bool) -> None:
+    """Raise OptionError for what must not be combined with releasing records from the log."""
+    if options.consumer is not None and options.truncate:
+        raise OptionError("set consumer or truncate=true, not both: a consumer acknowledges instead of truncating")
+    if options.consumer is None and (options.consumer_owner is not None or options.take_over):
+        raise OptionError("consumerOwner and takeOver are for a stream that is a consumer: set consumer")
+    if not options.truncate and options.consumer is None:
+        return
+    how, what = ("truncate=true", "truncate") if options.truncate else ("consumer", "acknowledgement")
+    if options.starting != "earliest":
+        raise OptionError(
+            f"{how} requires startingOffsets=earliest: the first {what} would release the records before the "
+            "start, which were never read"
+        )
+    if late_commits:
+        raise OptionError(f"{how} excludes asyncProgressTrackingEnabled, which writes commits late: set one, not both")
+
+
+def _refuse_unknown_servers(options: Options) -> None:
+    if any(isinstance(server, Lookup) for server in options.servers):
+        return  # which services there are is not known yet
+    known = {server.name for server in options.servers} or {""}
+    for name, positions in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
+        unknown = [] if isinstance(positions, str | datetime) else sorted(set(positions) - known)
+        if unknown:
+            raise OptionError(f"{name} names {unknown[0]!r}, but the option servers has no server {unknown[0]!r}")

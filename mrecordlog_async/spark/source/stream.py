@@ -63,7 +63,7 @@ from mrecordlog_async.spark.services.fleet import Fleet, ReopenedError
 from mrecordlog_async.spark.services.held_logs import HeldLogs
 from mrecordlog_async.spark.services.responses import QueuePlan
 from mrecordlog_async.spark.settings.checkpoint import Checkpoint, Offset
-from mrecordlog_async.spark.settings.option_values import Bound, OptionError, Subscription
+from mrecordlog_async.spark.settings.option_values import Bound, OptionError, Subscription, WhenDown
 from mrecordlog_async.spark.settings.options import Options
 from mrecordlog_async.spark.source.listed_plans import Limits, ReadBefore
 from mrecordlog_async.spark.source.moments import starting_positions
@@ -145,7 +145,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _misses_servers(self) -> bool:
         """Return whether a run would end now without servers that it must not end without."""
-        return self._target is not None and self._options.fail_at_end and bool(self._fleet.down)
+        return self._target is not None and self._options.when_down is WhenDown.FAIL_AT_END and bool(self._fleet.down)
 
     def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         found = self._fleet.survey()

@@ -22,8 +22,8 @@ from pyspark.sql import SparkSession
 
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.spark.drain.job import run_drain
-from mrecordlog_async.spark.drain.preflight import DrainJob
 from mrecordlog_async.spark.session import spark_session
+from mrecordlog_async.spark.settings.drain_job import DrainJob
 from tests.benchmarks.process_cpu import cpu_of
 from tests.benchmarks.results import Row, median_ratio
 from tests.benchmarks.scale import Bench

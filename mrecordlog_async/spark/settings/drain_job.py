@@ -1,0 +1,176 @@
+"""The settings of a drain. Those that are no options of the data source have their only row here. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from mrecordlog_async.spark.settings.checkpoint import Offset
+from mrecordlog_async.spark.settings.option import flag
+from mrecordlog_async.spark.settings.option_values import interval, size
+from mrecordlog_async.spark.settings.options import TARGET_FILE_BYTES
+
+PARTITIONS = ("server", "queue", "date")
+"""What the table can be partitioned by.
+
+date: the day, in UTC, on which a record was stored. It stays the same when a batch runs again.
+"""
+
+
+def directory(text: str) -> str:
+    """Read a path or an address; a slash at its end means nothing."""
+    return text.rstrip("/")
+
+
+def columns(text: str) -> tuple[str, ...]:
+    """Read names of columns, separated by commas."""
+    return tuple(filter(None, text.split(",")))
+
+
+def pair(text: str) -> tuple[str, str]:
+    """Read KEY=VALUE."""
+    key, found, value = text.partition("=")
+    if not key or not found:
+        raise ValueError(f"{text!r} is not of the form KEY=VALUE")
+    return key, value
+
+
+@dataclass(frozen=True, slots=True)
+class DrainJob:
+    """What to drain, and where to. Fields without a flag have that of the option of the same name.
+
+    Attributes:
+        servers: as the option `servers`: name=url, separated by commas.
+        output: the Delta table: a directory of this machine, or s3://…, gs://…, az://….
+        checkpoint: directory of the checkpoint; belongs to the table.
+        every_seconds: the shortest time between two batches; None to stop when the job has caught up.
+        truncate: whether the logs are truncated up to what is stored.
+        consumer: acknowledge what is stored as this consumer, instead of truncating; others may share the queues.
+        take_over: take the consumer over from another query, or move it back to where the checkpoint stands.
+        metrics: address at which Prometheus finds `/metrics` of the drain: HOST:PORT, or PORT for this machine alone.
+        partition_by: columns of `PARTITIONS`.
+        shared_paths: every machine mounts the file system of output and checkpoint at the same path (NFS, say); on a
+            cluster, local paths are refused without it.
+        accept_went_back: reread everything from a log that went back, though the output has some of it already.
+        target_file_bytes: size at which a file of the table is closed.
+        schema: columns from JSON payloads, as Spark's DDL.
+        payload: whether payloads are stored; False needs *schema*, and keeps in `_rest` what no column holds.
+        storage_options: what the object store of the table needs: keys, region, endpoint.
+        options: further options of the data source.
+    """
+
+    servers: str = field(
+        metadata=flag(
+            "--server",
+            "service to drain, or dns+http://host:port for all services behind a name; may be repeated",
+            "NAME=URL",
+            gather=",".join,
+            required=True,
+        )
+    )
+    output: str = field(
+        metadata=flag(
+            "--output",
+            "the Delta table: a directory, or s3://…, gs://…, az://…",
+            "PATH",
+            directory,
+            required=True,
+        )
+    )
+    checkpoint: str = field(
+        metadata=flag("--checkpoint", "directory of the checkpoint of this output", "DIR", directory, required=True)
+    )
+    every_seconds: float | None = field(
+        default=None,
+        metadata=flag("--every", "keep running, with at most one batch per TIME (10s, 1min)", "TIME", interval),
+    )
+    truncate: bool = True
+    consumer: str | None = None
+    take_over: bool = False
+    metrics: str | None = field(
+        default=None,
+        metadata=flag(
+            "--metrics",
+            "serve metrics of the drain for Prometheus at http://HOST:PORT/metrics; PORT alone: on this machine only",
+            "HOST:PORT",
+        ),
+    )
+    partition_by: tuple[str, ...] = field(
+        default=(),
+        metadata=flag(
+            "--partition-by",
+            "columns by which the table is partitioned: server, queue, or date, the day on which records were "
+            "stored: date,queue",
+            "COLUMNS",
+            columns,
+        ),
+    )
+    shared_paths: bool = field(
+        default=False,
+        metadata=flag(
+            "--shared-paths",
+            "allow local paths on a cluster: every machine mounts the same file system there",
+            means=True,
+        ),
+    )
+    accept_went_back: bool = False
+    target_file_bytes: int = field(
+        default=TARGET_FILE_BYTES,
+        metadata=flag(
+            "--target-file-bytes", "size at which a file of the table is closed (default: 128m)", "SIZE", size
+        ),
+    )
+    schema: str | None = field(
+        default=None,
+        metadata=flag(
+            "--schema",
+            "add columns parsed from JSON payloads: 'customer string, amount bigint'; rows that fail to parse "
+            "have the reason in the column error",
+            "DDL",
+        ),
+    )
+    payload: bool = field(
+        default=True,
+        metadata=flag(
+            "--no-payload",
+            "do not store payloads parsed by --schema; fields without a column are kept in _rest",
+            means=False,
+        ),
+    )
+    storage_options: Mapping[str, str] = field(
+        default_factory=dict,
+        repr=False,
+        metadata=flag(
+            "--storage-option",
+            "option of the object store of a Delta table (AWS_ENDPOINT_URL=…); may be repeated; keys and secrets "
+            "are better set as environment variables, which Spark's processes inherit",
+            "KEY=VALUE",
+            pair,
+            gather=dict,
+        ),
+    )
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)  # with the tokens
+
+    def source_options(self, shared_marker: str | None = None, again: Offset | None = None) -> dict[str, str]:
+        """Return the options of the data source, without those of `release_options`.
+
+        Args:
+            shared_marker: file that every task must see.
+            again: the positions of queues that went back and are reread; any other that is found to have gone back
+                by its mark fails the query, whatever `options` allow.
+        """
+        found = {"servers": self.servers, "truncate": "false", "readAgain": json.dumps(again or {})}
+        found["failOnServerDown"] = "atEnd"  # no watermark that an outage could let pass: the other servers go on
+        found |= self.options
+        if self.accept_went_back:
+            found["acceptWentBack"] = "true"
+        if shared_marker is not None:
+            found["sharedMarker"] = shared_marker
+        return found
+
+    def release_options(self, query: str) -> dict[str, str]:
+        """Return the options with which the data source itself releases what is stored. query: the query's id."""
+        if self.consumer is None:
+            return {"truncate": str(self.truncate).lower()}
+        return {"consumer": self.consumer, "consumerOwner": query, "takeOver": str(self.take_over).lower()}
