@@ -189,7 +189,7 @@ def test_a_batch_that_runs_again_attaches_first(service: ThreadedService) -> Non
     lake.restart()
     (partition,) = lake.reader.partitions(lake.committed, end)
     copy = pickle.loads(pickle.dumps(lake.reader))
-    assert not copy._committed._holder.has_begun
+    assert copy._state.committed.must_begin
     assert sum(batch.num_rows for batch in copy.read(partition)) == 10
     copy.stop()
 

@@ -15,7 +15,7 @@ from mrecordlog_async.spark.services.fetch import ShortResponseError
 from mrecordlog_async.spark.services.responses import ServiceListing
 from mrecordlog_async.spark.settings.checkpoint import Checkpoint
 from mrecordlog_async.spark.settings.option_values import OptionError
-from mrecordlog_async.spark.source import planning, stream
+from mrecordlog_async.spark.source import planning, stream, trigger
 from tests.spark.conftest import NewService
 from tests.spark.query import Query, rows_of, through_json
 from tests.spark.services import ThreadedService, numbered
@@ -296,7 +296,7 @@ def test_the_lag_is_never_negative(service: ThreadedService, monkeypatch: pytest
         service.append("q", numbered("q", 10, 20))
         return planning.advance(*arguments)
 
-    monkeypatch.setattr(stream, "advance", advance_later)
+    monkeypatch.setattr(trigger, "advance", advance_later)
     query.step()
     assert (query.reader.reportLatestOffset() or {})["waiting"] == {"default": 0}
 
@@ -386,7 +386,7 @@ def test_a_stream_that_waits_compares_nothing(service: ThreadedService, monkeypa
         pass
     assert not query.step()  # finds that the truncate before it is done
     with monkeypatch.context() as quiet:
-        quiet.setattr(stream, "check", None)
+        quiet.setattr(trigger, "check", None)
         assert not query.step()
     service.append("q", numbered("q", 5, 8))
     while query.step():
