@@ -13,12 +13,13 @@ from types import TracebackType
 
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.memory.setting_reads import SettingReader
+from mrecordlog_async.memory.store import RetainedStores
 from mrecordlog_async.model import RecoveryProgress, RecoveryReport
 from mrecordlog_async.recovery.follower import Follower, LostTrackError
 from mrecordlog_async.recovery.live_reader import read_live_log
-from mrecordlog_async.recovery.places import PlacedReplay
+from mrecordlog_async.recovery.places import PlacedStores
 from mrecordlog_async.recovery.recovered import RecoveredLog
-from mrecordlog_async.recovery.replay import Replay
+from mrecordlog_async.recovery.replay import NewStores
 from mrecordlog_async.recovery.segment_files import is_there
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
@@ -35,7 +36,7 @@ class ReadOnlyLog(SettingReader):
     """
 
     def __init__(
-        self, directory: LogDirectory, recovered: RecoveredLog, seconds: float, replay_type: type[Replay] = Replay
+        self, directory: LogDirectory, recovered: RecoveredLog, seconds: float, new_stores: NewStores = RetainedStores
     ) -> None:
         """Use `open`."""
         self.directory = directory.path
@@ -43,8 +44,8 @@ class ReadOnlyLog(SettingReader):
         self.recovery_report: RecoveryReport = recovered.report(seconds)
         self._log_directory = directory
         self._queues = recovered.queues
-        self._replay_type = replay_type
-        self._follower = Follower(directory, recovered, replay_type=replay_type)
+        self._new_stores = new_stores
+        self._follower = Follower(directory, recovered)
         self._closed = False
         self.went_back = False
 
@@ -75,7 +76,7 @@ class ReadOnlyLog(SettingReader):
             CorruptionError: Acknowledged data is damaged.
             OSError: A file cannot be read.
         """
-        return cls._open(LogDirectory.at(directory, filesystem), on_progress, Replay)
+        return cls._open(LogDirectory.at(directory, filesystem), on_progress, RetainedStores)
 
     @classmethod
     def open_placed(
@@ -89,18 +90,18 @@ class ReadOnlyLog(SettingReader):
 
         Positions are known. Reading a record finds none, and the sizes of a queue that was truncated are too large.
         """
-        return cls._open(LogDirectory.at(directory, filesystem), on_progress, PlacedReplay)
+        return cls._open(LogDirectory.at(directory, filesystem), on_progress, PlacedStores)
 
     @classmethod
     def _open(
         cls,
         directory: LogDirectory,
         on_progress: Callable[[RecoveryProgress], None] | None,
-        replay_type: type[Replay],
+        new_stores: NewStores,
     ) -> ReadOnlyLog:
         begun = time.perf_counter()
-        recovered = read_live_log(directory, on_progress, replay_type)
-        return cls(directory, recovered, time.perf_counter() - begun, replay_type)
+        recovered = read_live_log(directory, on_progress, new_stores)
+        return cls(directory, recovered, time.perf_counter() - begun, new_stores)
 
     def refresh(self) -> bool:
         """Read what a running writer has stored since. Records already returned do not change.
@@ -123,11 +124,11 @@ class ReadOnlyLog(SettingReader):
 
     def _read_again(self) -> bool:
         before = self.recovered
-        recovered = read_live_log(self._log_directory, None, self._replay_type)
+        recovered = read_live_log(self._log_directory, None, self._new_stores)
         failed_looks = self._follower.failed_looks
         self.went_back |= self._is_older_copy(before, recovered)
         self.recovered, self._queues = recovered, recovered.queues
-        self._follower = Follower(self._log_directory, recovered, failed_looks, self._replay_type)
+        self._follower = Follower(self._log_directory, recovered, failed_looks)
         return (recovered.log_id, recovered.last) != (before.log_id, before.last)
 
     def _is_older_copy(self, before: RecoveredLog, now: RecoveredLog) -> bool:

@@ -16,7 +16,7 @@ from mrecordlog_async.log import MultiRecordLog, check_segment_bytes
 from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.options import GIB, Limits, PersistPolicy, QueueOptions
 from mrecordlog_async.recovery.place_reader import count_left, count_records
-from mrecordlog_async.recovery.places import PlacedQueue, PlacedReplay
+from mrecordlog_async.recovery.places import PlacedStores, placed
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
@@ -32,7 +32,6 @@ class PlacedLog(MultiRecordLog):
         found = self._queues.get(queue)
         dropped = 0
         if found is not None:
-            assert isinstance(found, PlacedQueue), "made by PlacedReplay"
             opened = self._opened
             dropped = await self._thread.call(count_records, opened.directory, opened.log_id, found, 0, position + 1)
         await super().truncate(queue, position, queue_id=queue_id, past_consumers=past_consumers)
@@ -47,9 +46,9 @@ class PlacedLog(MultiRecordLog):
         """Count what truncates left of *queues*, which limits are compared with."""
         for name in queues:
             found = self._queues.get(name)
-            if isinstance(found, PlacedQueue) and found.is_cut():
+            if found is not None and placed(found).is_cut():
                 opened = self._opened
-                found.recount(*await self._thread.call(count_left, opened.directory, opened.log_id, found))
+                placed(found).recount(*await self._thread.call(count_left, opened.directory, opened.log_id, found))
 
 
 async def open_placed_log(
@@ -71,7 +70,7 @@ async def open_placed_log(
     policy, limits = policy or PersistPolicy.always(), limits or Limits()
     opened, thread = await open_log_async(
         LogDirectory(filesystem or OsFileSystem(), os.fsdecode(directory)),
-        OpenOptions(segment_bytes, limits.disk_bytes, create, policy.syncs_each_batch, PlacedReplay),
+        OpenOptions(segment_bytes, limits.disk_bytes, create, policy.syncs_each_batch, PlacedStores),
         on_progress,
     )
     log = kind(opened, thread, policy, limits)

@@ -26,7 +26,7 @@ from mrecordlog_async.model import QueueSummary, RecoveryProgress, RecoveryRepor
 from mrecordlog_async.options import MIB
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.recovery.place_reader import Bounded, Share, read_share, shares_of
-from mrecordlog_async.recovery.places import PlacedQueue
+from mrecordlog_async.recovery.places import placed
 from mrecordlog_async.recovery.segment_files import SegmentRemovedError
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
@@ -161,19 +161,19 @@ class StoredLog:
 
     # Queues.
 
-    def _queues(self) -> list[PlacedQueue]:
-        return [queue for queue in self._log.recovered.queues if isinstance(queue, PlacedQueue)]
+    def _queues(self) -> list[Queue]:
+        return list(self._log.recovered.queues)
 
-    def _queue(self, name: str) -> PlacedQueue:
+    def _queue(self, name: str) -> Queue:
         self._log.first_position(name)  # raises if there is none
         queue = self._log.recovered.queues.get(name)
-        assert isinstance(queue, PlacedQueue)
+        assert queue is not None, "it was just read"
         return queue
 
-    def _count(self, queues: Iterable[PlacedQueue]) -> None:
+    def _count(self, queues: Iterable[Queue]) -> None:
         """Count what truncates left of the places that they cut, and find the first record of each."""
-        cut = {queue.id: queue for queue in queues if queue.is_cut()}
-        places = {queue.id: next(queue.places()) for queue in cut.values()}
+        cut = {queue.id: queue for queue in queues if placed(queue).is_cut()}
+        places = {queue.id: next(placed(queue).places()) for queue in cut.values()}
         found = {queue_id: [queue.first_position, 0, 0] for queue_id, queue in cut.items()}  # as `recount` takes it
         shares = shares_of({queue_id: Bounded((place,)) for queue_id, place in places.items()})
         for share, appends in self._appends(shares):
@@ -189,7 +189,7 @@ class StoredLog:
                     first = first if records else left.first_position
                     found[queue_id] = [first, records + left.record_count, size + len(left.payload)]
         for queue_id, (first, records, size) in found.items():
-            cut[queue_id].recount(first, records, size)
+            placed(cut[queue_id]).recount(first, records, size)
 
     # Records.
 
@@ -211,11 +211,12 @@ class StoredLog:
             if queues.by_id(queue_id) is not None:
                 queues.apply(share.segment, Truncate(queue_id, stop - 1))
 
-    def _stream(self, queue: PlacedQueue, start: int | None, stop: int | None) -> Iterator[Run]:
+    def _stream(self, queue: Queue, start: int | None, stop: int | None) -> Iterator[Run]:
         first = queue.first_position if start is None else max(start, queue.first_position)
         last = queue.next_position if stop is None else min(stop, queue.next_position)
         gathered = _gatherer(queue)
-        for share, appends in self._appends(shares_of({queue.id: Bounded(queue.places(first, last), first, last)})):
+        places = placed(queue).places(first, last)
+        for share, appends in self._appends(shares_of({queue.id: Bounded(places, first, last)})):
             for _, run, _ in appends or ():
                 gathered.append(share.segment, run)
             if gathered.memory_bytes >= GROUP_BYTES or appends is None:
@@ -224,14 +225,14 @@ class StoredLog:
                 gathered = _gatherer(queue)
         yield from gathered.runs(None, None)
 
-    def _read_group(self, group: list[PlacedQueue]) -> Iterator[QueueContents]:
+    def _read_group(self, group: list[Queue]) -> Iterator[QueueContents]:
         """Read the queues of a group: one is read while it is taken, several are read at once."""
         if len(group) == 1:
             queue = group[0]
             yield QueueContents(queue.name, queue.first_position, queue.next_position, self._stream(queue, None, None))
             return
         gathered = {queue.id: _gatherer(queue) for queue in group}
-        shares = shares_of({queue.id: Bounded(queue.places()) for queue in group})
+        shares = shares_of({queue.id: Bounded(placed(queue).places()) for queue in group})
         for share, appends in self._appends(shares):
             for queue_id, run, _ in appends or ():
                 gathered[queue_id].append(share.segment, run)
@@ -240,17 +241,17 @@ class StoredLog:
             yield QueueContents(queue.name, queue.first_position, queue.next_position, runs)
 
 
-def _gatherer(queue: PlacedQueue) -> Queue:
+def _gatherer(queue: Queue) -> Queue:
     """Return a queue in memory that joins runs as an open log does."""
     return Queue(queue.id, queue.name, SegmentPins())
 
 
-def _groups(queues: Iterable[PlacedQueue]) -> Iterator[list[PlacedQueue]]:
+def _groups(queues: Iterable[Queue]) -> Iterator[list[Queue]]:
     """Divide queues, in their order, into groups that fit into memory."""
-    group: list[PlacedQueue] = []
+    group: list[Queue] = []
     weight = 0
     for queue in queues:
-        own = queue.held_bytes + RECORD_WEIGHT * queue.records
+        own = queue.store.held_bytes + RECORD_WEIGHT * queue.records
         if group and weight + own > GROUP_BYTES:
             yield group
             group, weight = [], 0

@@ -61,7 +61,7 @@ def head_of(queue: Queue, start: int, records_max: int, bytes_max: int) -> Head:
 def _dense_head(queue: Queue, start: int, records_max: int, bytes_max: int) -> Head | None:
     """Do the same if the positions have no gaps and no byte is too much; otherwise return None."""
     stop = min(start + records_max, queue.next_position)
-    runs = queue.dense(start, stop, bytes_max)
+    runs = queue.store.dense(start, stop, bytes_max)
     if runs is None:
         return None
     first, last = runs[0], runs[-1]
@@ -74,7 +74,7 @@ def _head_by_run(queue: Queue, start: int, records_max: int, bytes_max: int) -> 
     """Do the same, one run after the other."""
     taken: list[Run] = []
     stop = start
-    for run in queue.runs_from(start, records_max, bytes_max):
+    for run in queue.store.runs_from(start, records_max, bytes_max):
         first, offsets, payload = run
         records, size, skipped = len(offsets) // OFFSET_BYTES - 1, len(payload), 0
         if first < start:

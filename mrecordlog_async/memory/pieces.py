@@ -21,6 +21,8 @@ from itertools import accumulate, chain, pairwise, repeat
 from operator import sub
 from typing import NamedTuple, overload
 
+from crc32c import crc32c
+
 from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, Record, Run, pack_offsets
 
 SPAN_MAX = 2**31
@@ -78,9 +80,9 @@ class GappedRun(NamedTuple):
             return Run(positions[0], offsets, payload)
         return GappedRun.of(positions, offsets, payload)
 
-    def position_from(self, position: int) -> int:
-        """Return the first position that is not below *position*; there must be one."""
-        return self.first_position + self._distances()[self.before(position)]
+    def distance(self, record: int) -> int:
+        """Return how far the record with this number, from 0 on, is from the first one."""
+        return self._distances()[record]
 
     def cut_records(self, records: int) -> Run | GappedRun:
         """Return the first *records* records, at least one and fewer than all of them."""
@@ -376,3 +378,25 @@ def _held(first_position: int, offsets: bytes, payload: bytes, positions: bytes)
 NO_SEALED_RUNS = SealedRuns()
 NO_RUNS = Runs()
 """Shared by all queues without runs, and always empty: one sequence for each queue would cost 300 bytes."""
+
+
+def checksum_of(runs: Iterable[Run]) -> int:
+    """Return the CRC-32C of the lengths and payloads of *runs*. It does not depend on how records are cut into runs."""
+    checksum = 0
+    for run in runs:
+        checksum = crc32c(_packed_lengths(run.offsets), checksum)
+    for run in runs:
+        checksum = crc32c(run.payload, checksum)
+    return checksum
+
+
+def checksum_of_one(payload: bytes) -> int:
+    """Return what `checksum_of` returns for a run of one record."""
+    return crc32c(payload, crc32c(len(payload).to_bytes(OFFSET_BYTES, "little")))
+
+
+def _packed_lengths(offsets: bytes) -> bytes:
+    """Return the lengths between *offsets* as int32."""
+    # One subtraction of long integers computes all of them: offsets ascend, so no difference borrows from the next one.
+    lengths = int.from_bytes(offsets[OFFSET_BYTES:], "little") - int.from_bytes(offsets[:-OFFSET_BYTES], "little")
+    return lengths.to_bytes(len(offsets) - OFFSET_BYTES, "little")

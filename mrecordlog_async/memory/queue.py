@@ -1,27 +1,31 @@
 """One queue: its positions, and what log records do to it.
 
 Log records are applied by position alone, whatever memory holds: a queue is empty when first_position == next_position.
-Its records are in `store`, its consumers in `consumers`. In addition, it knows which segments it needs, and its
-last append.
+Its records are in a `store`, its consumers in `consumers`. It knows itself which segments it needs, what its last
+append was, and when its records were stored: the newest record that is not loose has its time in `_tick`, and once two
+such records have different ones, `_ticks` has an entry wherever the time changes. A loose record has the time of its
+block, so that storing it costs nothing here.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
-
-from crc32c import crc32c
 
 from mrecordlog_async.format.record import ConsumerState
 from mrecordlog_async.format.stored_options import SEALED, StoredOptions
 from mrecordlog_async.format.table import LastAppendDigest, TableConsumer, TableEntry
 from mrecordlog_async.memory.consumers import NO_CONSUMERS, Consumers
-from mrecordlog_async.memory.loose import NO_PLACES, Blocks
-from mrecordlog_async.memory.store import PLACES_OVERHEAD_BYTES, RetainedRecords
-from mrecordlog_async.memory.times import NO_TICK
-from mrecordlog_async.model import OFFSET_BYTES, Run
+from mrecordlog_async.memory.loose import any_in_block
+from mrecordlog_async.memory.pieces import HeldRun, as_runs, checksum_of, cut_ends
+from mrecordlog_async.memory.store import RetainedStore, Store
+from mrecordlog_async.memory.times import ENTRY_BYTES, INDEX_OVERHEAD_BYTES, NO_TICK, TimeIndex
+from mrecordlog_async.model import OFFSET_BYTES, Record, Run, Times
+
+QUEUE_OVERHEAD_BYTES = 500
+"""Memory of an empty queue."""
 
 
 class SegmentPins:
@@ -70,59 +74,66 @@ class ReplayError(ValueError):
     """A log record does not fit the state that the log records before it left."""
 
 
-class Queue(RetainedRecords):
-    """State of one queue. `Queues` owns it."""
+class Queue:
+    """State of one queue, from first_position to next_position. `Queues` owns it.
+
+    memory_bytes: of the queue and its records, without the blocks of loose ones.
+    """
 
     __slots__ = (
         "_last_checksum",
         "_last_checksum_of",
+        "_last_first",
         "_older_segments",
         "_pins",
+        "_tick",
+        "_ticks",
         "began",
         "consumers",
+        "first_position",
+        "id",
+        "memory_bytes",
         "name",
         "newest_segment",
+        "next_position",
         "options",
+        "store",
     )
 
-    def __init__(
-        self,
-        queue_id: int,
-        name: str,
-        pins: SegmentPins,
-        first_position: int = 0,
-        next_position: int = 0,
-        blocks: Blocks | None = None,
-    ) -> None:
-        super().__init__(queue_id, first_position, next_position, blocks)
+    def __init__(self, queue_id: int, name: str, pins: SegmentPins, store: Store | None = None) -> None:
+        self.id = queue_id
         self.name = name
+        self.first_position = 0
+        self.next_position = 0
         self.began = 0  # no record was ever stored below it; 0 if unknown
+        self.store: Store = store or RetainedStore(queue_id)
+        self.memory_bytes = QUEUE_OVERHEAD_BYTES
         self._pins = pins
+        self._last_first = -1  # first position of the append that ends at next_position; -1 if unknown
         self._last_checksum_of = -1  # the `_last_first` that `_last_checksum` belongs to
         self._last_checksum = 0
+        self._tick = NO_TICK  # when the newest record was stored that is not loose; NO_TICK if there is none
+        self._ticks: TimeIndex | None = None  # of these records, once two of them have different ones
         self._older_segments = NO_SEGMENTS  # in turn: a segment, and the position after its last record
         self.newest_segment: int | None = None  # with records up to next_position
         self.options: StoredOptions | None = None
         self.consumers = NO_CONSUMERS
 
-    @classmethod
-    def from_table(cls, entry: TableEntry, pins: SegmentPins, blocks: Blocks | None = None) -> Queue:
-        """Return a queue as a segment's table has it: positions without records."""
-        queue = cls(entry.id, entry.name, pins, entry.first_position, entry.next_position, blocks)
-        queue.began = entry.began
+    def load(self, entry: TableEntry) -> None:
+        """Take over what a segment's table has of this new queue: positions without records."""
+        self.first_position, self.next_position, self.began = entry.first_position, entry.next_position, entry.began
         if entry.last_append is not None:
-            queue._last_first, queue._last_checksum = entry.last_append
-            queue._last_checksum_of = queue._last_first
-        queue.options = entry.options
+            self._last_first, self._last_checksum = entry.last_append
+            self._last_checksum_of = self._last_first
+        self.options = entry.options
         for name, state in entry.consumers:
-            queue.set_consumer(name, state)
-        return queue
+            self.set_consumer(name, state)
 
     def table_entry(self) -> TableEntry:
         """Return what the next segment's table has to say about this queue."""
         first = self._newest_append()
         if first >= 0 and self._last_checksum_of != first:
-            self._digest_last_append()
+            self._digest_last_append(first)
         has_consumers = self.consumers is not NO_CONSUMERS
         # A roll waits for the entries of all queues. Made by `tuple.__new__`, they take three quarters of the time.
         return tuple.__new__(
@@ -139,6 +150,8 @@ class Queue(RetainedRecords):
             ),
         )
 
+    # Appending and truncating.
+
     def append(self, segment: int, run: Run, continues: bool = False, tick: int = NO_TICK) -> int:
         """Add *run*, which is stored in *segment*; return by how many bytes the memory in use grew.
 
@@ -146,28 +159,26 @@ class Queue(RetainedRecords):
         position is taken, or if there is no such append.
         """
         first, offsets, payload = run
-        held = self.memory_bytes
-        records, size = len(offsets) // OFFSET_BYTES - 1, len(payload)
+        held, store = self.memory_bytes, self.store
+        records = len(offsets) // OFFSET_BYTES - 1
         if first < self.next_position:
             raise self._taken(first)
-        if self.loose:
+        if store.loose:
             self.settle()  # they come before this run
         if segment != self.newest_segment:
             self._enter(segment)
         if not continues:
             self._last_first = first
-        elif first == self.next_position and self._last_first >= self.first_position:
+        elif first == self.next_position and self._last_first >= self.first_position and store.can_continue():
             self._last_checksum_of = -1
         else:
-            raise self._continues_nothing(first)
+            raise ReplayError(f"queue {self.name!r}: position {first} continues an append that does not end there")
         if first != self.next_position and self.first_position == 0 == self.next_position:
             self.first_position = self.began = first
         if tick != self._tick:
-            self.note_tick(first, tick)
+            self._note_tick(first, tick)
         self.next_position = first + records
-        self.records += records
-        self.held_bytes += size
-        self._keep(run, records, size)
+        self.memory_bytes += store.append(run, records, len(payload), continues)
         return self.memory_bytes - held
 
     def begin_loose(self, segment: int, position: int) -> int:
@@ -182,47 +193,201 @@ class Queue(RetainedRecords):
             if self.first_position == 0 == self.next_position:
                 self.first_position = self.began = position
             self.next_position = position
-        if self.loose is NO_PLACES:
-            self.loose = array("Q")
-            self.memory_bytes += PLACES_OVERHEAD_BYTES
+        self.memory_bytes += self.store.begin_loose(position)
         return self.memory_bytes - held
+
+    def settle(self) -> int:
+        """Join the loose records to a run; return as `append` does."""
+        store = self.store
+        if not store.loose:
+            return 0
+        held = self.memory_bytes
+        for position, tick in enumerate(store.loose_ticks(), store.loose_first):
+            if tick != self._tick:
+                self._note_tick(position, tick)
+        self._last_first = self.next_position - 1
+        self.memory_bytes += store.settle()
+        return self.memory_bytes - held
+
+    def loose_with(self, block: int) -> int:
+        """Return the number of loose records if any of them is in *block*, otherwise 0."""
+        loose = self.store.loose
+        return len(loose) if any_in_block(loose, block) else 0
 
     def _taken(self, position: int) -> ReplayError:
         return ReplayError(f"queue {self.name!r}: position {position} is taken, the next one is {self.next_position}")
-
-    def _continues_nothing(self, position: int) -> ReplayError:
-        return ReplayError(f"queue {self.name!r}: position {position} continues an append that does not end there")
 
     def truncate(self, position: int) -> int:
         """Drop positions up to and including *position*; return the number of records dropped."""
         if position < self.first_position:
             return 0
-        before = self.records
+        store = self.store
+        before = store.records
         last_first = self._newest_append()
         if self.first_position <= last_first <= position and self._last_checksum_of != last_first:
-            self._digest_last_append()  # before its records are dropped: a repeat must still be recognized
+            self._digest_last_append(last_first)  # before its records are dropped: a repeat must still be recognized
         if self.consumers is not NO_CONSUMERS:
             self.consumers.truncate(self.first_position, position, self.count)
         self.first_position = position + 1
         if self.first_position >= self.next_position:
-            self._drop_loose(len(self.loose))
-            if self.first_position > self.next_position:
-                self._last_first = -1
+            self._last_first = last_first if self.first_position == self.next_position else -1
             self.next_position = self.first_position
             self._clear()
         else:
-            self._drop_loose(max(self.first_position - self._loose_first(), 0))
-            self._drop_dead_runs()
+            self.memory_bytes += store.drop_before(self.first_position)
             self._drop_ticks()
         self._drop_dead_segments()
-        return before - self.records
+        return before - store.records
 
     def clear(self) -> None:
         """Drop everything, because the queue is deleted."""
-        self._drop_loose(len(self.loose))
         self._clear()
         self.first_position = self.next_position
         self._drop_dead_segments()
+
+    def _clear(self) -> None:
+        self.store.clear()
+        self._tick, self._ticks = NO_TICK, None
+        self.memory_bytes = QUEUE_OVERHEAD_BYTES
+
+    # Reading.
+
+    @property
+    def records(self) -> int:
+        """Number of retained records."""
+        return self.store.records
+
+    def runs(self, start: int | None, stop: int | None) -> Sequence[Run]:
+        """Return the retained runs with positions *start* … *stop* - 1, cut to them."""
+        return as_runs(self.held(start, stop))
+
+    def held(
+        self, start: int | None, stop: int | None, most: int | None = None, records_max: int | None = None
+    ) -> list[HeldRun]:
+        """Return what `runs` returns in the form it is kept: records with gaps between them in one piece.
+
+        most: return at most this many pieces, the first ones. Cutting may leave fewer, even none. records_max: no more
+        records than this are wanted; what is joined only for this read has no more.
+        """
+        first = self.first_position if start is None else max(start, self.first_position)
+        last = self.next_position if stop is None else min(stop, self.next_position)
+        return cut_ends(self.store.pieces(first, last, most, records_max), first, last)
+
+    def head(self, start: int) -> list[HeldRun]:
+        """Return the oldest part of what `held` returns: a sealed run, the few open ones, or the loose records."""
+        first = max(start, self.first_position)
+        return cut_ends(self.store.head(first, self.next_position), first, self.next_position)
+
+    def last_record(self) -> Record | None:
+        """Return the newest retained record."""
+        return self.store.last_record()
+
+    def first_record(self) -> int | None:
+        """Return the position of the oldest retained record, or None if there is none."""
+        if 0 < self.store.records == self.next_position - self.first_position:
+            return self.first_position  # without gaps, which is most often, no run has to be made
+        return self.store.first_record()
+
+    def held_end(self) -> int | None:
+        """Return the position after the newest retained record, or None if nothing is retained."""
+        return self.store.end()
+
+    def live_bytes(self) -> int:
+        """Return the payload bytes from first_position on."""
+        return self.store.live_bytes()
+
+    def count(self, start: int, stop: int) -> int:
+        """Return the number of retained records with positions *start* … *stop* - 1."""
+        return sum(run.record_count for run in self.held(start, stop))
+
+    # When records were stored.
+
+    def tick_at(self, position: int) -> int:
+        """Return when the record at *position* was stored, which is retained; `NO_TICK` if that is unknown."""
+        loose = position - self._loose_first()
+        if loose >= 0:
+            return self.store.loose_ticks(loose, loose + 1)[0]
+        return self._tick if self._ticks is None else self._ticks.at(position)
+
+    def oldest_tick(self) -> int:
+        """Return when the oldest retained record was stored; `NO_TICK` if there is none, or it is unknown."""
+        first = self.first_record()
+        return NO_TICK if first is None else self.tick_at(first)
+
+    def position_at(self, tick: int) -> int:
+        """Return the first position that was stored at *tick* or later; the next position if none was.
+
+        Every retained record before it was stored earlier, even if the clock went back since.
+        """
+        for start, stored in self._first_ticks(tick):
+            if stored >= tick:
+                return max(start, self.first_position)
+        return self.next_position
+
+    def _first_ticks(self, tick: int) -> Iterator[tuple[int, int]]:
+        """Yield positions with their ticks; among them, in order, the first of all with *tick* or a later one."""
+        if self._ticks is not None:
+            found = self._ticks.first_at(tick)
+            if found is not None:
+                yield found, tick
+        elif self._tick != NO_TICK:
+            yield self.first_position, self._tick
+        yield from zip(range(self._loose_first(), self.next_position), self.store.loose_ticks(), strict=True)
+
+    def tick_spans(self) -> Iterator[tuple[int, int, int]]:
+        """Yield (first position, position after the last, tick) from first_position on, where anything is retained.
+
+        The queue must not change meanwhile.
+        """
+        start, loose = self.first_position, self._loose_first()
+        if self._ticks is not None:
+            for position, stop, tick in self._ticks.spans(loose):
+                yield max(position, start), stop, tick
+        elif self.store.has_runs():
+            yield start, loose, self._tick
+        for position, tick in enumerate(self.store.loose_ticks(), loose):
+            yield position, position + 1, tick
+
+    def times(self, start: int, stop: int) -> Times:
+        """Return the times of positions *start* … *stop* - 1, at least one and none of them truncated."""
+        loose = self._loose_first()
+        if start >= loose:
+            found = Times.none()
+        elif self._ticks is not None:
+            found = self._ticks.between(start, min(stop, loose))
+        else:
+            found = Times(array("q", (start,)), array("q", (self._tick,)))
+        if stop > loose:
+            first = max(start, loose)
+            for position, tick in enumerate(self.store.loose_ticks(first - loose, stop - loose), first):
+                found.add(position, tick)
+        return found
+
+    def _loose_first(self) -> int:
+        """Return the position of the first loose record; the next position if there is none."""
+        return self.next_position - len(self.store.loose)
+
+    def _note_tick(self, position: int, tick: int) -> None:
+        """Note that the record at *position*, and those after it until the next note, were stored at *tick*."""
+        if self._tick != NO_TICK:
+            if self._ticks is None:
+                self._ticks = TimeIndex(self.first_position, self._tick)
+                self.memory_bytes += INDEX_OVERHEAD_BYTES + ENTRY_BYTES
+            self._ticks.add(position, tick)
+            self.memory_bytes += ENTRY_BYTES
+        self._tick = tick
+
+    def _drop_ticks(self) -> None:
+        """Forget the times of the records that were truncated; some are retained."""
+        held = self._ticks.memory_bytes if self._ticks is not None else 0
+        if not self.store.has_runs():  # every record is loose
+            self._tick, self._ticks = NO_TICK, None
+            self.memory_bytes -= held
+        elif self._ticks is not None:
+            # From the first record on, not from first_position: an entry without a record must not be found.
+            first = self.first_record()
+            self._ticks.drop_before(self.first_position if first is None else first)
+            self.memory_bytes += self._ticks.memory_bytes - held
 
     # The last append.
 
@@ -235,21 +400,16 @@ class Queue(RetainedRecords):
         if first < 0:
             return None
         if self._last_checksum_of != first:
-            self._digest_last_append()
+            self._digest_last_append(first)
         return LastAppend(first, self.next_position - first, self._last_checksum)
 
-    def _digest_last_append(self) -> None:
-        """Compute the checksum of the last append while all of it is retained."""
-        first = self._newest_append()
-        if self.loose:
-            self._last_checksum_of, self._last_checksum = first, checksum_of_one(self._newest_loose_payload())
-            return
-        newest = (self._open_runs or self._sealed).newest()
-        # Usually the append is the newest run as a whole, which needs no search.
-        runs = (
-            [newest] if newest.first_position == first and type(newest) is Run else self.runs(first, self.next_position)
-        )
-        self._last_checksum_of, self._last_checksum = first, checksum_of(runs)
+    def _newest_append(self) -> int:
+        """Return the first position of the last append, or -1 if it is unknown. A loose record is an append."""
+        return self.next_position - 1 if self.store.loose else self._last_first
+
+    def _digest_last_append(self, first: int) -> None:
+        """Compute the checksum of the last append, which begins at *first*, while all of it is retained."""
+        self._last_checksum_of, self._last_checksum = first, self.store.checksum(first, self.next_position)
 
     # Consumers.
 
@@ -277,10 +437,6 @@ class Queue(RetainedRecords):
             state = self.consumer(name)
             assert state is not None, "its name was just read"
             yield name, state
-
-    def count(self, start: int, stop: int) -> int:
-        """Return the number of retained records with positions *start* … *stop* - 1."""
-        return sum(run.record_count for run in self.held(start, stop))
 
     def is_sealed(self) -> bool:
         """Return whether the queue accepts no more records."""
@@ -353,25 +509,3 @@ def same_payloads(runs: Sequence[Run], first_position: int, payloads: Sequence[b
         for run in runs
         for position, payload in zip(range(run.first_position, run.next_position), run.payloads(), strict=True)
     )
-
-
-def checksum_of(runs: Iterable[Run]) -> int:
-    """Return the CRC-32C of the lengths and payloads of *runs*. It does not depend on how records are cut into runs."""
-    checksum = 0
-    for run in runs:
-        checksum = crc32c(_packed_lengths(run.offsets), checksum)
-    for run in runs:
-        checksum = crc32c(run.payload, checksum)
-    return checksum
-
-
-def checksum_of_one(payload: bytes) -> int:
-    """Return what `checksum_of` returns for a run of one record."""
-    return crc32c(payload, crc32c(len(payload).to_bytes(OFFSET_BYTES, "little")))
-
-
-def _packed_lengths(offsets: bytes) -> bytes:
-    """Return the lengths between *offsets* as int32."""
-    # One subtraction of long integers computes all of them: offsets ascend, so no difference borrows from the next one.
-    lengths = int.from_bytes(offsets[OFFSET_BYTES:], "little") - int.from_bytes(offsets[:-OFFSET_BYTES], "little")
-    return lengths.to_bytes(len(offsets) - OFFSET_BYTES, "little")

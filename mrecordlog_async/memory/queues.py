@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import chain, count, islice
-from threading import Lock
-from typing import ClassVar, NamedTuple
+from itertools import count, islice
+from typing import NamedTuple
 
 from mrecordlog_async.format.record import (
     Consumer,
@@ -35,9 +34,9 @@ from mrecordlog_async.format.table import (
     rule_bytes,
 )
 from mrecordlog_async.memory.consumers import Rules
-from mrecordlog_async.memory.loose import LOOSE_BYTES_MAX, LOOSE_RECORDS_MIN, NO_PLACES, Blocks, any_in_block
-from mrecordlog_async.memory.queue import Queue, ReplayError, SegmentPins
-from mrecordlog_async.memory.store import LOOSE_RECORDS_LEAST, QUEUE_OVERHEAD_BYTES
+from mrecordlog_async.memory.loose import LOOSE_BYTES_MAX, LOOSE_RECORDS_MIN, NO_PLACES, Blocks, Settling
+from mrecordlog_async.memory.queue import QUEUE_OVERHEAD_BYTES, Queue, ReplayError, SegmentPins
+from mrecordlog_async.memory.store import LOOSE_RECORDS_LEAST, RetainedStores, Stores
 from mrecordlog_async.memory.times import NO_TICK
 from mrecordlog_async.model import OFFSET_BYTES
 
@@ -47,12 +46,6 @@ DELETED_REMEMBERED = 10_000
 
 CONSUMER_OVERHEAD_BYTES = 600
 """Memory of a consumer, or of a rule, without its names."""
-
-SETTLED_AT_ONCE = 2_000
-"""Sparse blocks are settled so many records at a time: that takes about half a millisecond of the event loop."""
-
-FREED_AT_ONCE = 20_000
-"""The same before an append is refused for lack of memory."""
 
 
 class Applied(NamedTuple):
@@ -66,22 +59,15 @@ class Applied(NamedTuple):
 class Queues:
     """The queues by name and id, the id of the next one, and the sums that limits need. The log's writer owns it."""
 
-    queue_type: ClassVar[type[Queue]] = Queue
-    """What a new queue is an instance of."""
-
-    keeps_loose: ClassVar[bool] = True
-    """Whether single records may stay in the blocks of their MANYs."""
-
-    def __init__(self, next_queue_id: int) -> None:
+    def __init__(self, next_queue_id: int, stores: Stores | None = None) -> None:
         self.next_queue_id = next_queue_id
+        self.stores: Stores = stores or RetainedStores()
         self.version = 0  # incremented with every batch
         self.pins = SegmentPins()
-        self.queue_bytes = 0  # memory of the queues without the blocks, and of consumers and rules
+        self._queue_bytes = 0  # what `queue_bytes` is without settling
         self.overhead_bytes = 0  # of these, what no truncate frees
         self.blocks = Blocks()
-        self._settling = Lock()
         self._segment = -1  # that of the last batch
-        self._old_blocks = range(0)  # numbers of the blocks of earlier segments, as far as they are not settled
         self.table_bytes = TABLE_HEADER_BYTES
         self.deleted: dict[int, int] = {}  # id of a deleted queue → its next position; only the latest deletions
         self.rules = Rules()
@@ -93,29 +79,36 @@ class Queues:
         self.consumer_count = 0
         self._by_name: dict[str, Queue] = {}
         self._by_id: dict[int, Queue] = {}
+        self.settling = Settling(self.blocks, self._by_id)
 
     @classmethod
-    def from_table(cls, table: Table) -> Queues:
+    def from_table(cls, table: Table, stores: Stores | None = None) -> Queues:
         """Return the queues of a segment's table: positions without records."""
-        queues = cls(table.next_queue_id)
+        queues = cls(table.next_queue_id, stores)
+        queues.load(table)
+        return queues
+
+    def load(self, table: Table) -> None:
+        """Take over the queues, rules and openings of a segment's table; there are none yet."""
         for entry in table.entries:
-            queues._add(cls.queue_type.from_table(entry, queues.pins, queues.blocks))
-            queues._charge_consumers([consumer.name for consumer in entry.consumers], 1)
+            queue = self._new_queue(entry.id, entry.name)
+            queue.load(entry)
+            self._add(queue)
+            self._charge_consumers([consumer.name for consumer in entry.consumers], 1)
             if entry.options is not None:
                 if entry.options.limits_appends():
-                    queues.limited.add(entry.name)
+                    self.limited.add(entry.name)
                 if entry.options.max_age_ns:
-                    queues.newly_aging.add(entry.id)
+                    self.newly_aging.add(entry.id)
         for rule in table.rules:
-            queues._add_rule(rule)
+            self._add_rule(rule)
         for opening in table.openings:
-            queues._add_opening(opening)
-        return queues
+            self._add_opening(opening)
 
     def table(self, pause: Callable[[], object] | None = None) -> Table:
         """Return the table that the next segment starts with; call *pause* after every thousand queues."""
         entries: list[TableEntry] = []
-        with self._settling:  # the log's thread may be here while the event loop wants to free memory
+        with self.settling.lock:  # the log's thread may be here while the event loop wants to free memory
             queues = iter(self._by_id.values())
             while piece := [queue.table_entry() for queue in islice(queues, ENTRIES_PER_PIECE)]:
                 entries += piece
@@ -156,14 +149,14 @@ class Queues:
         Raises ReplayError if it does not fit: the queue is unknown or exists already, or the position is taken.
         """
         if type(record) is Append:
-            self.queue_bytes += self._known(record.id).append(segment, record.run, record.continues, tick)
+            self._queue_bytes += self._known(record.id).append(segment, record.run, record.continues, tick)
         elif type(record) is Many:
             self._append_many(segment, record, tick)
         elif type(record) is Truncate:
             queue = self._known(record.id)
             before = queue.memory_bytes
             dropped = queue.truncate(record.position)
-            self.queue_bytes += queue.memory_bytes - before
+            self._queue_bytes += queue.memory_bytes - before
             return dropped
         elif type(record) is Create:
             self._create(record)
@@ -179,111 +172,43 @@ class Queues:
         if not all(queues):
             self._known(record.ids[queues.index(None)])  # raises
         sizes = record.sizes()
-        if len(sizes) < LOOSE_RECORDS_MIN or max(sizes) > LOOSE_BYTES_MAX or not self.keeps_loose:
+        if len(sizes) < LOOSE_RECORDS_MIN or max(sizes) > LOOSE_BYTES_MAX or not self.stores.keeps_loose:
             for queue_id, run, _ in record.appends():
-                self.queue_bytes += self._known(queue_id).append(segment, run, False, tick)
+                self._queue_bytes += self._known(queue_id).append(segment, run, False, tick)
             return
         self._append_loose(segment, queues, record, sizes, tick)  # type: ignore[arg-type]  # none of them is None
 
     def _append_loose(self, segment: int, queues: list[Queue], record: Many, sizes: list[int], tick: int) -> None:
         full = []
         for queue, position, size, place in zip(queues, record.positions, sizes, count(self.blocks.add(record, tick))):
+            store = queue.store
             if (
                 position != queue.next_position
                 or segment != queue.newest_segment
-                or queue.loose is NO_PLACES  # it needs an array first
+                or store.loose is NO_PLACES  # it needs an array first
             ):
-                self.queue_bytes += queue.begin_loose(segment, position)
+                self._queue_bytes += queue.begin_loose(segment, position)
+            # Written here, and not by the queue: a call per record would double the time of this loop.
             queue.next_position = position + 1
-            queue.records += 1
-            queue.held_bytes += size
-            loose = queue.loose
+            store.records += 1
+            store.held_bytes += size
+            loose = store.loose
             loose.append(place)
             if len(loose) >= LOOSE_RECORDS_LEAST:  # asked first: the queue's own limit takes longer
                 full.append(queue)
         for queue in full:
-            if queue.loose_are_full():
-                self.queue_bytes += queue.settle()
+            if queue.store.loose_are_full():
+                self._queue_bytes += queue.settle()
 
-    # Settling.
+    @property
+    def queue_bytes(self) -> int:
+        """Memory of the queues without the blocks, and of consumers and rules."""
+        return self._queue_bytes + self.settling.grown_bytes
 
     @property
     def memory_bytes(self) -> int:
         """Memory of the queues and their records."""
-        return self.queue_bytes + self.blocks.memory_bytes
-
-    def has_sparse_blocks(self) -> bool:
-        """Return whether `settle_sparse` has something to do."""
-        return bool(self.blocks.sparse)
-
-    def settle_sparse(self, records: int = SETTLED_AT_ONCE) -> None:
-        """Settle what is left of sparse blocks; stop after about *records* records."""
-        sparse = self.blocks.sparse
-        while sparse:
-            for settled in self._settle_block(sparse[0]):
-                records -= settled
-                if records <= 0:
-                    return
-            sparse.popleft()  # nothing of it is left
-
-    def has_old_blocks(self) -> bool:
-        """Return whether `settle_old` has something to do: a new segment was entered since."""
-        return bool(self._old_blocks)
-
-    def settle_old(self, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Settle the blocks of earlier segments, oldest first, until *is_over* is true after a queue or a block.
-
-        May be called at any time on the event loop. Does nothing while the log's thread writes a table.
-        """
-        if not self._settling.acquire(blocking=False):
-            return
-        try:
-            for number in self._old_blocks:
-                for _ in self._settle_block(number):
-                    if is_over():
-                        return
-                self._old_blocks = range(number + 1, self._old_blocks.stop)
-                if is_over():
-                    return
-        finally:
-            self._settling.release()
-
-    def free_memory(self, wanted: int) -> None:
-        """Free up to about *wanted* bytes that dead records take in blocks, because an append is about to be refused.
-
-        May be called at any time on the event loop. Does nothing while the log's thread writes a table.
-        """
-        if not self._settling.acquire(blocking=False):
-            return
-        try:
-            self._settle_blocks(self.memory_bytes - wanted)
-        finally:
-            self._settling.release()
-
-    def _settle_blocks(self, goal: int) -> None:
-        """Settle sparse blocks and others that waste memory until no more than *goal* bytes are in use."""
-        records = FREED_AT_ONCE
-        for number in chain(tuple(self.blocks.sparse), self.blocks.wasteful()):
-            if self.memory_bytes <= goal:
-                return
-            for settled in self._settle_block(number):
-                records -= settled
-                if records <= 0:
-                    return
-
-    def _settle_block(self, number: int) -> Iterator[int]:
-        """Settle one queue after the other that has loose records in a block; yield how many it had.
-
-        All loose records of these queues, since one long run costs less than many short ones. A caller that stops
-        before the end continues with the same block the next time.
-        """
-        block = self.blocks.get(number)
-        for queue_id in dict.fromkeys(block.ids) if block is not None else ():
-            queue = self._by_id.get(queue_id)
-            if queue is not None and any_in_block(queue.loose, number):
-                settled = len(queue.loose)
-                self.queue_bytes += queue.settle()
-                yield settled
+        return self._queue_bytes + self.settling.grown_bytes + self.blocks.memory_bytes
 
     def _apply_setting(self, record: LogRecord) -> None:
         """Apply a record that concerns no payloads: consumers, options, rules, openings."""
@@ -342,7 +267,7 @@ class Queues:
 
     def _charge(self, size: int) -> None:
         """Add memory that no truncate frees."""
-        self.queue_bytes += size
+        self._queue_bytes += size
         self.overhead_bytes += size
 
     def forget_skipped(self) -> None:
@@ -356,13 +281,16 @@ class Queues:
         self.version += 1
         if segment != self._segment:
             self._segment = segment
-            self._old_blocks = range(self._old_blocks.start, self.blocks.next_number)
+            self.settling.enter_segment()
+            self.stores.enter_segment(segment)
         by_id, dropped = self._by_id, []
         appended = size = 0
         for record in records:
             if type(record) is Append:  # most are appends, so the queue is called directly
                 queue_id, run, continues = record
-                self.queue_bytes += (by_id.get(queue_id) or self._known(queue_id)).append(segment, run, continues, tick)
+                self._queue_bytes += (by_id.get(queue_id) or self._known(queue_id)).append(
+                    segment, run, continues, tick
+                )
                 _, offsets, payload = run
                 appended += len(offsets) // OFFSET_BYTES - 1
                 size += len(payload)
@@ -377,7 +305,7 @@ class Queues:
             elif type(record) is Truncate or type(record) is Delete:
                 dropped.append(dropped_here)
         if self.blocks.sparse:
-            self.settle_sparse()
+            self.settling.settle_sparse()
         return Applied(appended, size, dropped)
 
     def _known(self, queue_id: int) -> Queue:
@@ -390,12 +318,15 @@ class Queues:
         if record.id < self.next_queue_id or record.name in self._by_name:
             raise ReplayError(f"queue {record.name!r} with id {record.id} is created a second time")
         self.next_queue_id = record.id + 1
-        self._add(self.queue_type(record.id, record.name, self.pins, blocks=self.blocks))
+        self._add(self._new_queue(record.id, record.name))
+
+    def _new_queue(self, queue_id: int, name: str) -> Queue:
+        return Queue(queue_id, name, self.pins, self.stores.new_store(queue_id, self.blocks))
 
     def _delete(self, record: Delete) -> int:
         queue = self._known(record.id)
         dropped = queue.records
-        self.queue_bytes -= queue.memory_bytes - QUEUE_OVERHEAD_BYTES
+        self._queue_bytes -= queue.memory_bytes - QUEUE_OVERHEAD_BYTES
         self._charge(-QUEUE_OVERHEAD_BYTES - memory_of_name(queue.name))
         self.table_bytes -= entry_bytes(queue.name)
         self._charge_consumers(queue.consumers, -1)
@@ -416,7 +347,7 @@ class Queues:
     def _add(self, queue: Queue) -> None:
         self._by_id[queue.id] = queue
         self._by_name[queue.name] = queue
-        self.queue_bytes += queue.memory_bytes - QUEUE_OVERHEAD_BYTES
+        self._queue_bytes += queue.memory_bytes - QUEUE_OVERHEAD_BYTES
         self._charge(QUEUE_OVERHEAD_BYTES + memory_of_name(queue.name))
         self.table_bytes += entry_bytes(queue.name)
 

@@ -48,7 +48,6 @@ class Follower:
         directory: LogDirectory,
         recovered: RecoveredLog,
         failed_looks: int = 0,
-        replay_type: type[Replay] = Replay,
     ) -> None:
         self.recovered = recovered
         self.failed_looks = failed_looks  # how often in a row there were bytes that are not a batch
@@ -57,7 +56,7 @@ class Follower:
         self._files = directory.files
         self._parser = _parser_after(recovered)
         self._seed = segment_seed(recovered.log_id, recovered.end.segment)
-        self._replay = replay_type(recovered.counts)
+        self._replay = Replay(recovered.counts)
         self._replay.queues = recovered.queues
 
     def read_on(self) -> bool:

@@ -15,10 +15,11 @@ from typing import NamedTuple
 
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.record import Truncate
+from mrecordlog_async.memory.store import RetainedStores
 from mrecordlog_async.recovery.follower import Follower, LostTrackError
 from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.recovery.recovery import Progress, Reading, check_nothing_is_missing, read_without_lock
-from mrecordlog_async.recovery.replay import Replay
+from mrecordlog_async.recovery.replay import NewStores
 from mrecordlog_async.recovery.torn_or_damaged import NOTHING
 from mrecordlog_async.storage.directory import Listing, LogDirectory
 from mrecordlog_async.storage.segment import segment_name
@@ -28,16 +29,16 @@ LOST_MAX = 3
 
 
 def read_live_log(
-    directory: LogDirectory, on_progress: Progress | None = None, replay_type: type[Replay] = Replay
+    directory: LogDirectory, on_progress: Progress | None = None, new_stores: NewStores = RetainedStores
 ) -> RecoveredLog:
-    """Read the log in *directory* without the lock; *replay_type* decides what is kept of the records.
+    """Read the log in *directory* without the lock; *new_stores* decides what is kept of the records.
 
     Raises:
         FileNotFoundError: There is no log.
         CorruptionError: Acknowledged data is damaged.
         OSError: A file cannot be read.
     """
-    attempt = directory.read_while_it_moves(_LiveReader(directory, on_progress, replay_type).read, _Attempt.is_last)
+    attempt = directory.read_while_it_moves(_LiveReader(directory, on_progress, new_stores).read, _Attempt.is_last)
     return attempt.reading.recovered if attempt.is_whole else _give_in(attempt.reading)
 
 
@@ -55,28 +56,28 @@ class _Attempt(NamedTuple):
 class _LiveReader:
     """Reads the log again and again until it was faster than the writer."""
 
-    def __init__(self, directory: LogDirectory, on_progress: Progress | None, replay_type: type[Replay]) -> None:
+    def __init__(self, directory: LogDirectory, on_progress: Progress | None, new_stores: NewStores) -> None:
         self._directory = directory
-        self._replay_type = replay_type
+        self._new_stores = new_stores
         self._on_progress = on_progress
         self._lost = 0
 
     def read(self, listing: Listing) -> _Attempt:
         reading = read_without_lock(
-            self._directory, listing, on_progress=self._on_progress, replay_type=self._replay_type
+            self._directory, listing, on_progress=self._on_progress, new_stores=self._new_stores
         )
-        is_whole = _is_whole(self._directory, reading, self._replay_type)
+        is_whole = _is_whole(self._directory, reading)
         self._lost += not is_whole
         return _Attempt(reading, is_whole, self._lost)
 
 
-def _is_whole(directory: LogDirectory, reading: Reading, replay_type: type[Replay]) -> bool:
+def _is_whole(directory: LogDirectory, reading: Reading) -> bool:
     """Read on until the removed records are truncated; return False if the writer is too fast."""
     recovered, first_table, removed = reading
     if removed is not None:
         end_before = replace(recovered.end)
         try:
-            Follower(directory, recovered, replay_type=replay_type).read_on()
+            Follower(directory, recovered).read_on()
         except LostTrackError:
             return False
         if recovered.end != end_before:

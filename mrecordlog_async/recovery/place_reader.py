@@ -15,7 +15,8 @@ from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import HeaderError, SegmentHeader
 from mrecordlog_async.format.parse import MalformedError, SegmentParser
 from mrecordlog_async.format.runs import Append, appends_of
-from mrecordlog_async.recovery.places import Place, PlacedQueue
+from mrecordlog_async.memory.queue import Queue
+from mrecordlog_async.recovery.places import POSITIONS_STOP, Place, placed
 from mrecordlog_async.recovery.recovered import LastRead
 from mrecordlog_async.recovery.segment_files import LogReplacedError, SegmentRemovedError, is_there
 from mrecordlog_async.storage.directory import LogDirectory, naming
@@ -48,7 +49,7 @@ class Bounded(NamedTuple):
 
     places: Iterable[Place]
     start: int = 0
-    stop: int = 1 << 64
+    stop: int = POSITIONS_STOP
 
 
 def shares_of(wanted: Mapping[int, Bounded]) -> list[Share]:
@@ -91,7 +92,7 @@ def read_share(
         directory.files.close(handle)
 
 
-def count_records(directory: LogDirectory, log_id: bytes, queue: PlacedQueue, start: int, stop: int) -> int:
+def count_records(directory: LogDirectory, log_id: bytes, queue: Queue, start: int, stop: int) -> int:
     """Return how many records with positions *start* … *stop* - 1 *queue* retains. Reads only places that are cut.
 
     Raises:
@@ -99,7 +100,7 @@ def count_records(directory: LogDirectory, log_id: bytes, queue: PlacedQueue, st
         CorruptionError: A segment is damaged, and was not when the places were found.
     """
     first, last = max(start, queue.first_position), min(stop, queue.next_position)
-    places = list(queue.places(first, last))
+    places = list(placed(queue).places(first, last))
     cut = [place for place in places if place.first_position < first or place.next_position > last]
     records = sum(place.records for place in places) - sum(place.records for place in cut)
     for place in cut:  # each alone: a share of two would span the places between them
@@ -109,14 +110,14 @@ def count_records(directory: LogDirectory, log_id: bytes, queue: PlacedQueue, st
     return records
 
 
-def count_left(directory: LogDirectory, log_id: bytes, queue: PlacedQueue) -> tuple[int, int, int]:
+def count_left(directory: LogDirectory, log_id: bytes, queue: Queue) -> tuple[int, int, int]:
     """Return what a truncate left of the oldest place of *queue*, which is cut: first position, records, payload bytes.
 
     Raises:
         SegmentRemovedError: The writer removed a segment.
         CorruptionError: A segment is damaged, and was not when the places were found.
     """
-    place = next(queue.places())
+    place = next(placed(queue).places())
     [share] = shares_of({queue.id: Bounded([place], queue.first_position, place.next_position)})
     runs = [append.run for appends in read_share(directory, log_id, share) for append in appends]
     return runs[0].first_position, sum(run.record_count for run in runs), sum(len(run.payload) for run in runs)

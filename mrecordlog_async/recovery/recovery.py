@@ -42,9 +42,10 @@ from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import Closed, SegmentHeader
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.memory.queue import Queue
+from mrecordlog_async.memory.store import RetainedStores
 from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.recovery.recovered import LastRead, LogEnd, RecoveredLog
-from mrecordlog_async.recovery.replay import Replay, SegmentChain
+from mrecordlog_async.recovery.replay import NewStores, SegmentChain
 from mrecordlog_async.recovery.segment_files import (
     OpenSegment,
     SegmentFiles,
@@ -75,12 +76,12 @@ def read_log(
     listing: Listing,
     *,
     on_progress: Progress | None = None,
-    replay_type: type[Replay] = Replay,
+    new_stores: NewStores = RetainedStores,
 ) -> RecoveredLog:
     """Read the log in *directory*, whose files are *listing*. Changes nothing.
 
     The caller holds the lock, so nothing changes meanwhile and the cache can be dropped to read from the medium.
-    *replay_type* decides what is kept of the records.
+    *new_stores* decides what is kept of the records.
 
     Raises:
         FileNotFoundError: There is no log.
@@ -88,7 +89,7 @@ def read_log(
         OSError: A file cannot be read.
     """
     directory.check_log(listing)
-    reading = _LogReader(SegmentFiles(directory, has_lock=True), listing, on_progress, replay_type).read()
+    reading = _LogReader(SegmentFiles(directory, has_lock=True), listing, on_progress, new_stores).read()
     check_nothing_is_missing(reading.recovered, reading.first_table)
     return reading.recovered
 
@@ -98,14 +99,14 @@ def read_without_lock(
     listing: Listing,
     *,
     on_progress: Progress | None = None,
-    replay_type: type[Replay] = Replay,
+    new_stores: NewStores = RetainedStores,
 ) -> Reading:
     """Read the log in *directory* without the lock, as far as the writer has not removed it.
 
-    *listing* has segments; *replay_type* decides what is kept of the records. Raises what `read_log` does;
+    *listing* has segments; *new_stores* decides what is kept of the records. Raises what `read_log` does;
     FileNotFoundError also if *listing* is out of date.
     """
-    return _LogReader(SegmentFiles(directory, has_lock=False), listing, on_progress, replay_type).read()
+    return _LogReader(SegmentFiles(directory, has_lock=False), listing, on_progress, new_stores).read()
 
 
 class _LogReader:
@@ -116,14 +117,14 @@ class _LogReader:
         files: SegmentFiles,
         listing: Listing,
         on_progress: Progress | None,
-        replay_type: type[Replay] = Replay,
+        new_stores: NewStores = RetainedStores,
     ) -> None:
         self._files = files
         self._listing = listing
         self._on_progress = on_progress
         self._bytes_total = 0
         self._bytes_read = 0
-        self._chain = SegmentChain(replay_type)
+        self._chain = SegmentChain(new_stores)
 
     def read(self) -> Reading:
         closed = self._files.closed() if self._listing.has_closed else None

@@ -8,8 +8,7 @@ the last segment was read, because its COMMITs name the oldest live segment: `Se
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import ClassVar
+from collections.abc import Callable, Collection, Iterable
 
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import HEADER_BYTES, SegmentHeader
@@ -17,28 +16,31 @@ from mrecordlog_async.format.parse import Batch, MalformedError
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.memory.queue import ReplayError
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.store import RetainedStores, Stores
 from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.recovery.recovered import Counts
 from mrecordlog_async.recovery.segment_files import OpenSegment
 from mrecordlog_async.storage.segment import segment_name
 
+NewStores = Callable[[], Stores]
+"""Makes what decides what is kept of the records: `RetainedStores`, or `places.PlacedStores`."""
+
 
 class Replay:
     """Applies the batches of one segment after another to queues; what does not fit becomes CorruptionError."""
 
-    queues_type: ClassVar[type[Queues]] = Queues
-    """What the queues are an instance of."""
-
-    def __init__(self, counts: Counts) -> None:
+    def __init__(self, counts: Counts, new_stores: NewStores = RetainedStores) -> None:
+        """*new_stores* decides what is kept of the records."""
         self.queues: Queues | None = None
         self.first_table: Table | None = None
         self.oldest_segment = 0
         self._counts = counts
+        self._new_stores = new_stores
 
     def begin(self, name: str, table: Table) -> None:
         """Start a segment: the first one's table is the state, every later one must equal the state so far."""
         if self.queues is None:
-            self.queues = self.queues_type.from_table(table)
+            self.queues = Queues.from_table(table, self._new_stores())
             self.first_table = table
         elif self.queues.table() != table:
             raise CorruptionError(
@@ -51,12 +53,13 @@ class Replay:
         counts = self._counts
         counts.batches += 1
         self.oldest_segment = max(self.oldest_segment, batch.commit.oldest_segment)
+        self.queues.stores.begin_batch(batch.commit.batch, batch.commit.batch_offset)
         try:
             applied = self.queues.apply_all(segment, batch.records, batch.commit.time_ns // TICK_NS)
         except ReplayError as error:
             raise CorruptionError(name, batch.commit.batch_offset, str(error)) from None
-        if self.queues.has_old_blocks():
-            self.queues.settle_old()  # all at once: nothing else is to run meanwhile
+        if self.queues.settling.has_old():
+            self.queues.settling.settle_old()  # all at once: nothing else is to run meanwhile
         counts.records += applied.records
         counts.bytes += applied.payload_bytes
 
@@ -68,10 +71,10 @@ class SegmentChain:
     writer removed before it was read, None if there is none. counts: what was read in all, for the report.
     """
 
-    def __init__(self, replay_type: type[Replay]) -> None:
+    def __init__(self, new_stores: NewStores) -> None:
         self.counts = Counts()
-        self._replay_type = replay_type
-        self.state = replay_type(self.counts)
+        self._new_stores = new_stores
+        self.state = Replay(self.counts, new_stores)
         self.older: list[tuple[int, int]] = []
         self.removed: int | None = None
         self._failures: list[tuple[int, CorruptionError | OSError]] = []  # by segment, oldest first
@@ -124,7 +127,7 @@ class SegmentChain:
 
     def _start_over(self) -> None:
         """Drop what was replayed: the next segment's table is the state to start from."""
-        self.state = self._replay_type(self.counts)
+        self.state = Replay(self.counts, self._new_stores)
         self.older.clear()
 
     def check_live_segments(self, present: Collection[int], last: SegmentHeader, oldest: int) -> None:

@@ -34,7 +34,7 @@ def queues_after_a_roll() -> Queues:
 
 def count_loose(queues: Queues) -> int:
     """Return how many queues have loose records."""
-    return sum(bool(queue.loose) for queue in queues)
+    return sum(bool(queue.store.loose) for queue in queues)
 
 
 class Clock:
@@ -108,10 +108,10 @@ async def test_log_joins_what_it_held_before_a_roll(tmp_path: Path) -> None:
             await asyncio.gather(*(log.append_record(name, None, b"%d" % number * 25) for name in names))
         assert log.stats().rolls > 0
         async with asyncio.timeout(60):
-            while log._queues.has_old_blocks():
+            while log._queues.settling.has_old():
                 await asyncio.sleep(0)
         state_of(log._queues)
-        assert max(len(queue.loose) for queue in log._queues) < 60
+        assert max(len(queue.store.loose) for queue in log._queues) < 60
         for name in names:
             assert [record.payload for record in log.range(name)] == [b"%d" % number * 25 for number in range(60)]
 

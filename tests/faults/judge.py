@@ -314,18 +314,18 @@ def check_sums(queues: Queues, state: State) -> None:
         table_bytes += entry_bytes(seen.name) + sum(map(consumer_bytes, queue.consumers))
         memory_bytes += queue.memory_bytes + CONSUMER_OVERHEAD_BYTES * len(queue.consumers)
         memory_bytes += sum(map(memory_of_name, (seen.name, *queue.consumers)))
-        loose.update(place >> PLACE_BITS for place in queue.loose)
+        loose.update(place >> PLACE_BITS for place in queue.store.loose)
         live_bytes = sum(len(payload) for _, payload in seen.records)
         found = (queue.records, queue.live_bytes())
         if found != (len(seen.records), live_bytes):
             raise Violation(
                 f"{seen.name}: {found} records and bytes counted, {len(seen.records), live_bytes} are there"
             )
-        if [*queue.loose] != sorted(set(queue.loose)):
+        if [*queue.store.loose] != sorted(set(queue.store.loose)):
             raise Violation(f"{seen.name}: its loose records are not in the order of arrival")
-        runs = seen.records[: len(seen.records) - len(queue.loose)]  # loose records are charged with their blocks
+        runs = seen.records[: len(seen.records) - len(queue.store.loose)]  # loose records are charged with their blocks
         least = sum(len(payload) for _, payload in runs) + 4 * len(runs)
-        if not least <= queue.memory_bytes <= queue.held_bytes + MOST_BYTES * (len(seen.records) + 4):
+        if not least <= queue.memory_bytes <= queue.store.held_bytes + MOST_BYTES * (len(seen.records) + 4):
             raise Violation(f"{seen.name}: {queue.memory_bytes} bytes of memory counted for {least} of records")
         if queue.first_segment() != min(queue.segments(), default=None):
             raise Violation(f"{seen.name}: the first of its segments is not {queue.first_segment()}")

@@ -24,7 +24,7 @@ from mrecordlog_async.format.record import Commit, LogRecord, decode_parts, enco
 from mrecordlog_async.format.runs import Many
 from mrecordlog_async.format.table import Table, TableEntry, encode_table
 from mrecordlog_async.log import MultiRecordLog
-from mrecordlog_async.memory.store import QUEUE_OVERHEAD_BYTES
+from mrecordlog_async.memory.queue import QUEUE_OVERHEAD_BYTES
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.recovery import torn_or_damaged
 from mrecordlog_async.recovery.cleanup import zero_tail
@@ -198,7 +198,7 @@ def memory_of_older_segments_not_counted() -> AbstractContextManager[Any]:
         for queue in self.queues:
             more = queue.memory_bytes - QUEUE_OVERHEAD_BYTES
             queue.memory_bytes -= more
-            self.queues.queue_bytes -= more
+            self.queues.settling.grown_bytes -= more
 
     return patch.object(Replay, "begin", begin)
 

@@ -19,11 +19,11 @@ from mrecordlog_async.format.runs import MANY_RECORDS_MAX, Append, Many
 from mrecordlog_async.memory import queues as queues_module
 from mrecordlog_async.memory import store as retained
 from mrecordlog_async.memory.cutting import first_records, head_of
-from mrecordlog_async.memory.loose import LOOSE_BYTES_MAX, LOOSE_RECORDS_MIN, any_in_block
+from mrecordlog_async.memory.loose import LOOSE_BYTES_MAX, LOOSE_RECORDS_MIN, SETTLED_AT_ONCE, any_in_block
 from mrecordlog_async.memory.pieces import HeldRun, Runs
 from mrecordlog_async.memory.queue import ReplayError
-from mrecordlog_async.memory.queues import SETTLED_AT_ONCE, Queues
-from mrecordlog_async.memory.store import RetainedRecords
+from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.store import RetainedStore
 from mrecordlog_async.model import Run
 from tests.faults.judge import state_of
 
@@ -54,7 +54,7 @@ def append_to(queues: Queues, ids: list[int], size: int = 10, segment: int = SEG
 
 def loose(queues: Queues) -> int:
     """Return the number of loose records."""
-    return sum(len(queue.loose) for queue in queues)
+    return sum(len(queue.store.loose) for queue in queues)
 
 
 def truncate(queues: Queues, queue_id: int, left: int = 0) -> None:
@@ -71,7 +71,7 @@ def test_loose_records_are_read_as_runs() -> None:
     append_to(queues, [1, 2, 3, 4, 5, 2, 2])
     queue = queues.get("2")
     assert queue is not None
-    assert len(queue.loose) == 3
+    assert len(queue.store.loose) == 3
     payloads = [b"2:%d;.........." % position for position in (2, 3, 4)]
     assert queue.runs(None, None) == [Run.of(0, [b"a", b"b"]), Run.of(2, payloads)]
     assert queue.runs(3, 4) == [Run.of(3, payloads[1:2])]
@@ -82,7 +82,7 @@ def test_loose_records_are_read_as_runs() -> None:
     assert queue.head(5) == []
     assert queue.last_record() == (4, payloads[2])
     assert (queue.held_end(), queue.live_bytes(), queue.records) == (5, 2 + 3 * 14, 5)
-    assert len(queue.loose) == 3
+    assert len(queue.store.loose) == 3
     state_of(queues)
 
 
@@ -96,7 +96,7 @@ def test_truncated_loose_records_are_dropped(left: int) -> None:
     queue = queues.get("1")
     assert queue is not None
     assert queue.records == left
-    assert len(queue.loose) == min(left, 3)
+    assert len(queue.store.loose) == min(left, 3)
     assert [record.position for run in queue.runs(None, None) for record in run.records()] == [0, 1, 2, 3][4 - left :]
     state_of(queues)
 
@@ -120,7 +120,7 @@ def test_another_append_and_a_gap_settle_the_records_before() -> None:
     queues.apply(SEGMENT, Append(1, Run.of(1, [b"run"])))
     queues.apply(SEGMENT, Many.of([2, 1, 1, 1], [7, 2, 3, 4], [b"gap", b"", b"", b""]))
     queues.apply(SEGMENT + 1, Many.of([3, 1, 1, 1], [1, 5, 6, 7], [b"new", b"", b"", b""]))
-    assert [len(queue.loose) for queue in queues] == [6, 1, 2, 1]
+    assert [len(queue.store.loose) for queue in queues] == [6, 1, 2, 1]
     assert [queue.segments() for queue in queues] == [[3, 4], [3], [3, 4], [3]]
     state = state_of(queues)
     assert [[position for position, _ in seen.records] for seen in state.queues] == [[*range(8)], [0, 7], [0, 1], [0]]
@@ -162,7 +162,7 @@ def test_last_append_and_table_are_those_of_single_appends() -> None:
             queues.apply_all(SEGMENT, [Truncate(3, 50 * number)])
         assert apart.table() == together.table()
     for queue in together:
-        together.queue_bytes += queue.settle()
+        together.settling.grown_bytes += queue.settle()
     assert loose(together) == 0
     assert apart.table() == together.table()
 
@@ -174,9 +174,9 @@ def test_last_append_and_table_are_those_of_single_appends() -> None:
 def joined(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many records each join copied, loose ones and those of open runs, from now on."""
     sizes: list[int] = []
-    loose_run, joined_runs = RetainedRecords._loose_run, Runs.joined
+    loose_run, joined_runs = RetainedStore._loose_run, Runs.joined
 
-    def _loose_run(self: RetainedRecords, start: int, stop: int) -> Run:
+    def _loose_run(self: RetainedStore, start: int, stop: int) -> Run:
         run = loose_run(self, start, stop)
         sizes.append(run.record_count)
         return run
@@ -185,7 +185,7 @@ def joined(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         sizes.append(len(self))
         return joined_runs(self)
 
-    monkeypatch.setattr(RetainedRecords, "_loose_run", _loose_run)
+    monkeypatch.setattr(RetainedStore, "_loose_run", _loose_run)
     monkeypatch.setattr(Runs, "joined", joined)
     return sizes
 
@@ -212,21 +212,21 @@ def test_records_of_earlier_segments_are_settled_in_steps(joined: list[int]) -> 
     queues = queues_with(250)
     for _ in range(40):
         append_to(queues, [*range(1, 251)])
-    assert not queues.has_old_blocks()
-    queues.settle_old()
+    assert not queues.settling.has_old()
+    queues.settling.settle_old()
     assert joined == []
     append_to(queues, [1, 2, 3, 4], segment=SEGMENT + 1)
     steps = 0
-    while queues.has_old_blocks():
+    while queues.settling.has_old():
         done = len(joined)
-        queues.settle_old(lambda done=done: len(joined) - done >= 10)  # type: ignore[misc]  # the default is a number
+        queues.settling.settle_old(lambda done=done: len(joined) - done >= 10)  # type: ignore[misc]  # the default is a number
         assert len(joined) - done <= 10
         steps += 1
     assert joined == 4 * [41] + 246 * [40]
     assert steps <= 250 / 10 + 1
     assert loose(queues) == queues.blocks.memory_bytes == 0
     append_to(queues, [1, 2, 3, 4], segment=SEGMENT + 1)
-    assert not queues.has_old_blocks()
+    assert not queues.settling.has_old()
     state_of(queues)
 
 
@@ -239,9 +239,9 @@ def test_dead_blocks_of_earlier_segments_cost_a_step_no_more_than_its_time() -> 
         truncate(queues, queue_id)
     append_to(queues, [1, 2, 3, 4], segment=SEGMENT + 1)
     looks = 0
-    while queues.has_old_blocks():
+    while queues.settling.has_old():
         looks += 1
-        queues.settle_old(lambda: True)
+        queues.settling.settle_old(lambda: True)
     assert looks == 100
     assert loose(queues) == 4
 
@@ -304,9 +304,9 @@ def test_sparse_blocks_are_settled_in_steps() -> None:
     before = loose(queues)
     queues.apply_all(SEGMENT, truncates)
     steps = []
-    while queues.has_sparse_blocks():
+    while queues.settling.has_sparse():
         steps.append(loose(queues))
-        queues.settle_sparse()
+        queues.settling.settle_sparse()
     assert before - 200 * 200 == 50 * 200
     assert len(steps) > 3
     assert all(a - b <= SETTLED_AT_ONCE + retained.LOOSE_RECORDS_MAX for a, b in pairwise(steps))
@@ -321,11 +321,11 @@ def test_memory_that_dead_records_take_is_freed_on_demand() -> None:
         append_to(queues, [*range(1, 251)], size=90)
     for queue_id in range(1, 151):
         truncate(queues, queue_id)
-    assert not queues.has_sparse_blocks()
+    assert not queues.settling.has_sparse()
     before = queues.memory_bytes
-    queues.free_memory(100_000)
+    queues.settling.free_memory(100_000)
     assert queues.memory_bytes <= before - 100_000
-    queues.free_memory(1 << 40)
+    queues.settling.free_memory(1 << 40)
     assert queues.memory_bytes < before / 2
     state_of(queues)
 
@@ -337,11 +337,11 @@ def test_nothing_is_settled_while_a_table_is_written() -> None:
     for queue_id in (1, 2):
         truncate(queues, queue_id)
     queues.apply_all(SEGMENT + 1, [])
-    with queues._settling:
-        queues.free_memory(1 << 40)
-        queues.settle_old()
+    with queues.settling.lock:
+        queues.settling.free_memory(1 << 40)
+        queues.settling.settle_old()
     assert loose(queues) == 2
-    assert queues.has_old_blocks()
+    assert queues.settling.has_old()
 
 
 def test_counted_memory_is_that_of_the_process() -> None:
@@ -357,8 +357,8 @@ def test_counted_memory_is_that_of_the_process() -> None:
         assert tracemalloc.get_traced_memory()[0] < 1.05 * (queues.memory_bytes - counted)
         for queue_id in range(101, 1_001):
             truncate(queues, queue_id)
-        while queues.has_sparse_blocks():
-            queues.settle_sparse()
+        while queues.settling.has_sparse():
+            queues.settling.settle_sparse()
         live = sum(queue.live_bytes() for queue in queues)
         assert tracemalloc.get_traced_memory()[0] < 1.05 * (queues.memory_bytes - counted) + 200_000
         assert queues.memory_bytes - counted < 1.5 * live
@@ -404,15 +404,15 @@ def test_any_history_ends_as_with_single_appends(history: list[tuple[Any, ...]],
             if kind == "roll":
                 segment += 1
             elif kind == "settle":
-                together.settle_sparse(*arguments)
+                together.settling.settle_sparse(*arguments)
             elif kind == "settle_old":
                 left = iter(range(arguments[0]))
-                together.settle_old(lambda left=left: next(left, None) is None)  # type: ignore[misc]  # it is one
+                together.settling.settle_old(lambda left=left: next(left, None) is None)  # type: ignore[misc]  # it is one
             elif kind == "read":
                 for queue_id, *limits in [arguments]:
                     assert first_read(together, queue_id, *limits) == first_read(apart, queue_id, *limits)
             elif kind == "free":
-                together.free_memory(*arguments)
+                together.settling.free_memory(*arguments)
             else:
                 records = [*records_of(kind, arguments, together)]
                 told = together.apply_all(segment, records)

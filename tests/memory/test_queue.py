@@ -14,11 +14,10 @@ from mrecordlog_async.format.record import Create, Delete, Truncate
 from mrecordlog_async.format.runs import Append
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.memory.pieces import GappedRun, Runs, SealedRuns
-from mrecordlog_async.memory.queue import Queue, ReplayError, SegmentPins
+from mrecordlog_async.memory.queue import QUEUE_OVERHEAD_BYTES, Queue, ReplayError, SegmentPins
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.store import (
     KEPT_BYTES,
-    QUEUE_OVERHEAD_BYTES,
     RUN_OVERHEAD_BYTES,
     SEAL_BYTES,
     SEAL_RECORDS,
@@ -178,12 +177,10 @@ def test_memory_is_counted_to_the_byte_with_gaps_and_without() -> None:
             kept = queue.held(None, None)
             assert queue.records == sum(run.record_count for run in kept)
             assert queue.live_bytes() == sum(len(run.payload) for run in kept)
-            columns = [
-                sum(map(len, run[1:])) for runs in (queue._sealed, queue._open_runs) for run in runs.between(0, 2**62)
-            ]
+            columns = [sum(map(len, run[1:])) for run in queue.store.pieces(0, 2**62)]
             assert queue.memory_bytes == QUEUE_OVERHEAD_BYTES + sum(RUN_OVERHEAD_BYTES + size for size in columns)
         assert queue.memory_bytes == Queue(0, "q", SegmentPins()).memory_bytes
-        assert queue.held_bytes == 0
+        assert queue.store.held_bytes == 0
 
 
 def test_the_oldest_segment_is_known_without_looking_at_all() -> None:

@@ -27,7 +27,8 @@ from mrecordlog_async.format.table import (
     decode_table,
     encode_table,
 )
-from mrecordlog_async.memory.queue import ReplayError, checksum_of, checksum_of_one
+from mrecordlog_async.memory.pieces import checksum_of, checksum_of_one
+from mrecordlog_async.memory.queue import ReplayError
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import Run
 

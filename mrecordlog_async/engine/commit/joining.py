@@ -35,7 +35,7 @@ class Joining:
 
     def arm(self) -> None:
         """Take the next step after a rest if there is something to join, unless that is set already."""
-        if self._timer is None and not self._stopped and self._queues.has_old_blocks():
+        if self._timer is None and not self._stopped and self._queues.settling.has_old():
             self._timer = self._loop.call_later(REST_SECONDS, _step, weakref.ref(self))
 
     def stop(self) -> None:
@@ -48,7 +48,7 @@ class Joining:
         """Join records for `WORK_SECONDS`; set the timer for the next step if there are more."""
         self._timer = None
         held, until = self._queues.memory_bytes, self._clock() + WORK_SECONDS
-        self._queues.settle_old(lambda: self._clock() >= until)
+        self._queues.settling.settle_old(lambda: self._clock() >= until)
         self._on_step(held - self._queues.memory_bytes)
         self.arm()
 

@@ -26,11 +26,12 @@ from mrecordlog_async.engine.commit.request import LogIOError
 from mrecordlog_async.format.record import LOG_ID_BYTES
 from mrecordlog_async.format.table import encode_table
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.store import RetainedStores
 from mrecordlog_async.model import RecoveryReport
 from mrecordlog_async.recovery.cleanup import remove_leftovers, zero_tail
 from mrecordlog_async.recovery.recovered import LogEnd, RecoveredLog
 from mrecordlog_async.recovery.recovery import Progress, read_log
-from mrecordlog_async.recovery.replay import Replay
+from mrecordlog_async.recovery.replay import NewStores
 from mrecordlog_async.recovery.torn_or_damaged import NOTHING
 from mrecordlog_async.storage.direct import Staging
 from mrecordlog_async.storage.directory import Listing, LogDirectory, make_directories, naming, sync_names
@@ -65,14 +66,14 @@ class OpenOptions:
     segment_bytes: nominal size of a segment. disk_bytes_limit: space for all segments. create: create the directory and
     the log if they do not exist. direct: write past the page cache where that is possible, which pays if each batch is
     synced: an unsynced write costs 1.5 µs in the cache and 60 µs past it. recycle: use dead segments again, where the
-    file system gains by it. replay_type: decides what is kept of the records in memory.
+    file system gains by it. new_stores: decides what is kept of the records in memory.
     """
 
     segment_bytes: int
     disk_bytes_limit: int = 1 << 62
     create: bool = True
     direct: bool = False
-    replay_type: type[Replay] = Replay
+    new_stores: NewStores = RetainedStores
     recycle: bool = True
 
 
@@ -182,7 +183,7 @@ def _recover_or_create(
         recovered, file = _create_log(directory, listing, options)
     else:
         directory.sync_name()
-        recovered = read_log(directory, listing, on_progress=on_progress, replay_type=options.replay_type)
+        recovered = read_log(directory, listing, on_progress=on_progress, new_stores=options.new_stores)
         file = _take_over(directory, recovered)
     if LAST_END_NAME in listing.others:
         recovered.noted = directory.read_end_note()
@@ -212,7 +213,7 @@ def _create_log(directory: LockedDirectory, listing: Listing, options: OpenOptio
         directory.sync()
     # Before segment 0 exists, and even if another program created the directory. Later openings do so if they may.
     sync_names(directory.files, directory.path)
-    queues = options.replay_type.queues_type(secrets.randbits(FIRST_QUEUE_ID_BITS))
+    queues = Queues(secrets.randbits(FIRST_QUEUE_ID_BITS), options.new_stores())
     log_id = secrets.token_bytes(LOG_ID_BYTES)
     file, end = make_first_segment(directory, log_id, encode_table(queues.table()))
     recovered = RecoveredLog(

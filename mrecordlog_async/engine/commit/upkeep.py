@@ -120,7 +120,7 @@ class Upkeep:
             await self._reclaim_segments()
         if journal.has_unfreed():
             await self._on_log_thread(journal.shrink, self.state.short_of_space)
-        if self._queues.has_sparse_blocks():
+        if self._queues.settling.has_sparse():
             await self._settle_loose_records()
         if worth_trimming(self.state.freed_bytes, self._queues.memory_bytes) and not self._admission.has_pending():
             self.state.freed_bytes = 0
@@ -138,7 +138,7 @@ class Upkeep:
     async def _settle_loose_records(self) -> None:
         """Free the memory of blocks that are mostly dead, a step at a time; calls that wait for memory move up."""
         held = self._queues.memory_bytes
-        self._queues.settle_sparse()
+        self._queues.settling.settle_sparse()
         self._note_freed(held - self._queues.memory_bytes)
         await asyncio.sleep(0)
 

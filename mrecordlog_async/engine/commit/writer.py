@@ -351,7 +351,7 @@ class Writer:
         while not (self._admission.has_pending() or self._timers.mark_due or self._timers.sync_due):
             if self.closing:
                 return False
-            if self._journal.has_unfreed() or self._queues.has_sparse_blocks():
+            if self._journal.has_unfreed() or self._queues.settling.has_sparse():
                 break
             await self._admission.wait()
         return True

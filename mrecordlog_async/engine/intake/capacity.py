@@ -44,7 +44,7 @@ class Capacity:
         """Return the memory that nothing uses; where that is less than *wanted*, free what dead records take."""
         limit = self._limits.memory_bytes - pending_bytes
         if limit - self._queues.memory_bytes < wanted:
-            self._queues.free_memory(wanted - limit + self._queues.memory_bytes)
+            self._queues.settling.free_memory(wanted - limit + self._queues.memory_bytes)
         return limit - self._queues.memory_bytes
 
     def never_fits(self, call: Append | AppendGroup) -> RecordTooLargeError | None:

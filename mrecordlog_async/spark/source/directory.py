@@ -15,11 +15,12 @@ from datetime import datetime
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
+from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.model import Times
 from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.recovery.place_reader import Bounded, Share, read_share, shares_of
-from mrecordlog_async.recovery.places import PlacedQueue
+from mrecordlog_async.recovery.places import placed
 from mrecordlog_async.recovery.recovered import LastRead
 from mrecordlog_async.recovery.segment_files import SegmentRemovedError
 from mrecordlog_async.spark.positions.offsets import (
@@ -80,7 +81,7 @@ class DirectoryReader(DataSourceReader):
         with ReadOnlyLog.open_placed(options.path) as log:
             wanted = self._wanted(log)
             bounded = {
-                queue_id: Bounded(queue.places(start, stop), start, stop)
+                queue_id: Bounded(placed(queue).places(start, stop), start, stop)
                 for queue_id, (queue, start, stop) in wanted.items()
             }
             queues = {queue_id: queue for queue_id, (queue, _, _) in wanted.items()}
@@ -93,8 +94,8 @@ class DirectoryReader(DataSourceReader):
             return iter(())
         return record_batches(SERVER, read_segment(partition.value), payload=self._options.payload)
 
-    def _wanted(self, log: ReadOnlyLog) -> dict[int, tuple[PlacedQueue, int, int]]:
-        options, wanted, losses = self._options, dict[int, tuple[PlacedQueue, int, int]](), list[str]()
+    def _wanted(self, log: ReadOnlyLog) -> dict[int, tuple[Queue, int, int]]:
+        options, wanted, losses = self._options, dict[int, tuple[Queue, int, int]](), list[str]()
         listing = select(log.summary().values(), options.subscription)
         starting, ending = _bounds(log, listing, options)
         refuse_unknown_queues({}, {SERVER: listing}, (SERVER,), options.subscription, starting, ending)
@@ -103,7 +104,7 @@ class DirectoryReader(DataSourceReader):
             stop, lost = resolve_position(ending, SERVER, summary, absent=LATEST)
             losses += [each for each in (loss, lost) if each is not None]
             queue = log.recovered.queues.get(name)
-            assert isinstance(queue, PlacedQueue), "made by open_placed"
+            assert queue is not None, "it was just listed"
             if start < stop:
                 wanted[queue.id] = (queue, start, stop)
         if losses and options.fail_on_data_loss:
@@ -126,7 +127,7 @@ def _positions_at(log: ReadOnlyLog, listing: Listing, time: datetime) -> Positio
     return {SERVER: {queue: log.position_at(queue, time) for queue in listing}}
 
 
-def _part(log: ReadOnlyLog, share: Share, queues: Mapping[int, PlacedQueue]) -> SegmentPart:
+def _part(log: ReadOnlyLog, share: Share, queues: Mapping[int, Queue]) -> SegmentPart:
     names = {queue_id: queues[queue_id].name for queue_id in share.wanted}
     times = {queue_id: queues[queue_id].times(start, stop) for queue_id, (start, stop) in share.wanted.items()}
     return SegmentPart(log.directory, log.recovered.log_id, log.recovered.last, share, names, times)
