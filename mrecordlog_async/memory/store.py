@@ -64,7 +64,7 @@ PLACES_OVERHEAD_BYTES = 120
 
 
 class Store(Protocol):
-    """Where the records of one queue are. The queue owns it, and tells it what was appended and truncated.
+    """Where the records of one queue are. The queue owns it, and calls it for what log records append and truncate.
 
     records, held_bytes: how many records are retained, and the payload bytes of the pieces that hold them. loose: the
     places of the loose records, which are the newest ones without a gap, the first of them at `loose_first`. What
