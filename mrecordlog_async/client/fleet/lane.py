@@ -86,7 +86,7 @@ def _before_sending(error: RecordLogError, server: Server) -> RecordLogError:
     """Return *error* as one after which no record is stored: none was sent yet, whatever became of the queue."""
     if outcome_of(error) is not AttemptOutcome.UNKNOWN:
         return error
-    return ServiceUnreachableError(str(server.place), 0.0, str(error))
+    return ServiceUnreachableError(str(server.endpoint), 0.0, str(error))
 
 
 def _found_another(error: RecordLogError) -> bool:

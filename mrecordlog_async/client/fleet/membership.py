@@ -1,9 +1,9 @@
 """Keeps the servers of a fleet up to date: looks up names, probes addresses, and says when something has changed.
 
-1. Names are looked up and every place is probed every `LOOK_SECONDS`. In the first minute in which a server does not
-   respond or takes no records, places are probed every one and a half `RETRY_SECONDS`.
-2. A new place is probed `PROBES_OF_NEW` times, over a connection each. A doubt (another id, another opening) is settled
-   by more rounds of probes before anything is sent there.
+1. Names are looked up and every endpoint is probed every `LOOK_SECONDS`. In the first minute in which a server does not
+   respond or takes no records, endpoints are probed every one and a half `RETRY_SECONDS`.
+2. A new endpoint is probed `PROBES_OF_NEW` times, over a connection each. A doubt (another id, another opening) is
+   settled by more rounds of probes before anything is sent there.
 3. A log that was seen once stays known until `forget`, wherever it is: its records are there.
 
 What the probes mean is decided in `roster`.
@@ -62,7 +62,7 @@ class Membership:
         retry_seconds: float,
     ) -> None:
         self.servers: dict[str, Server] = {}
-        self.failures: dict[str, str] = {}  # place or name → why it gave nothing at the last look
+        self.failures: dict[str, str] = {}  # endpoint or name → why it gave nothing at the last look
         self._wanted = wanted
         self._resolver = resolver
         self._connecting = connecting
@@ -128,7 +128,7 @@ class Membership:
             raise LogClosedError("the fleet is closed, or was not entered with `async with`")
 
     async def look(self) -> None:
-        """Look up the names if that is due, probe every place, and settle what leaves a doubt."""
+        """Look up the names if that is due, probe every endpoint, and settle what leaves a doubt."""
         await self._look_up()
         known = {str(one) for one in (*self._wanted, *self._roster.endpoints())}
         self.failures = {what: why for what, why in self.failures.items() if what in known}
@@ -171,10 +171,10 @@ class Membership:
             self._looked_up_at = now
             lookups = [one for one in self._wanted if isinstance(one, Lookup)]
             await asyncio.gather(*map(self._look_up_one, lookups))
-        places = [
-            place for one in self._wanted for place in (self._found.get(one, []) if isinstance(one, Lookup) else [one])
-        ]
-        self._roster.note_listed(places, self._clock())
+        endpoints: list[Endpoint] = []
+        for one in self._wanted:
+            endpoints += self._found.get(one, []) if isinstance(one, Lookup) else [one]
+        self._roster.note_listed(endpoints, self._clock())
 
     async def _look_up_one(self, lookup: Lookup) -> None:
         try:
@@ -185,38 +185,39 @@ class Membership:
             self.failures[str(lookup)] = str(error) or type(error).__name__
 
     async def _probe_all(self) -> bool:
-        """Probe every place at once; return whether that leaves a doubt."""
+        """Probe every endpoint at once; return whether that leaves a doubt."""
         self._silent.clear()
         return any(await asyncio.gather(*map(self._probe, self._roster.endpoints())))
 
-    async def _probe(self, place: Endpoint) -> bool:
+    async def _probe(self, endpoint: Endpoint) -> bool:
         doubt = False
-        for _ in range(PROBES_OF_NEW if self._roster.is_new(place) else 1):
+        for _ in range(PROBES_OF_NEW if self._roster.is_new(endpoint) else 1):
             asked = self._clock()
             try:
-                seen = await probe(place, self._connecting)
+                seen = await probe(endpoint, self._connecting)
             except RecordLogError as error:
-                self.failures[str(place)] = error.reason if isinstance(error, ServiceUnreachableError) else str(error)
+                reason = error.reason if isinstance(error, ServiceUnreachableError) else str(error)
+                self.failures[str(endpoint)] = reason
                 if isinstance(error, SilentError):
-                    self._silent.add(place)
-                self._roster.miss(place, self._clock())
+                    self._silent.add(endpoint)
+                self._roster.miss(endpoint, self._clock())
                 return doubt
-            doubt = self._roster.see(place, seen, asked, self._clock()) or doubt
-        self.failures.pop(str(place), None)
+            doubt = self._roster.see(endpoint, seen, asked, self._clock()) or doubt
+        self.failures.pop(str(endpoint), None)
         return doubt
 
     def _take_over(self) -> None:
         """Bring the servers in line with the roster."""
         now, missing = self._clock(), dict(self.servers)
-        for log_id, place, seen in self._roster.logs():
+        for log_id, endpoint, seen in self._roster.logs():
             missing.pop(log_id, None)
-            self._server(log_id, place).found(place, seen, self._roster.why_refused(log_id, place, now), now)
+            self._server(log_id, endpoint).found(endpoint, seen, self._roster.why_refused(log_id, endpoint, now), now)
         for server in missing.values():
-            server.lost(now, silent=server.place in self._silent)
+            server.lost(now, silent=server.endpoint in self._silent)
 
-    def _server(self, log_id: str, place: Endpoint) -> Server:
+    def _server(self, log_id: str, endpoint: Endpoint) -> Server:
         if log_id not in self.servers:
-            self.servers[log_id] = Server(log_id, place, self._connecting, self._retry_seconds)
+            self.servers[log_id] = Server(log_id, endpoint, self._connecting, self._retry_seconds)
         return self.servers[log_id]
 
     def _report(self) -> None:

@@ -123,7 +123,7 @@ class Placement:
             return failure
         if refusals := self._membership.refusals():
             return FleetError("; ".join(refusals))
-        known = [str(one.place) for one in self._membership.servers.values()] or self._membership.addresses()
+        known = [str(one.endpoint) for one in self._membership.servers.values()] or self._membership.addresses()
         reasons = [str(failure)] if failure is not None else [*self._membership.failures.values()]
         reason = "; ".join(reasons) or "no server takes records"
         return ServiceUnreachableError(", ".join(known), self._retry_seconds, reason)

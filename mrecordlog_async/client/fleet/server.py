@@ -13,7 +13,6 @@ from mrecordlog_async.client.transport import Transport
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.protocol import calls
 from mrecordlog_async.protocol.attempts import ServiceUnreachableError
-from mrecordlog_async.protocol.log_schemas import LogResponse
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.servers.outages import Absence
 from mrecordlog_async.servers.roster import Seen
@@ -30,9 +29,9 @@ class Tokens:
     single: Mapping[str, str] = field(default_factory=dict, repr=False)
     others: str | None = field(default=None, repr=False)
 
-    def of(self, place: Endpoint) -> str | None:
-        """Return the token to send to *place*. It is that of the place: a log that moves brings none along."""
-        return self.single.get(place.name or place.origin, self.others)
+    def of(self, endpoint: Endpoint) -> str | None:
+        """Return the token to send to *endpoint*. It is that of the endpoint: a log that moves brings none along."""
+        return self.single.get(endpoint.name or endpoint.origin, self.others)
 
 
 class Connecting(NamedTuple):
@@ -42,6 +41,19 @@ class Connecting(NamedTuple):
     timeout_seconds: float
     response_seconds: float
     connections: int
+
+    def client(self, endpoint: Endpoint, *, log_id: str | None, retry_seconds: float) -> RecordLogClient:
+        """Return a client of one log. It does not wait for a server that cannot be reached, and can be moved."""
+        options = ClientOptions(
+            endpoint,
+            self.tokens.of(endpoint),
+            retry_seconds,
+            self.timeout_seconds,
+            self.response_seconds,
+            self.connections,
+            log_id,
+        )
+        return RecordLogClient.over(Sender(Transport(options, pins=True), retry_seconds, eager=True))
 
 
 class ServerSummary(NamedTuple):
@@ -60,81 +72,36 @@ class ServerSummary(NamedTuple):
 
 
 class SilentError(ServiceUnreachableError):
-    """Nothing at all responds at a place: its service hangs, or the network does not reach it."""
-
-
-class ServerClient:
-    """The client of one log: it does not wait for a server that cannot be reached, and follows the log elsewhere."""
-
-    def __init__(self, place: Endpoint, connecting: Connecting, *, log_id: str | None, retry_seconds: float) -> None:
-        tokens, timeout_seconds, response_seconds, connections = connecting
-        options = ClientOptions(
-            place, tokens.of(place), retry_seconds, timeout_seconds, response_seconds, connections, log_id
-        )
-        self._tokens = tokens
-        self._transport = Transport(options, pins=True)
-        self.sender = Sender(self._transport, retry_seconds, eager=True)
-        self.client = RecordLogClient.over(self.sender)
-
-    async def is_ready(self) -> bool:
-        """Return whether the service takes records."""
-        try:
-            await self.sender.send(calls.ready())
-        except RecordLogError:
-            return False
-        return True
-
-    async def log_info(self) -> LogResponse:
-        """Return the facts of the log; raise SilentError if there is no response at all."""
-        try:
-            return await self.client.log_info()
-        except ServiceUnreachableError as error:
-            if self.sender.met_silence:
-                raise SilentError(error.address, error.seconds, error.reason, error.sent) from error
-            raise
-
-    def end_exchanges(self) -> None:
-        """Have no call wait for a response any longer, as if each were lost."""
-        self._transport.end_exchanges()
-
-    def move(self, place: Endpoint) -> None:
-        """Send to *place* from now on."""
-        self._transport.move(place, self._tokens.of(place))
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._transport.close()
+    """Nothing at all responds at an endpoint: its service hangs, or the network does not reach it."""
 
 
 class Server:
     """One log of a fleet. What a probe shows is in `reads` and `writes`; a failure clears them until the next probe."""
 
-    def __init__(self, log_id: str, place: Endpoint, connecting: Connecting, retry_seconds: float) -> None:
+    def __init__(self, log_id: str, endpoint: Endpoint, connecting: Connecting, retry_seconds: float) -> None:
         """*retry_seconds*: how long an append whose response was lost is repeated, if a repeat can be recognized."""
         self.log_id = log_id
-        self.name = place.name or log_id
-        self.place = place
+        self.name = endpoint.name or log_id
+        self.endpoint = endpoint
         self.reads = self.writes = False
         self._was_silent = False  # at the last look
         self._absence = Absence()  # by probes: since when it has not taken records
         self.refused: str | None = None
         self.opening = ""
-        self._clients = (
-            ServerClient(place, connecting, log_id=log_id, retry_seconds=SETTLE_SECONDS),
-            ServerClient(place, connecting, log_id=log_id, retry_seconds=retry_seconds),
-        )
-        self.client, self.appends = (one.client for one in self._clients)
+        self._tokens = connecting.tokens
+        self.client = connecting.client(endpoint, log_id=log_id, retry_seconds=SETTLE_SECONDS)
+        self.appends = connecting.client(endpoint, log_id=log_id, retry_seconds=retry_seconds)
 
     def __repr__(self) -> str:
-        return f"<Server {self.name!r} at {self.place}>"
+        return f"<Server {self.name!r} at {self.endpoint}>"
 
-    def found(self, place: Endpoint, seen: Seen, refused: str | None, now: float) -> None:
-        """Note that a probe has found the log at *place*."""
-        if place != self.place:
-            for client in self._clients:
-                client.move(place)
-        self.place, self.refused, self.opening, self._was_silent = place, refused, seen.opening, False
-        self.name = place.name or seen.name
+    def found(self, endpoint: Endpoint, seen: Seen, refused: str | None, now: float) -> None:
+        """Note that a probe has found the log at *endpoint*."""
+        if endpoint != self.endpoint:
+            for client in (self.client, self.appends):
+                client.sender.transport.move(endpoint, self._tokens.of(endpoint))
+        self.endpoint, self.refused, self.opening, self._was_silent = endpoint, refused, seen.opening, False
+        self.name = endpoint.name or seen.name
         self.reads, self.writes = refused is None, seen.ready and refused is None
         if self.writes:
             self._absence.end()
@@ -142,14 +109,14 @@ class Server:
             self._absence.begin(now)
 
     def lost(self, now: float, *, silent: bool) -> None:
-        """Note that no probe has found the log. The second time that its place was *silent*, calls wait no longer.
+        """Note that no probe has found the log. The second time that its endpoint was *silent*, calls wait no longer.
 
         A server that hangs keeps its connections, and calls would wait for `timeout_seconds`. One that refuses probes,
         because it stops or has too many connections, still responds to the calls that it has.
         """
         if silent and self._was_silent:
-            for client in self._clients:
-                client.end_exchanges()
+            for client in (self.client, self.appends):
+                client.sender.transport.end_exchanges()
         self._was_silent = silent
         self.reads = self.writes = False
         self._absence.begin(now)
@@ -160,25 +127,36 @@ class Server:
 
     def summary(self) -> ServerSummary:
         """Return what users see of it."""
-        return ServerSummary(self.log_id, self.name, str(self.place), self.reads, self.writes, self.refused)
+        return ServerSummary(self.log_id, self.name, str(self.endpoint), self.reads, self.writes, self.refused)
 
     async def close(self) -> None:
         """Close all connections."""
-        for client in self._clients:
-            await client.close()
+        await self.client.close()
+        await self.appends.close()
 
 
-async def probe(place: Endpoint, connecting: Connecting) -> Seen:
-    """Return what responds at *place*, over its own connection: a load balancer chooses for each connection.
+async def probe(endpoint: Endpoint, connecting: Connecting) -> Seen:
+    """Return what responds at *endpoint*, over its own connection: a load balancer chooses for each connection.
 
     Raises:
         SilentError: Nothing responds.
         RecordLogError: What responds is not a service of this package, or refuses the connection.
     """
     quick = connecting._replace(timeout_seconds=PROBE_SECONDS, response_seconds=PROBE_SECONDS)
-    client = ServerClient(place, quick, log_id=None, retry_seconds=0.0)
+    async with quick.client(endpoint, log_id=None, retry_seconds=0.0) as client:
+        try:
+            info = await client.log_info()
+        except ServiceUnreachableError as error:
+            if client.sender.met_silence:
+                raise SilentError(error.address, error.seconds, error.reason, error.sent) from error
+            raise
+        return Seen(info.id, info.opening, info.name, await _is_ready(client))
+
+
+async def _is_ready(client: RecordLogClient) -> bool:
+    """Return whether the service takes records."""
     try:
-        info = await client.log_info()
-        return Seen(info.id, info.opening, info.name, await client.is_ready())
-    finally:
-        await client.close()
+        await client.sender.send(calls.ready())
+    except RecordLogError:
+        return False
+    return True

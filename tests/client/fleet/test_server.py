@@ -11,7 +11,7 @@ from aiohttp.test_utils import TestServer
 
 from mrecordlog_async.client import RecordLogFleet
 from mrecordlog_async.client.fleet.membership import Resolver
-from mrecordlog_async.client.fleet.server import Connecting, Server, ServerClient, Tokens
+from mrecordlog_async.client.fleet.server import Connecting, Server, Tokens
 from mrecordlog_async.protocol.calls import ServiceCall
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.servers.outages import EXPECTED_SECONDS
@@ -59,12 +59,12 @@ async def test_a_token_stays_with_its_address() -> None:
         await server.start_server()
         places.append((server, Endpoint(str(server.make_url("")), None, name)))
     (_, a), (_, b) = places
-    client = ServerClient(a, Connecting(Tokens({"a": A}), 5.0, 5.0, 1), log_id=None, retry_seconds=0.0)
+    moving = Server("a" * 32, a, Connecting(Tokens({"a": A}), 5.0, 5.0, 1), 0.0)
     for place in (a, b, a):
-        client.move(place)
-        await client.sender.send(ServiceCall("GET", "/", lambda reply: None))
+        moving.found(place, Seen("a" * 32, "1", "", True), None, 0.0)
+        await moving.client.sender.send(ServiceCall("GET", "/", lambda reply: None))
     assert sent == [("a", f"Bearer {A}"), ("b", None), ("a", f"Bearer {A}")]
-    await client.close()
+    await moving.close()
     for server, _ in places:
         await server.close()
 
