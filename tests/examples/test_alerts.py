@@ -14,11 +14,11 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from mrecordlog_async.spark.checkpoints.batches import Batches
+from mrecordlog_async.spark.checkpoints.batches import SparkBatches
 from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
 from mrecordlog_async.spark.drain.lag import Lag
 from mrecordlog_async.spark.drain.metrics import DrainMetrics
-from mrecordlog_async.spark.drain.progress import Progress
+from mrecordlog_async.spark.drain.progress import DrainProgress
 from mrecordlog_async.spark.services.fleet import Fleet
 from mrecordlog_async.spark.settings.options import Options
 from tests.prometheus import configuration, needs_promtool
@@ -58,7 +58,7 @@ def drain_metrics(url: str, checkpoint: Path) -> str:
     """Return the metrics of a drain that has not stored anything yet."""
     lake, fleet = LocalLake(str(checkpoint)), Fleet(Options.parse({"servers": f"a={url}"}))
     try:
-        return DrainMetrics(Progress(last_commit=0.0), Lag(Batches(lake), fleet)).render().decode()
+        return DrainMetrics(DrainProgress(last_commit=0.0), Lag(SparkBatches(lake), fleet)).render().decode()
     finally:
         fleet.close()
         lake.close()

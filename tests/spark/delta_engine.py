@@ -19,10 +19,10 @@ from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
 from mrecordlog_async.spark.delta.confirm import confirm
 from mrecordlog_async.spark.delta.content import merged
 from mrecordlog_async.spark.delta.parts import Layout, write_parts
-from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.place import TablePlace
 from mrecordlog_async.spark.delta.sink import arrow_schema
 from mrecordlog_async.spark.delta.start import prepare, repair
-from mrecordlog_async.spark.delta.table import NewBatch, Table
+from mrecordlog_async.spark.delta.table import DrainTable, NewBatch
 from mrecordlog_async.spark.rows.blocks import READ_SCHEMA
 from mrecordlog_async.spark.settings.options import Options
 from mrecordlog_async.spark.source.stream import LogStreamReader
@@ -67,7 +67,7 @@ class DeltaEngine:
         place: Path,
         *,
         partition_by: tuple[str, ...] = (),
-        table: Place | None = None,
+        table: TablePlace | None = None,
         consumer: str | None = None,
         **options: str,
     ) -> None:
@@ -75,7 +75,7 @@ class DeltaEngine:
         synced = json.dumps([str(self.checkpoint_path)])
         own = {"truncate": "true"} if consumer is None else {"consumer": consumer}
         self.given = {"servers": servers, "retries": "0", "readAgain": "{}", "syncDirs": synced, **own, **options}
-        self.place = table or Place(str(self.table_path))
+        self.place = table or TablePlace(str(self.table_path))
         self.layout = Layout(partition_by)
         self.step: Callable[[str], None] = lambda name: None
 
@@ -141,7 +141,7 @@ class DeltaRun:
     ) -> None:
         self.said, self.batches = said, 0
         self._engine, self._reader, self._query = engine, reader, query
-        self._table = Table(engine.place, step=engine.step)
+        self._table = DrainTable(engine.place, step=engine.step)
         self._planned, self._committed = newest(checkpoint, OFFSETS), newest(checkpoint, COMMITS)
         client, step = reader._fleet.client(engine.source_options().servers[0].name), engine.step
         send = client.send

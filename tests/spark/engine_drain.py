@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.place import TablePlace
 from mrecordlog_async.spark.settings.arguments import add_drain_arguments
 from tests.spark import stops
 from tests.spark.delta_engine import DeltaEngine
@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("drain")
     add_drain_arguments(parser)
     arguments = parser.parse_args()
-    servers, table = ",".join(arguments.servers), Place(arguments.output)
+    servers, table = ",".join(arguments.servers), TablePlace(arguments.output)
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
     engine = DeltaEngine(
         servers,

@@ -25,7 +25,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.exceptions import DeltaError
 
 from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.place import TablePlace
 from mrecordlog_async.spark.delta.upkeep import optimize
 from mrecordlog_async.spark.delta.vacuum import RETENTION, SECONDS_MIN, vacuum
 from tests.spark.delta_engine import STEPS, DeltaEngine
@@ -39,7 +39,7 @@ FOREIGN = "of another program"
 
 def upkeep(path: str, seed: int) -> None:
     """Optimize and vacuum the table until the process is killed."""
-    chance, place = random.Random(seed), Place(path)
+    chance, place = random.Random(seed), TablePlace(path)
     while True:
         with suppress(DeltaError, OSError, RecordLogError):  # another writer was faster each time
             if chance.random() < 0.6:

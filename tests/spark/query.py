@@ -8,7 +8,7 @@ from typing import Any
 from pyspark import cloudpickle
 from pyspark.sql.streaming.datasource import ReadLimit
 
-from mrecordlog_async.spark.settings.checkpoint import Checkpoint, Offset
+from mrecordlog_async.spark.settings.offset import Offset, Positions
 from mrecordlog_async.spark.settings.options import Options
 from mrecordlog_async.spark.source.stream import LogStreamReader
 from tests.spark.services import numbered
@@ -37,9 +37,9 @@ class Query:
         open_queries.append(self)
 
     @property
-    def positions(self) -> Offset:
+    def positions(self) -> Positions:
         """The checkpoint's positions: server → queue → [id, position]."""
-        return Checkpoint.decode(self.committed).by_server()
+        return Offset.decode(self.committed).by_server()
 
     def restart(self) -> None:
         """Lose the reader, as a kill does; keep the checkpoint."""

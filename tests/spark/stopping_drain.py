@@ -19,9 +19,9 @@ from mrecordlog_async.spark.__main__ import main
 from mrecordlog_async.spark.consumer import calls
 from mrecordlog_async.spark.consumer.calls import Acknowledged
 from mrecordlog_async.spark.delta import sink
-from mrecordlog_async.spark.delta.place import Place
-from mrecordlog_async.spark.delta.sink import DeltaSink, DeltaWriter, SinkOptions, Stored
-from mrecordlog_async.spark.delta.table import Table
+from mrecordlog_async.spark.delta.place import TablePlace
+from mrecordlog_async.spark.delta.sink import DeltaSink, DeltaWriter, SinkOptions, StoredRows
+from mrecordlog_async.spark.delta.table import DrainTable
 from mrecordlog_async.spark.drain import job as drain
 from mrecordlog_async.spark.services.client import ServiceClient
 from mrecordlog_async.spark.services.responses import Truncated
@@ -80,13 +80,13 @@ class StoppingSource(RecordLogDataSource):
 class StoppingWriter(DeltaWriter):
     """The sink's writer; it stops at the steps of a task and of a commit."""
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StoredRows:
         found = super().write(iterator)
         stops.step("files of a task")
         return found
 
-    def _table(self, place: Place) -> Table:
-        return Table(place, step=stops.step)
+    def _table(self, place: TablePlace) -> DrainTable:
+        return DrainTable(place, step=stops.step)
 
 
 class StoppingSink(DeltaSink):

@@ -8,7 +8,7 @@ from mrecordlog_async.servers import outages as absences
 from mrecordlog_async.spark.services import fleet as fleets
 from mrecordlog_async.spark.services import outages
 from mrecordlog_async.spark.services.fleet import Fleet
-from mrecordlog_async.spark.settings.checkpoint import Checkpoint
+from mrecordlog_async.spark.settings.offset import Offset
 from mrecordlog_async.spark.settings.options import Options
 from tests.servers.cases import CASES, Case, Ticking, addresses
 from tests.spark.test_outages import wait_for_probes
@@ -28,6 +28,6 @@ def test_the_table_of_cases(case: Case, monkeypatch: pytest.MonkeyPatch) -> None
         for seconds, found.shown in case.looks:
             clock.now = max(clock.now, seconds)
             for _ in range(3):
-                _, standing = fleet.standing(Checkpoint())
+                _, standing = fleet.standing(Offset())
         fleet.close()
     assert "".join(sorted(standing.logs)) == case.used

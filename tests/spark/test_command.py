@@ -39,7 +39,7 @@ from mrecordlog_async.spark.drain.command import (
     reporter,
     warnings_reported,
 )
-from mrecordlog_async.spark.drain.progress import Progress, Summary
+from mrecordlog_async.spark.drain.progress import DrainProgress, Summary
 from mrecordlog_async.spark.restore import load
 from mrecordlog_async.spark.services.connection import ServerDownError
 from tests.spark.services import ThreadedService, numbered
@@ -222,7 +222,7 @@ def test_progress_goes_past_spark_submits_output(
     with warnings_reported(reporter(session)):
         logging.getLogger("mrecordlog_async.spark").warning("%s", "two")
     reporter(session, as_json=True)("three")
-    reporter(session, as_json=True)(Progress(1, 7, 2.5, {"a": 0}).line())
+    reporter(session, as_json=True)(DrainProgress(1, 7, 2.5, {"a": 0}).line())
     monkeypatch.setattr(SparkContext, "_jvm", java)
     print_error("the drain failed")
     assert lines.pop() == "the drain failed"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async.spark.delta.content import ForeignBatchError
-from mrecordlog_async.spark.settings.checkpoint import Checkpoint
+from mrecordlog_async.spark.settings.offset import Offset
 from tests.spark.conftest import NewService
 from tests.spark.delta_engine import DeltaEngine
 from tests.spark.services import ThreadedService, numbered
@@ -31,7 +31,7 @@ def begun(new_service: NewService, tmp_path: Path, step: str) -> tuple[DeltaEngi
 def log_of(engine: DeltaEngine, server: str) -> str:
     """Return the log that the newest offset knows under a name."""
     newest = max((engine.checkpoint_path / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
-    found = Checkpoint.decode(json.loads(newest.read_text().split("\n")[2]))
+    found = Offset.decode(json.loads(newest.read_text().split("\n")[2]))
     (log,) = (log for log, name in found.servers.items() if name == server)
     return log
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mrecordlog_async.spark.delta.content import ForeignBatchError, Verdict, digest, judge, merged, rows_of
+from mrecordlog_async.spark.delta.content import BatchVerdict, ForeignBatchError, digest, judge, merged, rows_of
 from mrecordlog_async.spark.rows.blocks import READ_SCHEMA
 
 ROWS = st.lists(st.tuples(st.sampled_from("ab"), st.sampled_from([1, 2]), st.integers(0, 2**63 - 1)), max_size=20)
@@ -34,12 +34,12 @@ def test_the_digest_does_not_depend_on_the_tasks(rows: list[tuple[str, int, int]
 @pytest.mark.parametrize(("stands", "stored"), [(None, None), (6, 5)])
 def test_a_batch_right_after_the_last_one_is_stored(stands: int | None, stored: int | None) -> None:
     """The first batch goes into a table that has none of its query."""
-    assert judge(0 if stands is None else 7, 5, stands, stored, "t") is Verdict.STORE
+    assert judge(0 if stands is None else 7, 5, stands, stored, "t") is BatchVerdict.STORE
 
 
 def test_a_batch_that_is_there_is_skipped() -> None:
     """The same number with the same content was stored by a run that was killed."""
-    assert judge(7, 5, 7, 5, "t") is Verdict.SKIP
+    assert judge(7, 5, 7, 5, "t") is BatchVerdict.SKIP
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.spark.delta.place import Place, local_path
+from mrecordlog_async.spark.delta.place import TablePlace, local_path
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_what_is_inside_a_table_is_known_through_links(tmp_path: Path) -> None:
     (tmp_path / "real" / "table").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "real")
     for one, other in (("real", "link"), ("link", "real"), ("real", "real")):
-        place = Place(str(tmp_path / one / "table"))
+        place = TablePlace(str(tmp_path / one / "table"))
         assert place.holds(str(tmp_path / other / "table" / "checkpoint"))
         assert place.holds(f"file://{tmp_path / other / 'table'}")
         assert not place.holds(str(tmp_path / other / "table.checkpoint"))
@@ -40,6 +40,8 @@ def test_what_is_inside_a_table_is_known_through_links(tmp_path: Path) -> None:
 def test_what_is_inside_a_table_of_an_object_store_is_known() -> None:
     """Hadoop's name for the store is another one than delta-rs'."""
     for address in ("s3://lake/a/table", "s3a://lake/a/table/"):
-        assert Place(address).holds("s3a://lake/a/table/checkpoint") and Place(address).holds("s3://lake/a/table")
-        assert not Place(address).holds("s3a://lake/a/table.checkpoint")
-        assert not Place(address).holds("/lake/a/table/checkpoint")
+        assert TablePlace(address).holds("s3a://lake/a/table/checkpoint") and TablePlace(address).holds(
+            "s3://lake/a/table"
+        )
+        assert not TablePlace(address).holds("s3a://lake/a/table.checkpoint")
+        assert not TablePlace(address).holds("/lake/a/table/checkpoint")

@@ -15,9 +15,9 @@ from mrecordlog_async.spark.checkpoints.identity import RefusedError
 from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
 from mrecordlog_async.spark.delta import resume as resume_module
 from mrecordlog_async.spark.delta.content import ForeignBatchError
-from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.place import TablePlace
 from mrecordlog_async.spark.rows.blocks import READ_SCHEMA
-from mrecordlog_async.spark.settings.checkpoint import Checkpoint
+from mrecordlog_async.spark.settings.offset import Offset
 from tests.spark.conftest import NewService
 from tests.spark.delta_engine import DeltaEngine, Killed
 from tests.spark.services import ThreadedService, numbered
@@ -85,7 +85,7 @@ def test_a_drain_that_still_runs_stores_nothing_more(
     """Its batch is refused as soon as the table is read for the new checkpoint, which would not count the batch."""
     with engine.started() as run:
 
-        def meanwhile(place: Place) -> Checkpoint:
+        def meanwhile(place: TablePlace) -> Offset:
             found = positions(place)
             service.append("q", numbered("q", 10, 20))
             with pytest.raises(ForeignBatchError, match="belongs to another checkpoint now"):
@@ -123,7 +123,7 @@ def test_a_resume_that_was_killed_runs_again(
 ) -> None:
     """Until then every drain is refused, and says what to run; afterwards each row is stored once."""
 
-    def killed(place: Place, query: str) -> NoReturn:
+    def killed(place: TablePlace, query: str) -> NoReturn:
         raise Killed
 
     def killed_at_step(lake: LocalLake, name: str, content: bytes) -> None:
@@ -156,7 +156,7 @@ def test_of_two_resumes_the_later_one_has_the_table(
     """The other one says so: its checkpoint would store again what the drain of the later one stores."""
     one, two = tmp_path / "one", tmp_path / "two"
 
-    def meanwhile(place: Place) -> Checkpoint:
+    def meanwhile(place: TablePlace) -> Offset:
         monkeypatch.setattr(resume_module, "positions", positions)
         resumed(engine, two)
         return positions(place)

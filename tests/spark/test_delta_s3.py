@@ -19,8 +19,8 @@ from mrecordlog_async.spark.checkpoints.identity import RefusedError
 from mrecordlog_async.spark.delta import vacuum as vacuum_module
 from mrecordlog_async.spark.delta.content import ForeignBatchError, QueueRows
 from mrecordlog_async.spark.delta.entries import entry_name
-from mrecordlog_async.spark.delta.place import Place
-from mrecordlog_async.spark.delta.table import NewBatch, Table
+from mrecordlog_async.spark.delta.place import TablePlace
+from mrecordlog_async.spark.delta.table import DrainTable, NewBatch
 from mrecordlog_async.spark.delta.upkeep import Replaced, files_of, open_table, optimize
 from mrecordlog_async.spark.delta.vacuum import vacuum
 from tests.serving import free_port
@@ -65,7 +65,7 @@ def test_a_kill_around_the_commit_changes_nothing(
     store: dict[str, str], service: ThreadedService, tmp_path: Path
 ) -> None:
     """Killed before each step of the commit, the drain continues; optimize and vacuum work there too."""
-    place = Place("s3://lake/a b/events", store)
+    place = TablePlace("s3://lake/a b/events", store)
     engine = DeltaEngine(f"a={service.url}", tmp_path, table=place, partition_by=("queue",))
 
     for number, step in enumerate(AT_COMMIT):
@@ -86,24 +86,24 @@ def test_a_kill_around_the_commit_changes_nothing(
 
 def test_of_two_commits_at_the_same_moment_one_is_refused(store: dict[str, str], tmp_path: Path) -> None:
     """A conditional put decides; the other one sees the table again, and what it holds there."""
-    place = Place("s3://lake/raced", store)
+    place = TablePlace("s3://lake/raced", store)
     engine = DeltaEngine("a=http://127.0.0.1:1", tmp_path, table=place)
     with engine.started():
         pass
 
     def second(name: str) -> None:
         if name == "commit":
-            Table(place).store(NewBatch("q", 0, [], []), COLUMNS, ())
+            DrainTable(place).store(NewBatch("q", 0, [], []), COLUMNS, ())
 
     content = [QueueRows("a", "q", 1, 1, 0, 0, 0)]
     with pytest.raises(ForeignBatchError, match="already has a batch 0"):
-        Table(place, step=second).store(NewBatch("q", 0, content, []), COLUMNS, ())
+        DrainTable(place, step=second).store(NewBatch("q", 0, content, []), COLUMNS, ())
     assert open_table(place).transaction_version("q") == 0
 
 
 def test_a_restored_table_is_refused(store: dict[str, str], service: ThreadedService, tmp_path: Path) -> None:
     """Its log is read from the store as far back as needed: here, past many entries of another writer."""
-    place = Place("s3://lake/restored", store)
+    place = TablePlace("s3://lake/restored", store)
     engine = DeltaEngine(f"a={service.url}", tmp_path, table=place)
     for first in (0, 10):
         service.append("q", numbered("q", first, first + 10))
@@ -125,7 +125,7 @@ def test_a_restore_is_judged_by_the_numbers_of_the_entries(
     store: dict[str, str], service: ThreadedService, tmp_path: Path
 ) -> None:
     """An entry of another writer without commit information counts as a version, though no history shows it."""
-    place = Place("s3://lake/numbered", store)
+    place = TablePlace("s3://lake/numbered", store)
     engine = DeltaEngine(f"a={service.url}", tmp_path, table=place)
     for first in (0, 10):
         service.append("q", numbered("q", first, first + 10))
@@ -147,7 +147,7 @@ def test_a_vacuum_deletes_only_what_writers_of_the_table_made(
     store: dict[str, str], service: ThreadedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other objects below its address stay, another table with its files too; a table is not created among them."""
-    url, place = store["AWS_ENDPOINT_URL"], Place("s3://lake/swept", store)
+    url, place = store["AWS_ENDPOINT_URL"], TablePlace("s3://lake/swept", store)
     engine = DeltaEngine(f"a={service.url}", tmp_path, table=place, partition_by=("queue",))
     service.append("ä/%= b", numbered("ä", 0, 10))
     engine.drain()
@@ -166,6 +166,6 @@ def test_a_vacuum_deletes_only_what_writers_of_the_table_made(
     kept = [name for name in others if place.read(name) is not None]
     assert kept == others and engine.rows() == rows and open_table(place).version() == version
     (tmp_path / "second").mkdir()
-    inside = DeltaEngine(f"a={service.url}", tmp_path / "second", table=Place("s3://lake/swept/queue=7", store))
+    inside = DeltaEngine(f"a={service.url}", tmp_path / "second", table=TablePlace("s3://lake/swept/queue=7", store))
     with pytest.raises(RefusedError, match="holds 'inner' and no table"):
         inside.drain()

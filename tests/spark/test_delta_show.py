@@ -16,7 +16,7 @@ from deltalake import DeltaTable, TableFeatures, write_deltalake
 
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.spark.delta.entries import entry_name
-from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.place import TablePlace
 from mrecordlog_async.spark.delta.upkeep import Replaced, drop_older, open_table, optimize
 
 Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
@@ -119,14 +119,14 @@ def test_rows_whose_age_is_not_known_are_not_dropped(tmp_path: Path) -> None:
     """Others may append rows without a time, and rewrite them into one file with old ones."""
     path, times = tmp_path / "table", [datetime(2026, 1, 1, tzinfo=UTC), None]
     write_deltalake(path, pa.table({"timestamp": times}, pa.schema([("timestamp", pa.timestamp("us", "UTC"))])))
-    assert drop_older(Place(str(path)), 3_600) == Replaced()
+    assert drop_older(TablePlace(str(path)), 3_600) == Replaced()
     assert DeltaTable(path).to_pyarrow_table().num_rows == 2
 
 
 @pytest.mark.parametrize("rewritten", [False, True])
 def test_old_rows_of_another_programs_table_are_dropped(tmp_path: Path, rewritten: bool) -> None:
     """An optimize of a table that wants statistics of other columns leaves those of times to the files themselves."""
-    place, kind = Place(str(tmp_path / "table")), pa.timestamp("us", "UTC")
+    place, kind = TablePlace(str(tmp_path / "table")), pa.timestamp("us", "UTC")
     for day in (1, 2):
         times = pa.array([datetime(2026, 1, day, hour, tzinfo=UTC) for hour in range(3)], kind)
         write_deltalake(place.uri, pa.table({"timestamp": times, "name": ["a", "b", None]}), mode="append")
@@ -140,7 +140,7 @@ def test_old_rows_of_another_programs_table_are_dropped(tmp_path: Path, rewritte
 
 def test_rewritten_rows_without_a_time_are_not_dropped(tmp_path: Path) -> None:
     """The file that they are in has no age."""
-    place, kind = Place(str(tmp_path / "table")), pa.timestamp("us", "UTC")
+    place, kind = TablePlace(str(tmp_path / "table")), pa.timestamp("us", "UTC")
     for time in (datetime(2026, 1, 1, tzinfo=UTC), None):
         write_deltalake(place.uri, pa.table({"timestamp": pa.array([time], kind), "name": ["a"]}), mode="append")
     assert optimize(place) == Replaced(2, 1)

@@ -22,7 +22,7 @@ from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
 from mrecordlog_async.spark.delta.content import ForeignBatchError, TableError
 from mrecordlog_async.spark.delta.entries import entry_name, entry_numbers
 from mrecordlog_async.spark.delta.parts import STATED
-from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.place import TablePlace
 from mrecordlog_async.spark.delta.recovery import repair_table
 from mrecordlog_async.spark.delta.resume import resume
 from mrecordlog_async.spark.delta.start import prepare
@@ -394,7 +394,7 @@ GET = "Error performing GET http://h/lake/t/1.checkpoint.parquet in 43ms"
 )
 def test_only_what_was_read_is_called_damaged(said: str, address: str, damaged: bool) -> None:
     """An object store that does not respond says nothing about the table in it."""
-    with pytest.raises(TableError) as raised, explained(Place(address)):
+    with pytest.raises(TableError) as raised, explained(TablePlace(address)):
         raise DeltaError(said)
     assert ("is damaged: restore" in str(raised.value)) is damaged
 
@@ -445,7 +445,7 @@ def test_columns_are_added_and_never_changed(engine: DeltaEngine) -> None:
 
 def test_a_start_that_fails_at_the_services_leaves_no_table(tmp_path: Path) -> None:
     """A wrong token or a misspelt queue is found before the table is created, so the next start may partition it."""
-    checkpoint, place = LocalLake(str(tmp_path / "c")), Place(str(tmp_path / "t"), {})
+    checkpoint, place = LocalLake(str(tmp_path / "c")), TablePlace(str(tmp_path / "t"), {})
     query = query_of(checkpoint)
 
     def check() -> None:

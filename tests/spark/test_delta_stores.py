@@ -15,10 +15,10 @@ from pyspark.sql.types import StructType
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark.delta.content import TableError
 from mrecordlog_async.spark.delta.entries import entry_name, entry_numbers
-from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.place import TablePlace
 from mrecordlog_async.spark.delta.reasons import reason_of
-from mrecordlog_async.spark.delta.sink import DeltaWriter, SinkOptions, Stored
-from mrecordlog_async.spark.delta.table import Table
+from mrecordlog_async.spark.delta.sink import DeltaWriter, SinkOptions, StoredRows
+from mrecordlog_async.spark.delta.table import DrainTable
 from mrecordlog_async.spark.drain.command import cause_of
 from tests.spark.delta_engine import COLUMNS, DeltaEngine
 from tests.spark.services import ThreadedService, numbered
@@ -63,8 +63,8 @@ def drained(engine: DeltaEngine, service: ThreadedService, stop: int) -> None:
 @pytest.mark.parametrize(
     ("place", "name"),
     [
-        (Place, "new_file"),
-        (Place, "sizes"),
+        (TablePlace, "new_file"),
+        (TablePlace, "sizes"),
         (DeltaTable, "update_incremental"),
         (DeltaTable, "create_write_transaction"),
     ],
@@ -134,11 +134,11 @@ def test_an_entry_that_another_writer_replaced_is_not_believed(engine: DeltaEngi
 def test_a_new_token_counts_from_the_next_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark uses a process for several queries: one that starts with new credentials does not use the old ones."""
     used = []
-    monkeypatch.setattr(Table, "store", lambda table, *arguments: used.append((table, table.place)))
+    monkeypatch.setattr(DrainTable, "store", lambda table, *arguments: used.append((table, table.place)))
     schema = StructType.fromJson(json.loads(COLUMNS.to_json()))
     for number, token in enumerate(("old", "old", "new")):
-        place = Place(str(tmp_path / "table"), {"AWS_SESSION_TOKEN": token})
-        DeltaWriter(SinkOptions(place), schema).commit([Stored("q")], number)
+        place = TablePlace(str(tmp_path / "table"), {"AWS_SESSION_TOKEN": token})
+        DeltaWriter(SinkOptions(place), schema).commit([StoredRows("q")], number)
     assert [place.storage_options["AWS_SESSION_TOKEN"] for _, place in used] == ["old", "old", "new"]
     assert used[0][0] is used[1][0], "the state of the table is kept"
 

@@ -29,7 +29,7 @@ from mrecordlog_async.spark.delta import upkeep as upkeep_module
 from mrecordlog_async.spark.delta.content import TableError
 from mrecordlog_async.spark.delta.entries import entry_name, entry_numbers
 from mrecordlog_async.spark.delta.parts import write_files
-from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.place import TablePlace
 from mrecordlog_async.spark.delta.recovery import wrong_with_entry
 from mrecordlog_async.spark.delta.scan import DeltaReader, schema_of
 from mrecordlog_async.spark.delta.table import sum_up
@@ -75,7 +75,7 @@ CHANGES = (optimize, partial(drop_older, seconds=-3_600))
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_lost_response_does_not_deny_a_change(
-    drained: DeltaEngine, monkeypatch: pytest.MonkeyPatch, change: Callable[[Place], Replaced]
+    drained: DeltaEngine, monkeypatch: pytest.MonkeyPatch, change: Callable[[TablePlace], Replaced]
 ) -> None:
     """delta-rs sends an entry again, and takes its own for that of a faster writer: the numbers say what was done."""
     commit = DeltaTable.create_write_transaction
@@ -93,7 +93,10 @@ def test_a_lost_response_does_not_deny_a_change(
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_gets_past_a_drain_that_commits_all_the_time(
-    drained: DeltaEngine, service: ThreadedService, monkeypatch: pytest.MonkeyPatch, change: Callable[[Place], Replaced]
+    drained: DeltaEngine,
+    service: ThreadedService,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[TablePlace], Replaced],
 ) -> None:
     """A batch is stored before each of its first five commits: it tries again, and so does the drain after it."""
     commit, first = DeltaTable.create_write_transaction, iter(range(40, 90, 10))
@@ -115,7 +118,7 @@ def test_a_change_gets_past_a_drain_that_commits_all_the_time(
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_change_that_another_writer_made_is_not_ours(
-    drained: DeltaEngine, monkeypatch: pytest.MonkeyPatch, change: Callable[[Place], Replaced]
+    drained: DeltaEngine, monkeypatch: pytest.MonkeyPatch, change: Callable[[TablePlace], Replaced]
 ) -> None:
     """Its files are no longer in the table: nothing was replaced."""
     commit = DeltaTable.create_write_transaction
@@ -133,7 +136,7 @@ def test_a_change_that_another_writer_made_is_not_ours(
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_half_written_change_is_set_aside(drained: DeltaEngine, change: Callable[[Place], Replaced]) -> None:
+def test_a_half_written_change_is_set_aside(drained: DeltaEngine, change: Callable[[TablePlace], Replaced]) -> None:
     """An entry that ends within its actions, at the end of a line, adds files without removing what they replace."""
     log = drained.table_path / "_delta_log"
     change(drained.place)
@@ -376,7 +379,7 @@ NOON = datetime(2026, 1, 1, 12, 0, 0, 7, UTC)
 )
 def test_a_partition_column_may_have_any_type(tmp_path: Path, column: pa.Array) -> None:
     """A table of another program is read, and its files are rewritten, with the values that it has."""
-    place, table = Place(str(tmp_path / "t")), pa.table({"position": [0, 1, 2], "by": column})
+    place, table = TablePlace(str(tmp_path / "t")), pa.table({"position": [0, 1, 2], "by": column})
     for _ in range(2):
         write_deltalake(place.uri, table, mode="append", partition_by=["by"])
 
@@ -392,7 +395,7 @@ def test_a_partition_column_may_have_any_type(tmp_path: Path, column: pa.Array) 
 
 def test_a_filter_finds_the_rows_of_rewritten_files(tmp_path: Path) -> None:
     """A table of another program wants statistics of columns that a drain does not have."""
-    place, table = Place(str(tmp_path / "t")), pa.table({"position": [0, 1, 2], "name": ["a", None, "b"]})
+    place, table = TablePlace(str(tmp_path / "t")), pa.table({"position": [0, 1, 2], "name": ["a", None, "b"]})
     for _ in range(2):
         write_deltalake(place.uri, table, mode="append")
 
@@ -481,7 +484,7 @@ def test_an_option_of_another_action_is_refused(
 )
 def test_columns_of_another_program_have_any_type(tmp_path: Path, column: str, values: list[Any]) -> None:
     """Also if they have the name of a column of a drain; a filter finds their rows afterwards."""
-    place = Place(str(tmp_path / "table"))
+    place = TablePlace(str(tmp_path / "table"))
     for _ in range(2):
         write_deltalake(place.uri, pa.table({column: values, "x": [1, 2]}), mode="append")
     assert optimize(place) == Replaced(2, 1)
@@ -564,7 +567,7 @@ def test_a_rewrite_that_another_program_planned_before_is_reported(
         assert run.said == [], "the entry that names it is whole"
 
 
-def deleted_and_restored(place: Place) -> None:
+def deleted_and_restored(place: TablePlace) -> None:
     before = open_table(place).version()
     open_table(place).delete("position = 5")
     open_table(place).restore(before)

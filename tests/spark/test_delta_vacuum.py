@@ -15,7 +15,7 @@ from deltalake import write_deltalake
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.spark.delta.content import TableError
 from mrecordlog_async.spark.delta.entries import entry_name
-from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.place import TablePlace
 from mrecordlog_async.spark.delta.upkeep import Replaced, files_of, open_table, optimize
 from mrecordlog_async.spark.delta.vacuum import DATA_FILE, RETENTION, are_partition, other_than_table, vacuum
 from tests.spark.delta_engine import DeltaEngine
@@ -141,7 +141,7 @@ QUEUES = ("7", "ä/%= b", "a%2Fb", "𠮷", "__HIVE_DEFAULT_PARTITION__", "..", "
 def test_orphans_are_found_where_delta_rs_puts_files(tmp_path: Path, columns: list[str]) -> None:
     """It escapes values in names of directories; a file that a killed writer left there is deleted."""
     table = pa.table(dict.fromkeys(columns, QUEUES) | {"value": range(len(QUEUES))})
-    place = Place(str(tmp_path / "t"))
+    place = TablePlace(str(tmp_path / "t"))
     for _ in range(2):
         write_deltalake(place.uri, table, mode="append", partition_by=columns)
     paths = [each.path for each in files_of(open_table(place))]

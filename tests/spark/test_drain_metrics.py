@@ -18,12 +18,12 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from mrecordlog_async.options import QueueOptions
-from mrecordlog_async.spark.checkpoints.batches import Batches
+from mrecordlog_async.spark.checkpoints.batches import SparkBatches
 from mrecordlog_async.spark.checkpoints.identity import RefusedError
 from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
 from mrecordlog_async.spark.drain.lag import Lag
 from mrecordlog_async.spark.drain.metrics import DrainMetrics, parse_address, served
-from mrecordlog_async.spark.drain.progress import Progress
+from mrecordlog_async.spark.drain.progress import DrainProgress
 from mrecordlog_async.spark.services.fleet import Fleet
 from mrecordlog_async.spark.settings.option_values import WhenDown
 from tests.spark.conftest import NewService
@@ -32,12 +32,12 @@ from tests.spark.services import numbered
 
 
 @contextmanager
-def metrics_of(engine: DeltaEngine, progress: Progress) -> Iterator[str]:
+def metrics_of(engine: DeltaEngine, progress: DrainProgress) -> Iterator[str]:
     """Serve the metrics of a drain that *engine* runs; yield the address."""
     checkpoint = LocalLake(str(engine.checkpoint_path))
     fleet = Fleet(replace(engine.source_options(), when_down=WhenDown.SKIP))
     try:
-        metrics = DrainMetrics(progress, Lag(Batches(checkpoint), fleet))
+        metrics = DrainMetrics(progress, Lag(SparkBatches(checkpoint), fleet))
         with served("0", metrics) as (host, port):
             yield f"http://{host}:{port}"
     finally:
@@ -62,7 +62,7 @@ def test_the_lag_is_what_the_checkpoint_has_not_committed(new_service: NewServic
     service.call(service.log.create_consumer("q", "slow"))
     service.append("q", numbered("q", 0, 50))
     engine = DeltaEngine(f"a={service.url},b={other.url}", tmp_path, consumer="lake")
-    with metrics_of(engine, Progress(records=7)) as url:
+    with metrics_of(engine, DrainProgress(records=7)) as url:
         found = scrape(url)
         assert (found["rows_total", ""], found["lag_records", "a"], found["lag_records", "b"]) == (7, 50, 0)
         engine.drain()
@@ -86,10 +86,10 @@ def test_a_scrape_reports_a_service_that_refuses(new_service: NewService, tmp_pa
     """A wrong token is a server that is not up, alone or next to one that is."""
     service, other = new_service(), new_service("0123456789abcdef")
     service.append("q", numbered("q", 0, 3))
-    with metrics_of(DeltaEngine(f"a={service.url},b={other.url}", tmp_path, token="wrong"), Progress()) as url:
+    with metrics_of(DeltaEngine(f"a={service.url},b={other.url}", tmp_path, token="wrong"), DrainProgress()) as url:
         found = scrape(url)
         assert (found["lag_records", "a"], found["server_up", "a"], found["server_up", "b"]) == (3, 1, 0)
-    with metrics_of(DeltaEngine(f"b={other.url}", tmp_path, token="wrong"), Progress()) as url:
+    with metrics_of(DeltaEngine(f"b={other.url}", tmp_path, token="wrong"), DrainProgress()) as url:
         for _ in range(2):
             assert scrape(url)["server_up", "b"] == 0
 

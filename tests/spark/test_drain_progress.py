@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pickle
 
-from mrecordlog_async.spark.drain.progress import Progress, reported
+from mrecordlog_async.spark.drain.progress import DrainProgress, reported
 
 
 def test_retries_add_up_over_the_processes_of_the_source() -> None:
     """Each process of the data source counts from 0, and repeats its count in every report."""
-    progress = Progress()
+    progress = DrainProgress()
     for count in (0, 2, 2, 3, 1):
         progress.note(f'{{"retries": {count}}}')
     progress.note(None)
@@ -19,7 +19,7 @@ def test_retries_add_up_over_the_processes_of_the_source() -> None:
 
 def test_progress_counts_a_batch_once() -> None:
     """Spark returns the same progress reports repeatedly; each batch counts once."""
-    progress = Progress()
+    progress = DrainProgress()
     report = {
         "batchId": 3,
         "numInputRows": 7,
@@ -34,7 +34,7 @@ def test_progress_counts_a_batch_once() -> None:
 
 def test_progress_keeps_nothing_for_each_batch() -> None:
     """A drain that runs for a year has millions of them."""
-    progress, sizes = Progress(), []
+    progress, sizes = DrainProgress(), []
     for batch in range(2_000):
         report = {"batchId": batch, "numInputRows": 1, "sources": [{"latestOffset": "{}"}]}
         assert progress.add(report)
@@ -45,7 +45,7 @@ def test_progress_keeps_nothing_for_each_batch() -> None:
 
 def test_an_outage_is_reported_once() -> None:
     """A server that goes down, and one that responds again, is one line each; batches in between carry it."""
-    progress = Progress()
+    progress = DrainProgress()
     lines = []
     for down in ('{"b": "refused"}', '{"b": "refused"}', "{}"):
         progress.note(f'{{"down": {down}}}')

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from mrecordlog_async.spark.drain.progress import Progress
+from mrecordlog_async.spark.drain.progress import DrainProgress
 from mrecordlog_async.spark.drain.query import follow
 
 
@@ -67,6 +67,6 @@ class Busy:
 def test_the_batches_that_a_stop_waits_for_are_reported_and_counted() -> None:
     """They are stored, so the summary must not be short of their records."""
     query: Any = Busy()
-    progress, lines = Progress(), list[str]()
+    progress, lines = DrainProgress(), list[str]()
     follow(query, progress, lines.append, lambda: True)
     assert (progress.batches, progress.records, len(lines)) == (2, 14, 2)

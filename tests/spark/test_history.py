@@ -25,7 +25,7 @@ from mrecordlog_async.spark.positions.offsets import DataLossError, HeldBackErro
 from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.services.connection import ServiceRefusedError
 from mrecordlog_async.spark.services.fleet import LogMissingError
-from mrecordlog_async.spark.settings.checkpoint import At, Checkpoint
+from mrecordlog_async.spark.settings.offset import At, Offset
 from mrecordlog_async.spark.settings.option_values import OptionError
 from tests.spark.conftest import NewService
 from tests.spark.query import Query, rows_of
@@ -41,7 +41,7 @@ AT = At("o", 7)
 def test_one_log_at_two_addresses_is_one_server() -> None:
     """It is read once, under the name that it had before; with two openings it is two live copies, and held back."""
     listed = Listed({}, X, "opening", at=AT)
-    known = Checkpoint({X: {"q": [1, 5]}}, {X: "b"})
+    known = Offset({X: {"q": [1, 5]}}, {X: "b"})
     same = arrange(known, {"a": listed, "b": listed})
     assert (same.logs, same.held) == ({X: replace(listed, server="b")}, {})
     copies = arrange(known, {"a": listed, "b": replace(listed, opening="other"), "c": Listed({}, Y)})
@@ -51,7 +51,7 @@ def test_one_log_at_two_addresses_is_one_server() -> None:
 
 def test_a_log_is_found_under_any_name() -> None:
     """Servers that changed places or names are read on; logs that are no longer configured are kept."""
-    known = Checkpoint({X: {"q": [1, 5]}, Y: {"q": [2, 5]}, "gone": {"q": [3, 5]}}, {X: "a", Y: "b", "gone": "c"})
+    known = Offset({X: {"q": [1, 5]}, Y: {"q": [2, 5]}, "gone": {"q": [3, 5]}}, {X: "a", Y: "b", "gone": "c"})
     swapped = arrange(known, {"b": Listed({}, X), "renamed": Listed({}, Y)})
     assert {log: listed.server for log, listed in swapped.logs.items()} == {X: "b", Y: "renamed"}
     assert swapped.held == {}
@@ -67,7 +67,7 @@ def test_a_log_is_found_under_any_name() -> None:
 )
 def test_a_log_that_another_one_replaced_is_held_back(now: Listed, looks: str) -> None:
     """So is the new one, unless the checkpoint knows it: it may belong to somebody else. The other logs go on."""
-    known = Checkpoint({X: {"q": [1, 5]}, "second": {}}, {X: "a", "second": "b"}, {X: AT})
+    known = Offset({X: {"q": [1, 5]}, "second": {}}, {X: "a", "second": "b"}, {X: AT})
     standing = arrange(known, {"a": now, "also a": now, "c": Listed({}, "third")})
     assert set(standing.logs) == {"third"} | ({"second"} if now.log == "second" else set())
     assert looks in standing.held[X].why and f"option forget: {X[:8]}" in standing.held[X].why
@@ -77,7 +77,7 @@ def test_a_log_that_another_one_replaced_is_held_back(now: Listed, looks: str) -
 
 def test_only_a_log_that_is_lost_can_be_forgotten() -> None:
     """A log that is there would be read from its beginning, which would store its records twice."""
-    known = Checkpoint({X: {}, X[:8] + "f" * 24: {}})
+    known = Offset({X: {}, X[:8] + "f" * 24: {}})
     assert forgotten([Y], known, {}) == frozenset()
     with pytest.raises(OptionError, match="several logs begin"):
         forgotten([X[:8]], known, {})
@@ -87,26 +87,26 @@ def test_only_a_log_that_is_lost_can_be_forgotten() -> None:
 
 def test_a_log_that_was_known_by_a_name_gets_its_id() -> None:
     """A queue belongs to the log that has its id; what no log has belongs to that server's log."""
-    known = Checkpoint({"server:a": {"q": [1, 5], "r": [2, 6], "s": [3, 7]}}, {"server:a": "a"})
+    known = Offset({"server:a": {"q": [1, 5], "r": [2, 6], "s": [3, 7]}}, {"server:a": "a"})
     assert placed(known, {"b": Listed({}, Y)}).positions == {"server:a": {"q": [1, 5], "r": [2, 6], "s": [3, 7]}}
     found = {"a": Listed({"q": summary("q", 0, 9, 1)}, X), "b": Listed({"r": summary("r", 0, 9, 2)}, Y)}
     moved = placed(known, found)
     assert moved.positions == {X: {"q": [1, 5], "s": [3, 7]}, Y: {"r": [2, 6]}}
-    assert Checkpoint.decode(moved.encode()) == moved
+    assert Offset.decode(moved.encode()) == moved
 
 
 @pytest.mark.parametrize("positions", [[("a", [1, 5]), ("b", [1, 9])], [("a", [1, 9]), ("b", [1, 5])]])
 def test_of_one_queue_under_two_names_the_highest_position_counts(positions: list[tuple[str, list[int]]]) -> None:
     """The lower one is from before the server was renamed: reading would begin at records that are truncated."""
     keys = {f"server:{name}": name for name, _ in positions}
-    known = Checkpoint({f"server:{name}": {"q": at} for name, at in positions}, keys)
+    known = Offset({f"server:{name}": {"q": at} for name, at in positions}, keys)
     assert placed(known, {"b": Listed({"q": summary("q", 9, 9, 1)}, X)}).positions == {X: {"q": [1, 9]}}
 
 
 @pytest.mark.parametrize("names", ["ab", "ba"])
 def test_the_position_of_a_queue_that_a_log_has_counts_before_one_of_its_name(names: str) -> None:
     """A name may have been that of another log; the id of a queue belongs to one log."""
-    known = Checkpoint(
+    known = Offset(
         {f"server:{name}": {"q": [1, 5] if name == "a" else [2, 7]} for name in names},
         {f"server:{name}": name for name in names},
     )
@@ -223,7 +223,7 @@ def _with_a_batch_begun(new_service: NewService) -> tuple[Query, ThreadedService
     query = Query(f"a={first.url},b={second.url}")
     query.step()
     query.step(die_before_commit=True)
-    (log,) = (log for log, name in Checkpoint.decode(query.committed).servers.items() if name == "b")
+    (log,) = (log for log, name in Offset.decode(query.committed).servers.items() if name == "b")
     return query, second, log
 
 

@@ -20,9 +20,9 @@ from mrecordlog_async.cli.main import main
 from mrecordlog_async.model import POSITION_MAX
 from mrecordlog_async.spark.delta import parts
 from mrecordlog_async.spark.delta.parts import Layout, directory_of, write_files
-from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.place import TablePlace
 from mrecordlog_async.spark.delta.sink import DeltaSink
-from mrecordlog_async.spark.delta.table import NewBatch, Table, create_table
+from mrecordlog_async.spark.delta.table import DrainTable, NewBatch, create_table
 from mrecordlog_async.spark.delta.upkeep import Replaced, optimize
 from mrecordlog_async.spark.delta.vacuum import vacuum
 from mrecordlog_async.spark.rows.blocks import READ_SCHEMA
@@ -114,13 +114,13 @@ def rows_of(names: tuple[str, ...]) -> list[dict[str, Any]]:
     ]
 
 
-def written(place: Place, partition_by: tuple[str, ...], rows: list[dict[str, Any]], batch: int = 0) -> None:
+def written(place: TablePlace, partition_by: tuple[str, ...], rows: list[dict[str, Any]], batch: int = 0) -> None:
     """Store *rows* as a batch of a drain, each in a separate file, because readers skip files."""
     create_table(place, Schema.from_arrow(COLUMNS), partition_by, QUERY)
     layout = Layout(partition_by)
     batches = [pa.RecordBatch.from_pylist([each], COLUMNS) for each in rows]
     files = [file for each in batches for file in write_files(place, layout, COLUMNS, [each])]
-    Table(place).store(NewBatch(QUERY, batch, [], files), Schema.from_arrow(COLUMNS), partition_by)
+    DrainTable(place).store(NewBatch(QUERY, batch, [], files), Schema.from_arrow(COLUMNS), partition_by)
 
 
 def filters(names: tuple[str, ...]) -> Iterator[Filter]:
@@ -156,7 +156,7 @@ def test_every_reader_finds_the_same_rows_with_filters(
     partition_by: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Filters find each row in every reader, whatever characters its names have, also after the table's upkeep."""
-    place, rows = Place(str(tmp_path / "lake")), rows_of(NAMES)
+    place, rows = TablePlace(str(tmp_path / "lake")), rows_of(NAMES)
     written(place, partition_by, rows)
     compared(Readers(place.uri), rows, filters(NAMES))
 
@@ -180,7 +180,7 @@ def test_every_reader_finds_the_same_rows_with_filters(
 def test_spark_finds_the_same_rows(spark: SparkSession, partition_by: tuple[str, ...], tmp_path: Path) -> None:
     """The same where Spark reads the table without a jar: with fewer names, because each file is a task."""
     names = ("007", "7", "a%2Fb", "null", "\U00020bb7", *OUTSIDE)
-    place, rows = Place(str(tmp_path / "lake")), rows_of(names)
+    place, rows = TablePlace(str(tmp_path / "lake")), rows_of(names)
     written(place, partition_by, rows)
     spark.dataSource.register(DeltaSink)
     frame, wanted = spark.read.format("mrecordlog-delta").load(place.uri), list(filters(names))
@@ -219,7 +219,7 @@ def left_by_a_task(table: Path) -> list[Path]:
 @pytest.mark.parametrize("partition_by", LAYOUTS[1:], ids=",".join)
 def test_a_name_that_no_directory_can_have_is_found(partition_by: tuple[str, ...], tmp_path: Path) -> None:
     """Files of long names, and of the word for null, lie in the table's directory: polars reads them with pyarrow."""
-    place, rows = Place(str(tmp_path / "lake")), rows_of(OUTSIDE)
+    place, rows = TablePlace(str(tmp_path / "lake")), rows_of(OUTSIDE)
     written(place, partition_by, rows)
     readers = Readers(place.uri, hive=False)
     compared(readers, rows, filters(OUTSIDE))
@@ -242,7 +242,7 @@ def test_a_table_of_0_2_0_is_read_after_a_rewrite(
     partition_by: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its statistics have escapes, and its files lie in the table's directory: `optimize --rewrite` renews both."""
-    place, rows, new = Place(str(tmp_path / "lake")), rows_of(NAMES), rows_of(("\U00020bb7", "new"))
+    place, rows, new = TablePlace(str(tmp_path / "lake")), rows_of(NAMES), rows_of(("\U00020bb7", "new"))
     statistics = parts._statistics
     with monkeypatch.context() as patch:
         patch.setattr(parts, "directory_of", lambda values: "")

@@ -22,7 +22,7 @@ from mrecordlog_async.spark.positions.offsets import (
     truncations,
 )
 from mrecordlog_async.spark.positions.proof import Listed
-from mrecordlog_async.spark.settings.checkpoint import Offset
+from mrecordlog_async.spark.settings.offset import Positions
 
 
 def summary(queue: str, first: int, following: int, queue_id: int = 1, records: int | None = None) -> QueueSummary:
@@ -50,14 +50,14 @@ def test_offsets_are_equal_as_text() -> None:
 
 def test_start_itself_is_returned_when_nothing_is_new() -> None:
     """A new but equal offset would make every trigger run an empty batch."""
-    start: Offset = {"a": {"q": [1, 5]}}
+    start: Positions = {"a": {"q": [1, 5]}}
     assert assemble(start, {"a": {"q": [1, 5]}}, {}, {"a": {}}) is start
 
 
 def test_only_what_moved_in_the_same_queue_is_read() -> None:
     """Enrolled and recreated queues are read from the next batch on."""
-    start: Offset = {"a": {"q": [1, 5], "same": [2, 7], "recreated": [3, 1]}}
-    end: Offset = {"a": {"q": [1, 9], "same": [2, 7], "recreated": [8, 4], "enrolled": [9, 100]}}
+    start: Positions = {"a": {"q": [1, 5], "same": [2, 7], "recreated": [3, 1]}}
+    end: Positions = {"a": {"q": [1, 9], "same": [2, 7], "recreated": [8, 4], "enrolled": [9, 100]}}
     assert list(advanced(start, end)) == [("a", "q", 1, 5, 9)]
 
 
@@ -81,7 +81,7 @@ def test_losses_are_seen_and_never_truncated(first: int, following: int, queue_i
 def test_truncations_are_what_was_read_and_is_retained() -> None:
     """A truncate includes its position: if 5 is next, up to 4 is truncated, and only if such records are left."""
     listings = {"a": {"q": summary("q", 2, 9), "done": summary("done", 5, 9), "fresh": summary("fresh", 0, 3)}}
-    intact: Offset = {"a": {"q": [1, 5], "done": [1, 5], "fresh": [1, 0]}}
+    intact: Positions = {"a": {"q": [1, 5], "done": [1, 5], "fresh": [1, 0]}}
     assert truncations(intact, listings) == {"a": {"q": [1, 4]}}
 
 
@@ -114,8 +114,8 @@ class QueryAgainstLogs(RuleBasedStateMachine):
         super().__init__()
         self.logs: dict[str, dict[str, ModelQueue]] = {"a": {}, "b": {}}
         self.next_id = 1
-        self.committed: Offset = {}
-        self.planned: Offset | None = None
+        self.committed: Positions = {}
+        self.planned: Positions | None = None
         self.rows: list[tuple[str, int, int]] = []  # (server, queue id, position)
         self.every: dict[int, ModelQueue] = {}
 
@@ -193,7 +193,7 @@ class QueryAgainstLogs(RuleBasedStateMachine):
             for server, log in self.logs.items()
         }
 
-    def latest(self, limit: int) -> Offset:
+    def latest(self, limit: int) -> Positions:
         """Do what the stream reader's latestOffset does, with a model instead of the services."""
         listings = self.listings()
         surveys = {server: Listed(listing) for server, listing in listings.items()}
@@ -222,7 +222,7 @@ class QueryAgainstLogs(RuleBasedStateMachine):
             found[name] = [queue_id, due[limit - 1] + 1 if len(due) > limit else queue.next]
         return found
 
-    def read(self, start: Offset, end: Offset) -> list[tuple[str, int, int]]:
+    def read(self, start: Positions, end: Positions) -> list[tuple[str, int, int]]:
         rows = []
         for server, name, queue_id, first, stop in advanced(start, end):
             queue = self.logs[server][name]

@@ -11,8 +11,8 @@ import pytest
 
 from mrecordlog_async.cli.main import build_parser
 from mrecordlog_async.servers.names import Endpoint
-from mrecordlog_async.spark.settings.checkpoint import At, Checkpoint
 from mrecordlog_async.spark.settings.drain_job import DrainJob
+from mrecordlog_async.spark.settings.offset import At, Offset
 from mrecordlog_async.spark.settings.option import flags_of, options_of
 from mrecordlog_async.spark.settings.option_values import OptionError, Subscription, parse_servers
 from mrecordlog_async.spark.settings.options import Options
@@ -131,7 +131,7 @@ def test_queues_with_commas_are_named_as_json() -> None:
 
 def test_starting_offsets_may_be_copied_from_a_checkpoint() -> None:
     """A checkpoint's offset may be used as positions, by the names of its servers."""
-    copied = Checkpoint({"4f": {"q": [1, 7]}}, {"4f": "default"}, {"4f": At("o", 99)}).encode()
+    copied = Offset({"4f": {"q": [1, 7]}}, {"4f": "default"}, {"4f": At("o", 99)}).encode()
     assert parse(startingOffsets=json.dumps(copied)).starting == {"default": {"q": 7}}
     assert parse(startingOffsets='{"default": {"q": [1, 7, 99]}}').starting == {"default": {"q": 7}}
 

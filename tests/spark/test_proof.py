@@ -10,7 +10,7 @@ import pytest
 
 from mrecordlog_async.spark.positions.offsets import DataLossError
 from mrecordlog_async.spark.positions.proof import Listed, gone, went_back
-from mrecordlog_async.spark.settings.checkpoint import At, Checkpoint, CheckpointError
+from mrecordlog_async.spark.settings.offset import At, CheckpointError, Offset
 from tests.spark.conftest import NewService
 from tests.spark.query import Query, rows_of
 from tests.spark.services import ThreadedService, numbered
@@ -21,13 +21,13 @@ from tests.spark.test_offsets import summary
 
 def test_an_offset_is_the_same_after_a_round_trip() -> None:
     """Its keys are sorted, because Spark compares offsets as text."""
-    known = Checkpoint(
+    known = Offset(
         {"x": {"q": [1, 5], "fresh": [3, 0]}, "server:b": {}}, {"x": "a", "server:b": "b"}, {"x": At("9f", 17)}
     )
     offset = known.encode()
     assert offset["logs"]["x"] == {"server": "a", "at": ["9f", 17], "queues": {"fresh": [3, 0], "q": [1, 5]}}
-    assert Checkpoint.decode(offset) == known
-    assert Checkpoint.decode({}) == Checkpoint()
+    assert Offset.decode(offset) == known
+    assert Offset.decode({}) == Offset()
 
 
 OLD = {"server": "a", "at": None, "queues": {}, "openings": {"7c": {"q": [1, 5, 78]}}}
@@ -45,13 +45,13 @@ OLD = {"server": "a", "at": None, "queues": {}, "openings": {"7c": {"q": [1, 5, 
 def test_an_offset_that_is_not_known_is_refused(offset: Any) -> None:
     """It has an unknown version, or is damaged."""
     with pytest.raises(CheckpointError, match="with a new checkpoint and a new output"):
-        Checkpoint.decode(offset)
+        Offset.decode(offset)
 
 
 def test_positions_from_before_0_2_0_are_refused_with_what_to_use() -> None:
     """0.2.0 kept them in its offsets until it had compared them: it does so for the queues that it reads."""
     with pytest.raises(CheckpointError, match=r"queue 'q'.*once with 0\.2\.0, subscribed to this queue") as caught:
-        Checkpoint.decode({"version": 3, "logs": {"x": OLD}})
+        Offset.decode({"version": 3, "logs": {"x": OLD}})
     assert "damaged" not in str(caught.value)
 
 
@@ -60,7 +60,7 @@ def test_positions_from_before_0_2_0_are_refused_with_what_to_use() -> None:
 
 def test_only_what_is_no_longer_listed_is_requested() -> None:
     """While no queue is deleted, a trigger sends only the listing."""
-    known = Checkpoint({"a": {"q": [1, 5], "r": [2, 7], "s": [3, 9]}})
+    known = Offset({"a": {"q": [1, 5], "r": [2, 7], "s": [3, 9]}})
     listed = Listed({"q": summary("q", 0, 9), "r": summary("r", 0, 9, queue_id=4)})
     assert gone(known, "a", listed, lambda queue: True) == {"r": 2, "s": 3}
     assert gone(known, "a", listed, lambda queue: False) == {"r": 2}

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from deltalake import write_deltalake
 
-from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.place import TablePlace
 from mrecordlog_async.spark.delta.scan import DeltaReader, schema_of
 from mrecordlog_async.spark.delta.upkeep import Replaced, open_table, optimize
 from mrecordlog_async.spark.rows.row_batches import BATCH_BYTES, row_batches
@@ -67,7 +67,7 @@ def sizes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 def test_optimize_reads_large_rows_in_pieces(tmp_path: Path, sizes: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """Two files that are small on the disk are large in memory; what is gathered is written in groups of rows."""
-    place, written = Place(str(tmp_path / "t")), list[int]()
+    place, written = TablePlace(str(tmp_path / "t")), list[int]()
     for _ in range(2):
         write_deltalake(place.uri, rows_of(LARGE), mode="append")
     write = pq.ParquetWriter.write_table
@@ -85,7 +85,7 @@ def test_optimize_reads_large_rows_in_pieces(tmp_path: Path, sizes: list[int], m
 
 def test_spark_reads_a_table_in_pieces(tmp_path: Path, sizes: list[int]) -> None:
     """Each batch goes to Java as one message."""
-    place = Place(str(tmp_path / "t"))
+    place = TablePlace(str(tmp_path / "t"))
     write_deltalake(place.uri, rows_of(LARGE))
     reader = DeltaReader(place, schema_of(place))
     (part,) = reader.partitions()

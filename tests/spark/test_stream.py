@@ -13,7 +13,7 @@ from mrecordlog_async.spark.positions.offsets import DataLossError
 from mrecordlog_async.spark.services.client import ServiceClient
 from mrecordlog_async.spark.services.fetch import ShortResponseError
 from mrecordlog_async.spark.services.responses import ServiceListing
-from mrecordlog_async.spark.settings.checkpoint import Checkpoint
+from mrecordlog_async.spark.settings.offset import Offset
 from mrecordlog_async.spark.settings.option_values import OptionError
 from mrecordlog_async.spark.source import planning, stream, trigger
 from tests.spark.conftest import NewService
@@ -280,7 +280,7 @@ def test_progress_reports_where_the_logs_end(service: ThreadedService) -> None:
     query.step()
     latest = query.reader.reportLatestOffset()
     assert latest is not None
-    assert [position for _, position in Checkpoint.decode(latest).by_server()["default"].values()] == [10]
+    assert [position for _, position in Offset.decode(latest).by_server()["default"].values()] == [10]
     assert latest["waiting"] == {"default": 10}
     query.step()
     assert (query.reader.reportLatestOffset() or {})["waiting"] == {"default": 6}

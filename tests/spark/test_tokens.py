@@ -11,7 +11,7 @@ import pytest
 from deltalake import DeltaTable
 
 from mrecordlog_async.spark.checkpoints.identity import RefusedError
-from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.place import TablePlace
 from mrecordlog_async.spark.delta.sink import SinkOptions
 from mrecordlog_async.spark.drain.job import run_drain
 from mrecordlog_async.spark.drain.query import source_rows
@@ -32,7 +32,7 @@ def test_keys_of_an_object_store_are_redacted() -> None:
     """Spark redacts an option by its name wherever it prints a plan, and the job shows none of them."""
     keys = {"AWS_SECRET_ACCESS_KEY": A}
     job = DrainJob("http://h:1", "s3://lake/t", "c", storage_options=keys)
-    sink = SinkOptions(Place(job.output, keys))
+    sink = SinkOptions(TablePlace(job.output, keys))
     shown = [value for name, value in sink.encode().items() if not re.search(SPARK_REDACTS, name)]
     assert SinkOptions.decode(sink.encode()).place.storage_options == keys
     assert not any(A in text for text in (*shown, repr(job), repr(sink)))

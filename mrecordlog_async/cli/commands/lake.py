@@ -28,7 +28,7 @@ from mrecordlog_async.spark.settings.arguments import pair_of, seconds_of, size_
 from mrecordlog_async.spark.settings.options import TARGET_FILE_BYTES
 
 if TYPE_CHECKING:
-    from mrecordlog_async.spark.delta.place import Place
+    from mrecordlog_async.spark.delta.place import TablePlace
     from mrecordlog_async.spark.delta.show import Shown
 
 ACTIONS = ("show", "optimize", "vacuum", "resume")
@@ -88,13 +88,13 @@ def add_parser(command_line: Parser) -> Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do what was asked."""
-    from mrecordlog_async.spark.delta.place import Place, local_path
+    from mrecordlog_async.spark.delta.place import TablePlace, local_path
 
     for name, owner in OPTIONS.items():
         if getattr(arguments, name) not in (None, False) and arguments.action != owner:
             option = name.replace("_", "-")
             raise UsageError(f"--{option} is an option of `lake {owner}`, not of `lake {arguments.action}`")
-    place = Place(local_path(arguments.path) or arguments.path, dict(arguments.storage_option))
+    place = TablePlace(local_path(arguments.path) or arguments.path, dict(arguments.storage_option))
     action = {"show": _show, "optimize": _optimize, "vacuum": _vacuum, "resume": _resume}[arguments.action]
     with _explained(place):
         action(place, arguments)
@@ -102,7 +102,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _explained(place: Place) -> Iterator[None]:
+def _explained(place: TablePlace) -> Iterator[None]:
     """Replace an error of delta-rs, which is a call stack of many lines, by one sentence."""
     from deltalake.exceptions import DeltaError
 
@@ -117,7 +117,7 @@ def _explained(place: Place) -> Iterator[None]:
         raise TableError(f"the table at {place.address} cannot be used: {reason_of(error)}") from error
 
 
-def _show(place: Place, arguments: argparse.Namespace) -> None:
+def _show(place: TablePlace, arguments: argparse.Namespace) -> None:
     from mrecordlog_async.spark.delta.changes import BROKEN_VERSION
     from mrecordlog_async.spark.delta.show import bad_rows, show
 
@@ -151,14 +151,14 @@ def _drained(found: Shown) -> str:
     return f"drained by query {found.query}, {upto}"
 
 
-def _optimize(place: Place, arguments: argparse.Namespace) -> None:
+def _optimize(place: TablePlace, arguments: argparse.Namespace) -> None:
     from mrecordlog_async.spark.delta.upkeep import optimize
 
     done = optimize(place, arguments.target_file_bytes or TARGET_FILE_BYTES, rewrite=arguments.rewrite)
     _say(arguments, asdict(done), f"{plural(done.removed, 'file')} rewritten into {done.added}")
 
 
-def _vacuum(place: Place, arguments: argparse.Namespace) -> None:
+def _vacuum(place: TablePlace, arguments: argparse.Namespace) -> None:
     from mrecordlog_async.spark.delta.upkeep import drop_older
     from mrecordlog_async.spark.delta.vacuum import understood, vacuum
 
@@ -172,7 +172,7 @@ def _vacuum(place: Place, arguments: argparse.Namespace) -> None:
     _say(arguments, {"dropped": dropped, "files": names}, f"{said}{plural(len(names), 'file')} {would}deleted")
 
 
-def _resume(place: Place, arguments: argparse.Namespace) -> None:
+def _resume(place: TablePlace, arguments: argparse.Namespace) -> None:
     from mrecordlog_async.spark.checkpoints.identity import RefusedError
     from mrecordlog_async.spark.delta.place import local_path
     from mrecordlog_async.spark.delta.start import refuse_inside
@@ -192,7 +192,7 @@ def _resume(place: Place, arguments: argparse.Namespace) -> None:
     _say(arguments, {"positions": found}, f"{said}; start the drain with --checkpoint {arguments.checkpoint}")
 
 
-def _resumed(place: Place, path: str) -> dict[str, dict[str, int]]:
+def _resumed(place: TablePlace, path: str) -> dict[str, dict[str, int]]:
     from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
     from mrecordlog_async.spark.delta.resume import resume
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mrecordlog_async.spark.checkpoints.lake import Lake
-from mrecordlog_async.spark.settings.checkpoint import Checkpoint, Offset
+from mrecordlog_async.spark.settings.offset import Offset, Positions
 
 OFFSETS = "offsets"
 COMMITS = "commits"
@@ -30,27 +30,27 @@ def newest(lake: Lake, directory: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Batches:
+class SparkBatches:
     """The batches of the query that *checkpoint* belongs to."""
 
     checkpoint: Lake
 
-    def end(self, batch: int) -> Offset | None:
+    def end(self, batch: int) -> Positions | None:
         """Return where *batch* ends, by server; {} before the first; None if the file is missing or damaged."""
         found = self.checkpoint_at(batch)
         return None if found is None else found.by_server()
 
-    def checkpoint_at(self, batch: int) -> Checkpoint | None:
+    def checkpoint_at(self, batch: int) -> Offset | None:
         """Return the offset at which *batch* ends; None as for `end`."""
         if batch < 0:
-            return Checkpoint()
+            return Offset()
         lines = _lines(self.checkpoint.read(f"{OFFSETS}/{batch}"))
         if lines is None or len(lines) < 2:
             return None
         if lines[1] == "-":  # what Spark writes for a source that has returned no offset yet
-            return Checkpoint()
+            return Offset()
         found = _json(lines[1])
-        return Checkpoint.decode(found) if isinstance(found, dict) else None
+        return Offset.decode(found) if isinstance(found, dict) else None
 
     def is_committed(self, batch: int) -> bool:
         """Return whether a readable commit file says that *batch* is done."""

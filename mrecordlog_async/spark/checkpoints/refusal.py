@@ -11,10 +11,10 @@ import re
 from ast import literal_eval
 from datetime import UTC, datetime
 
-from mrecordlog_async.spark.checkpoints.batches import OFFSETS, Batches, newest, numbers
+from mrecordlog_async.spark.checkpoints.batches import OFFSETS, SparkBatches, newest, numbers
 from mrecordlog_async.spark.checkpoints.identity import RefusedError
 from mrecordlog_async.spark.checkpoints.lake import OWN, Lake
-from mrecordlog_async.spark.settings.checkpoint import Offset
+from mrecordlog_async.spark.settings.offset import Positions
 
 REFUSED = f"{OWN}/refused"
 ACCEPTED = f"{OWN}/accepted"
@@ -51,7 +51,7 @@ def remember(checkpoint: Lake, sentence: str) -> None:
         checkpoint.write(REFUSED, json.dumps(known | {"why": f"{known['why']}; {sentence}"}).encode())
 
 
-def check(checkpoint: Lake, accepted: set[str], position: Offset) -> Offset:
+def check(checkpoint: Lake, accepted: set[str], position: Positions) -> Positions:
     """Refuse a start after a loss that was not accepted.
 
     The refusal of a log that went back is kept until the checkpoint has advanced past *position*: otherwise a start
@@ -79,7 +79,7 @@ def check(checkpoint: Lake, accepted: set[str], position: Offset) -> Offset:
     flag = flag_for(found["why"])
     if flag not in accepted:
         raise RefusedError(f"{found['why']} (found at {found['when']}). {advice(flag)}")
-    again: Offset = {}
+    again: Positions = {}
     for server, queue in _named(found["why"]) if flag == WENT_BACK else ():
         at = _at(position, server, queue)
         if at is not None:
@@ -92,9 +92,9 @@ def check(checkpoint: Lake, accepted: set[str], position: Offset) -> Offset:
     return again
 
 
-def _left(checkpoint: Lake, again: Offset, accepted_at: int, position: Offset) -> bool:
+def _left(checkpoint: Lake, again: Positions, accepted_at: int, position: Positions) -> bool:
     """Return whether the checkpoint has advanced past every accepted position, even if it came back to it since."""
-    batches = Batches(checkpoint)
+    batches = SparkBatches(checkpoint)
     later = [batches.end(batch) for batch in numbers(checkpoint, OFFSETS) if batch > accepted_at]
     seen = [position, *(end for end in later if end is not None)]
     return all(any(_at(end, server, queue) != at for end in seen) for server, queue, at in _entries(again))
@@ -120,11 +120,11 @@ def _named(sentence: str) -> list[tuple[str, str]]:
     return [(str(literal_eval(server)), str(literal_eval(queue))) for server, queue in _PLACE.findall(sentence)]
 
 
-def _entries(offset: Offset) -> list[tuple[str, str, list[int]]]:
+def _entries(offset: Positions) -> list[tuple[str, str, list[int]]]:
     return [(server, queue, at) for server, queues in offset.items() for queue, at in queues.items()]
 
 
-def _at(offset: Offset, server: str, queue: str) -> list[int] | None:
+def _at(offset: Positions, server: str, queue: str) -> list[int] | None:
     return offset.get(server, {}).get(queue)
 
 

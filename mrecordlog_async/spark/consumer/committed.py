@@ -17,7 +17,7 @@ from mrecordlog_async.spark.positions.offsets import Checked, truncations
 from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.services.fleet import Fleet
-from mrecordlog_async.spark.settings.checkpoint import Offset
+from mrecordlog_async.spark.settings.offset import Positions
 from mrecordlog_async.spark.settings.options import Options
 
 logger = logging.getLogger("mrecordlog_async.spark")
@@ -67,7 +67,7 @@ class Committed:
         """
         return self._holder is not None and self._holder.attach(surveys)
 
-    def admitted(self, first_positions: Offset, surveys: Mapping[str, Listed]) -> Offset:
+    def admitted(self, first_positions: Positions, surveys: Mapping[str, Listed]) -> Positions:
         """Return the *first_positions* of queues that may enter the checkpoint: those whose consumer is held.
 
         Raises:
@@ -88,7 +88,7 @@ class Committed:
             ConsumerRefusedError, ConsumerLostError: another program uses the consumer.
             OSError: the sync failed. It may have lost pages, and the next sync would not report it.
         """
-        due: Offset = {}
+        due: Positions = {}
         if self._holder is not None:
             self._holder.compare(checked.intact, surveys)
             due = self._holder.due(checked.intact, surveys)

@@ -31,7 +31,7 @@ from mrecordlog_async.spark.consumer.rules import rule_of
 from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.services.connection import ServerDownError
 from mrecordlog_async.spark.services.fleet import Fleet
-from mrecordlog_async.spark.settings.checkpoint import Offset
+from mrecordlog_async.spark.settings.offset import Positions
 from mrecordlog_async.spark.settings.options import Options
 
 logger = logging.getLogger("mrecordlog_async.spark")
@@ -169,14 +169,14 @@ class Holder:
         hold = self._holds.get(server, {}).get(queue)
         return hold is not None and hold.id == queue_id
 
-    def held(self, positions: Offset) -> Offset:
+    def held(self, positions: Positions) -> Positions:
         """Return *positions* without those of queues whose consumer is not held: these are not read yet."""
         return {
             server: {queue: at for queue, at in queues.items() if self.holds(server, queue, at[0])}
             for server, queues in positions.items()
         }
 
-    def compare(self, positions: Offset, surveys: Mapping[str, Listed], *, refuse: bool = True) -> None:
+    def compare(self, positions: Positions, surveys: Mapping[str, Listed], *, refuse: bool = True) -> None:
         """Compare consumers that were just attached with *positions*, where the stream continues.
 
         Args:
@@ -203,7 +203,7 @@ class Holder:
                 "consumer back to where the checkpoint stands"
             )
 
-    def _uncompared(self, positions: Offset, surveys: Mapping[str, Listed]) -> Iterator[tuple[str, str, Hold, int]]:
+    def _uncompared(self, positions: Positions, surveys: Mapping[str, Listed]) -> Iterator[tuple[str, str, Hold, int]]:
         """Yield (server, queue, hold, position that it may have) for what was attached since the last comparison."""
         for server, fresh in self._fresh.items():
             if not fresh or server not in surveys:
@@ -228,9 +228,9 @@ class Holder:
         hold.position = position
         self._fresh[server].discard(queue)
 
-    def due(self, intact: Offset, surveys: Mapping[str, Listed]) -> Offset:
+    def due(self, intact: Positions, surveys: Mapping[str, Listed]) -> Positions:
         """Return what can be acknowledged: server → queue → [id, last position]."""
-        found: Offset = {}
+        found: Positions = {}
         for server, queues in intact.items():
             holds, listing = self._holds.get(server, {}), surveys[server].queues
             due = {

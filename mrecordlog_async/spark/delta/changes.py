@@ -26,7 +26,7 @@ from deltalake.exceptions import DeltaError
 from mrecordlog_async.spark.delta.content import ADVICE, ForeignBatchError, TableError
 from mrecordlog_async.spark.delta.entries import MARK, commit_info, entry_name, paths_of
 from mrecordlog_async.spark.delta.parts import STATED, has_ends, stated
-from mrecordlog_async.spark.delta.place import LOG, Place
+from mrecordlog_async.spark.delta.place import LOG, TablePlace
 from mrecordlog_async.spark.rows.columns import ERROR, REST, TAKEN
 
 OWNER = "mrecordlog.query"
@@ -63,7 +63,7 @@ BROKEN_VERSION = (
 )
 
 
-def broken_after(table: DeltaTable, place: Place, last: int) -> list[int]:
+def broken_after(table: DeltaTable, place: TablePlace, last: int) -> list[int]:
     """Return the versions after *last* that remove a file which the version before did not have.
 
     Nobody prepares such an entry: other files were in the table when it was. Its rows may be in the table twice.
@@ -84,7 +84,7 @@ def broken_after(table: DeltaTable, place: Place, last: int) -> list[int]:
     return found
 
 
-def _files_at(place: Place, version: int) -> set[str] | None:
+def _files_at(place: TablePlace, version: int) -> set[str] | None:
     """Return the paths of the files of a version of the table; None if its entries are deleted."""
     try:
         table = DeltaTable(place.uri, version, storage_options=dict(place.storage_options))
@@ -93,7 +93,7 @@ def _files_at(place: Place, version: int) -> set[str] | None:
     return set(pa.table(table.get_add_actions()).column("path").to_pylist())
 
 
-def refuse_restored(table: DeltaTable, place: Place, query: str) -> int | None:
+def refuse_restored(table: DeltaTable, place: TablePlace, query: str) -> int | None:
     """Raise ForeignBatchError if *table* was restored to a version without its last batch of *query*.
 
     A restore to a version that has the batch takes back only what others did since.
@@ -126,7 +126,7 @@ def refuse_restored(table: DeltaTable, place: Place, query: str) -> int | None:
     )
 
 
-def _newest_first(table: DeltaTable, place: Place) -> Iterator[tuple[int, dict[str, Any]]]:
+def _newest_first(table: DeltaTable, place: TablePlace) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield the number and the commit information of the entries of *table*, as far as they are kept.
 
     They are read by name: `DeltaTable.history` leaves out entries without commit information, and numbers the rest as

@@ -7,20 +7,20 @@ holds follows from its offsets where positions have no gaps, so the table's dige
 
 from __future__ import annotations
 
-from mrecordlog_async.spark.checkpoints.batches import COMMITS, OFFSETS, Batches, newest
+from mrecordlog_async.spark.checkpoints.batches import COMMITS, OFFSETS, SparkBatches, newest
 from mrecordlog_async.spark.checkpoints.lake import Lake
 from mrecordlog_async.spark.delta.content import QueueRows
-from mrecordlog_async.spark.delta.place import Place
-from mrecordlog_async.spark.delta.table import CONTENT, NewBatch, Table, explained
+from mrecordlog_async.spark.delta.place import TablePlace
+from mrecordlog_async.spark.delta.table import CONTENT, DrainTable, NewBatch, explained
 from mrecordlog_async.spark.positions.offsets import advanced
-from mrecordlog_async.spark.settings.checkpoint import Checkpoint
+from mrecordlog_async.spark.settings.offset import Offset
 from mrecordlog_async.spark.settings.options import Options
 
 COMMITTED = b'v1\n{"nextBatchWatermarkMs":0}'
 """Spark's commit file of a batch of a query without a watermark."""
 
 
-def confirm(checkpoint: Lake, place: Place, query: str, options: Options) -> list[str]:
+def confirm(checkpoint: Lake, place: TablePlace, query: str, options: Options) -> list[str]:
     """Confirm the batch that was begun, if the table has it and it may lack records now; after `start.prepare`.
 
     Args:
@@ -36,12 +36,12 @@ def confirm(checkpoint: Lake, place: Place, query: str, options: Options) -> lis
         TableError, SyncFailedError, WriteFailedError: the table cannot be used, or the disk failed.
     """
     number = newest(checkpoint, OFFSETS)
-    batches = Batches(checkpoint)
+    batches = SparkBatches(checkpoint)
     start, end = batches.checkpoint_at(number - 1), batches.checkpoint_at(number)
     if number <= newest(checkpoint, COMMITS) or start is None or end is None or not _may_lack(start, end, options):
         return []
     batch = NewBatch(query, number, _content(start, end), [])
-    table = Table(place)
+    table = DrainTable(place)
     with explained(place):
         found = [table.loaded.transaction_version(name) for name in (query, query + CONTENT)]
         schema, partition_by = table.loaded.schema(), table.loaded.metadata().partition_columns
@@ -53,13 +53,13 @@ def confirm(checkpoint: Lake, place: Place, query: str, options: Options) -> lis
     return [f"batch {number} is in the table as it was planned, and is confirmed without its logs"]
 
 
-def _may_lack(start: Checkpoint, end: Checkpoint, options: Options) -> bool:
+def _may_lack(start: Offset, end: Offset, options: Options) -> bool:
     """Return whether the batch between two offsets may have fewer records when it runs again."""
     logs = {log for log, *_ in advanced(start.positions, end.positions)}
     return bool(logs) and (not options.fail_on_data_loss or any(log.startswith(options.forget) for log in logs))
 
 
-def _content(start: Checkpoint, end: Checkpoint) -> list[QueueRows]:
+def _content(start: Offset, end: Offset) -> list[QueueRows]:
     """Return what a batch holds if its positions have no gaps."""
     return [
         QueueRows(

@@ -104,7 +104,7 @@ def digest(content: Iterable[QueueRows]) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest()) >> (64 - DIGEST_BITS)
 
 
-class Verdict(Enum):
+class BatchVerdict(Enum):
     """What to do with a batch."""
 
     STORE = auto()
@@ -112,7 +112,7 @@ class Verdict(Enum):
     """The table has it already: the last run ended after the commit."""
 
 
-def judge(batch: int, content: int, stands: int | None, stored_content: int | None, table: str) -> Verdict:
+def judge(batch: int, content: int, stands: int | None, stored_content: int | None, table: str) -> BatchVerdict:
     """Decide whether batch *batch* is stored or skipped.
 
     Args:
@@ -127,9 +127,9 @@ def judge(batch: int, content: int, stands: int | None, stored_content: int | No
     """
     last = -1 if stands is None else stands
     if last == batch - 1:
-        return Verdict.STORE
+        return BatchVerdict.STORE
     if last == batch and content == stored_content:
-        return Verdict.SKIP
+        return BatchVerdict.SKIP
     looks_like = OTHER_RECORDS.format(batch) if last == batch else _looks_like(batch, last)
     raise ForeignBatchError(f"{table} {looks_like}. {ADVICE}")
 

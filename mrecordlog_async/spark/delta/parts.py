@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 
 from mrecordlog_async.spark.checkpoints.lake import WriteFailedError
 from mrecordlog_async.spark.delta.content import QueueRows, merged, rows_of
-from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.place import TablePlace
 from mrecordlog_async.spark.delta.reasons import reason_of
 from mrecordlog_async.spark.settings.options import TARGET_FILE_BYTES
 
@@ -120,7 +120,7 @@ class Layout:
 
 
 def write_parts(
-    place: Place, layout: Layout, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
+    place: TablePlace, layout: Layout, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
 ) -> tuple[list[NewFile], list[QueueRows]]:
     """Store *batches* as files of the table, durably.
 
@@ -149,7 +149,7 @@ def write_parts(
 
 
 def write_files(
-    place: Place,
+    place: TablePlace,
     layout: Layout,
     schema: pa.Schema,
     batches: Iterable[pa.RecordBatch],
@@ -174,7 +174,7 @@ def write_files(
 
 
 @contextmanager
-def _explained(place: Place) -> Iterator[None]:
+def _explained(place: TablePlace) -> Iterator[None]:
     """Raise WriteFailedError for an error of the disk or the object store."""
     try:
         yield
@@ -226,7 +226,9 @@ class _Part:
 class _Parts:
     """All files of one task."""
 
-    def __init__(self, place: Place, layout: Layout, schema: pa.Schema, partition: Mapping[str, str | None]) -> None:
+    def __init__(
+        self, place: TablePlace, layout: Layout, schema: pa.Schema, partition: Mapping[str, str | None]
+    ) -> None:
         self._place = place
         self._layout = layout
         self._partition = partition

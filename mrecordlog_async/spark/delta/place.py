@@ -40,7 +40,7 @@ def _of_store(address: str) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TablePlace:
     """A table's address, and the options that its object store needs (keys, region, endpoint)."""
 
     address: str

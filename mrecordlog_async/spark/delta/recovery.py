@@ -24,7 +24,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from mrecordlog_async.spark.checkpoints.batches import COMMITS, OFFSETS, Batches, newest
+from mrecordlog_async.spark.checkpoints.batches import COMMITS, OFFSETS, SparkBatches, newest
 from mrecordlog_async.spark.checkpoints.lake import Lake
 from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
 from mrecordlog_async.spark.delta.content import TableError
@@ -166,7 +166,7 @@ def repair_checkpoint(checkpoint: Lake) -> list[str]:
         SyncFailedError: what is in the page cache could not be synced.
     """
     checkpoint.sync()
-    batches, said = Batches(checkpoint), []
+    batches, said = SparkBatches(checkpoint), []
     for directory in (COMMITS, OFFSETS):
         number = newest(checkpoint, directory)
         if number < 0:

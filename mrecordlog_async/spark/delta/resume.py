@@ -30,16 +30,16 @@ from mrecordlog_async.spark.checkpoints.identity import RefusedError, query_of
 from mrecordlog_async.spark.checkpoints.lake import Lake
 from mrecordlog_async.spark.delta.changes import OWNER, RESUMING
 from mrecordlog_async.spark.delta.confirm import COMMITTED
-from mrecordlog_async.spark.delta.place import Place
-from mrecordlog_async.spark.delta.table import NO_HOOKS, NewBatch, Table, columns_of
+from mrecordlog_async.spark.delta.place import TablePlace
+from mrecordlog_async.spark.delta.table import NO_HOOKS, DrainTable, NewBatch, columns_of
 from mrecordlog_async.spark.delta.upkeep import open_table, repair_log
-from mrecordlog_async.spark.settings.checkpoint import Checkpoint, named
+from mrecordlog_async.spark.settings.offset import Offset, named
 
 SPARK_OFFSET = {"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}}
 """Second line of Spark's offset file. Settings that it does not name are those of the session."""
 
 
-def resume(place: Place, checkpoint: Lake) -> dict[str, dict[str, int]]:
+def resume(place: TablePlace, checkpoint: Lake) -> dict[str, dict[str, int]]:
     """Make *checkpoint*, which must be new, continue after what the table at *place* holds.
 
     Returns:
@@ -64,19 +64,19 @@ def resume(place: Place, checkpoint: Lake) -> dict[str, dict[str, int]]:
     content = "\n".join(("v1", json.dumps(SPARK_OFFSET), json.dumps(found.encode())))
     checkpoint.write(f"{OFFSETS}/0", content.encode())
     checkpoint.sync()
-    Table(place).store(NewBatch(query, 0, [], []), table.schema(), table.metadata().partition_columns)
+    DrainTable(place).store(NewBatch(query, 0, [], []), table.schema(), table.metadata().partition_columns)
     checkpoint.write(f"{COMMITS}/0", COMMITTED)
     _finish(place, query)
     return found.next_positions()
 
 
-def positions(place: Place) -> Checkpoint:
+def positions(place: TablePlace) -> Offset:
     """Return where each queue continues after what the table at *place* holds."""
     found: dict[tuple[str, int], tuple[int, str]] = {}
     for row in _ends(place):
         key, end = (row["queue"], row["queue_id"]), (row["position_max"] + 1, row["server"])
         found[key] = max(found.get(key, end), end)
-    checkpoint = Checkpoint()
+    checkpoint = Offset()
     # A queue that was recreated has rows of several incarnations. Ids of a log only grow: the last one counts.
     for (queue, queue_id), (position, server) in sorted(found.items()):
         # Which log it is shows when the server is listed: a table knows it by its name only.
@@ -85,7 +85,7 @@ def positions(place: Place) -> Checkpoint:
     return checkpoint
 
 
-def _ends(place: Place) -> list[dict[str, Any]]:
+def _ends(place: TablePlace) -> list[dict[str, Any]]:
     """Return the highest position of each incarnation of each queue, reading four columns of the table.
 
     Rows that lack one of them are of other writers: a drain has read none of their records.
@@ -102,11 +102,11 @@ def _ends(place: Place) -> list[dict[str, Any]]:
     return list(rows)
 
 
-def _rows(place: Place) -> Any:
+def _rows(place: TablePlace) -> Any:
     return open_table(place).to_pyarrow_dataset(filesystem=place.native())
 
 
-def _finish(place: Place, query: str) -> None:
+def _finish(place: TablePlace, query: str) -> None:
     """Give the table to *query*, unless another resume took it meanwhile."""
     table = open_table(place)
     if table.metadata().configuration.get(OWNER) != RESUMING + query:
@@ -114,7 +114,7 @@ def _finish(place: Place, query: str) -> None:
     _own(place, table, query)
 
 
-def _own(place: Place, table: DeltaTable, owner: str) -> None:
+def _own(place: TablePlace, table: DeltaTable, owner: str) -> None:
     """Set the owner of *table*, durably. Raises DeltaError if another owner was set since it was loaded."""
     table.alter.set_table_properties({OWNER: owner}, raise_if_not_exists=False, post_commithook_properties=NO_HOOKS)
     place.sync()

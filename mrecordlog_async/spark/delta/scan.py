@@ -11,12 +11,12 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
-from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.place import TablePlace
 from mrecordlog_async.spark.delta.upkeep import files_of, open_plain, open_table
 from mrecordlog_async.spark.rows.row_batches import row_batches
 
 
-def schema_of(place: Place) -> StructType:
+def schema_of(place: TablePlace) -> StructType:
     """Return the columns of a table. Raises TableError if there is none."""
     return StructType.fromJson(json.loads(open_table(place).schema().to_json()))
 
@@ -32,7 +32,7 @@ class FilePartition(InputPartition):
 class DeltaReader(DataSourceReader):
     """Reads the newest version of a table."""
 
-    def __init__(self, place: Place, schema: StructType) -> None:
+    def __init__(self, place: TablePlace, schema: StructType) -> None:
         self._place = place
         self._schema = schema
 

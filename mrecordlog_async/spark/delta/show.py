@@ -12,7 +12,7 @@ from deltalake import DeltaTable, QueryBuilder
 
 from mrecordlog_async.spark.delta.changes import BROKEN, DELETION_VECTORS, OWNER
 from mrecordlog_async.spark.delta.content import TableError
-from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.place import TablePlace
 from mrecordlog_async.spark.delta.table import columns_of
 from mrecordlog_async.spark.delta.upkeep import files_of, open_table
 from mrecordlog_async.spark.rows.columns import ERROR
@@ -47,7 +47,7 @@ class Shown:
     broken: int | None
 
 
-def show(place: Place) -> Shown:
+def show(place: TablePlace) -> Shown:
     """Describe the newest version of a table, from its log alone. Raises TableError if there is none."""
     table = open_table(place)
     files, query = files_of(table), table.metadata().configuration.get(OWNER)
@@ -73,7 +73,7 @@ def _deleted(table: DeltaTable) -> int:
     return len(kept) - (pc.sum(kept).as_py() or 0)
 
 
-def bad_rows(place: Place) -> Iterator[dict[str, Any]]:
+def bad_rows(place: TablePlace) -> Iterator[dict[str, Any]]:
     """Yield the rows whose payload did not parse. Raises TableError if the table has no such column."""
     table = open_table(place)
     if ERROR not in columns_of(table.schema()):

@@ -23,9 +23,9 @@ from pyspark.sql.types import StructType
 from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
 from mrecordlog_async.spark.delta.content import QueueRows, TableError, merged
 from mrecordlog_async.spark.delta.parts import Layout, NewFile, write_parts
-from mrecordlog_async.spark.delta.place import Place
+from mrecordlog_async.spark.delta.place import TablePlace
 from mrecordlog_async.spark.delta.scan import DeltaReader, schema_of
-from mrecordlog_async.spark.delta.table import NewBatch, Table
+from mrecordlog_async.spark.delta.table import DrainTable, NewBatch
 from mrecordlog_async.spark.rows.columns import REST
 from mrecordlog_async.spark.rows.rest import Kind, with_rest
 from mrecordlog_async.spark.settings.options import TARGET_FILE_BYTES
@@ -34,7 +34,7 @@ FORMAT = "mrecordlog-delta"
 
 
 @dataclass
-class Stored(WriterCommitMessage):
+class StoredRows(WriterCommitMessage):
     """What a task stored."""
 
     query: str
@@ -53,7 +53,7 @@ class SinkOptions:
         rest: the struct of the columns parsed from payloads, as Spark's JSON, if payloads are not stored.
     """
 
-    place: Place
+    place: TablePlace
     layout: Layout = field(default_factory=Layout)
     checkpoint: str | None = None
     rest: str | None = None
@@ -73,7 +73,7 @@ class SinkOptions:
     def decode(cls, options: Mapping[str, str]) -> SinkOptions:
         """Return what `encode` returned, from names in any case."""
         found = {name.lower(): text for name, text in options.items()}
-        place = Place(found["path"], json.loads(found.get("storagesecrets", "{}")))
+        place = TablePlace(found["path"], json.loads(found.get("storagesecrets", "{}")))
         columns = tuple(json.loads(found.get("partitionedby", "[]")))
         layout = Layout(columns, int(found.get("targetfilebytes", TARGET_FILE_BYTES)))
         return cls(place, layout, found.get("syncedcheckpoint"), found.get("restof"))
@@ -117,7 +117,7 @@ class DeltaSink(DataSource):
         return DeltaWriter(SinkOptions.decode(self.options), schema)
 
 
-_tables: dict[tuple[str, str], Table] = {}
+_tables: dict[tuple[str, str], DrainTable] = {}
 """(table, query) → its state, where Spark uses a process for several batches."""
 
 
@@ -128,16 +128,16 @@ class DeltaWriter(DataSourceStreamArrowWriter):
         self._options = options
         self._schema = schema.json()
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Stored:
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StoredRows:
         """Store the rows of one task as files that no version of the table names yet."""
         options = self._options
         rows = iterator if options.rest is None else _without_payloads(iterator, json.loads(options.rest))
         files, content = write_parts(options.place, options.layout, arrow_schema(self._columns()), rows)
-        return Stored(_query(), files, content)
+        return StoredRows(_query(), files, content)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Make the files of all tasks part of the table, in one step, durably."""
-        stored = [message for message in messages if isinstance(message, Stored)]
+        stored = [message for message in messages if isinstance(message, StoredRows)]
         queries = {each.query for each in stored}
         if len(queries) != 1:
             raise TableError(f"batch {batchId} has tasks of {len(queries)} queries; it was not stored. Start again")
@@ -160,8 +160,8 @@ class DeltaWriter(DataSourceStreamArrowWriter):
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Delete nothing: the batch may be stored. What no version names is removed by a vacuum."""
 
-    def _table(self, place: Place) -> Table:
-        return Table(place)
+    def _table(self, place: TablePlace) -> DrainTable:
+        return DrainTable(place)
 
     def _columns(self) -> Schema:
         return self._options.columns(self._schema)

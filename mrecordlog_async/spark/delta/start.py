@@ -35,12 +35,12 @@ from mrecordlog_async.spark.delta.changes import (
     refuse_statistics,
 )
 from mrecordlog_async.spark.delta.content import ForeignBatchError, refuse_apart
-from mrecordlog_async.spark.delta.place import LOG, Place
+from mrecordlog_async.spark.delta.place import LOG, TablePlace
 from mrecordlog_async.spark.delta.recovery import repair_checkpoint, repair_table
 from mrecordlog_async.spark.delta.table import NO_HOOKS, columns_of, create_table, explained
 
 
-def repair(checkpoint: Lake, place: Place) -> list[str]:
+def repair(checkpoint: Lake, place: TablePlace) -> list[str]:
     """Repair what the last run left half written; return one sentence for each thing.
 
     Raises:
@@ -57,7 +57,7 @@ def repair(checkpoint: Lake, place: Place) -> list[str]:
     return said
 
 
-def refuse_inside(place: Place, checkpoint: str) -> None:
+def refuse_inside(place: TablePlace, checkpoint: str) -> None:
     """Raise RefusedError if the directory *checkpoint* is inside the table."""
     if place.holds(checkpoint):
         raise RefusedError(
@@ -68,7 +68,7 @@ def refuse_inside(place: Place, checkpoint: str) -> None:
 
 def prepare(
     checkpoint: Lake,
-    place: Place,
+    place: TablePlace,
     schema: Schema,
     partition_by: Sequence[str],
     query: str,
@@ -123,7 +123,7 @@ def prepare(
         return _add_columns(table, place, schema)
 
 
-def _refuse_used(place: Place) -> None:
+def _refuse_used(place: TablePlace) -> None:
     """Raise RefusedError if the directory of a new table holds anything else.
 
     Readers and a vacuum of other programs take what lies in a table's directory for a part of it.
@@ -136,7 +136,7 @@ def _refuse_used(place: Place) -> None:
         )
 
 
-def _refuse_foreign(table: DeltaTable, place: Place, checkpoint: Lake, query: str) -> None:
+def _refuse_foreign(table: DeltaTable, place: TablePlace, checkpoint: Lake, query: str) -> None:
     owner = table.metadata().configuration.get(OWNER)
     if owner is None:
         raise RefusedError(
@@ -156,7 +156,7 @@ def _refuse_foreign(table: DeltaTable, place: Place, checkpoint: Lake, query: st
         )
 
 
-def _refuse_partitioning(table: DeltaTable, place: Place, partition_by: Sequence[str]) -> None:
+def _refuse_partitioning(table: DeltaTable, place: TablePlace, partition_by: Sequence[str]) -> None:
     known = table.metadata().partition_columns
     if known != list(partition_by):
         how = (
@@ -167,7 +167,7 @@ def _refuse_partitioning(table: DeltaTable, place: Place, partition_by: Sequence
         raise RefusedError(f"{place.address} is {how}, or use a new table and a new checkpoint")
 
 
-def _refuse_older(table: DeltaTable, place: Place, query: str, planned: int, committed: int) -> None:
+def _refuse_older(table: DeltaTable, place: TablePlace, query: str, planned: int, committed: int) -> None:
     try:
         refuse_apart(planned, committed, table.transaction_version(query), place.address)
         refuse_restored(table, place, query)
@@ -175,7 +175,7 @@ def _refuse_older(table: DeltaTable, place: Place, query: str, planned: int, com
         raise RefusedError(str(error)) from None
 
 
-def _add_columns(table: DeltaTable, place: Place, schema: Schema) -> list[str]:
+def _add_columns(table: DeltaTable, place: TablePlace, schema: Schema) -> list[str]:
     known, given = columns_of(table.schema()), columns_of(schema)
     changed = next((name for name in known if name in given and known[name] != given[name]), None)
     if changed is not None:

@@ -1,4 +1,4 @@
-"""The driver's side: one commit of the table for each batch, durable when `Table.store` returns.
+"""The driver's side: one commit of the table for each batch, durable when `DrainTable.store` returns.
 
 delta-rs writes the table's log; what it does not check is checked here, before each commit: that the table stands right
 before the batch (`content.judge`), that its columns are the sink's, and that every file is there with its size. On a
@@ -34,17 +34,17 @@ from mrecordlog_async.spark.delta.changes import (
     refuse_statistics,
 )
 from mrecordlog_async.spark.delta.content import (
+    BatchVerdict,
     ForeignBatchError,
     QueueRows,
     TableError,
-    Verdict,
     digest,
     judge,
     merged,
 )
 from mrecordlog_async.spark.delta.entries import MARK, entry_name, entry_numbers, mark_of, sync_entries
 from mrecordlog_async.spark.delta.parts import STATED, NewFile, stated
-from mrecordlog_async.spark.delta.place import LOG, Place
+from mrecordlog_async.spark.delta.place import LOG, TablePlace
 from mrecordlog_async.spark.delta.reasons import reason_of
 
 logger = logging.getLogger("mrecordlog_async.spark")
@@ -105,10 +105,10 @@ Step = Callable[[str], None]
 """Called with the name of the step that comes next. Tests end the process there."""
 
 
-class Table:
+class DrainTable:
     """A Delta table that batches are added to. For one thread; `loaded` keeps the state between two batches."""
 
-    def __init__(self, place: Place, *, step: Step = lambda name: None) -> None:
+    def __init__(self, place: TablePlace, *, step: Step = lambda name: None) -> None:
         self.place = place
         self._step = step
         self._loaded: DeltaTable | None = None
@@ -130,7 +130,7 @@ class Table:
 
     def store(
         self, batch: NewBatch, schema: Schema, partition_by: Iterable[str], prepare: Callable[[], None] = lambda: None
-    ) -> Verdict:
+    ) -> BatchVerdict:
         """Add *batch* to the table, durably, unless the table has it.
 
         Args:
@@ -157,7 +157,7 @@ class Table:
                 "rights and the free space of the disk or the object store, and start again: the batch is stored once"
             ) from error
 
-    def _store(self, batch: NewBatch, schema: Schema, partition_by: Iterable[str]) -> Verdict:
+    def _store(self, batch: NewBatch, schema: Schema, partition_by: Iterable[str]) -> BatchVerdict:
         for attempt in range(ATTEMPTS + 1):
             table = self.loaded
             stands = table.transaction_version(batch.query)
@@ -165,7 +165,7 @@ class Table:
             verdict = judge(batch.number, batch.digest, stands, stored, self.place.address)
             if table.version() != self._own_version:
                 self._refuse_changes(table, batch)
-            if verdict is Verdict.STORE:
+            if verdict is BatchVerdict.STORE:
                 if attempt == ATTEMPTS:
                     break  # the last commit failed, and its response was not lost
                 refuse_changed(table, schema, partition_by, self.place.address)
@@ -288,7 +288,7 @@ class Table:
             lake.close()
 
 
-def sum_up(table: DeltaTable, place: Place) -> None:
+def sum_up(table: DeltaTable, place: TablePlace) -> None:
     """Write a checkpoint of *table*, sync it, and only then delete old entries. Raises DeltaError, SyncFailedError.
 
     Entries stay while they show that the table was restored to a version without the last batch of its drain, and where
@@ -336,7 +336,7 @@ def _entries_since(lake: LocalLake, batch: NewBatch) -> tuple[list[int], int | N
     return found[::-1], own
 
 
-def create_table(place: Place, schema: Schema, partition_by: Iterable[str], query: str) -> None:
+def create_table(place: TablePlace, schema: Schema, partition_by: Iterable[str], query: str) -> None:
     """Create an empty table, durably, unless another drain is faster (check the owner). Raises DeltaError."""
     if place.path is not None:
         make_directories(place.path)
@@ -359,7 +359,7 @@ def create_table(place: Place, schema: Schema, partition_by: Iterable[str], quer
 
 
 @contextmanager
-def explained(place: Place) -> Iterator[None]:
+def explained(place: TablePlace) -> Iterator[None]:
     """Replace an error of delta-rs by one sentence: raise TableError."""
     try:
         yield

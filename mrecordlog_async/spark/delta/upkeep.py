@@ -33,7 +33,7 @@ from mrecordlog_async.spark.delta.changes import (
 from mrecordlog_async.spark.delta.content import TableError
 from mrecordlog_async.spark.delta.entries import MARK, entry_name, entry_numbers, mark_of, sync_entries
 from mrecordlog_async.spark.delta.parts import Layout, NewFile, directory_of, without_ends, write_files
-from mrecordlog_async.spark.delta.place import LOG, Place
+from mrecordlog_async.spark.delta.place import LOG, TablePlace
 from mrecordlog_async.spark.delta.recovery import repair_table
 from mrecordlog_async.spark.delta.table import ATTEMPTS, NO_HOOKS, columns_of, refuse_unsupported, sum_up
 from mrecordlog_async.spark.rows.row_batches import row_batches
@@ -50,7 +50,7 @@ NAMES = ("server", "queue")
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
+class TableFile:
     """A file of the table's newest version.
 
     Attributes:
@@ -83,16 +83,16 @@ class Held:
         return quote(self.path, LITERAL) == self.raw
 
 
-def files_of(table: DeltaTable) -> list[Held]:
+def files_of(table: DeltaTable) -> list[TableFile]:
     """Return the files of the newest version of *table*."""
     actions = pa.table(table.get_add_actions(flatten=True)).to_pylist()
     columns = table.metadata().partition_columns
     return [_held(each, columns) for each in actions]
 
 
-def _held(action: dict[str, Any], columns: list[str]) -> Held:
+def _held(action: dict[str, Any], columns: list[str]) -> TableFile:
     values = {name: _text(action.get(f"partition.{name}")) for name in columns}
-    return Held(
+    return TableFile(
         unquote(action["path"]),
         action["path"],
         action["size_bytes"],
@@ -123,7 +123,7 @@ class Replaced:
     added: int = 0
 
 
-def optimize(place: Place, bytes_per_file: int = TARGET_FILE_BYTES, *, rewrite: bool = False) -> Replaced:
+def optimize(place: TablePlace, bytes_per_file: int = TARGET_FILE_BYTES, *, rewrite: bool = False) -> Replaced:
     """Rewrite small files of each partition into files of about *bytes_per_file*, and write a table checkpoint.
 
     Files that cannot be removed from the table stay as they are, with a warning. With *rewrite*, files of any size are
@@ -160,7 +160,7 @@ def optimize(place: Place, bytes_per_file: int = TARGET_FILE_BYTES, *, rewrite: 
     return done
 
 
-def _is_outdated(place: Place, file: Held) -> bool:
+def _is_outdated(place: TablePlace, file: TableFile) -> bool:
     """Return whether readers may miss rows of *file*: by its directory, or by names that its entry states wrongly."""
     if file.path[: file.path.rfind("/") + 1] != directory_of(file.values):
         return True
@@ -174,17 +174,17 @@ def _is_outdated(place: Place, file: Held) -> bool:
     return any((min(ends), max(ends)) != file.names[name] for name, ends in found.items())
 
 
-def _groups(files: list[Held], bytes_per_file: int, outdated: set[str]) -> Iterator[list[Held]]:
+def _groups(files: list[TableFile], bytes_per_file: int, outdated: set[str]) -> Iterator[list[TableFile]]:
     """Yield files of one partition that together make up one large file; in the order in which they were added.
 
     outdated: raw paths of files that are rewritten whatever their size.
     """
-    partitions: dict[tuple[Any, ...], list[Held]] = {}
+    partitions: dict[tuple[Any, ...], list[TableFile]] = {}
     for each in sorted(files, key=lambda each: each.added):
         if each.size < bytes_per_file * 3 // 4 or each.raw in outdated:
             partitions.setdefault(tuple(each.values.values()), []).append(each)
     for small in partitions.values():
-        group, size = list[Held](), 0
+        group, size = list[TableFile](), 0
         for each in small:
             group.append(each)
             size += each.size
@@ -200,7 +200,7 @@ def _file_schema(table: DeltaTable) -> pa.Schema:
     return pa.schema([each for each in pa.schema(table.schema().to_arrow()) if each.name not in columns])
 
 
-def _rows(place: Place, files: list[Held], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _rows(place: TablePlace, files: list[TableFile], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for each in files:
         with place.opened(each.path) as opened, pq.ParquetFile(opened) as file:
             for batch in row_batches(file):
@@ -214,7 +214,7 @@ def _completed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, names=schema.names).cast(schema)
 
 
-def drop_older(place: Place, seconds: float, *, apply: bool = True) -> Replaced:
+def drop_older(place: TablePlace, seconds: float, *, apply: bool = True) -> Replaced:
     """Remove the files whose rows were all stored more than *seconds* ago. Their space is given back by `vacuum`.
 
     Without *apply*, only count them.
@@ -243,7 +243,7 @@ def drop_older(place: Place, seconds: float, *, apply: bool = True) -> Replaced:
     return Replaced(len(old))
 
 
-def _newest(place: Place, file: Held) -> datetime | None:
+def _newest(place: TablePlace, file: TableFile) -> datetime | None:
     """Return the last `timestamp` in a file as its footer states it; None if it does not, or some rows have none.
 
     For files of which the table's log does not state it, such as those that `optimize` wrote for a table that wants
@@ -262,7 +262,7 @@ def _newest(place: Place, file: Held) -> datetime | None:
     return newest if newest is None or newest.tzinfo is not None else None  # otherwise, it is not known of which zone
 
 
-def repair_log(place: Place) -> None:
+def repair_log(place: TablePlace) -> None:
     """Set aside what a power cut left half written in the log of a table: a commit on top of it would keep it there.
 
     Raises SyncFailedError, TableError: the disk failed, or the log is damaged.
@@ -277,7 +277,7 @@ def repair_log(place: Place) -> None:
         lake.close()
 
 
-def open_table(place: Place) -> DeltaTable:
+def open_table(place: TablePlace) -> DeltaTable:
     """Return the newest version of a table. Raises TableError if there is none."""
     options = dict(place.storage_options)
     if place.is_misread:
@@ -289,7 +289,7 @@ def open_table(place: Place) -> DeltaTable:
     return DeltaTable(place.uri, storage_options=options)
 
 
-def open_plain(place: Place) -> DeltaTable:
+def open_plain(place: TablePlace) -> DeltaTable:
     """Return the newest version of a table whose files hold its rows and nothing else. Raises TableError."""
     table = open_table(place)
     refuse_deletion_vectors(table, place.address)
@@ -297,7 +297,7 @@ def open_plain(place: Place) -> DeltaTable:
     return table
 
 
-def _replace(place: Place, removed: list[Held], added: list[NewFile], *, changes_data: bool) -> bool:
+def _replace(place: TablePlace, removed: list[TableFile], added: list[NewFile], *, changes_data: bool) -> bool:
     """Commit that *added* replaces *removed*, durably; return False if one of these is no longer in the table."""
     change, first = str(uuid.uuid4()), 0
     for attempt in range(ATTEMPTS + 1):
@@ -332,7 +332,7 @@ def _replace(place: Place, removed: list[Held], added: list[NewFile], *, changes
     raise TableError(f"other writers changed {place.address} {ATTEMPTS} times meanwhile. Run it again")
 
 
-def _is_committed(place: Place, change: str, first: int, last: int) -> bool:
+def _is_committed(place: TablePlace, change: str, first: int, last: int) -> bool:
     """Return whether one of the entries after *first* up to *last* is that of *change*.
 
     If the response of an object store is lost, delta-rs sends the entry again, and takes its own for another writer's.
@@ -341,7 +341,7 @@ def _is_committed(place: Place, change: str, first: int, last: int) -> bool:
     return any(mark_of(each or b"").get("change") == change for each in entries)
 
 
-def _sync_entries(place: Place) -> None:
+def _sync_entries(place: TablePlace) -> None:
     """Make the newest entries of the table's log durable, oldest first."""
     if place.path is None:
         return

@@ -28,7 +28,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from mrecordlog_async.spark.checkpoints.lake import OWN
 from mrecordlog_async.spark.delta.changes import refuse_deletion_vectors
 from mrecordlog_async.spark.delta.content import TableError
-from mrecordlog_async.spark.delta.place import LOG, Place
+from mrecordlog_async.spark.delta.place import LOG, TablePlace
 from mrecordlog_async.spark.delta.reasons import reason_of
 from mrecordlog_async.spark.delta.table import NO_HOOKS, refuse_unsupported
 from mrecordlog_async.spark.delta.upkeep import open_table
@@ -60,7 +60,7 @@ CHECKPOINT = {"offsets", "commits"}
 SEGMENT = re.compile(r"wal-\d{20}")
 
 
-def vacuum(place: Place, seconds: float | None = None, *, apply: bool = True) -> list[str]:
+def vacuum(place: TablePlace, seconds: float | None = None, *, apply: bool = True) -> list[str]:
     """Delete the files that no version of the last *seconds* needs; return their names.
 
     Args:
@@ -94,7 +94,7 @@ def vacuum(place: Place, seconds: float | None = None, *, apply: bool = True) ->
     return unnamed
 
 
-def understood(place: Place, seconds: float | None = None) -> DeltaTable:
+def understood(place: TablePlace, seconds: float | None = None) -> DeltaTable:
     """Return the table at *place* if a vacuum with *seconds* may delete files of it. Raises TableError."""
     if seconds is not None:
         _refuse_short(seconds)
@@ -162,7 +162,7 @@ def _unnamed(table: DeltaTable, seconds: float, *, orphans: bool) -> list[str]:
     )
 
 
-def _own_files(place: Place, columns: Sequence[str]) -> Callable[[str], bool]:
+def _own_files(place: TablePlace, columns: Sequence[str]) -> Callable[[str], bool]:
     """Return a function that decides by the name of a file whether a writer of the table made it."""
 
     @cache

@@ -20,7 +20,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from mrecordlog_async.spark.checkpoints import refusal
-from mrecordlog_async.spark.checkpoints.batches import COMMITS, Batches, newest
+from mrecordlog_async.spark.checkpoints.batches import COMMITS, SparkBatches, newest
 from mrecordlog_async.spark.checkpoints.hadoop_lake import LakeFiles
 from mrecordlog_async.spark.checkpoints.identity import RefusedError, query_of, refuse_parquet
 from mrecordlog_async.spark.checkpoints.lake import Lake
@@ -36,7 +36,7 @@ from mrecordlog_async.spark.drain.command import (
 )
 from mrecordlog_async.spark.drain.metrics import metrics_served
 from mrecordlog_async.spark.drain.preflight import refuse_unsafe
-from mrecordlog_async.spark.drain.progress import Progress, Summary
+from mrecordlog_async.spark.drain.progress import DrainProgress, Summary
 from mrecordlog_async.spark.drain.query import ending, follow, source_rows, started
 from mrecordlog_async.spark.drain.steps import (
     accepted,
@@ -53,15 +53,15 @@ from mrecordlog_async.spark.services.connection import ServerDownError, ServiceR
 from mrecordlog_async.spark.services.fleet import Fleet
 from mrecordlog_async.spark.session import job_session
 from mrecordlog_async.spark.settings.arguments import typed_job
-from mrecordlog_async.spark.settings.checkpoint import Offset
 from mrecordlog_async.spark.settings.drain_job import DrainJob
+from mrecordlog_async.spark.settings.offset import Positions
 from mrecordlog_async.spark.settings.options import Options
 
 if TYPE_CHECKING:
     from deltalake import Schema
     from pyspark.sql import DataFrame, SparkSession
 
-    from mrecordlog_async.spark.delta.place import Place
+    from mrecordlog_async.spark.delta.place import TablePlace
     from mrecordlog_async.spark.delta.sink import SinkOptions
 
 
@@ -103,15 +103,15 @@ def run_drain(
         checkpoint.close()
 
 
-def _place(job: DrainJob) -> Place:
+def _place(job: DrainJob) -> TablePlace:
     try:
-        from mrecordlog_async.spark.delta.place import Place, local_path
-        from mrecordlog_async.spark.delta.table import Table  # noqa: F401  # whether delta-rs is installed
+        from mrecordlog_async.spark.delta.place import TablePlace, local_path
+        from mrecordlog_async.spark.delta.table import DrainTable  # noqa: F401  # whether delta-rs is installed
     except ImportError as error:
         raise RefusedError(
             f"a drain into a Delta table needs the package {error.name}: pip install 'mrecordlog_async[spark]'"
         ) from None
-    place = Place(local_path(job.output) or job.output, job.storage_options)
+    place = TablePlace(local_path(job.output) or job.output, job.storage_options)
     if place.is_misread:
         raise RefusedError(
             f"delta-rs would put the table somewhere else than {place.path}: choose a path without % and \\"
@@ -122,7 +122,7 @@ def _place(job: DrainJob) -> Place:
 def _run(
     session: SparkSession,
     job: DrainJob,
-    place: Place,
+    place: TablePlace,
     checkpoint: Lake,
     report: Report,
     stopped: Callable[[], bool],
@@ -134,8 +134,8 @@ def _run(
     refuse_parquet(checkpoint)
     synced = checkpoint.path if isinstance(checkpoint, LocalLake) else None
     options = Options.parse(job.source_options())
-    begun, progress, fleet = time.monotonic(), Progress(), Fleet(impatient(options))
-    batches = Batches(checkpoint)
+    begun, progress, fleet = time.monotonic(), DrainProgress(), Fleet(impatient(options))
+    batches = SparkBatches(checkpoint)
     try:
         query_id = query_of(checkpoint)
         sink, columns = _sink(session, job, place, synced, query_id)
@@ -174,7 +174,7 @@ def _run(
 
 
 def _sink(
-    session: SparkSession, job: DrainJob, place: Place, synced: str | None, query: str
+    session: SparkSession, job: DrainJob, place: TablePlace, synced: str | None, query: str
 ) -> tuple[SinkOptions, Schema]:
     """Return where the rows go, and the table's columns. Raises RefusedError."""
     from mrecordlog_async.spark.delta.parts import Layout
@@ -200,20 +200,20 @@ def _rest(job: DrainJob) -> str | None:
     return parsed_schema(job.schema).json() if job.schema is not None and not job.payload else None
 
 
-def _marker(job: DrainJob, place: Place) -> AbstractContextManager[str | None]:
+def _marker(job: DrainJob, place: TablePlace) -> AbstractContextManager[str | None]:
     """Leave a marker in a table that every machine mounts; yield None for any other table."""
     return marked(place.path) if job.shared_paths and place.path is not None else nullcontext()
 
 
 def _source_options(
-    job: DrainJob, synced: str | None, again: Offset, query: str, marker: str | None = None
+    job: DrainJob, synced: str | None, again: Positions, query: str, marker: str | None = None
 ) -> dict[str, str]:
     """Return the options of the data source, which releases what the checkpoint has committed."""
     found = job.source_options(marker, again) | job.release_options(query)
     return found | ({"syncDirs": json.dumps([synced])} if synced is not None else {})
 
 
-def _release_rest(options: dict[str, str], batches: Batches, report: Report) -> None:
+def _release_rest(options: dict[str, str], batches: SparkBatches, report: Report) -> None:
     """Release up to the last committed batch, which the data source does at the start of the next batch only."""
     from mrecordlog_async.spark.consumer.holder import ConsumerLostError, ConsumerRefusedError
     from mrecordlog_async.spark.source.stream import LogStreamReader

@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from mrecordlog_async.model import QueueSummary
-from mrecordlog_async.spark.checkpoints.batches import COMMITS, Batches, newest
+from mrecordlog_async.spark.checkpoints.batches import COMMITS, SparkBatches, newest
 from mrecordlog_async.spark.positions.history import key_of, placed
 from mrecordlog_async.spark.positions.offsets import Listing, backlog
 from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.services.client import PlanStart
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.services.fleet import Fleet
-from mrecordlog_async.spark.settings.checkpoint import Checkpoint
+from mrecordlog_async.spark.settings.offset import Offset
 
 _clock: Callable[[], datetime] = lambda: datetime.now(UTC)  # noqa: E731  # replaced by tests
 
@@ -31,7 +31,7 @@ class Behind(NamedTuple):
 class Lag:
     """Measures the lag of one query. For one thread at a time."""
 
-    batches: Batches
+    batches: SparkBatches
     fleet: Fleet
 
     def measure(self) -> dict[str, Behind]:
@@ -50,8 +50,8 @@ class Lag:
                 continue  # it was listed a moment ago: the next measurement has it
         return found
 
-    def _committed(self) -> Checkpoint:
-        return self.batches.checkpoint_at(newest(self.batches.checkpoint, COMMITS)) or Checkpoint()
+    def _committed(self) -> Offset:
+        return self.batches.checkpoint_at(newest(self.batches.checkpoint, COMMITS)) or Offset()
 
     def _behind(self, server: str, known: Mapping[str, list[int]], listed: Listed) -> Behind:
         waiting = {queue: at for queue, at in _positions(known, listed.queues) if _waits(at, listed.queues[queue])}

@@ -17,10 +17,10 @@ from typing import Any
 
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.protocol.metric_text import CONTENT_TYPE, metric_head, metric_line
-from mrecordlog_async.spark.checkpoints.batches import Batches
+from mrecordlog_async.spark.checkpoints.batches import SparkBatches
 from mrecordlog_async.spark.checkpoints.identity import RefusedError
 from mrecordlog_async.spark.drain.lag import Lag
-from mrecordlog_async.spark.drain.progress import Progress
+from mrecordlog_async.spark.drain.progress import DrainProgress
 from mrecordlog_async.spark.services.fleet import Fleet
 from mrecordlog_async.spark.settings.option_values import WhenDown
 from mrecordlog_async.spark.settings.options import Options
@@ -39,13 +39,13 @@ COUNTERS = {
     "drain_request_retries_total": ("request_retries", "Requests to services that were sent again"),
     "drain_task_retries_total": ("task_retries", "Tasks of Spark that failed; each runs again, or ends the drain"),
 }
-"""Metric name → attribute of `Progress`, help."""
+"""Metric name → attribute of `DrainProgress`, help."""
 
 
 class DrainMetrics:
     """Renders the metrics of one drain; several threads may do so at a time."""
 
-    def __init__(self, progress: Progress, lag: Lag) -> None:
+    def __init__(self, progress: DrainProgress, lag: Lag) -> None:
         self._progress = progress
         self._lag = lag
         self._lock = threading.Lock()
@@ -76,7 +76,7 @@ class DrainMetrics:
 
 @contextmanager
 def metrics_served(
-    address: str | None, progress: Progress, batches: Batches, options: Options, report: Callable[[str], None]
+    address: str | None, progress: DrainProgress, batches: SparkBatches, options: Options, report: Callable[[str], None]
 ) -> Iterator[None]:
     """Serve the metrics of a drain at *address*, HOST:PORT, until the end of the block; None serves nothing.
 

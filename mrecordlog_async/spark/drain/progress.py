@@ -23,7 +23,7 @@ class Line(str):
 
 
 @dataclass(slots=True)
-class Progress:
+class DrainProgress:
     """What a query has done so far, from Spark's progress reports.
 
     held: sentences about logs that are held back. down: servers that are skipped until they respond → the reason.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mrecordlog_async.spark.checkpoints import refusal
 from mrecordlog_async.spark.drain.command import JobFailedError, Report
-from mrecordlog_async.spark.drain.progress import Progress
+from mrecordlog_async.spark.drain.progress import DrainProgress
 from mrecordlog_async.spark.settings.drain_job import DrainJob
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _explained() -> Iterator[None]:
 
 def follow(
     query: StreamingQuery,
-    progress: Progress,
+    progress: DrainProgress,
     report: Report,
     stopped: Callable[[], bool],
 ) -> None:
@@ -92,7 +92,7 @@ def follow(
     _noted(query, progress, report)  # after the batches, whose reports are older
 
 
-def _noted(query: StreamingQuery, progress: Progress, report: Report) -> int | None:
+def _noted(query: StreamingQuery, progress: DrainProgress, report: Report) -> int | None:
     """Take over what the data source said last, and report outages; return the batch of that report, if any."""
     latest = _latest(query)
     if latest is None:
@@ -125,7 +125,7 @@ def _java(query: StreamingQuery) -> Any:
     return query._jsq
 
 
-def _report_batches(query: StreamingQuery, progress: Progress, report: Report) -> None:
+def _report_batches(query: StreamingQuery, progress: DrainProgress, report: Report) -> None:
     before = progress.batches
     for each in _java(query).recentProgress():
         is_new = each.numInputRows() and each.batchId() > progress.newest
@@ -135,7 +135,7 @@ def _report_batches(query: StreamingQuery, progress: Progress, report: Report) -
         progress.task_retries += _failed_tasks(query, progress)
 
 
-def _failed_tasks(query: StreamingQuery, progress: Progress) -> int:
+def _failed_tasks(query: StreamingQuery, progress: DrainProgress) -> int:
     """Return how many tasks have failed in the query's jobs since the last call."""
     from pyspark import SparkContext
 

@@ -9,16 +9,16 @@ from dataclasses import replace
 
 from mrecordlog_async.servers.names import Lookup
 from mrecordlog_async.spark.checkpoints import refusal
-from mrecordlog_async.spark.checkpoints.batches import OFFSETS, Batches, newest
+from mrecordlog_async.spark.checkpoints.batches import OFFSETS, SparkBatches, newest
 from mrecordlog_async.spark.checkpoints.identity import RefusedError
 from mrecordlog_async.spark.checkpoints.lake import Lake
 from mrecordlog_async.spark.drain.command import JobFailedError, Report, cause_of
-from mrecordlog_async.spark.drain.progress import Progress
+from mrecordlog_async.spark.drain.progress import DrainProgress
 from mrecordlog_async.spark.positions import history
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.services.fleet import Fleet, ReopenedError
-from mrecordlog_async.spark.settings.checkpoint import Checkpoint, Offset
 from mrecordlog_async.spark.settings.drain_job import DrainJob
+from mrecordlog_async.spark.settings.offset import Offset, Positions
 from mrecordlog_async.spark.settings.option_values import WhenDown
 from mrecordlog_async.spark.settings.options import Options
 
@@ -51,7 +51,7 @@ def accepted(job: DrainJob) -> set[str]:
     return accepted | ({refusal.LOSS} if job.options.get("failOnDataLoss") == "false" else set())
 
 
-def refuse_missing(job: DrainJob, options: Options, fleet: Fleet, position: Offset, report: Report) -> None:
+def refuse_missing(job: DrainJob, options: Options, fleet: Fleet, position: Positions, report: Report) -> None:
     """Raise RefusedError if a subscribed queue does not exist; a job that keeps running only reports it."""
     names = options.subscription.names
     if names is None:
@@ -70,14 +70,14 @@ def refuse_missing(job: DrainJob, options: Options, fleet: Fleet, position: Offs
         report(f"{sentence}; it is drained once it exists")
 
 
-def refuse_unreached(options: Options, batches: Batches) -> None:
+def refuse_unreached(options: Options, batches: SparkBatches) -> None:
     """Check the servers that no run has reached yet. Those of the checkpoint may be down: the query goes on without.
 
     Raises:
         RefusedError: one refuses requests, because of its token, say.
         ServerDownError: one does not respond: its address may be wrong.
     """
-    known = batches.checkpoint_at(newest(batches.checkpoint, OFFSETS)) or Checkpoint()
+    known = batches.checkpoint_at(newest(batches.checkpoint, OFFSETS)) or Offset()
     reached = set(known.servers.values())
     new = tuple(
         each for each in options.servers if each.name not in reached and not (isinstance(each, Lookup) and reached)
@@ -93,7 +93,7 @@ def refuse_unreached(options: Options, batches: Batches) -> None:
         fleet.close()
 
 
-def held_back(fleet: Fleet, batches: Batches) -> dict[str, str]:
+def held_back(fleet: Fleet, batches: SparkBatches) -> dict[str, str]:
     """Return the servers whose logs are held back at the end, and why."""
     now = _standing(fleet, batches)
     if now is None:
@@ -104,7 +104,7 @@ def held_back(fleet: Fleet, batches: Batches) -> dict[str, str]:
     return {each.server: each.why for each in found}
 
 
-def _standing(fleet: Fleet, batches: Batches) -> tuple[Checkpoint, history.Standing] | None:
+def _standing(fleet: Fleet, batches: SparkBatches) -> tuple[Offset, history.Standing] | None:
     """Compare the newest batch with the logs; None if it cannot be read, or a server cannot: the query reports that."""
     known = batches.checkpoint_at(newest(batches.checkpoint, OFFSETS))
     try:
@@ -113,13 +113,13 @@ def _standing(fleet: Fleet, batches: Batches) -> tuple[Checkpoint, history.Stand
         return None
 
 
-def newest_position(batches: Batches) -> Offset:
+def newest_position(batches: SparkBatches) -> Positions:
     """Return where the newest batch ends, committed or not; {} for a new checkpoint."""
     return batches.end(newest(batches.checkpoint, OFFSETS)) or {}
 
 
 def remaining(
-    job: DrainJob, options: Options, fleet: Fleet, progress: Progress
+    job: DrainJob, options: Options, fleet: Fleet, progress: DrainProgress
 ) -> tuple[dict[str, int], dict[str, str]]:
     """Return how many records each server still holds, and why servers were not drained."""
     # A run that ended without a server has not drained it, even if that responds again by now.

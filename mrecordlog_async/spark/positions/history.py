@@ -23,7 +23,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from mrecordlog_async.spark.positions.proof import Listed
-from mrecordlog_async.spark.settings.checkpoint import At, Checkpoint, Offset, name_in, named
+from mrecordlog_async.spark.settings.offset import At, Offset, Positions, name_in, named
 from mrecordlog_async.spark.settings.option_values import OptionError
 
 OPENINGS_MAX = 1_024
@@ -70,7 +70,7 @@ class Standing:
 # Which log is where.
 
 
-def placed(known: Checkpoint, found: Mapping[str, Listed]) -> Checkpoint:
+def placed(known: Offset, found: Mapping[str, Listed]) -> Offset:
     """Return *known* with the ids of logs that it knew by the names of servers only.
 
     A queue belongs to the log that has its id, whatever name that log's server has now; what is left belongs to the log
@@ -108,7 +108,7 @@ def key_of(name: str, listed: Listed) -> str:
 
 
 def arrange(
-    known: Checkpoint,
+    known: Offset,
     found: Mapping[str, Listed],
     balancers: Mapping[str, str] = MappingProxyType({}),
     copies: Mapping[str, str] = MappingProxyType({}),
@@ -144,7 +144,7 @@ def arrange(
     return standing
 
 
-def _missing(known: Checkpoint, found: Mapping[str, Listed], addresses: Collection[str]) -> dict[str, str]:
+def _missing(known: Offset, found: Mapping[str, Listed], addresses: Collection[str]) -> dict[str, str]:
     """Return the logs that no address has though their server responds → that server. Empty logs are not missed."""
     return {
         log: known.servers[log]
@@ -153,7 +153,7 @@ def _missing(known: Checkpoint, found: Mapping[str, Listed], addresses: Collecti
     }
 
 
-def _replaced(known: Checkpoint, log: str, now: Listed) -> str:
+def _replaced(known: Offset, log: str, now: Listed) -> str:
     if now.log in known.positions:
         looks = "another log of this checkpoint: addresses or volumes were swapped"
     elif now.at is None and not now.queues:
@@ -174,7 +174,7 @@ def _copies(log: str, names: Sequence[str]) -> str:
     )
 
 
-def forgotten(wanted: Collection[str], known: Checkpoint, found: Mapping[str, Listed]) -> frozenset[str]:
+def forgotten(wanted: Collection[str], known: Offset, found: Mapping[str, Listed]) -> frozenset[str]:
     """Return the logs of *known* whose ids begin with one of *wanted*.
 
     Raises:
@@ -248,6 +248,6 @@ def held_back(server: str, evidence: str) -> HeldLog:
     )
 
 
-def restarted(known: Checkpoint, logs: Collection[str]) -> Offset:
+def restarted(known: Offset, logs: Collection[str]) -> Positions:
     """Return the positions of *known* without those of *logs*, whose queues are then read from their first records."""
     return {log: ({} if log in logs else dict(queues)) for log, queues in known.positions.items()}

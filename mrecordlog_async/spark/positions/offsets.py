@@ -10,7 +10,7 @@ One micro-batch, in this order (`stream` sends the requests; every decision is m
 6. `advanced`   the ranges between start and end, which `partitions` packs into tasks
 
 Positions are `{log: {queue: [id, next]}}`: the queue's incarnation, and the next position to read. The keys are the ids
-of logs, here any text. An offset carries them with what proves them (`checkpoint`); `history` decides whether a log is
+of logs, here any text. An offset has them with what proves them (`settings.offset`); `history` decides whether a log is
 still the one that was read, `proof` what became of a queue.
 """
 
@@ -24,8 +24,8 @@ from typing import TypeVar
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.spark.positions.proof import Listed, went_back
-from mrecordlog_async.spark.settings.checkpoint import Offset
-from mrecordlog_async.spark.settings.option_values import EARLIEST, LATEST, OptionError, Positions, Subscription
+from mrecordlog_async.spark.settings.offset import Positions
+from mrecordlog_async.spark.settings.option_values import EARLIEST, LATEST, GivenPositions, OptionError, Subscription
 
 K = TypeVar("K", bound=Hashable)
 
@@ -55,18 +55,18 @@ class Checked:
         back: one sentence for each log that went back, without advice.
     """
 
-    positions: Offset = field(default_factory=dict)
-    intact: Offset = field(default_factory=dict)
+    positions: Positions = field(default_factory=dict)
+    intact: Positions = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
     back: list[str] = field(default_factory=list)
 
 
-def canonical(offset: Offset) -> Offset:
+def canonical(offset: Positions) -> Positions:
     """Return *offset* with sorted keys, so that equal offsets are equal text."""
     return {log: {queue: queues[queue] for queue in sorted(queues)} for log, queues in sorted(offset.items())}
 
 
-def as_text(offset: Offset) -> str:
+def as_text(offset: Positions) -> str:
     """Return *offset* as JSON, as a checkpoint stores it."""
     return json.dumps(canonical(offset), separators=(",", ":"))
 
@@ -79,16 +79,16 @@ def select(listing: Iterable[QueueSummary], subscription: Subscription) -> dict[
 
 
 def check(
-    start: Offset,
+    start: Positions,
     surveys: Mapping[str, Listed],
     *,
     ended: Mapping[str, Mapping[str, int | None]] | None = None,
     includes: Callable[[str], bool] = lambda queue: True,
-    again: Offset | None = None,
+    again: Positions | None = None,
 ) -> Checked:
     """Compare *start* with what the logs have.
 
-    Positions of logs that are not listed and of queues that are not subscribed are kept and not read: if they are
+    GivenPositions of logs that are not listed and of queues that are not subscribed are kept and not read: if they are
     subscribed again, reading continues there. If records are lost, the position moves to the first record left. A log
     that went back is reread from its first record: no record is skipped, some may be read twice.
 
@@ -161,9 +161,9 @@ def _loss(summary: QueueSummary, position: int, back: str | None) -> str | None:
     return None
 
 
-def truncations(intact: Offset, listings: Listings) -> Offset:
+def truncations(intact: Positions, listings: Listings) -> Positions:
     """Return what may be truncated: log → queue → [id, last position]; only queues that still have such records."""
-    found: Offset = {}
+    found: Positions = {}
     for log, queues in intact.items():
         listing = listings[log]
         due = {
@@ -177,7 +177,11 @@ def truncations(intact: Offset, listings: Listings) -> Offset:
 
 
 def refuse_unknown_queues(
-    start: Offset, listings: Listings, servers: Iterable[str], subscription: Subscription, *offsets: str | Positions
+    start: Positions,
+    listings: Listings,
+    servers: Iterable[str],
+    subscription: Subscription,
+    *offsets: str | GivenPositions,
 ) -> None:
     """Raise OptionError for queues that options name and that do not exist.
 
@@ -204,8 +208,8 @@ def refuse_unknown_queues(
 
 
 def enrol(
-    start: Offset, listings: Listings, starting: str | Positions, names: Mapping[str, str] | None = None
-) -> tuple[Offset, list[str]]:
+    start: Positions, listings: Listings, starting: str | GivenPositions, names: Mapping[str, str] | None = None
+) -> tuple[Positions, list[str]]:
     """Return the first positions of queues that are not in *start*, and one sentence for each that had to be moved.
 
     `startingOffsets` applies to logs that are new in the checkpoint. A queue that is created later in a known log is
@@ -217,7 +221,7 @@ def enrol(
         starting: "earliest", "latest" or positions, by log.
         names: log → the server's name, for the sentences.
     """
-    first_positions: Offset = {}
+    first_positions: Positions = {}
     lost: list[str] = []
     for log, listing in listings.items():
         fresh = log not in start
@@ -234,7 +238,12 @@ def enrol(
 
 
 def resolve_position(
-    wanted: str | Positions, server: str, summary: QueueSummary, *, absent: int = EARLIEST, shown: str | None = None
+    wanted: str | GivenPositions,
+    server: str,
+    summary: QueueSummary,
+    *,
+    absent: int = EARLIEST,
+    shown: str | None = None,
 ) -> tuple[int, str | None]:
     """Return the position that *wanted* means for a queue, moved to where records exist.
 
@@ -278,22 +287,22 @@ def shares(limit: int, weights: Mapping[K, int]) -> dict[K, int]:
     return {name: max(1, limit * weight // total) for name, weight in weights.items() if weight > 0}
 
 
-def assemble(start: Offset, positions: Offset, ends: Offset, first_positions: Offset) -> Offset:
+def assemble(start: Positions, positions: Positions, ends: Positions, first_positions: Positions) -> Positions:
     """Return the end offset: *positions* moved to *ends*, and *first_positions*; *start* itself if nothing is new."""
     end = canonical(joined(positions, ends, first_positions))
     return start if end == start else end
 
 
-def joined(*parts: Offset) -> Offset:
+def joined(*parts: Positions) -> Positions:
     """Return all positions of *parts*; where several have a queue, the last one counts."""
-    found: Offset = {}
+    found: Positions = {}
     for part in parts:
         for log, queues in part.items():
             found.setdefault(log, {}).update(queues)
     return found
 
 
-def advanced(start: Offset, end: Offset) -> Iterator[tuple[str, str, int, int, int]]:
+def advanced(start: Positions, end: Positions) -> Iterator[tuple[str, str, int, int, int]]:
     """Yield (log, queue, id, start, stop) where *end* is ahead of *start*; a new or recreated queue is not read."""
     for log, queues in end.items():
         known = start.get(log, {})

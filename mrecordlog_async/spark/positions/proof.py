@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from mrecordlog_async.model import QueueSummary
-from mrecordlog_async.spark.settings.checkpoint import At, Checkpoint
+from mrecordlog_async.spark.settings.offset import At, Offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +36,10 @@ class Listed:
     server: str = ""
 
 
-def gone(known: Checkpoint, log: str, listed: Listed, includes: Callable[[str], bool]) -> dict[str, int]:
-    """Return queue → id of what is in *known* and no longer listed under that id: where it ended must be requested."""
+def gone(offset: Offset, log: str, listed: Listed, includes: Callable[[str], bool]) -> dict[str, int]:
+    """Return queue → id of what is in *offset* and no longer listed under that id: where it ended must be requested."""
     found: dict[str, int] = {}
-    for queue, (queue_id, _) in known.positions.get(log, {}).items():
+    for queue, (queue_id, _) in offset.positions.get(log, {}).items():
         summary = listed.queues.get(queue)
         is_listed = summary is not None and summary.id == queue_id
         if not is_listed and (summary is not None or includes(queue)):  # a listing has only what is subscribed

@@ -34,7 +34,7 @@ from mrecordlog_async.spark.services.client import ServiceClient
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.services.outages import Outages
 from mrecordlog_async.spark.services.servers import Failure, QueryServer, QueryServers
-from mrecordlog_async.spark.settings.checkpoint import At, Checkpoint, named
+from mrecordlog_async.spark.settings.offset import At, Offset, named
 from mrecordlog_async.spark.settings.option_values import OptionError
 from mrecordlog_async.spark.settings.options import Options
 
@@ -128,12 +128,12 @@ class Fleet:
             OptionError: a server is a load balancer, or two servers have live copies of a log.
             ServerDownError: a server is down, unless the options say to skip it.
         """
-        standing = self._arranged(Checkpoint(), self.survey())
+        standing = self._arranged(Offset(), self.survey())
         if standing.held:
             raise OptionError("; ".join(f"servers: {held.sentence}" for held in standing.held.values()))
         return {listed.server: listed for listed in standing.logs.values()}
 
-    def standing(self, known: Checkpoint, found: dict[str, Listed] | None = None) -> tuple[Checkpoint, Standing]:
+    def standing(self, known: Offset, found: dict[str, Listed] | None = None) -> tuple[Offset, Standing]:
         """List all logs, and compare their histories with the checkpoint.
 
         Args:
@@ -165,7 +165,7 @@ class Fleet:
                 standing.back[log] = evidence
         return known, standing
 
-    def _arranged(self, known: Checkpoint, found: Mapping[str, Listed]) -> Standing:
+    def _arranged(self, known: Offset, found: Mapping[str, Listed]) -> Standing:
         now = _clock()
         balancers, copies = dict[str, str](), dict[str, str]()
         for name, listed in found.items():
@@ -180,7 +180,7 @@ class Fleet:
         """Return what *call* returns; if servers are found by DNS names, as `Outages.repeated` does."""
         return self._outages.repeated(call) if self.servers.lookups else call()
 
-    def forgotten(self, known: Checkpoint, found: Mapping[str, Listed] | None = None) -> frozenset[str]:
+    def forgotten(self, known: Offset, found: Mapping[str, Listed] | None = None) -> frozenset[str]:
         """Return the logs of *known* that the options forget.
 
         Args:
@@ -194,7 +194,7 @@ class Fleet:
             return frozenset()
         return forgotten(self.options.forget, known, self.survey() if found is None else found)
 
-    def _report_missing(self, known: Checkpoint, standing: Standing) -> None:
+    def _report_missing(self, known: Offset, standing: Standing) -> None:
         """Report the logs of the checkpoint that no address of their DNS names has any more: their servers are down."""
         for log, origin in known.origins.items():
             name = known.servers[log]

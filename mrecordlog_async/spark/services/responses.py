@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.spark.positions.history import Opening
 from mrecordlog_async.spark.positions.partitions import Range
-from mrecordlog_async.spark.settings.checkpoint import At
+from mrecordlog_async.spark.settings.offset import At
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from mrecordlog_async.spark.settings.checkpoint import Offset
+from mrecordlog_async.spark.settings.offset import Positions
 from mrecordlog_async.spark.settings.option import flag
 from mrecordlog_async.spark.settings.option_values import interval, size
 from mrecordlog_async.spark.settings.options import TARGET_FILE_BYTES
@@ -152,7 +152,7 @@ class DrainJob:
     )
     options: Mapping[str, str] = field(default_factory=dict, repr=False)  # with the tokens
 
-    def source_options(self, shared_marker: str | None = None, again: Offset | None = None) -> dict[str, str]:
+    def source_options(self, shared_marker: str | None = None, again: Positions | None = None) -> dict[str, str]:
         """Return the options of the data source, without those of `release_options`.
 
         Args:

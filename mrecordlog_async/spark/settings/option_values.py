@@ -22,7 +22,7 @@ from mrecordlog_async.model import EPOCH
 from mrecordlog_async.names import has_control_characters
 from mrecordlog_async.quantities import parse_seconds, parse_size
 from mrecordlog_async.servers.names import DNS, Endpoint, Lookup, parse_lookup
-from mrecordlog_async.spark.settings.checkpoint import Checkpoint
+from mrecordlog_async.spark.settings.offset import Offset
 
 DEFAULT_SERVER = "default"
 """The name of the server if the option `servers` is a bare address."""
@@ -33,10 +33,10 @@ TOKEN_OF = "token."
 EARLIEST = -2
 LATEST = -1
 
-Positions = Mapping[str, Mapping[str, int]]
+GivenPositions = Mapping[str, Mapping[str, int]]
 """server → queue → position, as `startingOffsets` and `endingOffsets` state it."""
 
-Bound = str | Positions | datetime
+Bound = str | GivenPositions | datetime
 """Where reading begins or ends: "earliest", "latest", positions, or a time."""
 
 MILLISECONDS_MIN = 10**11
@@ -164,16 +164,16 @@ def queue_pattern(text: str) -> Subscription:
     return Subscription(pattern=text)
 
 
-def offsets(*words: str) -> Callable[[str], str | Positions]:
+def offsets(*words: str) -> Callable[[str], str | GivenPositions]:
     """Return a reader of one of *words*, or of positions as JSON; each may be `[id, position]` as in a checkpoint."""
 
-    def read(text: str) -> str | Positions:
+    def read(text: str) -> str | GivenPositions:
         if text.strip().lower() in words:
             return text.strip().lower()
         try:
             parsed = json.loads(text)
             if "version" in parsed:  # an offset, copied from a checkpoint
-                return Checkpoint.decode(parsed).next_positions()
+                return Offset.decode(parsed).next_positions()
             return {server: {queue: _position(at) for queue, at in queues.items()} for server, queues in parsed.items()}
         except (ValueError, TypeError, AttributeError):
             expected = ", ".join(words)

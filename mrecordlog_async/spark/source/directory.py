@@ -31,7 +31,7 @@ from mrecordlog_async.spark.positions.offsets import (
     select,
 )
 from mrecordlog_async.spark.rows.blocks import record_batches
-from mrecordlog_async.spark.settings.option_values import LATEST, Positions
+from mrecordlog_async.spark.settings.option_values import LATEST, GivenPositions
 from mrecordlog_async.spark.settings.options import Options
 from mrecordlog_async.spark.source.moments import check_past, is_past
 from mrecordlog_async.spark.source.reader import MAKE_AGAIN, NothingPartition
@@ -112,7 +112,7 @@ class DirectoryReader(DataSourceReader):
         return wanted
 
 
-def _bounds(log: ReadOnlyLog, listing: Listing, options: Options) -> tuple[str | Positions, str | Positions]:
+def _bounds(log: ReadOnlyLog, listing: Listing, options: Options) -> tuple[str | GivenPositions, str | GivenPositions]:
     """Return where reading begins and ends, with the positions of times. Raises OptionError for a future start."""
     starting, ending = options.starting, options.ending
     if isinstance(starting, datetime):
@@ -123,7 +123,7 @@ def _bounds(log: ReadOnlyLog, listing: Listing, options: Options) -> tuple[str |
     return starting, ending
 
 
-def _positions_at(log: ReadOnlyLog, listing: Listing, time: datetime) -> Positions:
+def _positions_at(log: ReadOnlyLog, listing: Listing, time: datetime) -> GivenPositions:
     return {SERVER: {queue: log.position_at(queue, time) for queue in listing}}
 
 

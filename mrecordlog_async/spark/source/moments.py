@@ -14,12 +14,12 @@ from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.services.connection import ServerDownError
 from mrecordlog_async.spark.services.fleet import Fleet, same_opening
-from mrecordlog_async.spark.settings.option_values import Bound, OptionError, Positions
+from mrecordlog_async.spark.settings.option_values import Bound, GivenPositions, OptionError
 
 
 def starting_positions(
     wanted: Bound, fleet: Fleet, surveys: dict[str, Listed], servers: Iterable[str]
-) -> str | Positions:
+) -> str | GivenPositions:
     """Return where reading of *servers* begins, with the positions of a time.
 
     Args:
@@ -39,7 +39,7 @@ def starting_positions(
     return _positions(wanted, fleet, surveys, servers)
 
 
-def ending_positions(wanted: Bound, fleet: Fleet, surveys: dict[str, Listed]) -> str | Positions:
+def ending_positions(wanted: Bound, fleet: Fleet, surveys: dict[str, Listed]) -> str | GivenPositions:
     """Return where a batch read ends. A time in the future means the end; for the rest see `starting_positions`."""
     if not isinstance(wanted, datetime):
         return wanted
@@ -60,7 +60,7 @@ def is_past(time: datetime) -> bool:
     return time <= datetime.now(UTC) + timedelta(seconds=FUTURE_SECONDS_MAX)
 
 
-def _positions(time: datetime, fleet: Fleet, surveys: dict[str, Listed], servers: Iterable[str]) -> Positions:
+def _positions(time: datetime, fleet: Fleet, surveys: dict[str, Listed], servers: Iterable[str]) -> GivenPositions:
     found: dict[str, Mapping[str, int]] = {}
     for name in servers:
         try:

@@ -17,15 +17,15 @@ from mrecordlog_async.spark.services.client import PlanStart, chunks
 from mrecordlog_async.spark.services.connection import QUEUES_AT_ONCE, ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.services.fleet import NO_ORIGINS, Fleet, same_opening
 from mrecordlog_async.spark.services.responses import QueuePlan
-from mrecordlog_async.spark.settings.checkpoint import Checkpoint, Offset
-from mrecordlog_async.spark.source.listed_plans import PIECE_BYTES, PIECE_RECORDS, Limits, ReadBefore
+from mrecordlog_async.spark.settings.offset import Offset, Positions
+from mrecordlog_async.spark.source.listed_plans import PIECE_BYTES, PIECE_RECORDS, BatchLimits, ReadBefore
 
 
-def ends_of_gone(fleet: Fleet, known: Checkpoint, surveys: dict[str, Listed]) -> dict[str, dict[str, int | None]]:
-    """Request where queues of *known* ended that are no longer listed; usually there is none.
+def ends_of_gone(fleet: Fleet, offset: Offset, surveys: dict[str, Listed]) -> dict[str, dict[str, int | None]]:
+    """Request where queues of *offset* ended that are no longer listed; usually there is none.
 
     Args:
-        known: the checkpoint.
+        offset: where the stream continues.
         surveys: the listings by log; a log whose server goes down meanwhile is removed.
 
     Returns:
@@ -37,7 +37,7 @@ def ends_of_gone(fleet: Fleet, known: Checkpoint, surveys: dict[str, Listed]) ->
     """
     found: dict[str, dict[str, int | None]] = {}
     for name, listed in list(surveys.items()):
-        absent = gone(known, name, listed, fleet.options.subscription.includes)
+        absent = gone(offset, name, listed, fleet.options.subscription.includes)
         starts = [PlanStart(queue, queue_id, 0, 0) for queue, queue_id in absent.items()]
         try:
             found[name] = {plan.queue: plan.ended for plan in _plan(fleet, name, starts, listed)}
@@ -54,10 +54,10 @@ def _plan(fleet: Fleet, name: str, starts: list[PlanStart], listed: Listed) -> l
 
 def advance(
     fleet: Fleet,
-    positions: Offset,
+    positions: Positions,
     surveys: Mapping[str, Listed],
-    stops: Offset | None,
-    limits: Limits,
+    stops: Positions | None,
+    limits: BatchLimits,
     read_before: ReadBefore,
 ) -> list[tuple[str, QueuePlan]]:
     """Return how far the limits reach from *positions*: (log, plan) of each queue that advances.
@@ -118,7 +118,7 @@ def _advance_one(
         return []
 
 
-def _starts(positions: Mapping[str, list[int]], listing: Listing, stops: Offset | None, log: str) -> list[PlanStart]:
+def _starts(positions: Mapping[str, list[int]], listing: Listing, stops: Positions | None, log: str) -> list[PlanStart]:
     """Return the starts of those queues of one log that have something to read."""
     found = []
     for queue, (queue_id, position) in positions.items():

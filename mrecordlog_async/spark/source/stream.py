@@ -45,10 +45,10 @@ from mrecordlog_async.spark.positions.offsets import HeldBackError, advanced
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.services.fleet import Fleet, ReopenedError
 from mrecordlog_async.spark.services.responses import QueuePlan
-from mrecordlog_async.spark.settings.checkpoint import Checkpoint
+from mrecordlog_async.spark.settings.offset import Offset
 from mrecordlog_async.spark.settings.option_values import WhenDown
 from mrecordlog_async.spark.settings.options import Options
-from mrecordlog_async.spark.source.listed_plans import Limits
+from mrecordlog_async.spark.source.listed_plans import BatchLimits
 from mrecordlog_async.spark.source.planning import partitions
 from mrecordlog_async.spark.source.reader import PlannedPartition, read_partition
 from mrecordlog_async.spark.source.trigger import StreamState, Trigger, ends
@@ -83,7 +83,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Remember where the queues end now: the run stops there."""
-        _, standing = self._fleet.repeated(lambda: self._fleet.standing(Checkpoint()))
+        _, standing = self._fleet.repeated(lambda: self._fleet.standing(Offset()))
         self._state.target = {log: ends(listed.queues) for log, listed in standing.logs.items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -150,10 +150,10 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._fleet.repeated(lambda: self._partitions(start, end))
 
     def _partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        last = Checkpoint.decode(end)
+        last = Offset.decode(end)
         if self._state.committed.must_begin:  # a batch that runs again after a restart must not run for another holder
             Trigger(self._state, end).identify()
-        first = Checkpoint.decode(start).positions
+        first = Offset.decode(start).positions
         kept = last.without(self._fleet.forgotten(last))
         moved = advanced(first, kept.positions)
         found = partitions(self._fleet, moved, last.servers, self._plans, last.origins)
@@ -190,13 +190,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             check_marker(self._options.shared_marker)
         return read_partition(self._fleet, partition.value, payload=self._options.payload)
 
-    def _limits(self, limit: ReadLimit) -> Limits:
+    def _limits(self, limit: ReadLimit) -> BatchLimits:
         options = self._options
         match limit:
             case ReadAllAvailable():
-                return Limits()
+                return BatchLimits()
             case ReadMaxRows(max_rows=records):
-                return Limits(records, options.bytes_per_trigger)
+                return BatchLimits(records, options.bytes_per_trigger)
             case ReadMaxBytes(max_bytes=size):
-                return Limits(options.records_per_trigger, size)
-        return Limits(options.records_per_trigger, options.bytes_per_trigger)
+                return BatchLimits(options.records_per_trigger, size)
+        return BatchLimits(options.records_per_trigger, options.bytes_per_trigger)

@@ -38,10 +38,10 @@ from mrecordlog_async.spark.services.connection import retries
 from mrecordlog_async.spark.services.fleet import Fleet
 from mrecordlog_async.spark.services.held_logs import HeldLogs
 from mrecordlog_async.spark.services.responses import QueuePlan
-from mrecordlog_async.spark.settings.checkpoint import Checkpoint, Offset
+from mrecordlog_async.spark.settings.offset import Offset, Positions
 from mrecordlog_async.spark.settings.option_values import Bound, OptionError, Subscription
 from mrecordlog_async.spark.settings.options import Options
-from mrecordlog_async.spark.source.listed_plans import Limits, ReadBefore
+from mrecordlog_async.spark.source.listed_plans import BatchLimits, ReadBefore
 from mrecordlog_async.spark.source.moments import starting_positions
 from mrecordlog_async.spark.source.planning import advance, ends_of_gone
 
@@ -72,8 +72,8 @@ class StreamState:
     committed: Committed
     held: HeldLogs
     named_exist: bool
-    read_again: Offset
-    target: Offset | None = None
+    read_again: Positions
+    target: Positions | None = None
     released_to: dict[str, Any] | None = None
     waiting_since: float | None = None
     read_before: ReadBefore = field(default_factory=ReadBefore)
@@ -106,11 +106,11 @@ class Trigger:
     def __init__(self, state: StreamState, start: dict[str, Any]) -> None:
         self._state = state
         self.start = start
-        self.before = self.offset = Checkpoint()
+        self.before = self.offset = Offset()
         self.logs: dict[str, Listed] = {}
         self.reread: set[str] = set()
         self.checked = Checked()
-        self.first_positions: Offset = {}
+        self.first_positions: Positions = {}
         self.planned: list[tuple[str, QueuePlan]] = []
         self.batch: list[tuple[str, QueuePlan]] = []
         self._listings: dict[str, Listed] = {}
@@ -134,7 +134,7 @@ class Trigger:
             and start == self.start
         )
 
-    def run(self, limits: Limits, now: float) -> dict[str, Any]:
+    def run(self, limits: BatchLimits, now: float) -> dict[str, Any]:
         """Take the other steps; return the offset where the next batch ends, *start* itself if nothing is new.
 
         Args:
@@ -166,7 +166,7 @@ class Trigger:
             ConsumerRefusedError: a consumer belongs to another owner.
             HeldBackError: no log is left.
         """
-        self.before = Checkpoint.decode(self.start)
+        self.before = Offset.decode(self.start)
         self._stand(listings)
         for _ in range(LISTED_MAX):
             # Records may have been dropped between the listing and the attach: what is attached to is listed again.
@@ -267,7 +267,7 @@ class Trigger:
 
     # 6
 
-    def _plan(self, limits: Limits, now: float) -> None:
+    def _plan(self, limits: BatchLimits, now: float) -> None:
         """Find out how far the batch reaches."""
         state = self._state
         # Only intact positions advance: a corrected one must be in the checkpoint before anything is read from it.
@@ -299,7 +299,7 @@ class Trigger:
     def _end(self) -> dict[str, Any]:
         """Return the offset where the batch ends; *start* itself if it would be the same, because Spark compares."""
         state = self._state
-        stops: Offset = {}
+        stops: Positions = {}
         for log, plan in self.batch:
             stops.setdefault(log, {})[plan.queue] = [plan.id, plan.stop]
         positions = assemble(self.before.positions, self.checked.positions, stops, self.first_positions)
@@ -320,10 +320,10 @@ class Trigger:
         if not (self.planned or self._released or state.held.sentences or state.fleet.down or self.checked.lost):
             state.idle = self.start, self._listings
 
-    def _stated(self, positions: Offset) -> Checkpoint:
+    def _stated(self, positions: Positions) -> Offset:
         """Return *positions* with the states of their logs, as listed; the other logs keep the states they had."""
         before = self.offset
-        end = Checkpoint(positions, dict(before.servers), dict(before.at), dict(before.origins))
+        end = Offset(positions, dict(before.servers), dict(before.at), dict(before.origins))
         for log, listed in self.logs.items():
             end.servers[log] = listed.server
             if listed.at is not None:
@@ -343,7 +343,7 @@ class Trigger:
         for log, plan in self.batch:
             name = names[log]
             waiting[name] = max(0, waiting[name] - plan.records)  # records arrived since the listing
-        latest = Checkpoint({log: ends(listed.queues) for log, listed in self.logs.items()}, names)
+        latest = Offset({log: ends(listed.queues) for log, listed in self.logs.items()}, names)
         self._state.latest = latest.encode() | {
             "waiting": waiting,
             "bytes": sum(plan.bytes for _, plan in self.batch),
@@ -353,7 +353,7 @@ class Trigger:
         }
 
 
-def _begun(intact: Offset, start: Offset) -> Offset:
+def _begun(intact: Positions, start: Positions) -> Positions:
     """Return what *start* has of *intact*: a log's id must be in the checkpoint before anything is read from it."""
     return {
         log: queues if queues.keys() <= start[log].keys() else {q: at for q, at in queues.items() if q in start[log]}

@@ -23,7 +23,7 @@ from mrecordlog_async.errors import RecordLogError
 
 VERSION = 3
 
-Offset = dict[str, dict[str, list[int]]]
+Positions = dict[str, dict[str, list[int]]]
 """log → queue → [queue id, next position to read]."""
 
 _NAMED = "server:"
@@ -51,7 +51,7 @@ def name_in(key: str) -> str | None:
 
 
 @dataclass(slots=True)
-class Checkpoint:
+class Offset:
     """Positions, with what proves that a log still has what they say was read.
 
     Attributes:
@@ -61,13 +61,13 @@ class Checkpoint:
         origins: log → what the options call the DNS name by which its server was found; only for such logs.
     """
 
-    positions: Offset = field(default_factory=dict)
+    positions: Positions = field(default_factory=dict)
     servers: dict[str, str] = field(default_factory=dict)
     at: dict[str, At] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def decode(cls, offset: Mapping[str, Any]) -> Checkpoint:
+    def decode(cls, offset: Mapping[str, Any]) -> Offset:
         """Parse what `encode` returned, or {} for the start. Raises CheckpointError."""
         found = cls()
         if not offset:
@@ -80,27 +80,13 @@ class Checkpoint:
             )
         try:
             for log, entry in offset["logs"].items():
-                found._add(log, entry)
+                _read_entry(found, log, entry)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise CheckpointError(
                 f"an offset in the checkpoint is damaged ({error!r}): restore the checkpoint, or start with a new "
                 "checkpoint and a new output"
             ) from None
         return found
-
-    def _add(self, log: str, entry: Mapping[str, Any]) -> None:
-        for queue in (queue for queues in entry.get("openings", {}).values() for queue in queues):
-            raise CheckpointError(
-                f"the checkpoint has a position of server {entry['server']!r}, queue {queue!r}, from before 0.2.0, "
-                "which this version cannot compare with the log: run it once with 0.2.0, subscribed to this queue and "
-                "with this server up"
-            )
-        self.servers[log] = entry["server"]
-        if entry["at"] is not None:
-            self.at[log] = At(*entry["at"])
-        if "origin" in entry:
-            self.origins[log] = entry["origin"]
-        self.positions[log] = {queue: [queue_id, at] for queue, (queue_id, at) in entry["queues"].items()}
 
     def next_positions(self) -> dict[str, dict[str, int]]:
         """Return server → queue → next position to read."""
@@ -113,10 +99,10 @@ class Checkpoint:
             found.setdefault(self.servers.get(log, log), {}).update(queues)
         return dict(sorted(found.items()))
 
-    def without(self, logs: frozenset[str]) -> Checkpoint:
+    def without(self, logs: frozenset[str]) -> Offset:
         """Return everything but *logs*."""
         kept = [log for log in self.positions if log not in logs]
-        return Checkpoint(
+        return Offset(
             {log: self.positions[log] for log in kept},
             {log: self.servers[log] for log in kept if log in self.servers},
             {log: self.at[log] for log in kept if log in self.at},
@@ -131,3 +117,19 @@ class Checkpoint:
         at, queues = self.at.get(log), dict(sorted(self.positions[log].items()))
         entry = {"server": self.servers.get(log, ""), "at": at and list(at), "queues": queues}
         return entry | ({"origin": self.origins[log]} if log in self.origins else {})
+
+
+def _read_entry(offset: Offset, log: str, entry: Mapping[str, Any]) -> None:
+    """Add to *offset* what the JSON has of one log. Raises CheckpointError."""
+    for queue in (queue for queues in entry.get("openings", {}).values() for queue in queues):
+        raise CheckpointError(
+            f"the checkpoint has a position of server {entry['server']!r}, queue {queue!r}, from before 0.2.0, "
+            "which this version cannot compare with the log: run it once with 0.2.0, subscribed to this queue and "
+            "with this server up"
+        )
+    offset.servers[log] = entry["server"]
+    if entry["at"] is not None:
+        offset.at[log] = At(*entry["at"])
+    if "origin" in entry:
+        offset.origins[log] = entry["origin"]
+    offset.positions[log] = {queue: [queue_id, at] for queue, (queue_id, at) in entry["queues"].items()}
