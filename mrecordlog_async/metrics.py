@@ -1,15 +1,20 @@
-"""Counters that the log keeps. Exporters read them; this module does not depend on any exporter.
+"""Counters that the log keeps, and the table of what is reported of a log. This module depends on no exporter.
 
-They are updated once per batch, never once per append, so that appends pay nothing for them.
+The counters are updated once per batch, never once per append, so that appends pay nothing for them. Prometheus,
+OpenTelemetry and `/v1/stats` read the same rows: a number that is not in the table is not reported.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from math import inf
-from typing import NamedTuple
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple
+
+from mrecordlog_async.model import LastEnd
 
 
 def _doubling(first: float, steps: int) -> tuple[float, ...]:
@@ -193,3 +198,136 @@ class Counters:
     def snapshot(self) -> Counters:
         """Return a copy that no longer changes."""
         return deepcopy(self)
+
+
+# The table of what is reported.
+
+
+class Series(NamedTuple):
+    """One number, or one for each value of a label.
+
+    Attributes:
+        name: In Prometheus, after `mrecordlog_`; "" for a number that is not there.
+        kind: What it is. Rates are made of counters.
+        help: Its meaning, for people.
+        get: Returns it, from the object that its table is about: a number or a `Histogram`, or a dictionary from the
+            values of the label to numbers.
+        label: Name of the label, if there is one.
+        key: In OpenTelemetry, after `mrecordlog.`, and in `/v1/stats`.
+        unit: In OpenTelemetry; "" for a number that is not there.
+    """
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    get: Callable[[Any], Any]
+    label: str = ""
+    key: str = ""
+    unit: str = ""
+
+
+def counted(key: str, name: str, help: str, unit: str = "", label: str = "") -> Series:
+    """Return the series of a counter. key: the attribute that holds it."""
+    return Series(name, "counter", help, attrgetter(key), label, key, unit)
+
+
+def gauged(key: str, name: str, help: str, unit: str = "") -> Series:
+    """Return the series of a number that rises and falls. key: the attribute that holds it."""
+    return Series(name, "gauge", help, attrgetter(key), "", key, unit)
+
+
+def timed(key: str, help: str) -> Series:
+    """Return the series of a histogram. key: the attribute that holds it."""
+    return Series(key, "histogram", help, attrgetter(key), "", key)
+
+
+COUNTERS = (
+    counted("appended_records", "appended_records", "Records stored", "{record}"),
+    counted("appended_bytes", "appended_bytes", "Payload bytes stored", "By"),
+    counted("truncated_records", "truncated_records", "Records dropped by truncates and deletes", "{record}"),
+    counted("dropped_records", "", "Records dropped to make room in full queues"),
+    counted("expired_records", "expired_records", "Records dropped because they were older than max_age"),
+    counted("duplicates", "duplicates", "Appends of records that were already stored"),
+    counted("written_bytes", "written_bytes", "Bytes written to segments"),
+    counted("commits", "commits", "Batches written", "{commit}"),
+    counted("syncs", "syncs", "Syncs of a segment", "{sync}"),
+    counted("rolls", "segments_created", "Segments begun after a full one"),
+    counted("segments_removed", "segments_removed", "Segments removed"),
+    counted("io_errors", "io_errors", "Disk errors", "{error}"),
+    counted("refused", "append_rejected", "Appends refused, each once", "{append}", "reason"),
+    timed("append_seconds", "From the call of an append to its return"),
+    timed("commit_seconds", "Time to write and sync a batch"),
+    timed("sync_seconds", "Time of a sync; where one call writes and syncs, of both"),
+    timed("roll_seconds", "Time of a batch that began a new segment"),
+    timed("commit_records", "Records in a batch"),
+    timed("commit_bytes", "Bytes in a batch"),
+)
+"""Of `Counters`."""
+
+USAGE = (
+    gauged("memory_bytes", "memory_used_bytes", "Memory of retained records", "By"),
+    gauged("memory_limit_bytes", "memory_limit_bytes", "Limit of memory_used_bytes"),
+    gauged("disk_bytes", "disk_used_bytes", "Disk space reserved for segments", "By"),
+    gauged("disk_written_bytes", "disk_written_bytes", "Disk space that holds data"),
+    gauged("disk_limit_bytes", "disk_limit_bytes", "Limit of disk_used_bytes"),
+    gauged("pending_bytes", "pending_bytes", "Bytes of calls that wait for the writer"),
+    gauged("queues", "queues", "Queues", "{queue}"),
+    gauged("segments", "segments", "Segments", "{segment}"),
+)
+"""Of `ResourceUsage`."""
+
+UNDER_WAY = Series(
+    "under_way_seconds",
+    "gauge",
+    "Seconds that the commit under way, or other work on the disk, has taken so far",
+    attrgetter("under_way_seconds"),
+    key="under_way",
+    unit="s",
+)
+
+STATE = (
+    UNDER_WAY,
+    gauged("waiting_seconds", "waiting_seconds", "Seconds that the oldest unfinished call has waited"),
+    Series(
+        "failed",
+        "gauge",
+        "1 if a write or sync failed: nothing is stored until the log is opened again",
+        lambda log: log.failure is not None,
+    ),
+    gauged("pending_records", "pending_records", "Records that wait for the writer"),
+    Series(
+        "last_end",
+        "gauge",
+        "1 for how the opening before this one ended",
+        lambda log: {end.value: log.recovery_report.last_end is end for end in LastEnd},
+        "end",
+    ),
+    Series("workers", "gauge", "Workers of the application, by state", lambda log: asdict(log.workers), "state"),
+    counted("recovery_report.unclosed_ends", "unclosed_ends", "Openings of this log that had not been closed"),
+    gauged("recovery_report.seconds", "recovery_seconds", "Seconds that opening took"),
+    counted("recovery_report.records", "recovered_records", "Records read at opening"),
+    counted("recovery_report.bytes", "recovered_bytes", "Payload bytes read at opening"),
+    counted("recovery_report.dropped_bytes", "dropped_bytes", "Bytes of a torn tail, discarded at opening"),
+)
+"""Of the log itself."""
+
+OF_A_QUEUE = (
+    gauged("records", "queue_records", "Records retained"),
+    gauged("bytes", "queue_bytes", "Payload bytes retained"),
+    gauged("first_position", "queue_start_position", "Lowest position not truncated"),
+    gauged("next_position", "queue_next_position", "Position of the next record"),
+    gauged("age_seconds", "queue_oldest_record_age_seconds", "Age of the oldest record; 0 for an empty queue"),
+)
+"""Of `QueueSummary`. Only if they are asked for: a log may have a million queues."""
+
+OF_A_CONSUMER = (
+    gauged("records", "consumer_waiting_records", "Records that a consumer has not acknowledged"),
+    gauged("bytes", "consumer_waiting_bytes", "Payload bytes that a consumer has not acknowledged"),
+    gauged(
+        "oldest_seconds", "consumer_waiting_seconds", "Age of the oldest record that a consumer has not acknowledged"
+    ),
+    gauged(
+        "skipped", "consumer_skipped_records", "Records truncated before a consumer acknowledged them, since the open"
+    ),
+)
+"""Of `ConsumerSummary`: the series that alerts are made of."""

@@ -24,7 +24,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async.metrics import Counters
+from mrecordlog_async.metrics import COUNTERS, UNDER_WAY, USAGE, Counters, Series
 from mrecordlog_async.model import RecoveryReport
 
 if TYPE_CHECKING:
@@ -36,26 +36,27 @@ logger = logging.getLogger("mrecordlog_async")
 NAME = "mrecordlog_async"
 _UNSET = ("ProxyTracerProvider", "NoOpTracerProvider", "_ProxyMeterProvider", "NoOpMeterProvider")
 
-COUNTED = {
-    "appended_records": "{record}",
-    "appended_bytes": "By",
-    "truncated_records": "{record}",
-    "commits": "{commit}",
-    "syncs": "{sync}",
-    "io_errors": "{error}",
-}
-"""Attribute of `Counters` → unit. The instrument is called `mrecordlog.` and this name."""
-USED = {"memory_bytes": "By", "disk_bytes": "By", "segments": "{segment}", "queues": "{queue}", "under_way": "s"}
-"""The same for what a log uses now. `under_way`: how long the work on the disk has taken so far."""
-
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the instruments read of one open log. They read it on a thread of the SDK: plain numbers only."""
+    """What the instruments read of one open log. They read it on a thread of the SDK: plain numbers only.
+
+    used: by the key of a series, for those that are not of `Counters`.
+    """
 
     directory: str
     counters: Counters
     used: Mapping[str, Callable[[], float]]
+
+    def values_of(self, series: Series) -> Iterator[tuple[float, dict[str, str]]]:
+        """Yield each number of *series*, with its attributes."""
+        where = {"mrecordlog.directory": self.directory}
+        value: Any = self.used[series.key]() if series.key in self.used else series.get(self.counters)
+        if not series.label:
+            yield value, where
+            return
+        for label, number in list(value.items()):  # a copy: the log adds to it meanwhile
+            yield number, where | {series.label: label}
 
 
 class Telemetry:
@@ -178,35 +179,22 @@ class Telemetry:
         span.end(now)
 
     def _observe(self, meter: Meter) -> None:
-        for name, unit in COUNTED.items():
-            meter.create_observable_counter(f"mrecordlog.{name}", [self._reader(_counter_of(name))], unit)
-        for name, unit in USED.items():
-            meter.create_observable_gauge(f"mrecordlog.{name}", [self._reader(_use_of(name))], unit)
-        meter.create_observable_counter("mrecordlog.refused", [self._refused], "{append}")
+        """Make an instrument for each series that has a unit. It is read when the SDK collects."""
+        for series in (*COUNTERS, *USAGE, UNDER_WAY):
+            if series.unit:
+                gauge = series.kind == "gauge"
+                create = meter.create_observable_gauge if gauge else meter.create_observable_counter
+                create(f"mrecordlog.{series.key}", [self._reader(series)], series.unit)
 
-    def _reader(self, read: Callable[[Observed], float]) -> Callable[[CallbackOptions], Iterator[Observation]]:
+    def _reader(self, series: Series) -> Callable[[CallbackOptions], Iterator[Observation]]:
         from opentelemetry.metrics import Observation
 
         def observe(options: CallbackOptions) -> Iterator[Observation]:
             for log in self._observed:
-                yield Observation(read(log), {"mrecordlog.directory": log.directory})
+                for value, attributes in log.values_of(series):
+                    yield Observation(value, attributes)
 
         return observe
-
-    def _refused(self, options: CallbackOptions) -> Iterator[Observation]:
-        from opentelemetry.metrics import Observation
-
-        for log in self._observed:
-            for reason, count in list(log.counters.refused.items()):
-                yield Observation(count, {"mrecordlog.directory": log.directory, "reason": reason})
-
-
-def _counter_of(name: str) -> Callable[[Observed], float]:
-    return lambda log: float(getattr(log.counters, name))
-
-
-def _use_of(name: str) -> Callable[[Observed], float]:
-    return lambda log: float(log.used[name]())
 
 
 def _is_text(value: str) -> bool:

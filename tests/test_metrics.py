@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from math import inf
 
 import pytest
 
-from mrecordlog_async.metrics import SECONDS_BOUNDS, Histogram
+from mrecordlog_async.metrics import (
+    COUNTERS,
+    OF_A_CONSUMER,
+    OF_A_QUEUE,
+    SECONDS_BOUNDS,
+    STATE,
+    UNDER_WAY,
+    USAGE,
+    Counters,
+    Histogram,
+)
+from mrecordlog_async.model import ConsumerSummary, QueueSummary, ResourceUsage
+from tests.docs.blocks import ROOT
 
 
 @pytest.mark.parametrize(
@@ -22,3 +35,23 @@ def test_quantile_is_an_upper_bound(seconds: float, expected: float) -> None:
 def test_quantile_of_nothing_is_zero() -> None:
     """A log that has just been opened has no times."""
     assert Histogram(SECONDS_BOUNDS).quantile(0.99) == 0
+
+
+def test_every_number_of_the_log_is_in_the_table() -> None:
+    """A counter that is added to `Counters` and to no row would be kept for nobody; names are not used twice."""
+    assert {one.key for one in COUNTERS} == {one.name for one in fields(Counters)}
+    assert {one.key for one in USAGE} <= {one.name for one in fields(ResourceUsage)}
+    assert {one.key for one in OF_A_QUEUE} <= set(dir(QueueSummary))
+    assert {one.key for one in OF_A_CONSUMER} <= {one.name for one in fields(ConsumerSummary)}
+    names = [one.name for table in (COUNTERS, USAGE, STATE, OF_A_QUEUE, OF_A_CONSUMER) for one in table if one.name]
+    assert len(names) == len(set(names))
+
+
+def test_numbers_of_opentelemetry_have_a_unit() -> None:
+    """These twelve are documented in docs/operations.md; without a unit a row is not there."""
+    shown = [one.key for one in (*COUNTERS, *USAGE, UNDER_WAY) if one.unit]
+    page = (
+        (ROOT / "docs/operations.md").read_text().partition("### OpenTelemetry")[2].partition("Without a provider")[0]
+    )
+    assert len(shown) == 12
+    assert all(f"{key}`" in page for key in shown)

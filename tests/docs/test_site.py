@@ -42,20 +42,15 @@ def test_the_site_builds_without_a_warning(site: Path) -> None:
 def test_the_reference_has_every_setting_and_metric(site: Path) -> None:
     """What `serve --help` and `/metrics` show is in the tables."""
     from mrecordlog_async.cli.shell.settings import SETTINGS
+    from mrecordlog_async.metrics import COUNTERS, OF_A_CONSUMER, OF_A_QUEUE, STATE, USAGE
     from mrecordlog_async.protocol.metric_text import PREFIX
-    from mrecordlog_async.service.watching import consumer_metrics, prometheus
+    from mrecordlog_async.service.watching import prometheus
 
     settings = (site / "reference/settings/index.html").read_text()
     assert all(f"MRECORDLOG_{one.name.upper()}" in settings for one in SETTINGS)
     metrics = (site / "reference/metrics/index.html").read_text()
-    tables = (
-        prometheus.COUNTERS,
-        prometheus.HISTOGRAMS,
-        prometheus.USAGE,
-        prometheus.PER_QUEUE,
-        consumer_metrics.PER_CONSUMER,
-    )
-    assert all(f"{PREFIX}{name}" in metrics for table in tables for name in table)
+    tables = (COUNTERS, USAGE, STATE, OF_A_QUEUE, OF_A_CONSUMER, prometheus.SERVICE, prometheus.REQUESTS)
+    assert all(f"{PREFIX}{series.name}" in metrics for table in tables for series in table)
     labels = dict(re.findall(r"<code>(\w+)</code></td>\s*<td>\w+</td>\s*<td>([\w, ]*)</td>", metrics))
     assert labels["mrecordlog_consumer_waiting_records"] == "consumer, queue"
     assert labels["mrecordlog_http_problems_total"] == "status"  # which a service shows after its first problem

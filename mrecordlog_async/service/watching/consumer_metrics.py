@@ -5,17 +5,12 @@ from __future__ import annotations
 from heapq import nsmallest
 
 from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.metrics import OF_A_CONSUMER
 from mrecordlog_async.model import ConsumerSummary
 from mrecordlog_async.protocol.metric_text import metric_head, metric_line
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.wire.turns import Turns, sorted_in_turns
 
-PER_CONSUMER = {
-    "consumer_waiting_records": ("records", "Records that a consumer has not acknowledged"),
-    "consumer_waiting_bytes": ("bytes", "Payload bytes that a consumer has not acknowledged"),
-    "consumer_waiting_seconds": ("oldest_seconds", "Age of the oldest record that a consumer has not acknowledged"),
-    "consumer_skipped_records": ("skipped", "Records truncated before a consumer acknowledged them, since the open"),
-}
 LEFT_OUT = "consumers_without_series"
 CONSUMERS_AT_ONCE = 250
 
@@ -35,10 +30,10 @@ async def render_consumers(service: Service, log: MultiRecordLog) -> list[bytes]
             break
     left_out = log.consumer_count - len(shown)
     parts = [metric_head(LEFT_OUT, "Consumers without their own series"), metric_line(LEFT_OUT, left_out)]
-    for metric, (attribute, documentation) in PER_CONSUMER.items():
-        parts.append(metric_head(metric, documentation))
+    for series in OF_A_CONSUMER:
+        parts.append(metric_head(series.name, series.help, series.kind))
         for one in shown:
-            parts.append(metric_line(metric, getattr(one, attribute) or 0, queue=one.queue, consumer=one.consumer))
+            parts.append(metric_line(series.name, series.get(one) or 0, queue=one.queue, consumer=one.consumer))
             await turns.rest()
     return parts
 

@@ -6,7 +6,7 @@ import errno
 from math import isinf
 
 from mrecordlog_async.log import MultiRecordLog
-from mrecordlog_async.metrics import Histogram, SegmentPin
+from mrecordlog_async.metrics import COUNTERS, Histogram, SegmentPin
 from mrecordlog_async.protocol.schemas import (
     PinResponse,
     RecentTimesResponse,
@@ -53,9 +53,7 @@ async def stats_of(service: Service) -> StatsResponse:
     response.segments = SegmentsResponse(log.segments[0], log.segments[-1], log.pinned_segments())
     response.pending_records = log.pending_records
     response.pin = PinResponse(*pin) if pin is not None else None
-    response.counters = {
-        name: value for name in counters.__dataclass_fields__ if isinstance(value := getattr(counters, name), int)
-    }
+    response.counters = {one.key: one.get(counters) for one in COUNTERS if one.kind == "counter" and not one.label}
     response.refused = counters.refused
     response.append_seconds = _times(counters.append_seconds)
     response.commit_seconds = _times(counters.commit_seconds)
