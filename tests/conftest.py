@@ -19,7 +19,7 @@ import uvloop
 from blockbuster import BlockBuster
 
 from mrecordlog_async import MultiRecordLog
-from mrecordlog_async.engine.commit import timers
+from mrecordlog_async.engine.commit import upkeep
 from tests import quick_java
 from tests.faults.explore import TALLY, Tally
 from tests.serving import Served, serving
@@ -226,7 +226,7 @@ def never_idle() -> Iterator[None]:
     A test of the mark sets when it is due.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(timers, "MARK_SECONDS", 3_600.0)
+        patch.setattr(upkeep, "MARK_SECONDS", 3_600.0)
         yield
 
 

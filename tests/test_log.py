@@ -31,7 +31,7 @@ from mrecordlog_async import (
     RecordTooLargeError,
 )
 from mrecordlog_async import errors as all_errors
-from mrecordlog_async.engine.commit.writer import CALLERS_PER_TURN
+from mrecordlog_async.engine.commit.storing import CALLERS_PER_TURN
 from tests.conftest import contents
 
 POSITION_MAX = 2**63 - 2

@@ -40,7 +40,7 @@ trace.set_tracer_provider(provider)
 metrics.set_meter_provider(MeterProvider([reader]))
 
 from mrecordlog_async import LogFailedError
-from mrecordlog_async.engine.commit import timers
+from mrecordlog_async.engine.commit import upkeep
 from tests.cached_files import CachedFiles
 from tests.serving import serving
 
@@ -62,7 +62,7 @@ def numbers():
     return found
 
 async def main():
-    timers.MARK_SECONDS = 3600.0  # a mark of an idle log is a commit too
+    upkeep.MARK_SECONDS = 3600.0  # a mark of an idle log is a commit too
     disk = Disk()
     caller = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
     async with serving(Path(sys.argv[1]), filesystem=disk) as served:

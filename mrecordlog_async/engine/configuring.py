@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from mrecordlog_async.engine.consuming import ConsumingLog
-from mrecordlog_async.engine.intake.setting_commands import ConfigureQueue, SealQueue
+from mrecordlog_async.engine.intake.commands import ConfigureQueue, SealQueue
 from mrecordlog_async.format.table import TableOpening
 from mrecordlog_async.memory.settings import values_of
 from mrecordlog_async.names import check_name

@@ -9,11 +9,11 @@ from datetime import datetime
 from functools import partial
 
 from mrecordlog_async.batches import check_position, check_start
-from mrecordlog_async.engine.intake.commands import Command
-from mrecordlog_async.engine.intake.setting_commands import (
+from mrecordlog_async.engine.intake.commands import (
     AttachConsumer,
     Attached,
     ChangeRule,
+    Command,
     CreateConsumer,
     DeleteConsumer,
     MoveConsumer,

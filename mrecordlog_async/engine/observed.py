@@ -9,7 +9,7 @@ from time import perf_counter
 
 from mrecordlog_async.engine.commit.open import OpenedLog
 from mrecordlog_async.engine.commit.request import CommitResult
-from mrecordlog_async.engine.commit.thread import Progress
+from mrecordlog_async.engine.commit.thread import ThreadProgress
 from mrecordlog_async.engine.commit.writer import Writer
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.telemetry import Observed, find
@@ -20,7 +20,7 @@ logger = logging.getLogger("mrecordlog_async")
 class Observation:
     """The telemetry of one log, from its opening to its end. Everything here runs on the event loop."""
 
-    def __init__(self, opened: OpenedLog, counters: Counters, progress: Progress, writer: Writer) -> None:
+    def __init__(self, opened: OpenedLog, counters: Counters, progress: ThreadProgress, writer: Writer) -> None:
         """Begin, and have *writer* report its batches."""
         self._telemetry = find()
         if self._telemetry is None:
@@ -61,7 +61,7 @@ class Observation:
             logger.exception("%s: OpenTelemetry raised an error; this log makes no more spans", self._directory)
 
 
-def _observed(opened: OpenedLog, counters: Counters, progress: Progress) -> Observed:
+def _observed(opened: OpenedLog, counters: Counters, progress: ThreadProgress) -> Observed:
     """Return what another thread may read. It refers to no part that keeps the log from being collected."""
     queues, journal = opened.queues, opened.journal
 

@@ -16,8 +16,7 @@ from typing import NamedTuple
 from aiofiles.os import wrap
 
 from mrecordlog_async.engine.commit.open import OpenedLog, OpenOptions, open_log
-from mrecordlog_async.engine.commit.thread import LogThread
-from mrecordlog_async.engine.commit.timed_files import timed
+from mrecordlog_async.engine.commit.thread import LogThread, timed
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.model import LastEnd, RecoveryProgress
 from mrecordlog_async.storage.directory import LogDirectory

@@ -24,12 +24,13 @@ from typing import Self
 
 from mrecordlog_async.engine.commit.open import OpenedLog
 from mrecordlog_async.engine.commit.thread import LogThread
+from mrecordlog_async.engine.commit.upkeep import LogParts
 from mrecordlog_async.engine.commit.writer import Writer
 from mrecordlog_async.engine.intake.admission import ELSEWHERE
 from mrecordlog_async.engine.intake.appends import Appends
 from mrecordlog_async.engine.intake.capacity import Capacity
+from mrecordlog_async.engine.intake.commands import FenceHolders
 from mrecordlog_async.engine.intake.refusals import Refusals
-from mrecordlog_async.engine.intake.setting_commands import FenceHolders
 from mrecordlog_async.engine.observed import Observation
 from mrecordlog_async.engine.open_async import announce_release, release
 from mrecordlog_async.engine.readers.age_clock import AgeClock
@@ -90,21 +91,8 @@ class RunningLog:
         # After a power cut under a weaker policy, acknowledgements and records that were read may be missing: holders
         # from before, which only the clients of a service can be, must attach again.
         self._epochs_from = 0 if opened.was_closed or policy.syncs_each_batch else opened.queues.next_queue_id
-        self._writer = Writer(
-            opened.journal,
-            opened.queues,
-            self._admission,
-            capacity,
-            policy,
-            limits,
-            self._counters,
-            thread,
-            refusals,
-            self._on_applied,
-            self._on_failed,
-            self._epochs_from,
-            opened.ids_from,
-        )
+        parts = LogParts(opened.journal, opened.queues, self._admission, self._counters, thread, self._on_applied)
+        self._writer = Writer(parts, policy, self._on_failed, self._epochs_from, opened.ids_from)
         self._writer_task = self._loop.create_task(self._writer.run(), name="mrecordlog writer")
         self._writer_task.add_done_callback(self._on_writer_done)
         self._states_end = True

@@ -11,8 +11,8 @@ from mrecordlog_async.engine.intake.appends import Appends
 from mrecordlog_async.engine.intake.capacity import Capacity
 from mrecordlog_async.engine.intake.commands import (
     SINGLE_OVERHEAD_BYTES,
-    Append,
     AppendGroup,
+    AppendRecords,
     Command,
     CreateQueue,
     Sync,
@@ -35,7 +35,7 @@ def single(admission: Appends, queue: str, payload: bytes) -> asyncio.Future[obj
 
 def taken_payloads(commands: list[Command]) -> list[bytes]:
     """Return the payloads of the appends among *commands*."""
-    return [p for command in commands if isinstance(command, AppendGroup | Append) for p in command.payloads]
+    return [p for command in commands if isinstance(command, AppendGroup | AppendRecords) for p in command.payloads]
 
 
 def test_each_waiter_gets_all_of_an_error() -> None:

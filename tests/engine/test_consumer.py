@@ -38,7 +38,7 @@ from mrecordlog_async.cli.main import main
 from mrecordlog_async.engine.commit import writer
 from mrecordlog_async.engine.commit.journal import Journal
 from mrecordlog_async.engine.commit.request import CommitRequest, CommitResult
-from mrecordlog_async.engine.intake.setting_commands import Attached
+from mrecordlog_async.engine.intake.commands import Attached
 from mrecordlog_async.engine.planning import consumer as plan_consumers
 
 OWNER, OTHER = uuid.uuid4(), uuid.uuid4()
@@ -287,7 +287,7 @@ async def test_deleting_a_rule_half_way_is_repeated(log: MultiRecordLog) -> None
     await log.create_consumer("*", "lake")
     commit, refusing = Journal.commit, False
 
-    def refuse_from_second(journal: Journal, request: CommitRequest) -> CommitResult:
+    def refuse_from_second(journal: Journal, request: CommitRequest) -> CommitResult | None:
         nonlocal refusing
         if refusing:
             raise OSError(errno.EIO, "Input/output error")

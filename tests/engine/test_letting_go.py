@@ -25,8 +25,8 @@ from mrecordlog_async import (
     PositionInPastError,
 )
 from mrecordlog_async.engine import open_async
-from mrecordlog_async.engine.commit import timers
-from mrecordlog_async.engine.commit.timers import Timers
+from mrecordlog_async.engine.commit import upkeep
+from mrecordlog_async.engine.commit.upkeep import Timers
 from mrecordlog_async.engine.intake.commands import AppendGroup
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
@@ -66,7 +66,7 @@ def test_directory_is_free_for_the_next_loop(directory: Path) -> None:
 
 def test_forgotten_log_gives_the_directory_back(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log without references releases its directory when collected, with a ResourceWarning."""
-    monkeypatch.setattr(timers, "MARK_SECONDS", 0.01)
+    monkeypatch.setattr(upkeep, "MARK_SECONDS", 0.01)
 
     async def forget() -> None:
         log = await MultiRecordLog.open(directory)

@@ -18,9 +18,9 @@ from mrecordlog_async import (
     QueueNotFoundError,
     RecordTooLargeError,
 )
-from mrecordlog_async.engine.commit import timers
+from mrecordlog_async.engine.commit import upkeep
 from mrecordlog_async.engine.intake.admission import BATCH_CONTROLS
-from mrecordlog_async.engine.intake.setting_commands import ChangeRule, DeleteConsumer
+from mrecordlog_async.engine.intake.commands import ChangeRule, DeleteConsumer
 from mrecordlog_async.storage.locked_directory import RESERVE_BYTES
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
@@ -443,7 +443,7 @@ async def test_a_limit_too_small_for_anything_makes_no_call_wait(directory: Path
 
 async def test_appends_that_wait_for_the_disk_go_on_in_order(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are retried when segments are removed, as far as they fit, and no later call overtakes them."""
-    monkeypatch.setattr(timers, "RETRY_SECONDS", 1_000.0)
+    monkeypatch.setattr(upkeep, "RETRY_SECONDS", 1_000.0)
     limits = Limits(disk_bytes=2 * MIB, on_full="wait")
     async with MultiRecordLog.open(directory, limits=limits, segment_bytes=100_000) as log:
         await log.create_queue("q")

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import CorruptionError, LogFullError, MultiRecordLog, PersistPolicy
-from mrecordlog_async.engine.commit import timers
+from mrecordlog_async.engine.commit import upkeep
 from mrecordlog_async.storage.locked_directory import RESERVE_BYTES
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
@@ -20,7 +20,7 @@ from tests.full_disk import FullDisk
 @pytest.fixture(autouse=True)
 def idle_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a log be idle after 20 ms."""
-    monkeypatch.setattr(timers, "MARK_SECONDS", 0.02)
+    monkeypatch.setattr(upkeep, "MARK_SECONDS", 0.02)
 
 
 async def written(log: MultiRecordLog, batches: int) -> int:
@@ -37,18 +37,18 @@ async def test_a_damaged_mark_does_not_hide_later_batches(
     directory: Path, tmp_path: Path, policy: PersistPolicy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whichever bit is damaged, the next batch is found or the log reports the damage."""
-    monkeypatch.setattr(timers, "MARK_SECONDS", 3_600.0)
+    monkeypatch.setattr(upkeep, "MARK_SECONDS", 3_600.0)
     async with MultiRecordLog.open(directory, persist_policy=policy) as log:
         await log.create_queue("q")
         await log.append_record("q", None, b"before")
         await log.sync()
         begin = log._opened.journal.end.offset
-        monkeypatch.setattr(timers, "MARK_SECONDS", 0.0)  # not before `begin` is known
+        monkeypatch.setattr(upkeep, "MARK_SECONDS", 0.0)  # not before `begin` is known
         log._writer._timers._on_mark()
         while log._opened.journal.end.offset == begin:
             await asyncio.sleep(0.001)
         end = log._opened.journal.end.offset
-        monkeypatch.setattr(timers, "MARK_SECONDS", 3_600.0)
+        monkeypatch.setattr(upkeep, "MARK_SECONDS", 3_600.0)
         await log.append_record("q", None, b"after")
         await log.sync()
         shutil.copytree(directory, tmp_path / "killed")
@@ -99,7 +99,7 @@ async def test_a_log_that_is_left_unclosed_has_its_mark_at_once(directory: Path)
 
 async def test_a_mark_takes_nothing_of_the_reserve(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On a full disk that is for truncates and deletes: the log stays without its mark."""
-    monkeypatch.setattr(timers, "MARK_SECONDS", 3_600.0)
+    monkeypatch.setattr(upkeep, "MARK_SECONDS", 3_600.0)
     disk = FullDisk()
     disk.full = False
     async with MultiRecordLog.open(directory, filesystem=disk, queues=["q"]) as log:

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 
 from mrecordlog_async.engine.commit.encode import build_records
 from mrecordlog_async.engine.intake.commands import (
-    Append,
     AppendGroup,
+    AppendRecords,
     Command,
     CreateQueue,
     DeleteQueue,
@@ -21,7 +21,7 @@ from mrecordlog_async.engine.intake.commands import (
 )
 from mrecordlog_async.engine.planning import append as plan_appends
 from mrecordlog_async.engine.planning.append import RUN_RECORDS_MIN
-from mrecordlog_async.engine.planning.draft import Outcome
+from mrecordlog_async.engine.planning.draft import CommandOutcome
 from mrecordlog_async.engine.planning.plan import plan
 from mrecordlog_async.engine.planning.planned import PlannedMany, PlannedRun
 from mrecordlog_async.engine.planning.view import PlannedSingles, QueueView
@@ -39,9 +39,9 @@ def future() -> asyncio.Future[Any]:
     return asyncio.get_running_loop().create_future()
 
 
-def append(queue: str, position: int | None, *payloads: bytes) -> Append:
+def append(queue: str, position: int | None, *payloads: bytes) -> AppendRecords:
     """Make an append call."""
-    return Append(future(), queue, position, list(payloads), sum(map(len, payloads)))
+    return AppendRecords(future(), queue, position, list(payloads))
 
 
 def group(queue: str, *payloads: bytes) -> AppendGroup:
@@ -309,7 +309,7 @@ def carry_out(commands: list[Command], queues: Queues) -> list[Any]:
     return [type(error) if (error := each.exception()) else each.result() for each in futures]
 
 
-def finish(outcome: Outcome, value: object) -> None:
+def finish(outcome: CommandOutcome, value: object) -> None:
     """Set the results of one command's callers."""
     if outcome.error is not None:
         outcome.command.refuse(outcome.error)

@@ -8,14 +8,16 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import example, given, settings
 
-from mrecordlog_async.engine.intake.commands import Command, DeleteQueue
-from mrecordlog_async.engine.intake.setting_commands import (
+from mrecordlog_async.engine.intake.commands import (
     AttachConsumer,
     ChangeRule,
+    Command,
     ConfigureQueue,
     CreateConsumer,
     DeleteConsumer,
+    DeleteQueue,
     MoveConsumer,
+    Reserve,
     SealQueue,
 )
 from mrecordlog_async.engine.planning.plan import plan
@@ -129,11 +131,11 @@ def kept() -> Queues:
 async def test_the_truncate_comes_after_what_moved_the_slowest() -> None:
     """The fold sees the consumer past the records before they go, in the same batch."""
     planned = plan(commands_of([("move", "q", "d", 2, False, 4)]), kept(), Limits())
-    assert [type(record) for record in planned.records] == [Consumer] and planned.needs_space
+    assert [type(record) for record in planned.records] == [Consumer] and planned.reserve is Reserve.NOTHING
     calls = commands_of([("move", "q", "d", 2, False, 4), ("move", "q", "c", 1, False, 3), ("release", "q", "c")])
     planned = plan(calls, kept(), Limits())
     assert [type(record) for record in planned.records] == [Consumer, Consumer, Truncate, ConsumerDelete, Truncate]
-    assert [getattr(call, "frees_space", None) for call in calls] == [False, True, True]
+    assert [call.reserve for call in calls] == [Reserve.NOTHING, Reserve.ALL, Reserve.ALL]
 
 
 async def test_a_refusal_that_rests_on_the_batch_waits_for_it() -> None:

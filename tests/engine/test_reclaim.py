@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from mrecordlog_async import Limits, LogFullError, MultiRecordLog
-from mrecordlog_async.engine.commit import older_segments, timers
+from mrecordlog_async.engine.commit import older_segments, upkeep
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
 from tests.cached_files import CachedFiles
@@ -124,7 +124,7 @@ async def test_segments_that_could_not_be_removed_go_once_their_space_is_needed(
     directory: Path, monkeypatch: pytest.MonkeyPatch, on_full: Any
 ) -> None:
     """A log that is full of them tries again, although nothing more is stored in it."""
-    monkeypatch.setattr(timers, "RETRY_SECONDS", 0.01)
+    monkeypatch.setattr(upkeep, "RETRY_SECONDS", 0.01)
     files, limits = Stuck(), Limits(disk_bytes=1 << 20, on_full=on_full)
     async with MultiRecordLog.open(directory, limits=limits, recycle=False, filesystem=files) as log:
         await log.create_queue("q")
@@ -226,7 +226,7 @@ async def test_appends_that_keep_arriving_do_not_keep_a_full_disk_full(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Segments that nothing needs any more are removed, although the next append waits whenever one is refused."""
-    monkeypatch.setattr(timers, "MARK_SECONDS", 3600.0)
+    monkeypatch.setattr(upkeep, "MARK_SECONDS", 3600.0)
     files, segments = Crowded(), list[int]()
     async with MultiRecordLog.open(directory, segment_bytes=256 * BLOCK, filesystem=files) as log:
         await log.create_queue("kept")

@@ -200,7 +200,7 @@ async def test_the_spare_is_cut_before_a_batch_is_refused(directory: Path, files
             await log.append_record("q", None, bytes(2 << 20))
         else:
             file = log._opened.journal._file
-            request = CommitRequest([], None, sync=True, needs_space=False)
+            request = CommitRequest([], None, sync=True)
             await asyncio.to_thread(log._opened.journal._reserve, file.reserved_bytes + 1, request)
         assert [call for call in files.calls if call.startswith("cut")]
         assert log.resource_usage().disk_bytes < before + (2 << 20)

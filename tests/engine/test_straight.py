@@ -23,8 +23,8 @@ from mrecordlog_async import (
     QueueOptions,
 )
 from mrecordlog_async.engine.commit.journal import Journal
+from mrecordlog_async.engine.commit.storing import BatchStore
 from mrecordlog_async.engine.commit.straight import CALLERS_MAX, Straight
-from mrecordlog_async.engine.commit.writer import Writer
 from tests.cached_files import CachedFiles, HangingDisk
 from tests.faults.driver import DIRECTORY, Run, repeatable
 from tests.faults.histories import CASES, early_roll
@@ -41,17 +41,17 @@ class Taken:
 @contextmanager
 def count_paths() -> Iterator[Taken]:
     """Count the batches of each path while the context lasts."""
-    counted, acknowledge, commit = Taken(), Straight._acknowledge, Writer._commit
+    counted, acknowledge, commit = Taken(), Straight._acknowledge, BatchStore.commit
 
     def straight(path: Straight, *arguments: Any) -> None:
         counted.straight += 1
         acknowledge(path, *arguments)
 
-    async def writer(path: Writer, *arguments: Any, **named: Any) -> Any:
+    async def writer(path: BatchStore, *arguments: Any, **named: Any) -> Any:
         counted.writer += 1
         return await commit(path, *arguments, **named)
 
-    with patch.object(Straight, "_acknowledge", straight), patch.object(Writer, "_commit", writer):
+    with patch.object(Straight, "_acknowledge", straight), patch.object(BatchStore, "commit", writer):
         yield counted
 
 

@@ -10,8 +10,7 @@ from time import perf_counter
 import pytest
 
 from mrecordlog_async import MultiRecordLog
-from mrecordlog_async.engine.commit.thread import Job, LogThread, Progress, SlowJob
-from mrecordlog_async.engine.commit.timed_files import timed
+from mrecordlog_async.engine.commit.thread import Job, LogThread, SlowJob, ThreadProgress, timed
 from mrecordlog_async.engine.intake.refusals import Refusals
 from mrecordlog_async.engine.readers import watch as watching
 from mrecordlog_async.engine.readers.watch import Recent, Watch
@@ -76,7 +75,7 @@ class Clocked:
     """A watch at times that the test names."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.progress = Progress()
+        self.progress = ThreadProgress()
         self.watch = Watch(self.progress, Refusals(Counters()), Counters(), "/wal", lambda: 0)
         self.now = 1_000.0
         monkeypatch.setattr(watching, "perf_counter", lambda: self.now)

@@ -28,10 +28,9 @@ from unittest.mock import patch
 from mrecordlog_async import Limits, LogFailedError, MultiRecordLog, PersistPolicy, ReadOnlyLog, RecordLogError
 from mrecordlog_async.engine import open_async
 from mrecordlog_async.engine.commit.open import ID_STEP_BITS
-from mrecordlog_async.engine.commit.thread import Progress
+from mrecordlog_async.engine.commit.thread import ThreadProgress
 from mrecordlog_async.engine.intake.admission import Admission
-from mrecordlog_async.engine.intake.commands import AppendGroup, Command, TruncateQueue
-from mrecordlog_async.engine.intake.setting_commands import Attached, ChangeRule
+from mrecordlog_async.engine.intake.commands import AppendGroup, Attached, ChangeRule, Command, TruncateQueue
 from mrecordlog_async.format.record import NO_OWNER
 from mrecordlog_async.format.stored_options import StoredOptions
 from mrecordlog_async.maintenance.placed_log import PlacedLog, open_placed_log
@@ -116,7 +115,7 @@ class LoopThread:
         self._ending: concurrent.futures.Future[Any] | None = None
         self._jobs: deque[Callable[[], Callable[[], object]]] = deque()
         self._running = False
-        self.progress = Progress()
+        self.progress = ThreadProgress()
         self.on_job: Callable[[], object] = int  # never called: the watch would tick in virtual time
 
     def call(self, work: Callable[..., Any], *arguments: object) -> asyncio.Future[Any]:

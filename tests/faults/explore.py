@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 
 from mrecordlog_async.engine.commit.open import OpenedLog, OpenOptions, open_log
 from mrecordlog_async.engine.commit.request import CommitRequest
+from mrecordlog_async.engine.intake.commands import Reserve
 from mrecordlog_async.engine.planning.planned import PlannedRun
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.format.record import (
@@ -298,8 +299,9 @@ def _append(opened: OpenedLog, name: str, payload: bytes) -> None:
 
 def commit(opened: OpenedLog, records: Sequence[LogRecord | PlannedRun], *, sync: bool = True) -> None:
     """Store a batch and apply it, as the writer does."""
-    request = CommitRequest(records, opened.queues.pins.oldest(), sync, True)
+    request = CommitRequest(records, opened.queues.pins.oldest(), sync, Reserve.NOTHING)
     result = opened.journal.commit(request)
+    assert result is not None
     opened.queues.apply_all(result.segment, result.records, result.tick)
 
 

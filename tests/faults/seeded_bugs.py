@@ -16,12 +16,13 @@ from mrecordlog_async.engine.commit import journal as journal_module
 from mrecordlog_async.engine.commit import open as opening
 from mrecordlog_async.engine.commit import spare
 from mrecordlog_async.engine.commit.journal import Journal
+from mrecordlog_async.engine.commit.request import CommitRequest, Roll
+from mrecordlog_async.engine.commit.storing import BatchStore
 from mrecordlog_async.engine.commit.straight import Straight
 from mrecordlog_async.engine.commit.upkeep import Upkeep
-from mrecordlog_async.engine.commit.writer import Writer
-from mrecordlog_async.engine.intake.setting_commands import AttachConsumer, FenceHolders, MoveConsumer
+from mrecordlog_async.engine.intake.commands import AttachConsumer, FenceHolders, MoveConsumer, Reserve
 from mrecordlog_async.engine.planning import consumer as consumer_planning
-from mrecordlog_async.engine.planning.draft import Draft, Outcome
+from mrecordlog_async.engine.planning.draft import CommandOutcome, Draft
 from mrecordlog_async.engine.planning.view import QueueView
 from mrecordlog_async.errors import ConsumerFencedError, CorruptionError
 from mrecordlog_async.format import frame, parse
@@ -151,13 +152,13 @@ def parent_directory_not_synced() -> AbstractContextManager[Any]:
 
 
 def acknowledged_early() -> AbstractContextManager[Any]:
-    original = Writer._commit
+    original = BatchStore.commit
 
-    async def commit(self: Writer, batch: Any, may_roll: bool = True) -> Any:
-        self._finish_calls([outcome for outcome in batch.outcomes if not outcome.counts])
-        return await original(self, batch, may_roll)
+    async def commit(self: BatchStore, batch: Any, roll: Roll = Roll.IF_FULL) -> Any:
+        self.finish_calls([outcome for outcome in batch.outcomes if outcome.dropped_by < 0])
+        return await original(self, batch, roll)
 
-    return patch.object(Writer, "_commit", commit)
+    return patch.object(BatchStore, "commit", commit)
 
 
 def acknowledged_early_by_the_straight_path() -> AbstractContextManager[Any]:
@@ -403,11 +404,11 @@ def closed_removed_without_fsync() -> AbstractContextManager[Any]:
 def unsynced_batches_called_durable() -> AbstractContextManager[Any]:
     original = Journal._encode
 
-    def encode(self: Journal, bodies: Any, oldest_segment: int | None) -> Any:
+    def encode(self: Journal, *arguments: Any) -> Any:
         at = self.end
         durable, at.durable_batch = at.durable_batch, at.last_batch
         try:
-            return original(self, bodies, oldest_segment)
+            return original(self, *arguments)
         finally:
             at.durable_batch = durable
 
@@ -474,7 +475,7 @@ def holders_survive_a_power_cut() -> AbstractContextManager[Any]:
 
 def holders_survive_the_restart_after_next() -> AbstractContextManager[Any]:
     def fence(draft: Draft, call: FenceHolders) -> None:
-        draft.plan.outcomes.append(Outcome(call))
+        draft.plan.outcomes.append(CommandOutcome(call))
 
     return patch.dict("mrecordlog_async.engine.planning.plan._DECIDE", {FenceHolders: fence})
 
@@ -490,7 +491,14 @@ def fenced_holders_move() -> AbstractContextManager[Any]:
 
 
 def attaching_uses_the_whole_reserve() -> AbstractContextManager[Any]:
-    return patch("mrecordlog_async.engine.commit.writer.RESERVE_BYTES", 2)
+    original = Journal._reserve
+
+    def reserve(self: Journal, end: int, request: CommitRequest) -> None:
+        if request.reserve is Reserve.HALF:
+            request = request._replace(reserve=Reserve.ALL)
+        original(self, end, request)
+
+    return patch.object(Journal, "_reserve", reserve)
 
 
 BUGS = {

@@ -16,7 +16,7 @@ from unittest.mock import patch
 import pytest
 
 from mrecordlog_async import CorruptionError, MultiRecordLog, PersistPolicy, ReadOnlyLog, RecoveryProgress
-from mrecordlog_async.engine.commit import timers
+from mrecordlog_async.engine.commit import upkeep
 from mrecordlog_async.format.frame import encode_frames, encode_unsplit, segment_seed
 from mrecordlog_async.format.header import (
     HEADER_BYTES,
@@ -178,7 +178,7 @@ async def test_last_batch_is_known_as_durable_after_the_mark(
         await log.create_queue("q")
         await log.append_record("q", None, b"precious")
         size = log.resource_usage().disk_written_bytes
-        monkeypatch.setattr(timers, "MARK_SECONDS", 0.0)  # not before the size is known
+        monkeypatch.setattr(upkeep, "MARK_SECONDS", 0.0)  # not before the size is known
         log._writer._timers._on_mark()
         while log.resource_usage().disk_written_bytes == size:
             await asyncio.sleep(0.001)

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from mrecordlog_async.client import RecordLogClient, ServiceError
-from mrecordlog_async.engine.commit import timers
+from mrecordlog_async.engine.commit import upkeep
 from mrecordlog_async.protocol.log_schemas import LOG_ID, LogResponse
 from mrecordlog_async.service.options import ServiceOptions
 from tests.serving import Served, serving
@@ -42,7 +42,7 @@ async def test_the_state_changes_only_when_something_does(served: Served, monkey
     """The mark that an idle log writes does not count: a reader that compares states would wake up for nothing."""
     await served.log.append_record("q", None, b"a")
     before = (await served.call("GET", "/v1/queues")).json()["at"]
-    monkeypatch.setattr(timers, "MARK_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "MARK_SECONDS", 0.0)
     served.log._writer._timers._on_mark()
     while served.log.durable_batch == before["batch"]:  # until the log has marked its end
         await served.log.sync()

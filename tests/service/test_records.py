@@ -340,7 +340,7 @@ async def test_many_callers_share_syncs(served: Served) -> None:
     """Requests that wait at the same time are stored by one sync."""
     before, goes_on = served.log.stats().syncs, threading.Event()
     # However fast the disk is: its thread waits until all of them wait for it.
-    served.log._writer._thread.hand_over(lambda *_: None, goes_on.wait)
+    served.log._thread.hand_over(lambda *_: None, goes_on.wait)
     requests = [asyncio.create_task(served.call("POST", RECORDS, b"%d" % number)) for number in range(100)]
     while served.log.pending_records < 100:
         await asyncio.sleep(0.001)

@@ -30,8 +30,17 @@ from mrecordlog_async.engine.commit.encode import (
     join_small,
 )
 from mrecordlog_async.engine.commit.older_segments import OlderSegments
-from mrecordlog_async.engine.commit.request import CommitRequest, CommitResult, LogIOError, let_others_run, sync_file
+from mrecordlog_async.engine.commit.request import (
+    CommitRequest,
+    CommitResult,
+    EncodedBatch,
+    LogIOError,
+    Roll,
+    let_others_run,
+    sync_file,
+)
 from mrecordlog_async.engine.commit.spare import Spare
+from mrecordlog_async.engine.intake.commands import Reserve
 from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.format.frame import Buffer, block_left, frames_bytes_max, segment_seed
 from mrecordlog_async.format.header import HEADER_BYTES, Closed, SegmentHeader
@@ -80,7 +89,6 @@ class Journal:
         self._file = file
         self._seed = segment_seed(recovered.log_id, recovered.end.segment)
         self._nonce = nonce  # until the first batch is written
-        self._time_ns = 0  # in the COMMIT that was encoded last
         self._space = space
         self._spare = Spare(directory, staging)
         self._recycles = recycle
@@ -146,15 +154,14 @@ class Journal:
             and not self.wants_spare()
         )
 
-    def encode(self, record: LogRecord, oldest_segment: int | None) -> tuple[list[Buffer], int]:
-        """Return a batch that `has_room_alone` as buffers to write at the log's end, and the offset after it."""
-        self._time_ns = time.time_ns()
+    def encode(self, record: LogRecord, oldest_segment: int | None) -> EncodedBatch:
+        """Return a batch that `has_room_alone` as the bytes to write at the log's end."""
+        now = time.time_ns()
         body = encode_record(record)
-        return encode_in_block(body, self.end, oldest_segment, self._log_id, self._seed, self._time_ns)
+        buffers, end = encode_in_block(body, self.end, oldest_segment, self._log_id, self._seed, now)
+        return EncodedBatch([record], oldest_segment, True, buffers, end, now)
 
-    def commit_alone(
-        self, records: list[LogRecord], buffers: list[Buffer], end: int, oldest_segment: int | None
-    ) -> CommitResult | None:
+    def commit_alone(self, batch: EncodedBatch) -> CommitResult | None:
         """Write and sync what `encode` returned, on the thread. None if the segment must not be written any more.
 
         Raises:
@@ -166,16 +173,16 @@ class Journal:
                 return None
         except OSError:  # `commit` reports it; nothing was written
             return None
-        request = CommitRequest(records, oldest_segment, sync=True, needs_space=True)
-        return self._write(records, buffers, end, request, rolled=False, begun=begun)
+        return self._write(batch, rolled=False, begun=begun)
 
     # What the thread does.
 
-    def commit(self, request: CommitRequest) -> CommitResult:
+    def commit(self, request: CommitRequest) -> CommitResult | None:
         """Write a batch, and sync it if *request* says so.
 
         Returns:
-            The log records as they were stored, where, and how long it took.
+            The log records as they were stored, where, and how long it took. None if the batch must not roll
+            (`Roll.NEVER`) and cannot be stored without.
 
         Raises:
             OSError: The disk refused the batch. Nothing was written.
@@ -185,18 +192,21 @@ class Journal:
         begun = time.perf_counter()
         request, records = self._with_opening(request, build_records(request.records))
         bodies = encode_records(records)
-        buffers, end = self._encode(bodies, request.oldest_segment)
-        rolled = self._is_shared() or (request.may_roll and self._is_full(end))
-        if request.needs_space or (request.leaves_bytes and rolled):
+        batch = self._encode(records, bodies, request)
+        if request.roll is Roll.NEVER:
+            return self._write(batch, rolled=False, begun=begun) if self._fits_here(batch.end) else None
+        rolled = self._is_shared() or (request.roll is Roll.IF_FULL and self._is_full(batch.end))
+        if request.reserve is Reserve.NOTHING or (request.reserve is Reserve.HALF and rolled):
+            # Before the batch: once it has used the last space, there is none for the spare that rolling needs.
             self.prepare_spare(request.more_table_bytes)
             if rolled:
-                self._check_room_behind_roll(end - self.end.offset)
+                self._check_room_after_roll(batch.end - self.end.offset)
         if rolled:
             self.roll(request.oldest_segment)
             # The frames again: their checksums depend on the segment and the offset. The bodies do not.
-            buffers, end = self._encode(bodies, request.oldest_segment)
-        self._reserve(end, request)
-        return self._write(records, buffers, end, request, rolled, begun)
+            batch = self._encode(records, bodies, request)
+        self._reserve(batch.end, request)
+        return self._write(batch, rolled, begun)
 
     def commit_mark(self, oldest_segment: int | None) -> CommitResult | None:
         """Write an empty batch that names the one before it as durable; None if the reserved space has no room.
@@ -204,17 +214,7 @@ class Journal:
         It is synced like any other batch. Otherwise the next batch could not name it as durable, and damage to it would
         look like a torn tail, which recovery zeroes together with all batches after it.
         """
-        begun = time.perf_counter()
-        request, records = self._with_opening(CommitRequest([], oldest_segment, sync=True, needs_space=False), [])
-        buffers, end = self._encode(encode_records(records), oldest_segment)
-        if self._is_full(end) or end + RESERVE_BYTES > self._file.reserved_bytes:
-            return None
-        try:
-            if self._is_shared():
-                return None
-        except (OSError, LogIOError):  # the next batch reports it
-            return None
-        return self._write(records, buffers, end, request, rolled=False, begun=begun)
+        return self.commit(CommitRequest([], oldest_segment, sync=True, roll=Roll.NEVER))
 
     def sync(self) -> float:
         """Bring every batch to the medium; return the seconds it took."""
@@ -346,10 +346,22 @@ class Journal:
             raise LogIOError(f"{LOCK_NAME} was removed while the log is open: another process may have opened the log")
         return is_shared
 
-    def _encode(self, bodies: Sequence[tuple[Buffer, ...]], oldest_segment: int | None) -> tuple[list[Buffer], int]:
-        """Split a batch into frames after the last one; return the buffers and the offset after its COMMIT."""
-        self._time_ns = time.time_ns()
-        return encode_batch(bodies, self.end, oldest_segment, self._log_id, self._seed, self._time_ns)
+    def _fits_here(self, end: int) -> bool:
+        """Return whether a batch up to *end* may be written into the space that is reserved in this segment."""
+        if self._is_full(end) or end + RESERVE_BYTES > self._file.reserved_bytes:
+            return False
+        try:
+            return not self._is_shared()
+        except (OSError, LogIOError):  # the next batch reports it
+            return False
+
+    def _encode(
+        self, records: list[LogRecord], bodies: Sequence[tuple[Buffer, ...]], request: CommitRequest
+    ) -> EncodedBatch:
+        """Split a batch into frames after the last one."""
+        oldest, now = request.oldest_segment, time.time_ns()
+        buffers, end = encode_batch(bodies, self.end, oldest, self._log_id, self._seed, now)
+        return EncodedBatch(records, oldest, request.sync, buffers, end, now)
 
     def _with_opening(self, request: CommitRequest, records: list[LogRecord]) -> tuple[CommitRequest, list[LogRecord]]:
         """Put OPENED before the records of the first batch since the log was opened, which is synced in any case.
@@ -375,7 +387,7 @@ class Journal:
         except (OSError, LogFullError):
             if not self.cut_spare(request.more_table_bytes):
                 raise
-            if request.needs_space:
+            if request.reserve is Reserve.NOTHING:
                 self.prepare_spare(request.more_table_bytes)  # there is none if the old one could not be cut
             self._try_to_reserve(end, wanted, request)
 
@@ -383,50 +395,45 @@ class Journal:
         limit = max(wanted, self.end.table_end + self._space.segment_bytes + RESERVE_BYTES)
         try:
             taken, reserved = self.disk_bytes, self._file.reserved_bytes
-            if request.needs_space or request.leaves_bytes:
+            if request.reserve is not Reserve.ALL:
                 self._check_space(wanted - reserved, taken)
             # For others too: what a truncate reserved beyond the limit, appends would use.
             limit = max(wanted, min(limit, reserved + self._space.room(taken)))
             self._file.reserve(wanted, limit)
         except (OSError, LogFullError):
-            least = end + request.leaves_bytes
-            if request.needs_space or (request.leaves_bytes and least > self._file.reserved_bytes):
+            if request.reserve is Reserve.NOTHING:
+                raise
+            least = end if request.reserve is Reserve.ALL else end + RESERVE_BYTES // 2
+            if request.reserve is Reserve.HALF and least > self._file.reserved_bytes:
                 raise
             self._file.reserve(least, least)
 
-    def _write(
-        self,
-        records: list[LogRecord],
-        buffers: list[Buffer],
-        end: int,
-        request: CommitRequest,
-        rolled: bool,
-        begun: float,
-    ) -> CommitResult:
+    def _write(self, batch: EncodedBatch, rolled: bool, begun: float) -> CommitResult:
         at, file = self.end, self._file
-        written = end - at.offset
+        written = batch.end - at.offset
         write_begun = time.perf_counter()
         try:
-            file.write(buffers if file.is_direct else join_small(buffers, written), at.offset, durable=request.sync)
+            buffers = batch.buffers if file.is_direct else join_small(batch.buffers, written)
+            file.write(buffers, at.offset, durable=batch.sync)
         except OSError as error:
             raise LogIOError(f"write failed: {error}") from error
         # Before the sync: a batch that is written counts, whatever becomes of the sync. No other may take its place.
-        at.offset = end
+        at.offset = batch.end
         at.last_batch += 1
         self._nonce = None
-        self.named_oldest = at.segment if request.oldest_segment is None else request.oldest_segment
-        sync_seconds = self.sync() if request.sync else 0.0
-        if request.sync and file.is_direct:  # the write was the sync, or a part of it
+        self.named_oldest = at.segment if batch.oldest_segment is None else batch.oldest_segment
+        sync_seconds = self.sync() if batch.sync else 0.0
+        if batch.sync and file.is_direct:  # the write was the sync, or a part of it
             sync_seconds = time.perf_counter() - write_begun
         return CommitResult(
-            records,
+            batch.records,
             at.segment,
             written,
-            request.sync,
+            batch.sync,
             rolled,
             time.perf_counter() - begun,
             sync_seconds,
-            self._time_ns // TICK_NS,
+            batch.time_ns // TICK_NS,
             at.last_batch,
         )
 
@@ -447,7 +454,7 @@ class Journal:
         table_bytes = frames_bytes_max(self._queues.table_bytes + more_table_bytes + opening_bytes)
         return whole_blocks(HEADER_BYTES + table_bytes + RESERVE_BYTES)
 
-    def _check_room_behind_roll(self, batch_bytes: int) -> None:
+    def _check_room_after_roll(self, batch_bytes: int) -> None:
         """Raise LogFullError for a batch that will not fit into the next segment, before that segment is used up."""
         wanted = whole_blocks(self._preamble_bytes(0) + batch_bytes)
         self._check_space(wanted - self._spare.reserved_bytes, self.disk_bytes)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 from time import sleep
 from typing import NamedTuple
 
+from mrecordlog_async.engine.intake.commands import Reserve
 from mrecordlog_async.engine.planning.planned import PlannedRecord
+from mrecordlog_async.format.frame import Buffer
 from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.storage.locked_directory import LockedDirectory
 from mrecordlog_async.storage.segment import SegmentFile
@@ -16,21 +19,41 @@ class LogIOError(Exception):
     """A write or sync of the segment failed; the OSError is `__cause__`. A retry that succeeds proves nothing."""
 
 
+class Roll(Enum):
+    """When a batch may continue the log in a new segment."""
+
+    IF_FULL = 0
+    """The current segment is full, or has a second name."""
+    IF_SHARED = 1
+    """It has a second name: the disk has just refused a roll, or a roll would only use up space."""
+    NEVER = 2
+    """A batch that fits neither this segment nor the space reserved for it is not stored."""
+
+
 class CommitRequest(NamedTuple):
     """A batch for the journal.
 
-    oldest_segment: the oldest one with anything live, or None. sync: wait for the medium. needs_space: it holds appends
-    or creates, which must leave the reserve alone. may_roll: False once a roll was refused. more_table_bytes: what its
-    creates add to the queue table. leaves_bytes: how much of the reserve it must leave to others on a full disk.
+    oldest_segment: the oldest one with anything live, or None. sync: wait for the medium. reserve: what it may use of
+    the segment's reserve. more_table_bytes: what its creates add to the queue table.
     """
 
     records: Sequence[PlannedRecord]
     oldest_segment: int | None
     sync: bool
-    needs_space: bool
-    may_roll: bool = True
+    reserve: Reserve = Reserve.ALL
+    roll: Roll = Roll.IF_FULL
     more_table_bytes: int = 0
-    leaves_bytes: int = 0
+
+
+class EncodedBatch(NamedTuple):
+    """A batch as the bytes that belong at the log's end. end: the offset after them. time_ns: what its COMMIT says."""
+
+    records: list[LogRecord]
+    oldest_segment: int | None
+    sync: bool
+    buffers: list[Buffer]
+    end: int
+    time_ns: int
 
 
 class CommitResult(NamedTuple):

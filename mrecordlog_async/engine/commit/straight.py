@@ -14,31 +14,22 @@ it asleep until `finish` has applied the batch. Whatever is not the plain case i
 | a segment that has become shared: nothing was written, and the group goes back | `Journal.commit_alone` |
 | upkeep, before the next batch | `count` |
 
-A log with a weaker policy has no straight path.
-
-A failed write or sync is raised in the writer's task, so that the log fails in one place. The bytes are those that the
-writer's path writes.
+A failed write or sync is raised in the writer's task, so that the log fails in one place. `writer` says which batch
+takes which path.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
 from time import perf_counter
 from typing import NamedTuple
 
-from mrecordlog_async.engine.commit.journal import Journal
 from mrecordlog_async.engine.commit.request import CommitResult
-from mrecordlog_async.engine.commit.thread import LogThread
-from mrecordlog_async.engine.commit.timers import Timers
-from mrecordlog_async.engine.commit.upkeep import Upkeep
-from mrecordlog_async.engine.intake.admission import Admission
-from mrecordlog_async.engine.intake.commands import AppendGroup
+from mrecordlog_async.engine.commit.upkeep import LogParts, Upkeep
+from mrecordlog_async.engine.intake.commands import AppendGroup, Reserve
 from mrecordlog_async.format.frame import FRAME_HEADER_BYTES
 from mrecordlog_async.format.record import COMMIT_BYTES
 from mrecordlog_async.format.runs import APPEND_BYTES, Append
-from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.metrics import Counters
 from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, Run
 
 CALLERS_MAX = 128
@@ -48,7 +39,7 @@ BATCH_OVERHEAD_BYTES = APPEND_BYTES + OFFSET_BYTES + 2 * FRAME_HEADER_BYTES + CO
 """What a batch of one run takes besides the payloads and an offset for each."""
 
 
-class _Stored(NamedTuple):
+class _UncountedBatch(NamedTuple):
     """A batch that is still to be counted."""
 
     result: CommitResult
@@ -63,31 +54,21 @@ class _Stored(NamedTuple):
 class Straight:
     """The straight path of one log. Everything here runs on the event loop; the writer owns it."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        queues: Queues,
-        admission: Admission,
-        counters: Counters,
-        thread: LogThread,
-        timers: Timers,
-        upkeep: Upkeep,
-        on_applied: Callable[[Iterable[int]], None],
-    ) -> None:
+    def __init__(self, parts: LogParts, upkeep: Upkeep) -> None:
         self.group: AppendGroup | None = None  # in flight
-        self._journal = journal
-        self._queues = queues
-        self._admission = admission
-        self._counters = counters
-        self._thread = thread
-        self._timers = timers
+        self.since = 0.0  # when its oldest call was made
+        self._journal = parts.journal
+        self._queues = parts.queues
+        self._admission = parts.admission
+        self._counters = parts.counters
+        self._thread = parts.thread
         self._upkeep = upkeep
-        self._on_applied = on_applied
+        self._timers = upkeep.timers
+        self._on_applied = parts.on_applied
         self._loop = asyncio.get_running_loop()
         self._first_position = 0
-        self.since = 0.0  # when its oldest call was made
-        self._stored: _Stored | None = None
-        admission.straight = self.begin
+        self._stored: _UncountedBatch | None = None
+        self._admission.straight = self.begin
 
     def begin(self) -> None:
         """Store the waiting group if it is the plain case; otherwise wake the writer. Admission schedules this."""
@@ -122,8 +103,7 @@ class Straight:
         self.group, self.since, self._first_position = group, since, queue.next_position
         record = Append(queue.id, Run.of(queue.next_position, group.payloads))  # one run: it fits into a block
         oldest = self._queues.pins.oldest()
-        buffers, end = self._journal.encode(record, oldest)
-        self._thread.hand_over(self.finish, self._journal.commit_alone, [record], buffers, end, oldest)
+        self._thread.hand_over(self.finish, self._journal.commit_alone, self._journal.encode(record, oldest))
         return True
 
     def finish(self, result: CommitResult | None, error: BaseException | None) -> None:
@@ -157,7 +137,7 @@ class Straight:
         self._on_applied((result.records[0].id,))  # type: ignore[union-attr]  # it is an Append
         group.acknowledge(self._first_position)
         calls, ended = len(group.futures), perf_counter()
-        self._stored = _Stored(result, payload_bytes, records, calls, freed, self.since, ended)
+        self._stored = _UncountedBatch(result, payload_bytes, records, calls, freed, self.since, ended)
         self._admission.refund(group.bytes)
 
     def _go_on(self) -> None:
@@ -178,7 +158,7 @@ class Straight:
         counters.commit_records.observe(stored.records)
         counters.append_seconds.observe(stored.ended - stored.since, stored.calls)
         state.freed_bytes += stored.freed_bytes
-        state.batch_stored(needs_space=True)
+        state.batch_stored(Reserve.NOTHING)
         self._upkeep.count(stored.result)
         self._timers.last_batch = self._loop.time()
         self._timers.arm_mark()

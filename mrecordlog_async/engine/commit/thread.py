@@ -16,9 +16,10 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 from mrecordlog_async.errors import LogClosedError
+from mrecordlog_async.storage.filesystem import FileSystem
 
 T = TypeVar("T")
 
@@ -32,7 +33,7 @@ SLOW_SECONDS = 1.0
 
 
 class Job(NamedTuple):
-    """A job of the thread. begun: on `perf_counter`. stood_still_before: see `Progress.stood_still_seconds`."""
+    """A job of the thread. begun: on `perf_counter`. stood_still_before: see `ThreadProgress.stood_still_seconds`."""
 
     work: Callable[..., object]
     begun: float
@@ -46,13 +47,13 @@ class SlowJob(NamedTuple):
     seconds: float
 
 
-class Progress:
+class ThreadProgress:
     """What the thread does now, for the event loop to read.
 
     Attributes:
         job: The job under way, which the thread sets.
         slow: The slow jobs that have ended. The thread appends to it.
-        call_begun: When the system call under way began; 0 without one. `timed_files` sets it.
+        call_begun: When the system call under way began; 0 without one. `timed` sets it.
         called_seconds: Time of the system calls of this job that have returned.
         stood_still_seconds: How long the event loop could not run, in all; the loop sets it. If something keeps the
             interpreter busy, neither thread can run, and a system call that has returned looks as if it had not.
@@ -86,7 +87,7 @@ class LogThread(Executor):
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.progress = Progress()
+        self.progress = ThreadProgress()
         self.on_job: Callable[[], object] = _nothing
         self.loop = loop
         self._jobs: SimpleQueue[_Submitted | None] = SimpleQueue()
@@ -160,7 +161,7 @@ def _nothing() -> None:
     pass
 
 
-def _work_off(jobs: SimpleQueue[_Submitted | None], progress: Progress, ended: threading.Event) -> None:
+def _work_off(jobs: SimpleQueue[_Submitted | None], progress: ThreadProgress, ended: threading.Event) -> None:
     while not ended.is_set() and (submitted := jobs.get()) is not None:
         work, arguments, report = submitted
         result, error = None, None
@@ -206,3 +207,39 @@ def _finish(future: asyncio.Future[T], result: T, error: BaseException | None) -
         future.set_result(result)
     else:
         future.set_exception(error)
+
+
+def timed(files: FileSystem, progress: ThreadProgress) -> FileSystem:
+    """Return *files* with calls that note their time in *progress*. Only the log's thread may call them.
+
+    What is said of the disk (that it hangs, that it is slow) is said of this time alone. The rest of a job of the log's
+    thread is Python: it waits for the interpreter, or makes the table of the next segment, and no disk is to blame.
+    """
+    return cast(FileSystem, _TimedFiles(files, progress))  # its methods are set below
+
+
+class _TimedFiles:
+    __slots__ = ("_files", "_progress")
+
+    def __init__(self, files: FileSystem, progress: ThreadProgress) -> None:
+        self._files = files
+        self._progress = progress
+
+
+def _timed_call(name: str) -> Callable[..., Any]:
+    def call(self: _TimedFiles, *arguments: Any, **options: Any) -> Any:
+        progress = self._progress
+        begun = progress.call_begun = perf_counter()
+        try:
+            return getattr(self._files, name)(*arguments, **options)
+        finally:
+            # The sum first: the loop may look in between, and must not see a time that goes back.
+            progress.called_seconds += perf_counter() - begun
+            progress.call_begun = 0.0
+
+    return call
+
+
+for _name, _method in vars(FileSystem).items():
+    if not _name.startswith("_") and callable(_method):
+        setattr(_TimedFiles, _name, _timed_call(_name))

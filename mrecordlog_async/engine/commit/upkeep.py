@@ -1,30 +1,31 @@
 """What the writer does between batches: the spare, dead segments, timed syncs, the idle mark, the process's heap.
 
 None of it changes the outcome of a call, so all of it can wait. It runs in the writer's task, one step at a time, never
-while a batch is being stored.
+while a batch is being stored. `Timers` wakes the writer for what is due later; `Joining` takes its steps by itself.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+import weakref
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any, TypeVar
 
 from aiofiles.os import wrap
 
-from mrecordlog_async.engine.commit.joining import Joining
 from mrecordlog_async.engine.commit.journal import Journal
-from mrecordlog_async.engine.commit.request import CommitRequest, CommitResult
+from mrecordlog_async.engine.commit.request import CommitRequest, CommitResult, Roll
 from mrecordlog_async.engine.commit.thread import LogThread
-from mrecordlog_async.engine.commit.timers import Timers
-from mrecordlog_async.engine.commit.trim_heap import trim_heap, worth_trimming
 from mrecordlog_async.engine.intake.admission import Admission
+from mrecordlog_async.engine.intake.commands import Reserve
 from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.options import MIB
+from mrecordlog_async.support.trim_heap import trim_heap
 
 logger = logging.getLogger("mrecordlog_async")
 
@@ -32,6 +33,37 @@ T = TypeVar("T")
 
 EARLY_ROLL_BYTES = 1 * MIB
 """A current segment without live records is replaced once it holds more than this, and more than four tables."""
+
+MARK_SECONDS = 1.0
+"""A log that was idle for this long writes a mark after its last batch, so that later damage to that batch is noticed.
+
+It costs one more sync each time the log becomes idle.
+"""
+
+RETRY_SECONDS = 1.0
+"""Appends that wait for disk space are tried again this often, and each time segments were removed."""
+
+WORK_SECONDS = 0.001
+REST_SECONDS = 0.006
+"""A step of joining takes this long, and one queue longer: up to half a millisecond. So it is a seventh of the loop."""
+
+HEAP_BYTES_MIN = 32 * MIB
+"""Freeing less than this is not worth the search through the heap (`trim_heap`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogParts:
+    """What everything that stores batches works with.
+
+    on_applied: called with the ids of the queues that a batch changed, once memory has the batch.
+    """
+
+    journal: Journal
+    queues: Queues
+    admission: Admission
+    counters: Counters
+    thread: LogThread
+    on_applied: Callable[[Iterable[int]], None]
 
 
 @dataclass(slots=True)
@@ -63,43 +95,34 @@ class UpkeepState:
     def disk_refused(self) -> None:
         """Note that the disk had no space for a batch."""
         self.early_roll = self.short_of_space = True
-        self.unlink_failed = (
-            False  # the segments that could not be removed hold the space; without it, no batch may be storable
-        )
+        # The segments that could not be removed hold the space; without it, no batch may be storable.
+        self.unlink_failed = False
 
-    def batch_stored(self, *, needs_space: bool) -> None:
-        """Note a stored batch. One without appends or creates may have used the reserve, so it does not prove space."""
+    def batch_stored(self, reserve: Reserve) -> None:
+        """Note a stored batch. One that may have used the *reserve* does not prove that there is space."""
         self.marked = False
-        if needs_space:
+        if reserve is Reserve.NOTHING:
             self.short_of_space = False
 
 
 class Upkeep:
     """Maintains the journal between batches, for the writer that owns it."""
 
-    def __init__(
-        self,
-        journal: Journal,
-        queues: Queues,
-        admission: Admission,
-        counters: Counters,
-        thread: LogThread,
-        timers: Timers,
-    ) -> None:
+    def __init__(self, parts: LogParts) -> None:
         self.state = UpkeepState()
         self.on_commit: Callable[[CommitResult], object] | None = None  # for telemetry, if there is any
-        self._journal = journal
-        self._queues = queues
-        self._admission = admission
-        self._counters = counters
-        self._thread = thread
-        self._timers = timers
-        self.joining = Joining(queues, self._note_freed)
+        self._journal = parts.journal
+        self._queues = parts.queues
+        self._admission = parts.admission
+        self._counters = parts.counters
+        self._thread = parts.thread
+        self.timers = Timers(asyncio.get_running_loop(), parts.admission.wake)
+        self.joining = Joining(parts.queues, self._note_freed)
 
     def is_due(self) -> bool:
         """Return whether `maintain` has something to do; never because of what it tried in vain."""
         journal, state = self._journal, self.state
-        if self._timers.sync_due or self._timers.mark_due or state.early_roll or journal.has_unfreed():
+        if self.timers.sync_due or self.timers.mark_due or state.early_roll or journal.has_unfreed():
             return True
         if journal.wants_spare() and not state.spare_failed:
             return True
@@ -112,8 +135,8 @@ class Upkeep:
         journal = self._journal
         if journal.wants_spare() and not self.state.spare_failed:
             await self._prepare_spare()
-        if self._timers.sync_due:
-            self._timers.sync_due = False
+        if self.timers.sync_due:
+            self.timers.sync_due = False
             if not journal.all_synced:
                 await self.sync()
         if journal.older or self.state.early_roll or self._queues.pins.oldest() is None:
@@ -125,8 +148,8 @@ class Upkeep:
         if worth_trimming(self.state.freed_bytes, self._queues.memory_bytes) and not self._admission.has_pending():
             self.state.freed_bytes = 0
             await self._on_log_thread(trim_heap)
-        if self._timers.mark_due:
-            self._timers.mark_due = False
+        if self.timers.mark_due:
+            self.timers.mark_due = False
             if self.wants_mark():
                 self.state.marked = True
                 result = await self._on_log_thread(journal.commit_mark, self._queues.pins.oldest())
@@ -160,7 +183,7 @@ class Upkeep:
             self.state.early_roll = False  # tried once for each refusal, when nothing is live any more
         # If there is no space for the next segment, only naming the dead ones frees some: so this must not roll.
         if not left and self._must_name_oldest(oldest):
-            request = CommitRequest([], oldest, sync=True, needs_space=False, may_roll=False)
+            request = CommitRequest([], oldest, sync=True, roll=Roll.IF_SHARED)
             await self._if_space_allows(journal.commit, request)
         await self._remove_dead_segments(oldest)
 
@@ -255,10 +278,120 @@ class Upkeep:
 
     def retry_parked(self) -> None:
         """Let appends that wait for disk space try again."""
-        self._timers.cancel_retry()
+        self.timers.cancel_retry()
         self._admission.unpark()
 
     async def _on_log_thread(self, work: Callable[..., T], *arguments: object) -> T:
         """Run *work* on the log's thread, through aiofiles: only commits need the shorter `LogThread.call`."""
         hop: Callable[..., Awaitable[T]] = wrap(work)
         return await hop(*arguments, executor=self._thread)
+
+
+class Timers:
+    """The writer's timers: each sets a flag and wakes the writer, which does the work. Times are the loop's, monotonic.
+
+    mark_due, sync_due: it is time; the writer resets them. last_batch: the time when the last batch was stored.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, wake: Callable[[], None]) -> None:
+        self.mark_due = False
+        self.sync_due = False
+        self.last_batch = loop.time()
+        self._loop = loop
+        self._wake = wake
+        self._mark: asyncio.TimerHandle | None = None
+        self._sync: asyncio.TimerHandle | None = None
+        self._retry: asyncio.TimerHandle | None = None
+
+    def arm_mark(self) -> None:
+        """Set `mark_due` once no batch was stored for `MARK_SECONDS`."""
+        if self._mark is None:
+            self._mark = self._loop.call_later(MARK_SECONDS, self._on_mark)
+
+    def arm_sync(self, seconds: float) -> None:
+        """Set `sync_due` after *seconds*."""
+        if self._sync is None:
+            self._sync = self._loop.call_later(seconds, self._on_sync)
+
+    def arm_retry(self, callback: Callable[[], None]) -> None:
+        """Call *callback* after `RETRY_SECONDS`."""
+        if self._retry is None:
+            self._retry = self._loop.call_later(RETRY_SECONDS, callback)
+
+    def cancel_retry(self) -> None:
+        """Cancel the retry: the calls are being tried already."""
+        if self._retry is not None:
+            self._retry.cancel()
+            self._retry = None
+
+    def cancel(self) -> None:
+        """Cancel every timer."""
+        for timer in (self._mark, self._sync, self._retry):
+            if timer is not None:
+                timer.cancel()
+
+    def _on_mark(self) -> None:
+        # One timer serves all batches: while they keep coming it is set again, instead of once per batch.
+        quiet = self._loop.time() - self.last_batch
+        if quiet < MARK_SECONDS:
+            self._mark = self._loop.call_later(MARK_SECONDS - quiet, self._on_mark)
+        else:
+            self._mark = None
+            self.mark_due = True
+            self._wake()
+
+    def _on_sync(self) -> None:
+        self._sync = None
+        self.sync_due = True
+        self._wake()
+
+
+class Joining:
+    """Joins the loose records of earlier segments after a roll: a little at a time, so that nobody notices.
+
+    After a roll every queue has loose records whose blocks are in an earlier segment. Settling them all at once, or
+    each when its queue is appended to next, stopped the event loop for a second with 10,000 queues. Here a step takes
+    about a millisecond, and a rest follows it. Nothing waits for the result: reads and truncates take loose records as
+    they are. The steps run on the event loop. A dropped log ends them: the timer refers to this object weakly.
+    """
+
+    def __init__(
+        self, queues: Queues, on_step: Callable[[int], object], clock: Callable[[], float] = perf_counter
+    ) -> None:
+        """*on_step* is called after each step, with the bytes of memory that it freed."""
+        self._queues = queues
+        self._on_step = on_step
+        self._clock = clock
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._stopped = False
+
+    def arm(self) -> None:
+        """Take the next step after a rest if there is something to join, unless that is set already."""
+        if self._timer is None and not self._stopped and self._queues.settling.has_old():
+            self._timer = self._loop.call_later(REST_SECONDS, _step, weakref.ref(self))
+
+    def stop(self) -> None:
+        """Take no more steps."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def step(self) -> None:
+        """Join records for `WORK_SECONDS`; set the timer for the next step if there are more."""
+        self._timer = None
+        held, until = self._queues.memory_bytes, self._clock() + WORK_SECONDS
+        self._queues.settling.settle_old(lambda: self._clock() >= until)
+        self._on_step(held - self._queues.memory_bytes)
+        self.arm()
+
+
+def worth_trimming(freed_bytes: int, retained_bytes: int) -> bool:
+    """Return whether enough was freed, relative to what is retained, to make trimming the heap worthwhile."""
+    return freed_bytes >= max(HEAP_BYTES_MIN, retained_bytes // 4)
+
+
+def _step(joining: weakref.ref[Joining]) -> None:
+    found = joining()
+    if found is not None:
+        found.step()

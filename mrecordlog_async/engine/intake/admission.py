@@ -24,7 +24,7 @@ from threading import get_ident
 from time import perf_counter
 
 from mrecordlog_async.engine.intake.capacity import Capacity
-from mrecordlog_async.engine.intake.commands import Append, AppendGroup, Command, count_records
+from mrecordlog_async.engine.intake.commands import AppendGroup, AppendRecords, Command, count_records
 from mrecordlog_async.engine.intake.refusals import Refusals
 from mrecordlog_async.errors import LogClosedError, LogFullError, RecordLogError
 from mrecordlog_async.metrics import Counters
@@ -50,7 +50,7 @@ class Admission:
     def __init__(self, limits: Limits, capacity: Capacity, refusals: Refusals | None = None) -> None:
         self.limits = limits
         self.refusals = refusals or Refusals(Counters())
-        self._capacity = capacity
+        self.capacity = capacity
         self._loop = asyncio.get_running_loop()
         # Not the loop's clock: uvloop's stands still within an iteration, and ticks in milliseconds.
         self._clock = perf_counter
@@ -69,7 +69,7 @@ class Admission:
         self._pending: deque[Command] = deque()
         self._group: AppendGroup | None = None  # the last of `_pending`, while single records may join it
         self._parked: list[Command] = []
-        self._line: OrderedDict[Append, float] = OrderedDict()  # since when each call waits
+        self._line: OrderedDict[AppendRecords, float] = OrderedDict()  # since when each call waits
         self._sleeper: asyncio.Future[None] | None = None
         self.straight: Callable[[], object] | None = None  # begins to store a group while the writer sleeps
         self.scheduled = False  # the loop is about to call it
@@ -87,7 +87,7 @@ class Admission:
         self._check_loop()
         return self._loop.create_future()
 
-    def add_append(self, call: Append) -> None:
+    def add_append(self, call: AppendRecords) -> None:
         """Admit *call* now, or once it has moved up in line. Raises the reason if it is refused."""
         self._check_open()
         self._check_storable(call)
@@ -113,7 +113,7 @@ class Admission:
             self._charged_bytes += command.bytes
             self.update()
 
-    def withdraw(self, call: Append) -> None:
+    def withdraw(self, call: AppendRecords) -> None:
         """Remove *call* from the line if it is still there: its caller was cancelled."""
         if self._line.pop(call, None) is not None:
             self._line_bytes -= call.bytes
@@ -128,7 +128,7 @@ class Admission:
             command = self._pending[0]
             charged = command.charged_bytes()
             size += charged
-            controls += type(command) is not AppendGroup and type(command) is not Append
+            controls += type(command) is not AppendGroup and type(command) is not AppendRecords
             if (size > BATCH_BYTES and taken) or controls > BATCH_CONTROLS:
                 break
             self._pending.popleft()
@@ -152,7 +152,9 @@ class Admission:
     def take_behind(self, queues: Set[str]) -> list[Command]:
         """Take the appends at positions of their callers' choice in *queues*: an earlier one was refused."""
         return self._take_pending(
-            lambda command: isinstance(command, Append) and command.position is not None and command.queue in queues
+            lambda command: (
+                isinstance(command, AppendRecords) and command.position is not None and command.queue in queues
+            )
         )
 
     def _take_pending(self, is_taken: Callable[[Command], bool]) -> list[Command]:
@@ -171,7 +173,7 @@ class Admission:
         self.waiting_for_space = True
         self._parked_since = self._clock() if since is None else since
         self._parked += commands
-        self._parked += self._take_pending(lambda command: isinstance(command, Append | AppendGroup))
+        self._parked += self._take_pending(lambda command: isinstance(command, AppendRecords | AppendGroup))
         self.update()
 
     def unpark(self) -> None:
@@ -345,7 +347,7 @@ class Admission:
         self._put(group)
         return group
 
-    def _admit(self, call: Append) -> None:
+    def _admit(self, call: AppendRecords) -> None:
         self._charged_bytes += call.bytes
         if call.position is None and len(call.payloads) == 1:
             group = self._group or self._open_group()
@@ -358,11 +360,11 @@ class Admission:
 
     def _budget(self) -> int:
         """Return how much more may be admitted; -1 while calls wait for disk space, so that none overtakes them."""
-        return -1 if self.waiting_for_space else self._capacity.budget(self.pending_bytes)
+        return -1 if self.waiting_for_space else self.capacity.budget(self.pending_bytes)
 
     def refuse_for_memory(self) -> LogFullError:
         """Count an append that was refused for lack of memory elsewhere; return its error."""
-        return self.refusals.counted(self._capacity.memory_full(self.pending_bytes))
+        return self.refusals.counted(self.capacity.memory_full(self.pending_bytes))
 
     def _check_open(self) -> None:
         """Raise the error for an append to a log that takes no more."""
@@ -370,28 +372,28 @@ class Admission:
         if error is not None:
             raise self.refusals.counted(error())
 
-    def _check_storable(self, call: Append) -> None:
+    def _check_storable(self, call: AppendRecords) -> None:
         """Raise why *call* could never be stored, whatever the log holds."""
         try:
             check_name(call.queue)
-            self._capacity.check_records(call)
+            self.capacity.check_records(call)
             # A call within the budget does not wait; whether it ever fits the disk is checked when the disk refuses it.
             if call.bytes > self._fast_budget:
-                self._capacity.check_ever_fits(call)
+                self.capacity.check_ever_fits(call)
         except RecordLogError as error:
             self.refusals.counted(error)
             raise
 
-    def _check_memory(self, call: Append) -> None:
+    def _check_memory(self, call: AppendRecords) -> None:
         """Raise LogFullError if memory has no space for *call* after every call that waits before it."""
         if self.limits.on_full == "wait":
             return
-        error = self._capacity.lack_of_memory(call, self.pending_bytes + self._line_bytes)
+        error = self.capacity.lack_of_memory(call, self.pending_bytes + self._line_bytes)
         if error is not None:
             raise self.refusals.counted(error)
 
-    def _reason_to_leave_line(self, call: Append) -> Exception | None:
+    def _reason_to_leave_line(self, call: AppendRecords) -> Exception | None:
         """Return why *call*, the first in line, must stop waiting, or None if it may wait."""
         if self.limits.on_full == "wait":
-            return self._capacity.never_fits(call)
-        return self._capacity.lack_of_memory(call, self.pending_bytes)
+            return self.capacity.never_fits(call)
+        return self.capacity.lack_of_memory(call, self.pending_bytes)

@@ -14,7 +14,7 @@ from typing import Any
 
 from mrecordlog_async.engine.intake.admission import ELSEWHERE, Admission
 from mrecordlog_async.engine.intake.capacity import Capacity
-from mrecordlog_async.engine.intake.commands import SINGLE_OVERHEAD_BYTES, Append, Command
+from mrecordlog_async.engine.intake.commands import SINGLE_OVERHEAD_BYTES, AppendRecords, Command
 from mrecordlog_async.engine.intake.refusals import Refusals
 from mrecordlog_async.errors import LogClosedError, LogFullError
 from mrecordlog_async.options import Limits
@@ -76,13 +76,13 @@ class Appends(Admission):
 
     def _append_now_or_never(self, queue: str, payload: bytes) -> asyncio.Future[Any]:
         """Admit one record that the fast budget does not cover, or raise why it cannot be admitted now."""
-        call = Append(self.new_future(), queue, None, [payload], len(payload))
+        call = AppendRecords(self.new_future(), queue, None, [payload])
         self._check_open()
         self._check_storable(call)
         if self.waiting_for_space:
             raise self.refusals.counted(LogFullError("space"))
         if self._line or self._budget() < call.bytes:
-            memory = self._capacity.lack_of_memory(call, self.pending_bytes + self._line_bytes)
+            memory = self.capacity.lack_of_memory(call, self.pending_bytes + self._line_bytes)
             raise self.refusals.counted(
                 memory or LogFullError("pending", self.pending_bytes, self.limits.pending_bytes)
             )
@@ -92,11 +92,11 @@ class Appends(Admission):
     def check(self, queue: str, payloads: list[bytes]) -> None:
         """Raise, and count, why an append of *payloads* could not be admitted even if nothing else waited."""
         self._check_open()
-        self._check_storable(Append(self.new_future(), queue, None, payloads, sum(map(len, payloads))))
+        self._check_storable(AppendRecords(self.new_future(), queue, None, payloads))
 
     async def append(self, queue: str, position: int | None, payloads: list[bytes]) -> int | None:
         """Append *payloads* at *position*, None for the next; return the last position, None for a repeat."""
-        call = Append(self.new_future(), queue, position, payloads, sum(map(len, payloads)))
+        call = AppendRecords(self.new_future(), queue, position, payloads)
         try:
             self.add_append(call)
             last = await call.future

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from mrecordlog_async.engine.intake.commands import SINGLE_OVERHEAD_BYTES, Append, AppendGroup
+from mrecordlog_async.engine.intake.commands import SINGLE_OVERHEAD_BYTES, AppendGroup, AppendRecords
 from mrecordlog_async.errors import LogFullError, RecordTooLargeError
 from mrecordlog_async.format.frame import frames_bytes_max
 from mrecordlog_async.memory.queues import Queues
@@ -29,7 +29,7 @@ class Capacity:
         wanted = self._limits.pending_bytes + SINGLE_OVERHEAD_BYTES - pending_bytes
         return min(wanted, self._memory_left(pending_bytes, wanted))
 
-    def lack_of_memory(self, call: Append, pending_bytes: int) -> LogFullError | None:
+    def lack_of_memory(self, call: AppendRecords, pending_bytes: int) -> LogFullError | None:
         """Return why memory has no space for *call* after *pending_bytes*, or None if it has."""
         if self._memory_left(pending_bytes, call.bytes) >= call.bytes:
             return None
@@ -47,7 +47,7 @@ class Capacity:
             self._queues.settling.free_memory(wanted - limit + self._queues.memory_bytes)
         return limit - self._queues.memory_bytes
 
-    def never_fits(self, call: Append | AppendGroup) -> RecordTooLargeError | None:
+    def never_fits(self, call: AppendRecords | AppendGroup) -> RecordTooLargeError | None:
         """Return why *call* could not be stored even in a log without records, or None if it could."""
         # No truncate frees what queues, consumers and rules themselves cost.
         memory = self._limits.memory_bytes - self._queues.overhead_bytes
@@ -56,7 +56,7 @@ class Capacity:
         (disk, name), size = self._disk_bytes_at_best(), frames_bytes_max(call.bytes)
         return RecordTooLargeError(size, disk, name) if size > disk else None
 
-    def check_records(self, call: Append) -> None:
+    def check_records(self, call: AppendRecords) -> None:
         """Raise RecordTooLargeError if a record of *call* is larger than `record_bytes`."""
         limit = self._limits.record_bytes
         if call.bytes > limit:  # otherwise none of its records is
@@ -64,7 +64,7 @@ class Capacity:
             if largest > limit:
                 raise RecordTooLargeError(largest, limit)
 
-    def check_ever_fits(self, call: Append) -> None:
+    def check_ever_fits(self, call: AppendRecords) -> None:
         """Raise RecordTooLargeError if *call* would wait forever."""
         limit = self._limits.pending_bytes
         if call.bytes > limit + SINGLE_OVERHEAD_BYTES:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
 from itertools import compress, count
+from typing import NamedTuple
 
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.format.stored_options import StoredOptions
@@ -18,18 +21,28 @@ SINGLE_OVERHEAD_BYTES = CALL_OVERHEAD_BYTES + RECORD_OVERHEAD_BYTES
 """The same for a call with one record."""
 
 
-class Command:
-    """One call: its future, and what it is charged while it waits.
+class Reserve(IntEnum):
+    """How much of the current segment's reserve a command may use on a full disk. A batch may use the least of these.
 
-    frees_space: it is tried on a full disk, and not dropped because an append was refused.
+    The reserve is for what frees space. Attaching and sealing free none, but must succeed on a full disk, too: they may
+    fill a half, so that a truncate always finds the other one.
     """
 
-    __slots__ = ("bytes", "future")
-    frees_space: bool = False
+    NOTHING = 0
+    HALF = 1
+    ALL = 2
 
-    def __init__(self, future: asyncio.Future[object], charge_bytes: int = CALL_OVERHEAD_BYTES) -> None:
-        self.future = future
-        self.bytes = charge_bytes
+
+@dataclass(slots=True, eq=False)
+class Command:
+    """One call: its future, what it is charged while it waits, and what it may use on a full disk.
+
+    reserve: unless it is NOTHING, the command is tried on a full disk, and not dropped because an append was refused.
+    """
+
+    future: asyncio.Future[object]
+    bytes: int = field(default=CALL_OVERHEAD_BYTES, init=False)
+    reserve: Reserve = field(default=Reserve.NOTHING, init=False)
 
     def charged_bytes(self) -> int:
         """Return what the call is charged."""
@@ -68,6 +81,7 @@ class AppendGroup(Command):
         self.payloads: list[bytes] = []
         self.futures: list[asyncio.Future[object]] = []
         self.bytes = 0
+        self.reserve = Reserve.NOTHING
 
     def charged_bytes(self) -> int:
         """Return what the records are charged. Computed when the writer takes them, not per append."""
@@ -138,103 +152,171 @@ class AppendGroup(Command):
                 future.set_exception(copy_for_waiter(error))
 
 
-class Append(Command):
+@dataclass(slots=True, eq=False)
+class AppendRecords(Command):
     """Records of one call, stored together at *position*, or at the next one if it is None."""
 
-    __slots__ = ("payloads", "position", "queue")
+    queue: str
+    position: int | None
+    payloads: Sequence[bytes]
 
-    def __init__(
-        self,
-        future: asyncio.Future[object],
-        queue: str,
-        position: int | None,
-        payloads: Sequence[bytes],
-        size: int,
-    ) -> None:
-        super().__init__(future, charge_bytes(size, len(payloads)))
-        self.queue = queue
-        self.position = position
-        self.payloads = payloads
+    def __post_init__(self) -> None:
+        """Charge the call for its payloads and records."""
+        records = len(self.payloads)
+        self.bytes = sum(map(len, self.payloads)) + records * RECORD_OVERHEAD_BYTES + CALL_OVERHEAD_BYTES
 
     def waiting_appends(self) -> int:
         """Return 1 while the caller waits."""
         return int(not self.future.done())
 
 
+@dataclass(slots=True, eq=False)
 class CreateQueue(Command):
     """Create a queue, with options if they are not None."""
 
-    __slots__ = ("exist_ok", "options", "queue")
-
-    def __init__(
-        self, future: asyncio.Future[object], queue: str, exist_ok: bool, options: StoredOptions | None = None
-    ) -> None:
-        super().__init__(future)
-        self.queue = queue
-        self.exist_ok = exist_ok
-        self.options = options
+    queue: str
+    exist_ok: bool
+    options: StoredOptions | None = None
 
 
+@dataclass(slots=True, eq=False)
 class DeleteQueue(Command):
     """Delete a queue; only the incarnation *queue_id* unless that is None, and past consumers only if allowed."""
 
-    __slots__ = ("past_consumers", "queue", "queue_id")
-    frees_space = True
-
-    def __init__(
-        self,
-        future: asyncio.Future[object],
-        queue: str,
-        queue_id: int | None = None,
-        past_consumers: bool = False,
-    ) -> None:
-        super().__init__(future)
-        self.queue = queue
-        self.queue_id = queue_id
-        self.past_consumers = past_consumers
+    queue: str
+    queue_id: int | None = None
+    past_consumers: bool = False
+    reserve: Reserve = field(default=Reserve.ALL, init=False)
 
 
+@dataclass(slots=True, eq=False)
 class TruncateQueue(Command):
     """Drop positions up to and including *position*; otherwise like `DeleteQueue`."""
 
-    __slots__ = ("past_consumers", "position", "queue", "queue_id")
-    frees_space = True
-
-    def __init__(
-        self,
-        future: asyncio.Future[object],
-        queue: str,
-        position: int,
-        queue_id: int | None,
-        past_consumers: bool = False,
-    ) -> None:
-        super().__init__(future)
-        self.queue = queue
-        self.position = position
-        self.queue_id = queue_id
-        self.past_consumers = past_consumers
+    queue: str
+    position: int
+    queue_id: int | None
+    past_consumers: bool = False
+    reserve: Reserve = field(default=Reserve.ALL, init=False)
 
 
+@dataclass(slots=True, eq=False)
+class ConfigureQueue(Command):
+    """Replace the options of a queue; it stays sealed if it is. A plan lets it use the reserve if it truncates."""
+
+    queue: str
+    options: StoredOptions
+
+
+@dataclass(slots=True, eq=False)
+class SealQueue(Command):
+    """Seal a queue; only the incarnation *queue_id* unless that is None."""
+
+    queue: str
+    queue_id: int | None = None
+    reserve: Reserve = field(default=Reserve.HALF, init=False)
+
+
+@dataclass(slots=True, eq=False)
 class Sync(Command):
     """Wait until everything before it is on the medium."""
 
-    __slots__ = ()
-    frees_space = True
+    reserve: Reserve = field(default=Reserve.ALL, init=False)
 
 
-def charge_bytes(payload_bytes: int, records: int) -> int:
-    """Return what a call is charged while it waits."""
-    return payload_bytes + records * RECORD_OVERHEAD_BYTES + CALL_OVERHEAD_BYTES
+# Consumers.
+
+
+class Attached(NamedTuple):
+    """The result of `attach_consumer`: what every later call of the holder carries, and where the consumer stands."""
+
+    queue_id: int
+    epoch: int
+    position: int
+
+
+@dataclass(slots=True, eq=False)
+class CreateConsumer(Command):
+    """Create a consumer at *start*, clamped to what the queue retains; None is the first retained record."""
+
+    queue: str
+    consumer: str
+    start: int | None
+    exist_ok: bool
+    queue_id: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class DeleteConsumer(Command):
+    """Delete a consumer."""
+
+    queue: str
+    consumer: str
+    queue_id: int | None = None
+    reserve: Reserve = field(default=Reserve.ALL, init=False)
+
+
+@dataclass(slots=True, eq=False)
+class AttachConsumer(Command):
+    """Give a consumer a new holder, with a new epoch; create it first if *create* allows it."""
+
+    queue: str
+    consumer: str
+    create: bool
+    start: int | None
+    owner: bytes
+    take_over: bool
+    reserve: Reserve = field(default=Reserve.HALF, init=False)
+
+
+@dataclass(slots=True, eq=False)
+class FenceHolders(Command):
+    """End all holders from before the log was opened, durably: their consumers get an epoch that nobody holds."""
+
+    reserve: Reserve = field(default=Reserve.HALF, init=False)
+
+
+@dataclass(slots=True, eq=False)
+class MoveConsumer(Command):
+    """Acknowledge what is before *position*, or with *seeks* go there, also back.
+
+    queue_id, epoch: of the holder, which is refused if another one has attached since. Without an epoch, the move is an
+    operator's, and takes a new one. A plan lets it use the reserve if it truncates, or is an operator's.
+    """
+
+    queue: str
+    consumer: str
+    position: int
+    seeks: bool
+    queue_id: int | None
+    epoch: int | None
+
+
+@dataclass(slots=True, eq=False)
+class ChangeRule(Command):
+    """Add or remove the rule that gives queues created from now on a consumer if their names match *pattern*.
+
+    Removing one shrinks the table, and the consumers that it has made are deleted with it.
+    """
+
+    pattern: str
+    consumer: str
+    removes: bool
+    exist_ok: bool
+
+    def __post_init__(self) -> None:
+        """Let a removal use the reserve."""
+        self.reserve = Reserve.ALL if self.removes else Reserve.NOTHING
 
 
 def count_appends(commands: Iterable[Command]) -> int:
     """Return the number of calls among *commands* that append."""
-    return sum(len(one.futures) if type(one) is AppendGroup else type(one) is Append for one in commands)
+    return sum(len(one.futures) if type(one) is AppendGroup else type(one) is AppendRecords for one in commands)
 
 
 def count_records(commands: Iterable[Command]) -> int:
     """Return the number of records that *commands* append."""
-    return sum(len(command.payloads) for command in commands if isinstance(command, Append | AppendGroup))
+    return sum(len(command.payloads) for command in commands if isinstance(command, AppendRecords | AppendGroup))
 
 
 def copy_for_waiter(error: Exception) -> Exception:

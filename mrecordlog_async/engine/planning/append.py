@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import attrgetter
 
-from mrecordlog_async.engine.intake.commands import Append, AppendGroup
-from mrecordlog_async.engine.planning.draft import Draft, Outcome
+from mrecordlog_async.engine.intake.commands import AppendGroup, AppendRecords, Reserve
+from mrecordlog_async.engine.planning.draft import CommandOutcome, Draft
 from mrecordlog_async.engine.planning.planned import PlannedMany, PlannedRun
 from mrecordlog_async.engine.planning.view import PlannedSingles, QueueView
 from mrecordlog_async.errors import (
@@ -66,7 +66,7 @@ def plan_group(draft: Draft, group: AppendGroup) -> None:
     else:
         first = view.next_position
         _store(draft, view, first, group.payloads)
-        draft.plan.outcomes.append(Outcome(group, first))
+        draft.plan.outcomes.append(CommandOutcome(group, first))
 
 
 def _to_several(draft: Draft, group: AppendGroup) -> None:
@@ -94,8 +94,8 @@ def _at_once(draft: Draft, group: AppendGroup, distinct: set[str]) -> bool:
     if max(positions) > POSITION_MAX:
         return False
     draft.plan.records.append(PlannedMany(list(map(_ID, queues)), positions, group.payloads))
-    draft.plan.needs_space = True
-    draft.plan.outcomes.append(Outcome(group, positions))
+    draft.plan.reserve = Reserve.NOTHING
+    draft.plan.outcomes.append(CommandOutcome(group, positions))
     draft.singles.append(PlannedSingles(group.queues, distinct, group.payloads))
     return True
 
@@ -118,8 +118,8 @@ def _one_by_one(draft: Draft, group: AppendGroup) -> None:
     if stored:
         given = positions if len(stored) == len(positions) else [each for each in positions if each != REFUSED]
         draft.plan.records.append(PlannedMany(ids, given, stored))
-        draft.plan.needs_space = True
-    draft.plan.outcomes.append(Outcome(group, positions))
+        draft.plan.reserve = Reserve.NOTHING
+    draft.plan.outcomes.append(CommandOutcome(group, positions))
 
 
 def _as_runs(draft: Draft, group: AppendGroup) -> None:
@@ -140,7 +140,7 @@ def _as_runs(draft: Draft, group: AppendGroup) -> None:
             view.count_again()  # the payloads follow
         payloads.append(payload)
         view.next_position += 1
-    draft.plan.outcomes.append(Outcome(group, positions))
+    draft.plan.outcomes.append(CommandOutcome(group, positions))
 
 
 def _refuse_single(draft: Draft, single: AppendGroup, view: QueueView | None) -> None:
@@ -153,7 +153,7 @@ def _refuse_single(draft: Draft, single: AppendGroup, view: QueueView | None) ->
     draft.refuse(single, error, queue)
 
 
-def plan_append(draft: Draft, call: Append) -> None:
+def plan_append(draft: Draft, call: AppendRecords) -> None:
     """Plan the records of one call: stored, recognized as a repeat, or refused together."""
     view, records = draft.find(call.queue), len(call.payloads)
     if view is None:
@@ -170,7 +170,7 @@ def plan_append(draft: Draft, call: Append) -> None:
             draft.refuse(call, refusal, call.queue)
             return
         _store(draft, view, first, call.payloads)
-        draft.plan.outcomes.append(Outcome(call, first + records - 1))
+        draft.plan.outcomes.append(CommandOutcome(call, first + records - 1))
     elif (repeated := view.repeats(first, call.payloads)) is True:
         draft.finish(call, view, None)  # nothing is written; the caller gets None
         if view.touched():
@@ -190,7 +190,7 @@ def _store(draft: Draft, view: QueueView, first: int, payloads: Sequence[bytes])
     view.next_position = first + len(payloads)
     view.count(payloads)
     draft.plan.records.append(run)
-    draft.plan.needs_space = True
+    draft.plan.reserve = Reserve.NOTHING
 
 
 # Queues with options.
@@ -226,7 +226,7 @@ def _limited(draft: Draft, group: AppendGroup, queue: str, view: QueueView) -> N
         run.append(payload)
         view.next_position += 1
         view.count((payload,))
-    draft.plan.outcomes.append(Outcome(group, positions))
+    draft.plan.outcomes.append(CommandOutcome(group, positions))
 
 
 def _refusal(draft: Draft, view: QueueView, queue: str, first: int, payloads: Sequence[bytes]) -> RecordLogError | None:

@@ -6,7 +6,7 @@ its batch, after its own record. Creating a consumer moves none, so it never rem
 
 from __future__ import annotations
 
-from mrecordlog_async.engine.intake.setting_commands import (
+from mrecordlog_async.engine.intake.commands import (
     AttachConsumer,
     Attached,
     ChangeRule,
@@ -14,8 +14,9 @@ from mrecordlog_async.engine.intake.setting_commands import (
     DeleteConsumer,
     FenceHolders,
     MoveConsumer,
+    Reserve,
 )
-from mrecordlog_async.engine.planning.draft import Draft, Outcome
+from mrecordlog_async.engine.planning.draft import CommandOutcome, Draft
 from mrecordlog_async.engine.planning.queue import add_consumer, truncate_to_slowest
 from mrecordlog_async.engine.planning.view import QueueView
 from mrecordlog_async.errors import (
@@ -52,8 +53,9 @@ def plan_create_consumer(draft: Draft, call: CreateConsumer) -> None:
         draft.refuse(call, _too_many_consumers(draft), call.queue)
     else:
         add_consumer(draft, view, call.consumer, _clamped(view, call.start))
-        draft.plan.needs_space = draft.plan.must_sync = True
-        draft.plan.outcomes.append(Outcome(call, True))
+        draft.leave(Reserve.NOTHING)
+        draft.plan.must_sync = True
+        draft.plan.outcomes.append(CommandOutcome(call, True))
 
 
 def plan_attach(draft: Draft, call: AttachConsumer) -> None:
@@ -71,8 +73,9 @@ def plan_attach(draft: Draft, call: AttachConsumer) -> None:
     else:
         state = ConsumerState(state.position, draft.draw_id(), call.owner)
         _move(draft, view, call.consumer, state)
-        draft.plan.attaches = draft.plan.must_sync = True
-        draft.plan.outcomes.append(Outcome(call, Attached(view.id, state.epoch, state.position)))
+        draft.leave(Reserve.HALF)
+        draft.plan.must_sync = True
+        draft.plan.outcomes.append(CommandOutcome(call, Attached(view.id, state.epoch, state.position)))
 
 
 def _attach_to_new(draft: Draft, call: AttachConsumer, view: QueueView) -> None:
@@ -84,8 +87,9 @@ def _attach_to_new(draft: Draft, call: AttachConsumer, view: QueueView) -> None:
     else:
         position = _clamped(view, call.start)
         epoch = add_consumer(draft, view, call.consumer, position, call.owner)
-        draft.plan.needs_space = draft.plan.must_sync = True
-        draft.plan.outcomes.append(Outcome(call, Attached(view.id, epoch, position)))
+        draft.leave(Reserve.NOTHING)
+        draft.plan.must_sync = True
+        draft.plan.outcomes.append(CommandOutcome(call, Attached(view.id, epoch, position)))
 
 
 def plan_fence_holders(draft: Draft, call: FenceHolders) -> None:
@@ -101,8 +105,9 @@ def plan_fence_holders(draft: Draft, call: FenceHolders) -> None:
         epoch = draft.draw_id()
         for view, name, state in held:
             _move(draft, view, name, state._replace(epoch=epoch))
-        draft.plan.attaches = draft.plan.must_sync = True
-    draft.plan.outcomes.append(Outcome(call))
+        draft.leave(Reserve.HALF)
+        draft.plan.must_sync = True
+    draft.plan.outcomes.append(CommandOutcome(call))
 
 
 def plan_delete_consumer(draft: Draft, call: DeleteConsumer) -> None:
@@ -118,7 +123,7 @@ def plan_delete_consumer(draft: Draft, call: DeleteConsumer) -> None:
         draft.plan.records.append(log_record.ConsumerDelete(view.id, call.consumer))
         truncate_to_slowest(draft, view)
         draft.plan.must_sync = True
-        draft.plan.outcomes.append(Outcome(call))
+        draft.plan.outcomes.append(CommandOutcome(call))
 
 
 def plan_move_consumer(draft: Draft, call: MoveConsumer) -> None:
@@ -135,14 +140,18 @@ def plan_move_consumer(draft: Draft, call: MoveConsumer) -> None:
     assert state is not None
     if call.epoch is None:
         state = state._replace(epoch=draft.draw_id())
-        draft.plan.attaches = draft.plan.must_sync = True
+        draft.plan.must_sync = True
     elif call.position == state.position or (call.position < state.position and not call.seeks):
         draft.finish(call, view, state.position)  # it stands there, or further on: nothing is written
         return
     _move(draft, view, call.consumer, state._replace(position=call.position))
-    call.frees_space = truncate_to_slowest(draft, view) or call.epoch is None
-    draft.plan.needs_space |= not call.frees_space
-    draft.plan.outcomes.append(Outcome(call, call.position))
+    truncates = truncate_to_slowest(draft, view)
+    if call.epoch is None:
+        call.reserve = Reserve.HALF
+    else:
+        call.reserve = Reserve.ALL if truncates else Reserve.NOTHING
+    draft.leave(call.reserve)
+    draft.plan.outcomes.append(CommandOutcome(call, call.position))
 
 
 def _refused_move(
@@ -175,26 +184,26 @@ def plan_change_rule(draft: Draft, call: ChangeRule) -> None:
     if call.removes == draft.rules.has(rule):
         _plan_rule(draft, call, rule)
     elif call.removes:
-        draft.plan.outcomes.append(Outcome(call, error=ConsumerNotFoundError(call.pattern, call.consumer)))
+        draft.plan.outcomes.append(CommandOutcome(call, error=ConsumerNotFoundError(call.pattern, call.consumer)))
     elif call.exist_ok:
-        draft.plan.outcomes.append(Outcome(call, False))
+        draft.plan.outcomes.append(CommandOutcome(call, False))
     else:
-        draft.plan.outcomes.append(Outcome(call, error=ConsumerExistsError(call.pattern, call.consumer)))
+        draft.plan.outcomes.append(CommandOutcome(call, error=ConsumerExistsError(call.pattern, call.consumer)))
 
 
 def _plan_rule(draft: Draft, call: ChangeRule, rule: TableRule) -> None:
     """Plan a rule's creation or removal."""
     error = _too_many_rules(draft, rule) if not call.removes else None
     if error is not None:
-        draft.plan.outcomes.append(Outcome(call, error=error))
+        draft.plan.outcomes.append(CommandOutcome(call, error=error))
         return
     draft.rules.change(rule, removes=call.removes)
     draft.consumer_count += -1 if call.removes else 1
     draft.plan.records.append(log_record.ConsumerRule(*rule, removes=call.removes))
     draft.plan.more_table_bytes += 0 if call.removes else rule_bytes(rule)
-    draft.plan.needs_space |= not call.removes
+    draft.leave(call.reserve)
     draft.plan.must_sync = True
-    draft.plan.outcomes.append(Outcome(call, True))
+    draft.plan.outcomes.append(CommandOutcome(call, True))
 
 
 def _too_many_rules(draft: Draft, rule: TableRule) -> LogFullError | None:

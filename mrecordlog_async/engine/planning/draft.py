@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from mrecordlog_async.engine.intake.commands import Command
+from mrecordlog_async.engine.intake.commands import Command, Reserve
 from mrecordlog_async.engine.planning.planned import PlannedRecord
 from mrecordlog_async.engine.planning.view import PlannedSingles, QueueView
 from mrecordlog_async.errors import QueueNameError, QueueNotFoundError, RecordLogError
@@ -18,7 +18,7 @@ from mrecordlog_async.options import Limits
 from mrecordlog_async.patterns import beginning_of
 
 
-class Outcome(NamedTuple):
+class CommandOutcome(NamedTuple):
     """How a command ends: with a value, an error, or the number of records that a log record drops.
 
     dropped_by: which of the batch's truncates and deletes that is, counted from 0; -1 for none.
@@ -35,7 +35,7 @@ class Plan:
     """A batch before it is written.
 
     records: what to write, in order. outcomes: reported after the sync. immediate: reported at once. must_sync: sync
-    under every policy. needs_space: it must leave the reserve alone. attaches: it must leave half of the reserve alone.
+    under every policy. reserve: the least of what its commands may use.
     more_table_bytes: what its creates add to the queue table. duplicates: repeats of stored records. duplicates_within:
     of records of the same batch, which are repeats only if it is stored.
     removals: truncates and deletes among the records. makes_room: which of them make room for appends. calls: how many
@@ -43,11 +43,10 @@ class Plan:
     """
 
     records: list[PlannedRecord] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
-    immediate: list[Outcome] = field(default_factory=list)
+    outcomes: list[CommandOutcome] = field(default_factory=list)
+    immediate: list[CommandOutcome] = field(default_factory=list)
     must_sync: bool = False
-    needs_space: bool = False
-    attaches: bool = False
+    reserve: Reserve = Reserve.ALL
     more_table_bytes: int = 0
     duplicates: int = 0
     duplicates_within: int = 0
@@ -112,6 +111,10 @@ class Draft:
         self.limited: set[str] = set()  # those that the batch limits; some may not exist any more
         self.work = 0.0  # of consumers that rules create, and of comparing names with rules; in log records
 
+    def leave(self, reserve: Reserve) -> None:
+        """Let the batch use no more than *reserve*."""
+        self.plan.reserve = min(self.plan.reserve, reserve)
+
     def draw_id(self) -> int:
         """Return an id that no queue and no holder has had."""
         self._next_id += 1
@@ -150,10 +153,10 @@ class Draft:
 
     def finish(self, command: Command, view: QueueView, value: object) -> None:
         """Report *value* for a call that writes nothing: at once, unless it rests on what this batch writes."""
-        (self.plan.outcomes if view.touched() else self.plan.immediate).append(Outcome(command, value))
+        (self.plan.outcomes if view.touched() else self.plan.immediate).append(CommandOutcome(command, value))
 
     def refuse(self, command: Command, error: RecordLogError, queue: str) -> None:
         """Report *error*: at once, unless it rests on what this batch does to *queue*."""
         view = self.views.get(queue)
         rests_on_batch = view.touched() if view is not None else queue in self.views
-        (self.plan.outcomes if rests_on_batch else self.plan.immediate).append(Outcome(command, error=error))
+        (self.plan.outcomes if rests_on_batch else self.plan.immediate).append(CommandOutcome(command, error=error))

@@ -14,26 +14,24 @@ from math import inf
 from typing import Any
 
 from mrecordlog_async.engine.intake.commands import (
-    Append,
     AppendGroup,
-    Command,
-    CreateQueue,
-    DeleteQueue,
-    Sync,
-    TruncateQueue,
-)
-from mrecordlog_async.engine.intake.setting_commands import (
+    AppendRecords,
     AttachConsumer,
     ChangeRule,
+    Command,
     ConfigureQueue,
     CreateConsumer,
+    CreateQueue,
     DeleteConsumer,
+    DeleteQueue,
     FenceHolders,
     MoveConsumer,
     SealQueue,
+    Sync,
+    TruncateQueue,
 )
 from mrecordlog_async.engine.planning import append, consumer, queue
-from mrecordlog_async.engine.planning.draft import Draft, Outcome, Plan
+from mrecordlog_async.engine.planning.draft import CommandOutcome, Draft, Plan
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.options import Limits
 
@@ -63,12 +61,12 @@ def plan(
 
 def _plan_sync(draft: Draft, command: Sync) -> None:
     draft.plan.must_sync = True
-    draft.plan.outcomes.append(Outcome(command))
+    draft.plan.outcomes.append(CommandOutcome(command))
 
 
 _DECIDE: dict[type[Command], Callable[[Draft, Any], None]] = {
     AppendGroup: append.plan_group,
-    Append: append.plan_append,
+    AppendRecords: append.plan_append,
     TruncateQueue: queue.plan_truncate,
     CreateQueue: queue.plan_create,
     DeleteQueue: queue.plan_delete,

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from mrecordlog_async.engine.intake.commands import CreateQueue, DeleteQueue, TruncateQueue
-from mrecordlog_async.engine.intake.setting_commands import ConfigureQueue, SealQueue
-from mrecordlog_async.engine.planning.draft import Draft, Outcome
+from mrecordlog_async.engine.intake.commands import (
+    ConfigureQueue,
+    CreateQueue,
+    DeleteQueue,
+    Reserve,
+    SealQueue,
+    TruncateQueue,
+)
+from mrecordlog_async.engine.planning.draft import CommandOutcome, Draft
 from mrecordlog_async.engine.planning.view import QueueView
 from mrecordlog_async.errors import (
     ConsumerBehindError,
@@ -40,7 +46,7 @@ def plan_truncate(draft: Draft, call: TruncateQueue) -> None:
     elif (behind := _behind(call.queue, view, call.position, call.past_consumers)) is not None:
         draft.refuse(call, behind, call.queue)
     else:
-        draft.plan.outcomes.append(Outcome(call, dropped_by=draft.truncate(view, call.position)))
+        draft.plan.outcomes.append(CommandOutcome(call, dropped_by=draft.truncate(view, call.position)))
 
 
 def plan_create(draft: Draft, call: CreateQueue) -> None:
@@ -70,8 +76,9 @@ def plan_create(draft: Draft, call: CreateQueue) -> None:
             add_consumer(draft, view, name, 0)
         if call.options is not None and call.options != DEFAULT_OPTIONS:
             _set_options(draft, view, call.queue, call.options)
-        plan.outcomes.append(Outcome(call, True))
-        plan.needs_space = plan.must_sync = True
+        plan.outcomes.append(CommandOutcome(call, True))
+        plan.reserve = Reserve.NOTHING
+        plan.must_sync = True
 
 
 def _consumers_by_rule(draft: Draft, queue: str) -> Collection[str]:
@@ -104,7 +111,7 @@ def plan_delete(draft: Draft, call: DeleteQueue) -> None:
         draft.consumer_count -= view.consumer_count()
         draft.views[call.queue] = None  # later commands of the batch do not find the queue
         draft.plan.records.append(log_record.Delete(view.id))
-        draft.plan.outcomes.append(Outcome(call, dropped_by=draft.count_removal()))
+        draft.plan.outcomes.append(CommandOutcome(call, dropped_by=draft.count_removal()))
         draft.plan.must_sync = True
 
 
@@ -122,10 +129,10 @@ def plan_configure(draft: Draft, call: ConfigureQueue) -> None:
         draft.refuse(call, error, call.queue)
     else:
         _set_options(draft, view, call.queue, wanted)
-        call.frees_space = truncate_to_slowest(draft, view)
-        draft.plan.needs_space |= not call.frees_space
+        call.reserve = Reserve.ALL if truncate_to_slowest(draft, view) else Reserve.NOTHING
+        draft.leave(call.reserve)
         draft.plan.must_sync = True
-        draft.plan.outcomes.append(Outcome(call))
+        draft.plan.outcomes.append(CommandOutcome(call))
 
 
 def plan_seal(draft: Draft, call: SealQueue) -> None:
@@ -139,8 +146,9 @@ def plan_seal(draft: Draft, call: SealQueue) -> None:
         draft.refuse(call, QueueSealedError(call.queue, view.next_position), call.queue)
         return
     _set_options(draft, view, call.queue, before._replace(flags=before.flags | SEALED))
-    draft.plan.attaches = draft.plan.must_sync = True
-    draft.plan.outcomes.append(Outcome(call, view.next_position))
+    draft.leave(call.reserve)
+    draft.plan.must_sync = True
+    draft.plan.outcomes.append(CommandOutcome(call, view.next_position))
 
 
 def _set_options(draft: Draft, view: QueueView, queue: str, values: StoredOptions) -> None:

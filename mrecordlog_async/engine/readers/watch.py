@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from time import perf_counter
 
-from mrecordlog_async.engine.commit.thread import SLOW_SECONDS, Progress, SlowJob
+from mrecordlog_async.engine.commit.thread import SLOW_SECONDS, SlowJob, ThreadProgress
 from mrecordlog_async.engine.intake.refusals import Refusals
 from mrecordlog_async.metrics import RECENT, RECENT_SECONDS, Counters, Histogram
 
@@ -75,7 +75,12 @@ class Watch:
     """Watches one log. Everything here runs on the event loop."""
 
     def __init__(
-        self, progress: Progress, refusals: Refusals, counters: Counters, directory: str, waiting: Callable[[], int]
+        self,
+        progress: ThreadProgress,
+        refusals: Refusals,
+        counters: Counters,
+        directory: str,
+        waiting: Callable[[], int],
     ) -> None:
         """Watch the thread that reports its *progress*; *waiting* counts the records that wait."""
         self._loop = asyncio.get_running_loop()

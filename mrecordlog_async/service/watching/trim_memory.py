@@ -10,10 +10,10 @@ from __future__ import annotations
 import asyncio
 import gc
 
-from mrecordlog_async.engine.commit.trim_heap import trim_heap
 from mrecordlog_async.options import MIB
 from mrecordlog_async.protocol import arrow
 from mrecordlog_async.service.service import Service
+from mrecordlog_async.support.trim_heap import trim_heap
 
 WORTH_BYTES = 32 * MIB
 PAUSE_SECONDS = 10.0

@@ -9,16 +9,6 @@ from __future__ import annotations
 
 import ctypes
 
-from mrecordlog_async.options import MIB
-
-RELEASE_BYTES_MIN = 32 * MIB
-"""Freeing less than this is not worth the search through the heap."""
-
-
-def worth_trimming(freed_bytes: int, retained_bytes: int) -> bool:
-    """Return whether enough was freed, relative to what is retained, to make trimming the heap worthwhile."""
-    return freed_bytes >= max(RELEASE_BYTES_MIN, retained_bytes // 4)
-
 
 def trim_heap() -> None:
     """Return free pages to the system. Does nothing where the C library lacks `malloc_trim` (musl, macOS)."""
