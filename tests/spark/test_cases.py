@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mrecordlog_async.servers import outages as absences
-from mrecordlog_async.spark.services import fleet as fleets
-from mrecordlog_async.spark.services import outages
+from mrecordlog_async.spark.services import listings, outages
 from mrecordlog_async.spark.services.fleet import Fleet
 from mrecordlog_async.spark.settings.offset import Offset
 from mrecordlog_async.spark.settings.options import Options
@@ -18,7 +17,7 @@ from tests.spark.test_outages import wait_for_probes
 def test_the_table_of_cases(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     """The logs of a look that are not held back are read. A server that was silent is listed after its probe."""
     clock = Ticking()
-    for module in (fleets, outages):
+    for module in (listings, outages):
         monkeypatch.setattr(module, "_clock", clock)
     monkeypatch.setattr(absences, "RETRY_SECONDS", 0.0)
     monkeypatch.setattr(absences, "LOOK_SECONDS", 0.0)

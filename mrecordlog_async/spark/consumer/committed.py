@@ -37,7 +37,7 @@ class Committed:
         self._kept = KeptRecords(SHARING)
         self._holder = Holder(options.consumer, options, fleet) if options.consumer is not None else None
         if self._holder is not None:
-            fleet.before_listing = self._holder.add_rule
+            fleet.listings.before_listing = self._holder.add_rule
 
     def __reduce__(self) -> tuple[type[Committed], tuple[Options, Fleet]]:
         return Committed, (self._options, self._fleet)

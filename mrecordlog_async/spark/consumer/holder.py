@@ -108,7 +108,7 @@ class Holder:
             try:
                 attached |= bool(wanted) and self._attach(server, wanted)
             except ServerDownError as error:
-                self._fleet.report_down(error)
+                self._fleet.outages.report(error)
                 del surveys[server]
         return attached
 

@@ -1,7 +1,8 @@
-"""All services of one query: what they have, whose logs these are, and which of them are read.
+"""The logs of one query: where each is, whether it is still what the checkpoint continues, and which of them are read.
 
-`survey` returns what each server has. `standing` returns what each log has, and which logs are held back; afterwards
-logs are requested by their ids, wherever they are. Each request names its log, so that another log refuses it.
+`survey` returns what each server has (see `listings`). `standing` returns what each log has, and which logs are held
+back; afterwards logs are requested by their ids, wherever they are. Each request names its log, so that another log
+refuses it.
 
 What follows if a server is down is decided in `outages`; what is requested for a batch, in `planning`.
 """
@@ -9,31 +10,28 @@ What follows if a server is down is decided in `outages`; what is requested for 
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from types import MappingProxyType
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.servers.names import Endpoint
-from mrecordlog_async.servers.roster import PROBES_OF_NEW, Roster, Seen, Sighting
 from mrecordlog_async.spark.positions.history import (
     FORGET_DIGITS,
     Opening,
     Standing,
-    arrange,
     forgotten,
     lost_state,
     needs_openings,
     placed,
 )
-from mrecordlog_async.spark.positions.offsets import DataLossError, select
+from mrecordlog_async.spark.positions.offsets import DataLossError
 from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.services.client import ServiceClient
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.services.listings import Listings
 from mrecordlog_async.spark.services.outages import Outages
-from mrecordlog_async.spark.services.servers import Failure, QueryServer, QueryServers
+from mrecordlog_async.spark.services.servers import QueryServers
 from mrecordlog_async.spark.settings.offset import At, Offset, named
 from mrecordlog_async.spark.settings.option_values import OptionError
 from mrecordlog_async.spark.settings.options import Options
@@ -41,8 +39,6 @@ from mrecordlog_async.spark.settings.options import Options
 logger = logging.getLogger("mrecordlog_async.spark")
 
 T = TypeVar("T")
-
-LISTED_AT_ONCE = 16
 
 NO_ORIGINS: Mapping[str, str] = MappingProxyType({})
 
@@ -67,11 +63,10 @@ class Fleet:
 
     def __init__(self, options: Options, *, patience_seconds: float = 0.0, reached: bool = False) -> None:
         self.options = options
-        self.before_listing: Callable[[str], None] = lambda name: None  # called with each server that is listed
         self._patience_seconds = patience_seconds
         self.servers = QueryServers(options, patience_seconds=patience_seconds, reached=reached)
-        self._outages = Outages(options, patience_seconds, self.servers)
-        self._roster = Roster()
+        self.outages = Outages(options, patience_seconds, self.servers)
+        self.listings = Listings(options, self.servers, self.outages)
         self._places: dict[str, str] = {}  # log → the server that has it, as of the last listing
         self._proved: dict[str, tuple[object, ...]] = {}  # log → the history that was last compared
 
@@ -86,7 +81,7 @@ class Fleet:
     @property
     def down(self) -> dict[str, str]:
         """The servers that are skipped, and why, as of the last listing."""
-        return self._outages.now
+        return self.outages.now
 
     def client(self, name: str) -> ServiceClient:
         """Return the client of one server, given by its name, or by its log after `standing`."""
@@ -104,22 +99,7 @@ class Fleet:
             ServiceRefusedError: a server refuses to list its queues, unless the options say to skip it. Also if they
                 do, but no other server has ever responded: then nothing would be left to read.
         """
-        self._outages.begin()
-        looked = self.servers.refresh()
-        failed: list[Failure] = [*looked.refused, *looked.down]
-        found: dict[str, Listed] = {}
-        for server, response in self._list_all():
-            if isinstance(response, _Response):
-                self._outages.responded(server)
-                server.log = response.listed.log
-                found[server.name] = response.listed
-            else:
-                failed.append(response)
-        for error in failed:
-            if isinstance(error, ServiceRefusedError) and not self._outages.has_reached_any:
-                raise error
-            self.report_down(error)
-        return found
+        return self.listings.survey()
 
     def distinct(self) -> dict[str, Listed]:
         """Return what `survey` returns, with each log once.
@@ -128,7 +108,7 @@ class Fleet:
             OptionError: a server is a load balancer, or two servers have live copies of a log.
             ServerDownError: a server is down, unless the options say to skip it.
         """
-        standing = self._arranged(Offset(), self.survey())
+        standing = self.listings.arranged(Offset(), self.survey())
         if standing.held:
             raise OptionError("; ".join(f"servers: {held.sentence}" for held in standing.held.values()))
         return {listed.server: listed for listed in standing.logs.values()}
@@ -151,34 +131,20 @@ class Fleet:
         found = self.survey() if found is None else found
         known = placed(known, found)
         known = known.without(self.forgotten(known, found))
-        standing = self._arranged(known, found)
+        standing = self.listings.arranged(known, found)
         self._report_missing(known, standing)
+        # Before the histories are requested: `client` finds a server by its log.
         self._places = {log: listed.server for log, listed in standing.logs.items()}
         for log, listed in list(standing.logs.items()):
             try:
                 evidence = self._compare(log, known.at.get(log), listed)
             except ServerDownError as error:
-                self.report_down(error)
+                self.outages.report(error)
                 del standing.logs[log]
                 continue
             if evidence is not None:
                 standing.back[log] = evidence
         return known, standing
-
-    def _arranged(self, known: Offset, found: Mapping[str, Listed]) -> Standing:
-        now = _clock()
-        balancers, copies = dict[str, str](), dict[str, str]()
-        for name, listed in found.items():
-            endpoint = self.servers[name].endpoint
-            if endpoint is not None and (why := self._roster.why_balancer(endpoint, now)):
-                balancers[name] = why
-            elif why := self._roster.why_copied(listed.log, now):
-                copies[listed.log] = why
-        return arrange(known, found, balancers, copies)
-
-    def repeated(self, call: Callable[[], T]) -> T:
-        """Return what *call* returns; if servers are found by DNS names, as `Outages.repeated` does."""
-        return self._outages.repeated(call) if self.servers.lookups else call()
 
     def forgotten(self, known: Offset, found: Mapping[str, Listed] | None = None) -> frozenset[str]:
         """Return the logs of *known* that the options forget.
@@ -204,7 +170,7 @@ class Fleet:
 
     def _report_vanished(self, log: str, name: str) -> None:
         """Report that the server *name*, which had *log*, has no address any more: it is down."""
-        self.report_down(ServerDownError(name, self.servers.lookups, f"no address has its log, {log}"))
+        self.outages.report(ServerDownError(name, self.servers.lookups, f"no address has its log, {log}"))
 
     def _compare(self, log: str, at: At | None, listed: Listed) -> str | None:
         """Return the evidence that a log lacks the state *at*, or None. It is requested once for the same states."""
@@ -246,7 +212,7 @@ class Fleet:
             return
         found = self._survey_for(logs, names, origins)
         while not _has_all(found, logs) and self.down:
-            self.wait_for_down(known=True)
+            self.outages.wait(known=True)
             found = self._survey_for(logs, names, origins)
         at = {listed.log: name for name, listed in found.items()}
         for log in logs:
@@ -283,71 +249,6 @@ class Fleet:
         """Note that *log* is not where the last listing showed it: `locate` looks for it."""
         self._places.pop(log, None)
 
-    def _list_all(self) -> list[tuple[QueryServer, _Response | Failure]]:
-        servers = self.servers.present()
-        endpoints = {each.name: each.endpoint for each in servers if each.endpoint is not None}
-        self._roster.note_listed(endpoints.values(), _clock())
-        if len(servers) <= 1:  # none, if no DNS name was found
-            responses = [(each, self._list_one(each)) for each in servers]
-        else:
-            with ThreadPoolExecutor(min(len(servers), LISTED_AT_ONCE)) as threads:
-                responses = list(zip(servers, threads.map(self._list_one, servers), strict=True))
-        self._note({endpoints[each.name]: response for each, response in responses})
-        return responses
-
-    def _note(self, responses: Mapping[Endpoint, _Response | Failure]) -> None:
-        """Note what each address has shown. The roster belongs to one thread, so this is done after the listings."""
-        for endpoint in self._roster.endpoints():
-            response = responses.get(endpoint)
-            if isinstance(response, _Response):
-                for seen, asked, now in response.seen:
-                    self._roster.see(endpoint, seen, asked, now)
-            else:  # it did not respond, or nothing is called so any more
-                self._roster.miss(endpoint, _clock())
-
-    def _list_one(self, server: QueryServer) -> _Response | Failure:
-        client = self.servers.client(server.name)
-        if self._outages.is_down(server):
-            return ServerDownError(server.name, client.url, "it was down, and has not responded since")
-        try:
-            self.before_listing(server.name)
-            return self._ask(server, client)
-        except (ServerDownError, ServiceRefusedError) as error:
-            return error
-
-    def _ask(self, server: QueryServer, client: ServiceClient) -> _Response:
-        """List one server; if it shows another log or opening than before, ask again on new connections."""
-        assert server.endpoint is not None, "it is present"
-        asked = _clock()
-        listing = client.listing()
-        if server.listed is None or server.listed[0] is not listing:  # an unchanged listing is the same object
-            queues = select(listing.queues.values(), self.options.subscription)
-            listed = Listed(queues, listing.log, listing.opening, listing.opened or {}, listing.at)
-            server.listed = listing, listed
-        seen = [Sighting(Seen(listing.log, listing.opening, server.name, True), asked, _clock())]
-        if not self._roster.is_settled(server.endpoint, seen[0].seen, asked):  # other threads read it as well
-            for _ in range(PROBES_OF_NEW - 1):
-                client.close()
-                asked = _clock()
-                found = client.history()
-                seen.append(Sighting(Seen(found.log, found.opening, found.name, True), asked, _clock()))
-        return _Response(server.listed[1], seen)
-
-    def report_down(self, error: Failure) -> None:
-        """Raise *error*; if the options say so, skip the server for a while instead."""
-        self._outages.report(error)
-
-    def wait_for_down(self, *, known: bool = False) -> None:
-        """Wait a moment for servers that are down; arguments and errors are those of `Outages.wait`."""
-        self._outages.wait(known=known)
-
-
-class _Response(NamedTuple):
-    """What one server listed, and which log and opening it showed each time that it was asked."""
-
-    listed: Listed
-    seen: list[Sighting]
-
 
 def _has_all(found: Mapping[str, Listed], logs: Collection[str]) -> bool:
     there = {listed.log for listed in found.values()} | {named(name) for name in found}
@@ -367,6 +268,3 @@ def same_opening(ask: Callable[[], T]) -> T:
 def _arrived(options: Options, patience_seconds: float) -> Fleet:
     """Return the fleet of a task. The driver has just reached the servers, so the task waits for them."""
     return Fleet(options, patience_seconds=patience_seconds, reached=True)
-
-
-_clock: Callable[[], float] = time.monotonic

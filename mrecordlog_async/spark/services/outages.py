@@ -116,12 +116,13 @@ class Outages:
         _sleep(POLL_SECONDS)
 
     def repeated(self, call: Callable[[], T]) -> T:
-        """Return what *call* returns, and repeat it for as long as a server is waited for that may move meanwhile.
+        """Return what *call* returns. If servers are found by DNS names, repeat it while one may be elsewhere soon.
 
         Raises:
-            ServerDownError: a server was down for too long, or none has responded before.
+            ServerDownError: a server was down for too long, none has responded before, or all have fixed addresses.
         """
-        waits, begun = self._fails and self.has_reached_any, _clock()
+        waits = self._fails and self.has_reached_any and bool(self._servers.lookups)
+        begun = _clock()
         while True:
             try:
                 return call()

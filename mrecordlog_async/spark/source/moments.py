@@ -66,7 +66,7 @@ def _positions(time: datetime, fleet: Fleet, surveys: dict[str, Listed], servers
         try:
             found[name] = _of_server(time, fleet, name, surveys[name])
         except ServerDownError as error:
-            fleet.report_down(error)
+            fleet.outages.report(error)
             del surveys[name]
     return found
 

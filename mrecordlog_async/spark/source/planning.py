@@ -42,7 +42,7 @@ def ends_of_gone(fleet: Fleet, offset: Offset, surveys: dict[str, Listed]) -> di
         try:
             found[name] = {plan.queue: plan.ended for plan in _plan(fleet, name, starts, listed)}
         except ServerDownError as error:
-            fleet.report_down(error)
+            fleet.outages.report(error)
             del surveys[name]
     return found
 
@@ -114,7 +114,7 @@ def _advance_one(
             )
         )
     except ServerDownError as error:
-        fleet.report_down(error)
+        fleet.outages.report(error)
         return []
 
 
@@ -211,7 +211,7 @@ def _plan_pieces(
             if key not in names:  # a table: nothing was begun
                 raise
             fleet.lose(key)  # also if this is called again: it may be elsewhere by then
-            fleet.report_down(error)
+            fleet.outages.report(error)
         fleet.lose(key)
         fleet.locate({key}, names, origins)
 

@@ -83,7 +83,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         """Remember where the queues end now: the run stops there."""
-        _, standing = self._fleet.repeated(lambda: self._fleet.standing(Offset()))
+        _, standing = self._fleet.outages.repeated(lambda: self._fleet.standing(Offset()))
         self._state.target = {log: ends(listed.queues) for log, listed in standing.logs.items()}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -98,7 +98,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reopened, changing, refused = 0, "", False
         while reopened < REOPENED_MAX:
             try:
-                end = self._fleet.repeated(lambda: self._next(start, limit))
+                end = self._fleet.outages.repeated(lambda: self._next(start, limit))
             except ReopenedError as error:
                 logger.info("a log was reopened between two requests; listing it again")
                 reopened, changing = reopened + 1, error.server
@@ -111,7 +111,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 continue
             if end is not start or not self._misses_servers():
                 return end
-            self._fleet.wait_for_down()
+            self._fleet.outages.wait()
         if self._state.target is not None:  # the run would end as if it had read everything
             reason = f"its log was opened again {REOPENED_MAX} times while a batch was planned"
             raise ServerDownError(changing, self._fleet.client(changing).url, reason)
@@ -147,7 +147,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises:
             OptionError: a log that the options forget is there: its part of the batch would never be read.
         """
-        return self._fleet.repeated(lambda: self._partitions(start, end))
+        return self._fleet.outages.repeated(lambda: self._partitions(start, end))
 
     def _partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         last = Offset.decode(end)
@@ -166,7 +166,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """
         if self._state.committed.releases and end != self._state.released_to:
             with suppress(ReopenedError, HeldBackError):  # the next trigger does it, or reports it
-                self._fleet.repeated(lambda: Trigger(self._state, end).release_only())
+                self._fleet.outages.repeated(lambda: Trigger(self._state, end).release_only())
 
     def expect_kept(self) -> None:
         """Log no warning about queues that keep what is released."""
