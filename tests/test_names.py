@@ -12,7 +12,7 @@ import pytest
 from mrecordlog_async import ConsumerNameError, MultiRecordLog, QueueNameError, ReadOnlyLog
 from mrecordlog_async.client import RecordLogClient
 from mrecordlog_async.maintenance.placed_log import open_placed_log
-from mrecordlog_async.maintenance.rebuild import RebuiltLog
+from mrecordlog_async.maintenance.transfer import RebuiltLog
 from mrecordlog_async.names import has_control_characters
 from tests import damage
 from tests.cli.running import mrecordlog

@@ -1,4 +1,4 @@
-"""Back up, check, repair and inspect the files of a log, without opening it for writing.
+"""Back up, check, repair and inspect the files of a log.
 
 All of these functions block; in a coroutine, call them with `asyncio.to_thread`. None of them changes the log that it
 is given. All except `repair` work while a service writes to the log.
@@ -9,8 +9,9 @@ is given. All except `repair` work while a service writes to the log.
 * `usage` shows what each segment contains and which queue keeps it.
 
 Inside: `headers` determines where each segment must end, `scan` reads one segment around its damage, `damage` describes
-what cannot be read, `lenient_replay` rebuilds the queues. `new_directory` and `rebuild` create a directory that exists
-whole or not at all.
+what cannot be read, `lenient_replay` rebuilds the queues. `transfer` is the one way to copy queues to another log;
+`dumped_lines` and `load` store those of a dump. `stored_log` reads a log of any size and `placed_log` opens one for
+writing, both without its records in memory. `new_directory` creates a directory that exists whole or not at all.
 """
 
 from mrecordlog_async.maintenance.damage import Damage

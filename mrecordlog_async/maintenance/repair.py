@@ -11,13 +11,12 @@ from dataclasses import dataclass, replace
 
 from mrecordlog_async.errors import CorruptionError, PositionInPastError
 from mrecordlog_async.log import MultiRecordLog, check_segment_bytes
-from mrecordlog_async.maintenance.carry import Carried, carry_all, with_room
 from mrecordlog_async.maintenance.damage import Damage
 from mrecordlog_async.maintenance.lenient_replay import SalvagedQueue
 from mrecordlog_async.maintenance.new_directory import free_names
-from mrecordlog_async.maintenance.rebuild import QueueShape, new_log, write_queues
 from mrecordlog_async.maintenance.salvage import Salvage, salvage_from, salvaged_runs
 from mrecordlog_async.maintenance.stored_log import StoredLog
+from mrecordlog_async.maintenance.transfer import Carried, QueueShape, carry_all, new_log, with_room, write_queues
 from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.options import GIB, QueueOptions
 from mrecordlog_async.storage.directory import LogDirectory

@@ -12,9 +12,9 @@ import pytest
 
 from mrecordlog_async import MultiRecordLog, QueueOptions, ReadOnlyLog
 from mrecordlog_async.cli.commands import dump
-from mrecordlog_async.cli.loader import load
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.client import RecordLogClient
+from mrecordlog_async.maintenance.load import load
 from mrecordlog_async.model import QueueSummary
 from tests.cli.running import build, mrecordlog, open_then_truncate, over_several_segments
 from tests.conftest import contents

@@ -112,7 +112,7 @@ SMALL_SIZES = {
     "mrecordlog_async.memory.store.KEPT_RECORDS": 4,
     "mrecordlog_async.memory.pieces.MOVED_UP_FROM": 1,
     "mrecordlog_async.maintenance.snapshot.COPY_BYTES": 9_000,
-    "mrecordlog_async.maintenance.rebuild.QUEUES_AT_ONCE": 2,
+    "mrecordlog_async.maintenance.transfer.QUEUES_AT_ONCE": 2,
 }
 """Constants of the log, and their reduced values."""
 

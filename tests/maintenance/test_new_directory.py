@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async.maintenance.new_directory import free_names, new_directory
-from mrecordlog_async.maintenance.rebuild import new_log
+from mrecordlog_async.maintenance.transfer import new_log
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 FILES = OsFileSystem()

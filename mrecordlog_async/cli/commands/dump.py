@@ -26,22 +26,20 @@ last ones of a queue, another line of the queue follows, in which it is empty. S
 from __future__ import annotations
 
 import argparse
-import base64
-import json
 import sys
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from mrecordlog_async.cli.dumped_lines import EMPTY_LOG, as_utf_8
-from mrecordlog_async.cli.dumped_settings import settings_facts
+from mrecordlog_async.cli.output.standard_output import as_utf_8
 from mrecordlog_async.cli.output.text import open_log
 from mrecordlog_async.cli.shell.exit_codes import FINE
 from mrecordlog_async.cli.shell.parser import Parser
 from mrecordlog_async.cli.shell.target import add_log, connect, is_service, run_async
 from mrecordlog_async.errors import QueueNotFoundError
+from mrecordlog_async.maintenance.dumped_lines import empty_line, end_line, queue_line, record_lines, rule_lines
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
-from mrecordlog_async.model import QueueSummary, Record
+from mrecordlog_async.model import QueueSummary
 
 if TYPE_CHECKING:
     from mrecordlog_async.client.client import RecordLogClient
@@ -135,44 +133,3 @@ async def _settings_of(client: RecordLogClient, queue: str) -> QueueSettings:
         consumers={name: found.position for name, found in consumers.items()},
         owners={name: found.owner for name, found in consumers.items() if found.owner is not None},
     )
-
-
-def queue_line(queue: str, first_position: int, next_position: int, remaining: int, settings: QueueSettings) -> str:
-    """Return the line of a queue: its name and positions, how many queues and rules follow, and what is set for it."""
-    facts = {"queue": queue, "first_position": first_position, "next_position": next_position, "remaining": remaining}
-    return json.dumps({**facts, **settings_facts(settings)}, ensure_ascii=False) + "\n"
-
-
-def end_line(queue: str, end: int, next_position: int, remaining: int, settings: QueueSettings) -> str:
-    """Return the line after the records of a queue, which end before *end*; "" if those were all.
-
-    Otherwise its last records were removed while it was read, and so was every one before them: the queue is empty.
-    """
-    return queue_line(queue, next_position, next_position, remaining, settings) if end < next_position else ""
-
-
-def empty_line(remaining: int) -> str:
-    """Return the line of a log without queues and rules; "" for one that has *remaining* of them."""
-    return "" if remaining else json.dumps(EMPTY_LOG) + "\n"
-
-
-def rule_lines(rules: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """Yield a line for each rule."""
-    for remaining, (pattern, consumer) in zip(reversed(range(len(rules))), rules, strict=True):
-        yield json.dumps({"pattern": pattern, "consumer": consumer, "remaining": remaining}, ensure_ascii=False) + "\n"
-
-
-def record_lines(queue: str, records: Iterator[Record], *, text: bool) -> Iterator[str]:
-    """Yield a line for each record."""
-    head = json.dumps({"queue": queue}, ensure_ascii=False)[:-1]
-    for position, payload in records:
-        yield f'{head}, "position": {position}, {_payload(payload, text)}}}\n'
-
-
-def _payload(payload: bytes, text: bool) -> str:
-    if text:
-        try:
-            return f'"text": {json.dumps(payload.decode(), ensure_ascii=False)}'
-        except UnicodeDecodeError:
-            pass
-    return f'"payload": "{base64.b64encode(payload).decode()}"'

@@ -20,8 +20,8 @@ from mrecordlog_async.cli.shell.exit_codes import FINE
 from mrecordlog_async.cli.shell.parser import Parser
 from mrecordlog_async.cli.shell.target import directory_argument
 from mrecordlog_async.maintenance.new_directory import free_names, new_directory
-from mrecordlog_async.maintenance.rebuild import QueueCopy, Truncate, calls
 from mrecordlog_async.maintenance.stored_log import StoredLog
+from mrecordlog_async.maintenance.transfer import QueueShape
 from mrecordlog_async.quickwit.files import Directory
 from mrecordlog_async.quickwit.writer import Writer
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
@@ -73,17 +73,18 @@ def run(arguments: argparse.Namespace) -> int:
 def export(log: StoredLog, writer: Writer) -> int:
     """Make the calls that recreate the queues of *log*; return the number of records."""
     records = 0
-    for queue in log.contents():
-        name = queue.name
+    for name, first, following, runs in log.contents():
+        QueueShape(name, first, following).check()
         writer.create_queue(name)
-        held = 0
-        for call in calls(QueueCopy(*queue)):
-            if isinstance(call, Truncate):
-                writer.truncate(name, call.position)
-                held = 0
-            else:
-                writer.append(name, call.first_position, call.payloads())
-                held += call.record_count
+        if first:
+            writer.truncate(name, first - 1)
+        reached, held = first, 0
+        for run in runs:
+            writer.append(name, run.first_position, run.payloads())
+            reached, held = run.next_position, held + run.record_count
+        if reached < following:  # its last records were truncated while it was read, so all of them were
+            writer.truncate(name, following - 1)
+            held = 0
         records += held
     writer.sync()
     return records

@@ -25,7 +25,7 @@ from mrecordlog_async.cli.shell.parser import Parser, add_segment_bytes
 from mrecordlog_async.cli.shell.target import directory_argument
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.maintenance.new_directory import free_names
-from mrecordlog_async.maintenance.rebuild import QueueShape, new_log, write_queues
+from mrecordlog_async.maintenance.transfer import QueueShape, new_log, write_queues
 from mrecordlog_async.model import RecoveryProgress, Run
 from mrecordlog_async.names import check_name
 from mrecordlog_async.quickwit.files import Directory, Source

@@ -26,14 +26,15 @@ import json
 import os
 from collections.abc import AsyncIterable, Iterable
 
-from mrecordlog_async.cli.loader import Loader, begun, load
 from mrecordlog_async.cli.output.standard_input import read_text_lines
 from mrecordlog_async.cli.output.text import plural
 from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.shell.parser import Parser, add_segment_bytes
 from mrecordlog_async.cli.shell.target import WRITE_RETRY_SECONDS, add_log, connect, is_service, run_async
 from mrecordlog_async.log import MultiRecordLog
-from mrecordlog_async.maintenance.rebuild import BUILD_LIMITS
+from mrecordlog_async.maintenance.dumped_lines import InvalidLineError
+from mrecordlog_async.maintenance.load import Loader, begun, load
+from mrecordlog_async.maintenance.transfer import BUILD_LIMITS
 from mrecordlog_async.options import GIB, PersistPolicy
 
 
@@ -64,11 +65,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _run(arguments: argparse.Namespace, lines: Iterable[str] | AsyncIterable[str]) -> int:
-    if is_service(arguments.log):
-        async with connect(arguments, WRITE_RETRY_SECONDS) as client:
-            loaded = await load(client, lines)
-    else:
-        loaded = await _load_directory(arguments.log, arguments.segment_bytes, lines)
+    try:
+        if is_service(arguments.log):
+            async with connect(arguments, WRITE_RETRY_SECONDS) as client:
+                loaded = await load(client, lines)
+        else:
+            loaded = await _load_directory(arguments.log, arguments.segment_bytes, lines)
+    except InvalidLineError as error:
+        raise UsageError(str(error)) from None
     if arguments.json:
         print(json.dumps({"queues": loaded.queues, "records": loaded.records, "repeats": loaded.repeats}))
     else:

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
-from typing import cast
+from typing import TextIO, cast
 
 from mrecordlog_async.storage.filesystem import Buffer
 
@@ -122,3 +122,9 @@ def drop_unwritten_errors() -> None:
         sys.stderr.flush()
     except OSError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+def as_utf_8(stream: TextIO) -> None:
+    """Let *stream* carry UTF-8, as dumps are, whatever the locale says; other bytes make their line invalid."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(encoding="utf-8", errors="surrogateescape")

@@ -4,8 +4,8 @@ The same lines, or a longer dump of the same log, complete what an attempt that 
 
 1. A queue without records is advanced to the first position of its line, also if an earlier attempt has created it.
 2. Records that are stored already are compared, and the others appended.
-3. Options, seals, consumers and rules are set once all records are stored: see `maintenance.carry`. Before that, each
-   queue must reach the next position of its line: otherwise the end of the dump is missing.
+3. Options, seals, consumers and rules are set once all records are stored: see `transfer`. Before that, each queue must
+   reach the next position of its line: otherwise the end of the dump is missing.
 """
 
 from __future__ import annotations
@@ -13,17 +13,20 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
-from mrecordlog_async.cli.dumped_lines import EMPTY_LOG, QueueLine, RecordLine, RuleLine, parse_line
-from mrecordlog_async.cli.load_target import begin_at, records_of, summary_of
 from mrecordlog_async.errors import PositionInPastError, RecordLogError, RecordTooLargeError
-from mrecordlog_async.maintenance.carry import Carried, carry_all
+from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.maintenance.dumped_lines import EMPTY_LOG, QueueLine, RecordLine, RuleLine, parse_line
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
+from mrecordlog_async.maintenance.transfer import Carried, carry_all
+from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.names import STORED_BYTES_MAX, check_new_name
 
 if TYPE_CHECKING:
-    from mrecordlog_async.cli.load_target import Target
+    from mrecordlog_async.client.client import RecordLogClient
+
+    Target: TypeAlias = MultiRecordLog | RecordLogClient
 
 BATCH_BYTES = 1 << 20
 BATCH_RECORDS = 10_000
@@ -80,7 +83,8 @@ async def load(target: Target, lines: Iterable[str] | AsyncIterable[str]) -> Loa
     """Store *lines* in *target*.
 
     Raises:
-        UsageError: A line is invalid. The records before it are stored; options, seals and consumers are not set.
+        InvalidLineError: A line is none of a dump. The records before it are stored; options, seals and consumers are
+            not set.
         LineError: The log refuses records; the same is true.
         IncompleteDumpError: The end of the dump is missing; the same is true.
         NoLinesError: There are no lines.
@@ -103,7 +107,7 @@ async def begun(lines: Iterable[str] | AsyncIterable[str]) -> AsyncIterator[str]
     """Return *lines* once the first one is read and can be loaded into a new log, which need not exist before.
 
     Raises:
-        UsageError: The line is invalid.
+        InvalidLineError: The line is none of a dump.
         QueueNameError: No new queue may have the name in the line.
         NoLinesError: There are no lines.
     """
@@ -170,7 +174,7 @@ class Loader:
     _bytes: int = 0
 
     async def take(self, number: int, line: str) -> None:
-        """Take one line. Raises UsageError with its number if it is invalid."""
+        """Take one line. Raises InvalidLineError with its number if it is none of a dump."""
         self._has_lines = True
         match parse_line(number, line):
             case QueueLine() as queue:
@@ -286,3 +290,51 @@ class Loader:
                     kind = OtherRecordError if at in held else PositionInPastError
                     return LineError(number, number, kind(self._queue, at, error.next_position))
         return LineError(numbers[0], numbers[-1], error)
+
+
+PLACEHOLDER = b""
+"""The record that has a service assign the positions before those of a new queue. It is removed again."""
+
+
+async def summary_of(target: Target, queue: str) -> QueueSummary:
+    """Return the positions and the number of records of *queue*."""
+    if isinstance(target, MultiRecordLog):
+        return target.queue_summary(queue)
+    return await target.queue_summary(queue)
+
+
+async def records_of(target: Target, queue: str, start: int, stop: int) -> dict[int, bytes]:
+    """Return the records of *queue* at positions *start* … *stop* - 1, by position."""
+    if isinstance(target, MultiRecordLog):
+        return dict(target.range(queue, start, stop))
+    return {position: payload async for position, payload in target.range(queue, start, stop)}
+
+
+async def begin_at(target: Target, queue: str, first_position: int, own_records: int = 0) -> None:
+    """Advance *queue* to *first_position*, unless it holds other records than *own_records* ones, which are removed.
+
+    If it is there already, only what an attempt that was killed has left of these steps is removed.
+    """
+    found = await summary_of(target, queue)
+    if found.next_position < first_position:
+        if found.records == own_records:
+            await _advance(target, queue, first_position)
+    elif await _has_placeholder(target, found, first_position - 1, own_records):
+        await target.truncate(queue, first_position - 1, past_consumers=True)
+
+
+async def _advance(target: Target, queue: str, next_position: int) -> None:
+    if not isinstance(target, MultiRecordLog):
+        # A service truncates only assigned positions.
+        await target.append_record(queue, next_position - 1, PLACEHOLDER)
+    # A rule of the target may have given the new queue a consumer, which misses nothing here.
+    await target.truncate(queue, next_position - 1, past_consumers=True)
+
+
+async def _has_placeholder(target: Target, found: QueueSummary, position: int, own_records: int) -> bool:
+    """Return whether *position* holds the placeholder of a load that was killed before it removed it."""
+    is_first = position == found.first_position == found.began
+    is_last = position == found.next_position - 1 and found.records == own_records + 1
+    if not found.records or not (is_first or is_last):
+        return False
+    return await records_of(target, found.queue, position, position + 1) == {position: PLACEHOLDER}

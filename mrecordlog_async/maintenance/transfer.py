@@ -1,6 +1,19 @@
-"""Recreate queues position by position: the calls to make, and a new log that exists whole or not at all.
+"""The one way to copy queues to another log: first their positions, then their records, then their settings.
 
-A log is built in `NAME.partial`, as every new directory, and synced by closing it. Its records are not kept in memory.
+The order of the steps decides what they may refuse or remove:
+
+1. Queues, each truncated to its first position: `write_queues`.
+2. Records. A queue's limits would refuse some of them, its seal all of them.
+3. Options, before the consumers: to keep records until they are acknowledged removes none while there is no consumer.
+4. Consumers, each at its position, moved into what the queue retains. The slowest comes first: to move one, such as a
+   rule has made, removes what all those that exist by then have acknowledged. Position and owner are stored in one
+   record, so no crash leaves a consumer of a new queue without its owner. Its epoch is new: nobody holds it.
+5. The seal.
+6. Rules, when every queue has its consumers: a rule gives one only to queues that lack it. So a queue that matches has
+   the consumer afterwards, from its first record on, also where it was deleted for this queue alone.
+
+Times of records and the last appends of producers begin again in the other log. A new log (`new_log`) is built in
+`NAME.partial`, as every new directory, and synced by closing it. Its records are not kept in memory.
 """
 
 from __future__ import annotations
@@ -8,18 +21,28 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, replace
 from itertools import islice
+from operator import itemgetter
 from typing import NamedTuple
 
-from mrecordlog_async.errors import LogFullError
+from mrecordlog_async.errors import (
+    ConsumerOwnedError,
+    LogFullError,
+    PositionAheadError,
+    PositionTruncatedError,
+    QueueSealedError,
+)
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.maintenance.new_directory import new_directory
 from mrecordlog_async.maintenance.placed_log import PlacedLog, open_placed_log
+from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.model import POSITION_MAX, Run
 from mrecordlog_async.names import check_consumer_name, check_name
-from mrecordlog_async.options import GIB, MIB, Limits, PersistPolicy
+from mrecordlog_async.options import GIB, MIB, Limits, PersistPolicy, QueueOptions
+from mrecordlog_async.patterns import is_pattern
+from mrecordlog_async.record_log import RecordLog
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
@@ -55,12 +78,6 @@ class RebuiltLog(PlacedLog):
         check_consumer_name(consumer)
 
 
-class Truncate(NamedTuple):
-    """Truncate up to and including *position*."""
-
-    position: int
-
-
 class QueueShape(NamedTuple):
     """A queue to create: its name, and its positions once all of its records are in it."""
 
@@ -81,31 +98,6 @@ class QueueShape(NamedTuple):
             raise ValueError(
                 f"queue {self.name!r}: its last records, up to position {self.next_position - 1}, are missing"
             )
-
-
-class QueueCopy(NamedTuple):
-    """A queue to recreate: its name, its positions, and its retained runs, ascending."""
-
-    name: str
-    first_position: int
-    next_position: int
-    runs: Iterable[Run]
-
-
-def calls(queue: QueueCopy) -> Iterator[Truncate | Run]:
-    """Yield the calls that give a new, empty queue the positions and records of *queue*.
-
-    Raises ValueError if its positions are outside this package's range.
-    """
-    QueueShape(queue.name, queue.first_position, queue.next_position).check()
-    if queue.first_position:
-        yield Truncate(queue.first_position - 1)
-    reached = queue.first_position
-    for run in queue.runs:
-        yield run
-        reached = run.next_position
-    if reached < queue.next_position:  # its last records were truncated while it was read, so all of them were
-        yield Truncate(queue.next_position - 1)
 
 
 async def write_queues(log: MultiRecordLog, queues: Sequence[QueueShape], runs: Iterable[tuple[str, Run]]) -> int:
@@ -206,3 +198,79 @@ def _naming_full_disk(directory: str) -> Iterator[None]:
             raise
         reason = "the disk is full; free disk space and retry"
         raise OSError(errno.ENOSPC, reason, directory) from error
+
+
+SETTINGS_AT_ONCE = 100
+"""The settings of this many queues are made durable together."""
+
+
+class Carried(NamedTuple):
+    """A queue and what to set for it. created: see `carry_settings`."""
+
+    queue: str
+    settings: QueueSettings
+    created: bool = True
+
+
+async def carry_settings(log: RecordLog, queue: str, settings: QueueSettings, created: bool = True) -> None:
+    """Set the options, the consumers and the seal of *queue*, which has its records.
+
+    Args:
+        log: The log that gets them, or its client.
+        queue: The queue.
+        settings: What to set. Default options replace none.
+        created: The queue is new. Consumers that it has already, by rules of *log*, are moved. In an older queue they
+            stay where they are: what they have acknowledged there is newer.
+
+    Raises:
+        QueueOptionsError: A limit is below what the queue holds.
+        LogFullError: The limit on consumers is reached, or there is no space.
+    """
+    if settings.options != QueueOptions():
+        await log.configure_queue(queue, settings.options)
+    for consumer, position in sorted(settings.consumers.items(), key=itemgetter(1)):
+        await _carry_consumer(log, queue, consumer, position, settings.owners.get(consumer), created)
+    if settings.sealed:
+        with suppress(QueueSealedError):  # by an earlier attempt
+            await log.seal_queue(queue)
+
+
+async def _carry_consumer(
+    log: RecordLog, queue: str, consumer: str, position: int, owner: str | None, created: bool
+) -> None:
+    # A queue whose name contains `*` is a pattern to `create_consumer`, and a queue to attach to.
+    attaches = is_pattern(queue) or (created and owner is not None)
+    is_new = not attaches and await log.create_consumer(queue, consumer, start=position, exist_ok=True)
+    stands = None
+    if attaches or (is_new and owner is not None):
+        with suppress(ConsumerOwnedError):  # it exists in an older queue
+            async with log.consumer(queue, consumer, start=position, owner=owner) as holder:
+                stands = holder.position  # it has its owner now
+    if created and not is_new and stands != position:
+        # It may be one that a rule made. One that cannot be moved stays behind, and reads records again.
+        with suppress(PositionAheadError, PositionTruncatedError):
+            await log.seek_consumer(queue, consumer, position)
+
+
+async def carry_all(log: RecordLog, carried: Iterable[Carried], rules: Iterable[tuple[str, str]] = ()) -> None:
+    """Set what was *carried*, then create *rules*, as (pattern, consumer). See `carry_settings`."""
+    rest = iter(carried)
+    while group := list(islice(rest, SETTINGS_AT_ONCE)):
+        await asyncio.gather(*(carry_settings(log, *each) for each in group))
+    for pattern, consumer in rules:
+        await log.create_consumer(pattern, consumer, exist_ok=True)
+
+
+def with_room(options: QueueOptions, records: int, size: int) -> QueueOptions:
+    """Return *options* with limits that a queue of *records* records and *size* payload bytes does not exceed.
+
+    A damaged log may have lost truncates, so more records may be back than the limits allow. Limits of a queue that
+    drops its oldest records stay: it drops them with its next append.
+    """
+    if options.when_full == "drop_oldest":
+        return options
+    return replace(
+        options,
+        max_records=options.max_records and max(options.max_records, records),
+        max_bytes=options.max_bytes and max(options.max_bytes, size),
+    )
