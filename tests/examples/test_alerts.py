@@ -16,8 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from mrecordlog_async.spark.checkpoints.batches import SparkBatches
 from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
-from mrecordlog_async.spark.drain.lag import Lag
-from mrecordlog_async.spark.drain.metrics import DrainMetrics
+from mrecordlog_async.spark.drain.metrics import DrainMetrics, Lag
 from mrecordlog_async.spark.drain.progress import DrainProgress
 from mrecordlog_async.spark.services.fleet import Fleet
 from mrecordlog_async.spark.settings.options import Options

@@ -12,8 +12,7 @@ import pytest
 from mrecordlog_async.model import ConsumerSummary
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.spark.consumer import committed
-from mrecordlog_async.spark.consumer.holder import ConsumerLostError, ConsumerRefusedError
-from mrecordlog_async.spark.consumer.rules import rule_of
+from mrecordlog_async.spark.consumer.holder import ConsumerLostError, ConsumerRefusedError, rule_of
 from mrecordlog_async.spark.settings.option_values import Subscription
 from tests.spark.query import Query, rows_of, through_json
 from tests.spark.services import ThreadedService, numbered

@@ -31,7 +31,7 @@ from mrecordlog_async.spark.delta.entries import entry_name, entry_numbers
 from mrecordlog_async.spark.delta.parts import write_files
 from mrecordlog_async.spark.delta.place import TablePlace
 from mrecordlog_async.spark.delta.recovery import wrong_with_entry
-from mrecordlog_async.spark.delta.scan import DeltaReader, schema_of
+from mrecordlog_async.spark.delta.sink import DeltaReader, schema_of
 from mrecordlog_async.spark.delta.table import sum_up
 from mrecordlog_async.spark.delta.upkeep import Replaced, drop_older, files_of, open_table, optimize
 from mrecordlog_async.spark.delta.vacuum import vacuum

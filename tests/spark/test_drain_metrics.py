@@ -21,8 +21,7 @@ from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.spark.checkpoints.batches import SparkBatches
 from mrecordlog_async.spark.checkpoints.identity import RefusedError
 from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
-from mrecordlog_async.spark.drain.lag import Lag
-from mrecordlog_async.spark.drain.metrics import DrainMetrics, parse_address, served
+from mrecordlog_async.spark.drain.metrics import DrainMetrics, Lag, parse_address, served
 from mrecordlog_async.spark.drain.progress import DrainProgress
 from mrecordlog_async.spark.services.fleet import Fleet
 from mrecordlog_async.spark.settings.option_values import WhenDown

@@ -12,7 +12,7 @@ import pytest
 from deltalake import write_deltalake
 
 from mrecordlog_async.spark.delta.place import TablePlace
-from mrecordlog_async.spark.delta.scan import DeltaReader, schema_of
+from mrecordlog_async.spark.delta.sink import DeltaReader, schema_of
 from mrecordlog_async.spark.delta.upkeep import Replaced, open_table, optimize
 from mrecordlog_async.spark.rows.row_batches import BATCH_BYTES, row_batches
 from mrecordlog_async.spark.settings.options import TARGET_FILE_BYTES

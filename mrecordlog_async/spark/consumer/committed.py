@@ -12,11 +12,11 @@ from collections.abc import Mapping
 
 from mrecordlog_async.spark.checkpoints.local_lake import syncfs
 from mrecordlog_async.spark.consumer.holder import Holder
-from mrecordlog_async.spark.consumer.kept import KeptRecords
 from mrecordlog_async.spark.positions.offsets import Checked, truncations
 from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.services.fleet import Fleet
+from mrecordlog_async.spark.services.responses import Truncated
 from mrecordlog_async.spark.settings.offset import Positions
 from mrecordlog_async.spark.settings.options import Options
 
@@ -129,3 +129,24 @@ def sync_file_systems(directories: tuple[str, ...]) -> None:
             syncfs(handle)
         finally:
             os.close(handle)
+
+
+class KeptRecords:
+    """Logs which queues were not truncated as far as a stream has stored them. *advice*: how to share a queue."""
+
+    def __init__(self, advice: str) -> None:
+        self._advice = advice
+        self._expected = False
+        self._logged = set[tuple[str, str]]()  # (server, queue)
+
+    def expect(self) -> None:
+        """Log no warning about consumers that are behind: another stream of the same job has logged it."""
+        self._expected = True
+
+    def report(self, server: str, outcome: Truncated) -> None:
+        """Log that *server* did not truncate a queue; for a consumer that is behind only once, as that may last."""
+        if outcome.status != "consumer_behind":
+            logger.warning("queue %r of %r was not truncated: %s", outcome.queue, server, outcome.status)
+        elif not self._expected and (server, outcome.queue) not in self._logged:
+            self._logged.add((server, outcome.queue))
+            logger.warning("server %r keeps records of %s. %s", server, outcome.detail, self._advice)

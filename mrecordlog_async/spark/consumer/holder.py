@@ -22,16 +22,18 @@ consumer so far is refused from its next acknowledgement on.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.patterns import ANY
 from mrecordlog_async.spark.consumer import calls
-from mrecordlog_async.spark.consumer.rules import rule_of
 from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.services.connection import ServerDownError
 from mrecordlog_async.spark.services.fleet import Fleet
 from mrecordlog_async.spark.settings.offset import Positions
+from mrecordlog_async.spark.settings.option_values import Subscription
 from mrecordlog_async.spark.settings.options import Options
 
 logger = logging.getLogger("mrecordlog_async.spark")
@@ -275,3 +277,22 @@ def _listed(queues: Iterable[str]) -> str:
     names = list(queues)
     more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
     return ("queue " if len(names) == 1 else "queues ") + ", ".join(map(repr, names[:NAMED])) + more
+
+
+_LITERAL = re.compile(r"(?:[^\\.^$*+?{}\[\]|()]|\\[^\w*])*")
+
+
+def rule_of(subscription: Subscription) -> str | None:
+    """Return the pattern of the rule that covers *subscription*; None if no rule covers exactly that.
+
+    A rule that covers more would give a consumer to queues that nobody reads, and these would keep their records for
+    ever. Without a rule, a queue gets the consumer when it is listed for the first time.
+    """
+    if subscription.names is not None:
+        return None
+    if subscription.pattern is None:
+        return ANY
+    parts = subscription.pattern.split(".*")
+    if len(parts) == 1 or not all(_LITERAL.fullmatch(part) for part in parts):
+        return None
+    return ANY.join(re.sub(r"\\(.)", r"\1", part) for part in parts)

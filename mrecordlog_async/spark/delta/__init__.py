@@ -4,11 +4,12 @@
     place       where a table is: a disk of this machine or an object store
     parts       the tasks' side: rows become durable Parquet files
     table       the driver's side: one durable commit for each batch
-    sink        both, as Spark calls them
+    sink        both, as Spark calls them, and reading a table
+    entries     the files of the table's log
+    changes     what others may have done to the table
+    reasons     what an error of delta-rs says
     start       what a drain decides about its table before the query starts
     confirm     a stored batch that cannot run again
-    scan        reading a table in Spark
-    rest        what no column holds, where payloads are not stored
     upkeep      larger files, no old rows
     vacuum      no files of the table's writers that no version needs
     resume      a new checkpoint for a table whose own is lost

@@ -98,7 +98,8 @@ def run_drain(
     checkpoint = files.open(job.checkpoint)
     try:
         with files.locked([checkpoint]):
-            return _run(session, job, place, checkpoint, report, stopped)
+            refuse_parquet(checkpoint)
+            return DrainRun(session, job, place, checkpoint, report).run(stopped)
     finally:
         checkpoint.close()
 
@@ -119,73 +120,94 @@ def _place(job: DrainJob) -> TablePlace:
     return place
 
 
-def _run(
-    session: SparkSession,
-    job: DrainJob,
-    place: TablePlace,
-    checkpoint: Lake,
-    report: Report,
-    stopped: Callable[[], bool],
-) -> Summary:
-    from mrecordlog_async.spark.delta.confirm import confirm
-    from mrecordlog_async.spark.delta.sink import FORMAT, DeltaSink
-    from mrecordlog_async.spark.delta.start import prepare, repair
+class DrainRun:
+    """One run of a job, whose table and checkpoint are open and locked."""
 
-    refuse_parquet(checkpoint)
-    synced = checkpoint.path if isinstance(checkpoint, LocalLake) else None
-    options = Options.parse(job.source_options())
-    begun, progress, fleet = time.monotonic(), DrainProgress(), Fleet(impatient(options))
-    batches = SparkBatches(checkpoint)
-    try:
-        query_id = query_of(checkpoint)
-        sink, columns = _sink(session, job, place, synced, query_id)
-        for line in repair(checkpoint, place):
-            report(line)
-        position = newest_position(batches)
+    def __init__(
+        self, session: SparkSession, job: DrainJob, place: TablePlace, checkpoint: Lake, report: Report
+    ) -> None:
+        self.session = session
+        self.job = job
+        self.place = place
+        self.checkpoint = checkpoint
+        self.report = report
+        self.synced = checkpoint.path if isinstance(checkpoint, LocalLake) else None
+        self.batches = SparkBatches(checkpoint)
+        self.options = Options.parse(job.source_options())
+        self.progress = DrainProgress()
+        self.fleet = Fleet(impatient(self.options))
+
+    def run(self, stopped: Callable[[], bool]) -> Summary:
+        """Prepare, run the query, and release what it has stored; for the errors see `run_drain`."""
+        begun = time.monotonic()
+        try:
+            query_id = query_of(self.checkpoint)
+            sink, columns = self._sink(query_id)
+            position = self._settle(query_id, columns)
+            again = refusal.check(self.checkpoint, accepted(self.job), position)
+            given = self._follow(sink, query_id, again, stopped)
+            if self.job.truncate:
+                _release_rest(given, self.batches, self.report)
+            left, down = remaining(self.job, self.options, self.fleet, self.progress)
+            held = held_back(self.fleet, self.batches)
+        finally:
+            self.fleet.close()
+        seconds, progress = time.monotonic() - begun, self.progress
+        return Summary(progress.batches, progress.records, seconds, left, down, verified=True, held=held)
+
+    def _sink(self, query_id: str) -> tuple[SinkOptions, Schema]:
+        """Return where the rows go, and the table's columns. Raises RefusedError."""
+        from mrecordlog_async.spark.delta.parts import Layout
+        from mrecordlog_async.spark.delta.sink import SinkOptions
+
+        job = self.job
+        rows = _columns(job, source_rows(self.session, _source_options(job, self.synced, {}, query_id)))
+        sink = SinkOptions(self.place, Layout(job.partition_by, job.target_file_bytes), self.synced, _rest(job))
+        try:
+            return sink, sink.columns(rows.schema.json())
+        except ValueError as error:
+            raise RefusedError(f"a Delta table cannot store a column of --schema: {error}") from None
+
+    def _settle(self, query_id: str, columns: Schema) -> Positions:
+        """Settle what the last run left; return where the newest batch ends. Raises RefusedError."""
+        from mrecordlog_async.spark.delta.confirm import confirm
+        from mrecordlog_async.spark.delta.start import prepare, repair
+
+        # In this order: a torn file is set aside before anything is read, and a batch is confirmed only in a table
+        # that is known to be this checkpoint's.
+        for line in repair(self.checkpoint, self.place):
+            self.report(line)
+        position = newest_position(self.batches)
 
         def check_services() -> None:
-            refuse_unreached(options, batches)
-            refuse_missing(job, options, fleet, position, report)
+            refuse_unreached(self.options, self.batches)
+            refuse_missing(self.job, self.options, self.fleet, position, self.report)
 
-        for line in prepare(checkpoint, place, columns, job.partition_by, query_id, check_services):
-            report(line)
-        for line in confirm(checkpoint, place, query_id, options):
-            report(line)
-        again = refusal.check(checkpoint, accepted(job), position)
+        for line in prepare(self.checkpoint, self.place, columns, self.job.partition_by, query_id, check_services):
+            self.report(line)
+        for line in confirm(self.checkpoint, self.place, query_id, self.options):
+            self.report(line)
+        return position
+
+    def _follow(
+        self, sink: SinkOptions, query_id: str, again: Positions, stopped: Callable[[], bool]
+    ) -> dict[str, str]:
+        """Run the query until it ends; return the options of its data source."""
+        from mrecordlog_async.spark.delta.sink import FORMAT, DeltaSink
+
+        job, session = self.job, self.session
         session.dataSource.register(DeltaSink)
         with (
-            metrics_served(job.metrics, progress, batches, options, report),
-            remembering(checkpoint),
-            _marker(job, place) as marker,
+            metrics_served(job.metrics, self.progress, self.batches, self.options, self.report),
+            remembering(self.checkpoint),
+            _marker(job, self.place) as marker,
         ):
-            given = _source_options(job, synced, again, query_id, marker)
+            given = _source_options(job, self.synced, again, query_id, marker)
             rows = _columns(job, source_rows(session, given))
             query = started(session, job, rows.writeStream.format(FORMAT).options(**sink.encode()))
             with ending(query, stopped):
-                follow(query, progress, report, stopped)
-        if job.truncate:
-            _release_rest(given, batches, report)
-        left, down = remaining(job, options, fleet, progress)
-        held = held_back(fleet, batches)
-    finally:
-        fleet.close()
-    seconds = time.monotonic() - begun
-    return Summary(progress.batches, progress.records, seconds, left, down, verified=True, held=held)
-
-
-def _sink(
-    session: SparkSession, job: DrainJob, place: TablePlace, synced: str | None, query: str
-) -> tuple[SinkOptions, Schema]:
-    """Return where the rows go, and the table's columns. Raises RefusedError."""
-    from mrecordlog_async.spark.delta.parts import Layout
-    from mrecordlog_async.spark.delta.sink import SinkOptions
-
-    rows = _columns(job, source_rows(session, _source_options(job, synced, {}, query)))
-    sink = SinkOptions(place, Layout(job.partition_by, job.target_file_bytes), synced, _rest(job))
-    try:
-        return sink, sink.columns(rows.schema.json())
-    except ValueError as error:
-        raise RefusedError(f"a Delta table cannot store a column of --schema: {error}") from None
+                follow(query, self.progress, self.report, stopped)
+        return given
 
 
 def _columns(job: DrainJob, rows: DataFrame) -> DataFrame:

@@ -37,68 +37,68 @@ class Refused:
     stored: int = 0
 
 
-class Restorer(Appender):
-    """Stores rows, and counts those that are refused.
-
-    Args:
-        client: the service.
-        ends: queue → its next position when the load began.
-    """
+class Restorer:
+    """Stores rows, and counts those that are refused."""
 
     def __init__(self, client: ServiceClient, ends: Mapping[str, int]) -> None:
-        super().__init__(client, create=True)
+        """*client*: the service. ends: queue → its next position when the load began."""
         self.refused: dict[str, Refused] = {}
         self.again: dict[str, int] = {}
+        self._client = client
         self._ends = ends
+        self._appender = Appender(client, self, create=True)
         self._closed: dict[str, int] = {}  # queue with refused rows → where it ended then
 
     def add(self, row_run: RowRun) -> None:
         """Accept the next rows, sorted by position; a row may have the position of the one before it."""
         queue, position, run = row_run
-        due = self._due.get(queue, 0)
+        due = self._appender.due(queue)
         if position is None or position != due - 1:
-            super().add(row_run)
+            self._appender.add(row_run)
             return
         self.flush()  # so the log shows what became of the row before it
         (repeated, *_), after = _cut([run], due)
         self._repeat(queue, due, repeated)
         for rest in after:
-            super().add(RowRun(queue, rest.first_position, rest))
+            self._appender.add(RowRun(queue, rest.first_position, rest))
+
+    def flush(self) -> None:
+        """Store the rows accepted so far."""
+        self._appender.flush()
 
     def _repeat(self, queue: str, due: int, run: Run) -> None:
         """Compare a row with what the log has at its position, the one before *due*."""
-        known = self.written.repeated
-        self._conflict(queue, run.first_position, [run], self._closed.get(queue, due))
+        known = self._appender.written.repeated
+        self.conflict(queue, run.first_position, [run], self._closed.get(queue, due))
         if run.first_position >= self._ends.get(queue, 0):
-            self.again[queue] = self.again.get(queue, 0) + self.written.repeated - known
+            self.again[queue] = self.again.get(queue, 0) + self._appender.written.repeated - known
 
-    def _put(self, queue: str, position: int | None, runs: list[Run]) -> None:
-        assert position is not None, "a restore has positions"
+    def admitted(self, queue: str, runs: list[Run]) -> list[Run]:
+        """Return what lies below the end of a queue that has refused rows; refuse the rest of *runs*."""
         end = self._closed.get(queue)
         if end is None:
-            super()._put(queue, position, runs)
-            return
+            return runs
         known, after = _cut(runs, end)
         for run in after:
             self._refuse(queue, run.first_position, run.record_count)
-        if known:
-            super()._put(queue, known[0].first_position, known)
+        return known
 
-    def _conflict(self, queue: str, position: int, runs: list[Run], next_position: int) -> None:
+    def conflict(self, queue: str, position: int, runs: list[Run], next_position: int) -> None:
         """Compare *runs*, all below the queue's end, with what the queue holds."""
+        written = self._appender.written
         summary = self._client.queue(queue)
         start, stop = max(position, summary.first_position), runs[-1].next_position
         held = _held(self._client, PlanStart(queue, summary.id, start, stop)) if start < stop else {}
         for run in runs:
             for at, payload in run.records():
-                self.written.records += 1
-                if at < summary.first_position:
-                    self.written.truncated += 1
-                elif held.get(at) == payload:
-                    self.written.repeated += 1
-                else:
-                    self.written.records -= 1
+                if at >= summary.first_position and held.get(at) != payload:
                     self._refuse(queue, at, 1)
+                    continue
+                written.records += 1
+                if at < summary.first_position:
+                    written.truncated += 1
+                else:
+                    written.repeated += 1
         if queue in self.refused:
             self._closed[queue] = next_position
 

@@ -1,1 +1,12 @@
-"""Reading logs and writing to them in Spark: `format("mrecordlog")`, in batches and as a stream."""
+"""Reading logs and writing to them in Spark: `format("mrecordlog")`, in batches and as a stream.
+
+source        the class that Spark loads
+reader        a table, from services
+directory     a table, from a log directory
+stream        a stream: Spark's calls, in its order
+trigger       one trigger of a stream, in seven steps
+planning      what a batch requests of the services
+listed_plans  plans that a listing already holds
+moments       the positions of a time
+writer        rows into a service
+"""

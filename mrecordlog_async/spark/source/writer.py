@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -135,7 +136,7 @@ def write_rows(options: Options, batches: Iterable[pa.RecordBatch]) -> Written:
     """Store rows, block by block, in the order in which they arrive."""
     (server,) = options.servers
     client = Fleet(options).client(server.name)
-    appender = Appender(client, create=options.create_queues)
+    appender = Appender(client, Conflicts(), create=options.create_queues)
     try:
         for batch in batches:
             for row_run in row_runs(batch, options.queue):
@@ -146,12 +147,42 @@ def write_rows(options: Options, batches: Iterable[pa.RecordBatch]) -> Written:
         client.close()
 
 
+class OnConflict(Protocol):
+    """Decides about rows at positions that the log has assigned already."""
+
+    def admitted(self, queue: str, runs: list[Run]) -> list[Run]:
+        """Return the part of *runs*, all of one queue, that may still be stored."""
+        ...
+
+    def conflict(self, queue: str, position: int, runs: list[Run], next_position: int) -> None:
+        """Take *runs* from *position* on, whose positions, all below *next_position*, are taken or skipped."""
+        ...
+
+
+class Conflicts:
+    """Fails a write at the first conflict."""
+
+    def admitted(self, queue: str, runs: list[Run]) -> list[Run]:
+        """Return *runs*."""
+        return runs
+
+    def conflict(self, queue: str, position: int, runs: list[Run], next_position: int) -> None:
+        """Raise PositionConflictError."""
+        records = sum(run.record_count for run in runs)
+        raise PositionConflictError(
+            f"queue {queue!r}: positions {position} to {position + records - 1} are taken by different records, and "
+            f"the next position is {next_position}. Make sure that nothing else writes to the queue, and that each "
+            f"queue is in one task: {IN_ORDER}"
+        )
+
+
 class Appender:
     """Gathers consecutive runs of one queue and appends them together."""
 
-    def __init__(self, client: ServiceClient, *, create: bool) -> None:
+    def __init__(self, client: ServiceClient, on_conflict: OnConflict, *, create: bool) -> None:
         self.written = Written()
         self._client = client
+        self._on_conflict = on_conflict
         self._create = create
         self._waiting: list[RowRun] = []
         self._bytes = 0
@@ -170,6 +201,10 @@ class Appender:
             self._records += run.record_count
             if self._bytes >= APPEND_BYTES or self._records >= APPEND_RECORDS:
                 self.flush()
+
+    def due(self, queue: str) -> int:
+        """Return the position after the last row of *queue* that was accepted; 0 before the first."""
+        return self._due.get(queue, 0)
 
     def flush(self) -> None:
         """Store the rows gathered so far."""
@@ -198,6 +233,9 @@ class Appender:
 
     def _put(self, queue: str, position: int | None, runs: list[Run]) -> None:
         """Append *runs*; if the service refuses the position, some or all of the rows may be stored already."""
+        runs = self._on_conflict.admitted(queue, runs)
+        if not runs:
+            return
         records = sum(run.record_count for run in runs)
         try:
             answer = self._client.append(queue, runs, position=position, create=self._create)
@@ -228,16 +266,7 @@ class Appender:
             if kept:
                 self._put(queue, first, kept)
             return
-        self._conflict(queue, position, runs, next_position)
-
-    def _conflict(self, queue: str, position: int, runs: list[Run], next_position: int) -> None:
-        """Raise PositionConflictError for rows whose positions, all below *next_position*, are taken or skipped."""
-        records = sum(run.record_count for run in runs)
-        raise PositionConflictError(
-            f"queue {queue!r}: positions {position} to {position + records - 1} are taken by different records, and "
-            f"the next position is {next_position}. Make sure that nothing else writes to the queue, and that each "
-            f"queue is in one task: {IN_ORDER}"
-        )
+        self._on_conflict.conflict(queue, position, runs, next_position)
 
 
 def _pieces(run: Run) -> Iterator[Run]:
