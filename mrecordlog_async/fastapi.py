@@ -48,7 +48,6 @@ try:
     from mrecordlog_async.engine.intake.arguments import check_queues
     from mrecordlog_async.errors import LogClosedError, QueueNotFoundError, RecordLogError
     from mrecordlog_async.log import MultiRecordLog
-    from mrecordlog_async.memory.reads import is_there
     from mrecordlog_async.model import LogState, Record
     from mrecordlog_async.options import check_type
     from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, problem_of
@@ -272,13 +271,13 @@ async def tail_until_disconnect(
     position = log.first_position(queue) if start is None else start
     stopping = _stopping_of(log)
     while not stopping.is_set() and not await request.is_disconnected():
-        if not is_there(log, queue, queue_id):
+        if not log.inspection.is_there(queue, queue_id):
             return
         # The wait is for a position that has not been assigned yet, and ends at once where the records were truncated.
         position = max(position, log.first_position(queue))
         if not await _wait_for(log, queue, position, stopping, poll_seconds):
             return
-        if not is_there(log, queue, queue_id):  # deleted, and maybe recreated, during the wait
+        if not log.inspection.is_there(queue, queue_id):  # deleted, and maybe recreated, during the wait
             return
         for record in log.range(queue, position):
             yield record

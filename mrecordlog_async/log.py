@@ -1,24 +1,56 @@
-"""`MultiRecordLog`: many named queues in one directory, written durably and read from memory."""
+"""`MultiRecordLog`: many named queues in one directory, written durably and read from memory.
+
+Every public method is here. The parts are `Engine`, which owns writer, thread and files, its `Appends`, through which
+all changes go, `QueueLookup`, which finds queues for reads, and `ConsumerChanges`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import builtins
 import os
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
+from datetime import datetime
+from itertools import chain, islice
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
+from uuid import UUID
 
-from mrecordlog_async.batches import check_position
+from mrecordlog_async.batches import check_position, check_start
 from mrecordlog_async.engine.commit.open import OpenOptions
-from mrecordlog_async.engine.draining import DrainingLog
+from mrecordlog_async.engine.consumer import Consumer
+from mrecordlog_async.engine.consuming import Attaching, ConsumerChanges
+from mrecordlog_async.engine.inspection import Inspection
 from mrecordlog_async.engine.intake.arguments import Payload, check_payloads, check_queues, copy_payload
-from mrecordlog_async.engine.intake.commands import CreateQueue, DeleteQueue, Sync, TruncateQueue
+from mrecordlog_async.engine.intake.commands import (
+    ConfigureQueue,
+    CreateQueue,
+    DeleteQueue,
+    SealQueue,
+    Sync,
+    TruncateQueue,
+)
 from mrecordlog_async.engine.open_async import open_log_async
+from mrecordlog_async.engine.readers.tail import Tail
+from mrecordlog_async.engine.running import Engine, EngineOptions
 from mrecordlog_async.errors import LogFailedError, QueueNotFoundError
-from mrecordlog_async.memory.settings import values_of
-from mrecordlog_async.model import RecoveryProgress
+from mrecordlog_async.memory.pieces import as_runs
+from mrecordlog_async.memory.reads import held_between, position_of, summarize, time_at
+from mrecordlog_async.memory.settings import consumer_summaries, options_of, values_of
+from mrecordlog_async.memory.times import tick_of_time
+from mrecordlog_async.metrics import Counters, Histogram, WorkerCounts
+from mrecordlog_async.model import (
+    ConsumerSummary,
+    LogState,
+    QueueSummary,
+    Record,
+    RecoveryProgress,
+    RecoveryReport,
+    ResourceUsage,
+    Run,
+    Start,
+)
 from mrecordlog_async.names import check_name
 from mrecordlog_async.options import GIB, Limits, PersistPolicy, QueueOptions, check_type
 from mrecordlog_async.storage.directory import LogDirectory
@@ -39,7 +71,7 @@ def check_segment_bytes(segment_bytes: object) -> None:
         raise ValueError(f"segment_bytes must be at least {SEGMENT_BYTES_MIN}, not {segment_bytes!r}")
 
 
-class MultiRecordLog(DrainingLog):
+class MultiRecordLog:
     """Named queues of records in one directory.
 
     Open it with `async with MultiRecordLog.open(directory) as log` or `log = await MultiRecordLog.open(directory)`.
@@ -62,6 +94,7 @@ class MultiRecordLog(DrainingLog):
         persist_policy: When a change is acknowledged.
         recovery_report: What recovery found when the log was opened.
         workers: How many workers of its application run, failed and ended; see `lifespan` and `setup`.
+        inspection: What services and tools want of the log. No promise of compatibility covers it.
     """
 
     @classmethod
@@ -119,20 +152,38 @@ class MultiRecordLog(DrainingLog):
         bounds = Limits() if limits is None else limits
         check_type("limits", bounds, Limits)
         declared = check_queues(queues)
+        options = OpenOptions(segment_bytes, bounds.disk_bytes, create, direct=policy.syncs_each_batch, recycle=recycle)
 
         async def opening() -> MultiRecordLog:
-            opened, thread = await open_log_async(
-                LogDirectory(filesystem or OsFileSystem(), os.fsdecode(directory)),
-                OpenOptions(segment_bytes, bounds.disk_bytes, create, direct=policy.syncs_each_batch, recycle=recycle),
-                on_progress,
-            )
-            log = cls(opened, thread, policy, bounds, on_failure, retention)
-            await log._declare(declared)
+            at = LogDirectory(filesystem or OsFileSystem(), os.fsdecode(directory))
+            opened, thread = await open_log_async(at, options, on_progress)
+            log = cls(Engine(opened, thread, EngineOptions(policy, bounds, on_failure, retention)))
+            await _declare(log, declared)
             return log
 
         return OpeningLog(opening)
 
-    # Changes.
+    def __init__(self, engine: Engine) -> None:
+        """Use `open`."""
+        self.directory = engine.directory
+        self.limits = engine.options.limits
+        self.persist_policy = engine.options.policy
+        self.recovery_report: RecoveryReport = engine.opened.report
+        self.workers = WorkerCounts()
+        self._engine = engine
+        self._lookup = engine.lookup
+        self._admission = engine.admission
+        self._submit = engine.admission.submit  # every change but an append goes through it
+        # Bound once: the common appends look up one name less.
+        self._append_single = engine.admission.append_single
+        self._append_soon = engine.admission.append_soon
+        self._consumers = ConsumerChanges(engine)
+        self.inspection = Inspection(engine, self._consumers)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.directory!r}, {self.state.value}, queues: {len(self._engine.queues)}>"
+
+    # Queues.
 
     async def create_queue(self, queue: str, *, exist_ok: bool = False, options: QueueOptions | None = None) -> bool:
         """Create *queue*, empty, with next position 0. Durable under every policy.
@@ -152,9 +203,9 @@ class MultiRecordLog(DrainingLog):
                 no space.
         """
         if not self.queue_exists(queue):
-            self._check_name(queue)
+            self._lookup.check_name(queue)
         values = None if options is None else values_of(options)
-        return bool(await self._begin(CreateQueue(self._new_future(), queue, exist_ok, values)))
+        return bool(await self._submit(CreateQueue, queue, exist_ok, values))
 
     async def delete_queue(self, queue: str, *, queue_id: int | None = None, past_consumers: bool = False) -> None:
         """Delete *queue* and all its records. Durable under every policy. A later queue of this name is a new queue.
@@ -170,7 +221,77 @@ class MultiRecordLog(DrainingLog):
             LogFullError: The disk is full, and so is the reserve for truncates and deletes. Nothing was written.
         """
         check_name(queue)
-        await self._begin(DeleteQueue(self._new_future(), queue, queue_id, past_consumers))
+        await self._submit(DeleteQueue, queue, queue_id, past_consumers)
+
+    async def configure_queue(self, queue: str, options: QueueOptions) -> None:
+        """Replace the options of *queue*. Durable under every policy; a sealed queue stays sealed.
+
+        Args:
+            queue: The queue.
+            options: All its options: those that are not passed have their defaults.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+            QueueOptionsError: A limit is below what the queue holds, and it does not drop its oldest records.
+            LogFullError: There is no space.
+        """
+        check_name(queue)
+        await self._submit(ConfigureQueue, queue, values_of(options))
+
+    async def seal_queue(self, queue: str, *, queue_id: int | None = None) -> int:
+        """Seal *queue*: it accepts no more records, for good. Durable under every policy.
+
+        Appends that were not stored before the seal raise QueueSealedError, also those that waited for space. A repeat
+        of a stored record still returns None. Tails and consumers end after the last record; the queue stays until it
+        is deleted.
+
+        Args:
+            queue: The queue.
+            queue_id: Seal it only if it is still this incarnation (see `summary`).
+
+        Returns:
+            The queue's next position, which no record will have.
+
+        Raises:
+            QueueNotFoundError: No queue has this name, or it is another incarnation.
+            QueueSealedError: The queue is sealed already.
+            LogFullError: There is no space.
+        """
+        check_name(queue)
+        position = await self._submit(SealQueue, queue, queue_id)
+        assert isinstance(position, int)
+        return position
+
+    def queue_exists(self, queue: str) -> bool:
+        """Return whether a queue of this name exists."""
+        return self._lookup.get(queue) is not None
+
+    def list_queues(self) -> list[str]:
+        """Return the names of all queues, sorted."""
+        self._lookup.check_readable()
+        return self._lookup.queues.names()
+
+    def queue_options(self, queue: str) -> QueueOptions:
+        """Return the options of *queue*. Whether it is sealed is in its summary.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+        """
+        return options_of(self._lookup.find(queue).options)
+
+    def queue_summary(self, queue: str) -> QueueSummary:
+        """Return the positions and sizes of one queue.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+        """
+        return summarize(self._lookup.find(queue))
+
+    def summary(self) -> dict[str, QueueSummary]:
+        """Return the positions and sizes of every queue, by name in order."""
+        return self._lookup.summaries()
+
+    # Appending and truncating.
 
     @overload
     def append(self, queue: str, payload: Payload, *, create: bool = False) -> Coroutine[Any, Any, int]: ...
@@ -322,22 +443,13 @@ class MultiRecordLog(DrainingLog):
         """
         check_position(position)
         check_name(queue)
-        dropped = await self._begin(TruncateQueue(self._new_future(), queue, position, queue_id, past_consumers))
+        dropped = await self._submit(TruncateQueue, queue, position, queue_id, past_consumers)
         assert isinstance(dropped, int)
         return dropped
 
-    async def sync(self) -> None:
-        """Wait until everything acknowledged so far is on the medium, under every policy.
-
-        Raises:
-            LogClosedError: The log is closed or closing.
-            LogFailedError: The log has failed, or this sync did.
-        """
-        await self._begin(Sync(self._new_future()))
-
     async def _append_creating(self, queue: str, position: int | None, payloads: list[bytes]) -> int | None:
         """Append; create the queue first if it does not exist, so that only this case pays for it."""
-        if not isinstance(queue, str) or self._queues.get(queue) is None:
+        if not isinstance(queue, str) or self._lookup.queues.get(queue) is None:
             # Not append first: what it refuses counts as refused, and this call is not.
             self._admission.check(queue, payloads)
             await self._create_for_append(queue)
@@ -353,17 +465,387 @@ class MultiRecordLog(DrainingLog):
             self._admission.refusals.counted(error)
             raise
 
-    async def _declare(self, queues: dict[str, QueueOptions | None]) -> None:
-        """Create *queues* where they do not exist, many in a batch; close the log if that fails."""
-        rest = iter(queues.items())
+    # Reading. What is returned is in memory, and never changes.
+
+    def range(
+        self, queue: str, start: Start | None = None, stop: int | None = None, *, limit: int | None = None
+    ) -> Iterator[Record]:
+        """Yield the records of *queue* with positions *start* … *stop* - 1.
+
+        What is yielded is fixed at the call: later appends and truncates do not change it.
+
+        Args:
+            queue: The queue.
+            start: First position, or a time (see `position_at`); None for the first retained one.
+            stop: Position after the last one; None for all.
+            limit: At most this many records, the first ones; None for all.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+            TypeError: A position is not an int.
+            ValueError: *limit* is negative, or a time has no time zone or is in the future.
+        """
+        held = held_between(self._lookup.find(queue), start, stop, limit)
+        return chain.from_iterable(run.records() for run in held)
+
+    def iter_from(self, queue: str, position: int) -> Iterator[Record]:
+        """Yield the records of *queue* from *position* on; see `range`."""
+        return self.range(queue, position)
+
+    def runs(
+        self, queue: str, start: Start | None = None, stop: int | None = None, *, limit: int | None = None
+    ) -> Sequence[Run]:
+        """Return the records that `range` yields as runs, of which only the first and the last one are cut.
+
+        Runs between positions with gaps are made during iteration.
+
+        Args:
+            queue: The queue.
+            start: First position, or a time (see `position_at`); None for the first retained one.
+            stop: Position after the last one; None for all.
+            limit: At most this many records, the first ones; None for all.
+
+        Returns:
+            A sequence that is fixed at the call.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+            TypeError: A position is not an int.
+            ValueError: *limit* is negative, or a time has no time zone or is in the future.
+        """
+        return as_runs(held_between(self._lookup.find(queue), start, stop, limit))
+
+    def tail(self, queue: str, start: Start | None = None) -> Tail:
+        """Return the records of *queue* from *start* on, and those that come, as an iterator that also gives batches.
+
+            async for position, payload in log.tail("orders"): ...
+            async for batch in log.tail("orders").batches(max_records=500): ...
+
+        Args:
+            queue: The queue.
+            start: The first position to yield, or a time (see `position_at`). None and a truncated position start with
+                the first retained record.
+
+        Returns:
+            The tail. It yields each record once it is durable under the persist policy, and ends when the queue is
+            deleted or the log closes, and after the last record of a sealed queue or a drained log. A wait that is
+            cancelled does not end it.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+            ValueError: *start* is not a position, or a time that has no time zone or is in the future.
+        """
+        found = self._lookup.find(queue)
+        position = position_of(found, start)
+        return Tail(self._engine.watch(found.id), found.first_position if position is None else check_start(position))
+
+    async def wait_for(self, queue: str, position: int) -> bool:
+        """Wait until *position* has been assigned in *queue*.
+
+        Args:
+            queue: The queue.
+            position: The position to wait for; truncated records count.
+
+        Returns:
+            True once the queue's next position is past *position*; False if the queue was deleted, is sealed before
+            that position, or the log closed or is drained.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+            LogFailedError: The log failed.
+            ValueError: *position* is not one at which a tail can start.
+        """
+        check_start(position)
+        return await self._engine.watch(self._lookup.find(queue).id).reach(position)
+
+    # Positions and times.
+
+    def first_position(self, queue: str) -> int:
+        """Return the lowest position of *queue* that is not truncated: its next position if it is empty.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+        """
+        return self._lookup.find(queue).first_position
+
+    def last_position(self, queue: str) -> int | None:
+        """Return the position before the next one, even if it is truncated; None if that is 0.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+        """
+        next_position = self._lookup.find(queue).next_position
+        return next_position - 1 if next_position else None
+
+    def next_position(self, queue: str) -> int:
+        """Return the position that the next record of *queue* gets.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+        """
+        return self._lookup.find(queue).next_position
+
+    def last_record(self, queue: str) -> Record | None:
+        """Return the newest retained record of *queue*, or None if it is empty.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+        """
+        return self._lookup.find(queue).last_record()
+
+    def time_of(self, queue: str, position: int) -> datetime | None:
+        """Return when the record of *queue* at *position* was stored, as the machine's clock was then.
+
+        It is the time of the batch that the record was stored in, rounded down to 0.1 s. A restart does not change it.
+
+        Args:
+            queue: The queue.
+            position: Position of the record.
+
+        Returns:
+            The time in UTC; None if no record is retained at this position.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+        """
+        return time_at(self._lookup.find(queue), position)
+
+    def position_at(self, queue: str, time: datetime) -> int:
+        """Return the position of the first retained record of *queue* that was stored at *time* or later.
+
+        *time* is rounded down to 0.1 s, as the times of records are: no record that was stored since is missed. Every
+        record before the position was stored earlier, even if the machine's clock went back. In a queue where it did,
+        the search visits every change of the time.
+
+        Args:
+            queue: The queue.
+            time: A time with a time zone, not in the future: up to a minute ahead of this machine's clock is allowed.
+
+        Returns:
+            The position; the next position if every record is older.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+            ValueError: *time* has no time zone, or is in the future.
+        """
+        return self._lookup.find(queue).position_at(tick_of_time(time))
+
+    # Consumers: named, durable positions on queues.
+
+    async def create_consumer(
+        self, queue: str, consumer: str, *, start: Start | None = None, exist_ok: bool = False
+    ) -> bool:
+        """Create *consumer* on *queue*. Durable under every policy.
+
+        A queue that contains `*` is a pattern, in which `*` stands for any characters: every queue that matches gets
+        the consumer, and so do those that are created later, in the same moment as they are. Queues that have it
+        already keep it as it is.
+
+        Args:
+            queue: The queue, or a pattern. A new pattern follows the rule of new names: at most `Limits.name_bytes`
+                long in UTF-8, without control characters.
+            consumer: Its name, at most `Limits.name_bytes` long in UTF-8.
+            start: The first position that it has not acknowledged, moved into what the queue retains, or a time (see
+                `position_at`); None for the first retained record.
+            exist_ok: Return False instead of raising if the consumer, or the rule for the pattern, already exists.
+
+        Returns:
+            True if the consumer, or the rule, was created.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+            QueueNameError: The pattern is too long, or contains control characters.
+            ConsumerExistsError: The consumer exists, and *exist_ok* is False.
+            ConsumerNameError: The name is invalid.
+            ValueError: *start* is not a position, or a time in the future.
+            LogFullError: The limit on consumers is reached, or there is no space.
+        """
+        return await self._consumers.create(queue, consumer, start, exist_ok)
+
+    async def delete_consumer(self, queue: str, consumer: str) -> None:
+        """Delete *consumer* of *queue*, or with a pattern the rule, and the consumer of every queue that matches.
+
+        Durable under every policy. A queue that keeps records until they are acknowledged is truncated to the slowest
+        of its other consumers. If there is no rule for a pattern, but a queue of exactly that name has the consumer, it
+        is deleted there.
+
+        Args:
+            queue: The queue, or the pattern that was passed to `create_consumer`.
+            consumer: The name.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+            ConsumerNotFoundError: The queue has no such consumer, or there is no rule for the pattern.
+        """
+        await self._consumers.delete(queue, consumer)
+
+    async def seek_consumer(
+        self, queue: str, consumer: str, position: Start, *, queue_id: int | None = None, epoch: int | None = None
+    ) -> int:
+        """Have *consumer* continue at *position*; see `Consumer.seek`.
+
+        Args:
+            queue: The queue.
+            consumer: The name.
+            position: From the first retained position up to the next one, or a time (see `position_at`).
+            queue_id: The queue_id of its holder.
+            epoch: Number of its holder. None for an operator: the present holder is fenced off, and the
+                move is durable under every policy.
+
+        Returns:
+            The position.
+
+        Raises:
+            RecordLogError: The errors of `Consumer.seek`.
+        """
+        return await self._consumers.seek(queue, consumer, position, queue_id, epoch)
+
+    def consumer(
+        self,
+        queue: str,
+        consumer: str,
+        *,
+        create: bool = True,
+        start: Start | None = None,
+        owner: UUID | str | None = None,
+        take_over: bool = False,
+    ) -> Consumer:
+        """Return the holder of *consumer*: `async with log.consumer("orders", "billing") as c`. See `Consumer`.
+
+        Args:
+            queue: The queue.
+            consumer: The name.
+            create: Create it if it does not exist.
+            start: Where it begins if it is created; see `create_consumer`.
+            owner: A UUID that alone may attach to the consumer from now on; None for a consumer without an owner.
+            take_over: Attach even if the consumer has another owner.
+
+        Returns:
+            The consumer.
+
+        Raises:
+            QueueNotFoundError: No queue has this name. Raised when the consumer is entered, as are the others.
+            ConsumerNotFoundError: The queue has no such consumer, and *create* is False.
+            ConsumerOwnedError: The consumer belongs to another owner.
+            ConsumerNameError: The name is invalid.
+            LogFullError: The limit on consumers is reached, or there is no space.
+        """
+        return Consumer(queue, consumer, self._consumers, Attaching(create, start, owner, take_over))
+
+    def consumers(self, queue: str) -> dict[str, ConsumerSummary]:
+        """Return where the consumers of *queue* stand, by name in order.
+
+        Counting what waits for a consumer takes longer the more runs it has still to read: 1 ms for a million records.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+        """
+        found = self._lookup.find(queue)
+        return {one.consumer: one for one in consumer_summaries(found, sorted(found.consumers))}
+
+    # State and numbers.
+
+    @property
+    def state(self) -> LogState:
+        """The log's current state."""
+        return self._engine.state
+
+    async def failed(self) -> LogFailedError | None:
+        """Wait until the log fails, and return why; None once it is closed without having failed.
+
+        Await it in a task that ends the process, to have it started again: a failed log stores nothing more, and only
+        opening it again recovers.
+        """
+        await self._engine.ended.wait()
+        return self._engine.failed_error
+
+    def stats(self) -> Counters:
+        """Return a copy of the counters since the log was opened; it no longer changes."""
+        self._engine.writer.count_stored()
+        return self._engine.counters.snapshot()
+
+    def recent_times(self) -> dict[str, Histogram]:
+        """Return the histograms `append_seconds`, `commit_seconds` and `sync_seconds` of the last minute alone."""
+        self._engine.writer.count_stored()
+        return self._engine.disk_watch.recent()
+
+    def resource_usage(self) -> ResourceUsage:
+        """Return the bytes, queues and segments in use, with their limits."""
+        journal, limits = self._engine.opened.journal, self.limits
+        return ResourceUsage(
+            memory_bytes=self._engine.queues.memory_bytes,
+            memory_limit_bytes=limits.memory_bytes,
+            disk_bytes=journal.disk_bytes,
+            disk_written_bytes=journal.written_bytes,
+            disk_limit_bytes=limits.disk_bytes,
+            pending_bytes=self._admission.pending_bytes,
+            pending_limit_bytes=limits.pending_bytes,
+            queues=len(self._engine.queues),
+            queues_limit=limits.queues,
+            segments=len(journal.older) + 1,
+        )
+
+    @property
+    def segments(self) -> builtins.range:
+        """Numbers of the segments on the disk, oldest first. The last one is being written."""
+        return self._engine.segments()
+
+    # The end.
+
+    async def sync(self) -> None:
+        """Wait until everything acknowledged so far is on the medium, under every policy.
+
+        Raises:
+            LogClosedError: The log is closed or closing.
+            LogFailedError: The log has failed, or this sync did.
+        """
+        await self._submit(Sync)
+
+    async def drain(self) -> None:
+        """Refuse new appends, and let everybody finish: tails and consumers end after what is stored.
+
+        The first step of a graceful shutdown; `close` is the last one. In between, acknowledgements, truncates and all
+        other changes work as before:
+
+            await log.drain()
+            await worker          # its consumer ends by itself, after its last acknowledgement
+            await log.close()
+
+        Returns once the accepted appends are stored, under every policy durably. Appends that wait for space are
+        refused. A repeated call waits for the same drain. Cancelling stops the waiting, not the draining.
+
+        Raises:
+            LogClosedError: The log is closed or closing.
+            LogFailedError: The log has failed, or did so meanwhile.
+        """
+        await self._engine.drain()
+
+    async def close(self) -> None:
+        """End tails, store what is pending, sync, and release the directory. A repeated call waits for the same close.
+
+        Cancelling stops the waiting, not the closing.
+
+        Raises:
+            LogFailedError: Acknowledged changes could not be synced; `in_doubt` names their queues and positions.
+                Raised after the directory is released, and only under policies weaker than `always()`.
+                Under `always()` a failed log closes without an error: acknowledged changes are on the disk, and
+                every other caller has had an error.
+            LogClosedError: Called on another event loop than the log's.
+        """
+        await self._engine.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         try:
-            while group := list(islice(rest, QUEUES_AT_ONCE)):
-                await asyncio.gather(
-                    *(self.create_queue(queue, exist_ok=True, options=options) for queue, options in group)
-                )
-        except BaseException:
             await self.close()
-            raise
+        except LogFailedError as failed:
+            if error is None:
+                raise
+            error.add_note(f"closing the log: {failed}")
 
 
 class OpeningLog:
@@ -391,3 +873,14 @@ class OpeningLog:
     ) -> None:
         assert self._log is not None
         await self._log.__aexit__(kind, error, traceback)
+
+
+async def _declare(log: MultiRecordLog, queues: dict[str, QueueOptions | None]) -> None:
+    """Create *queues* where they do not exist, many in a batch; close the log if that fails."""
+    rest = iter(queues.items())
+    try:
+        while group := list(islice(rest, QUEUES_AT_ONCE)):
+            await asyncio.gather(*(log.create_queue(queue, exist_ok=True, options=options) for queue, options in group))
+    except BaseException:
+        await log.close()
+        raise

@@ -2,9 +2,9 @@
 
 from importlib.metadata import version
 
+from mrecordlog_async.engine.consumer import Consumer
 from mrecordlog_async.engine.intake.arguments import Payload
 from mrecordlog_async.engine.intake.commands import Attached
-from mrecordlog_async.engine.readers.consumer import Consumer
 from mrecordlog_async.engine.readers.tail import Tail
 from mrecordlog_async.errors import (
     ConsumerBehindError,

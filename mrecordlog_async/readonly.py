@@ -8,13 +8,27 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from itertools import chain
 from types import TracebackType
 
 from mrecordlog_async.errors import LogClosedError
-from mrecordlog_async.memory.setting_reads import SettingReader
+from mrecordlog_async.memory.pieces import as_runs
+from mrecordlog_async.memory.reads import QueueLookup, held_between, summarize, time_at
+from mrecordlog_async.memory.settings import consumer_summaries, options_of
 from mrecordlog_async.memory.store import RetainedStores
-from mrecordlog_async.model import RecoveryProgress, RecoveryReport
+from mrecordlog_async.memory.times import tick_of_time
+from mrecordlog_async.model import (
+    ConsumerSummary,
+    QueueSummary,
+    Record,
+    RecoveryProgress,
+    RecoveryReport,
+    Run,
+    Start,
+)
+from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.recovery.follower import Follower, LostTrackError
 from mrecordlog_async.recovery.live_reader import read_live_log
 from mrecordlog_async.recovery.places import PlacedStores
@@ -25,8 +39,10 @@ from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
 
 
-class ReadOnlyLog(SettingReader):
+class ReadOnlyLog:
     """The queues of a log as they were on the disk when it was opened or last refreshed.
+
+    Reads do what those of the same name of `MultiRecordLog` do. After `close` they raise LogClosedError.
 
     Attributes:
         directory: Absolute path of the log's directory.
@@ -43,10 +59,9 @@ class ReadOnlyLog(SettingReader):
         self.recovered = recovered
         self.recovery_report: RecoveryReport = recovered.report(seconds)
         self._log_directory = directory
-        self._queues = recovered.queues
+        self._lookup = QueueLookup(recovered.queues)
         self._new_stores = new_stores
         self._follower = Follower(directory, recovered)
-        self._closed = False
         self.went_back = False
 
     @classmethod
@@ -116,7 +131,7 @@ class ReadOnlyLog(SettingReader):
             LogClosedError: This log was closed.
             CorruptionError: As for `open`, as are FileNotFoundError and OSError.
         """
-        self._check_readable()
+        self._lookup.check_readable()
         try:
             return self._follower.read_on()
         except LostTrackError:
@@ -127,7 +142,7 @@ class ReadOnlyLog(SettingReader):
         recovered = read_live_log(self._log_directory, None, self._new_stores)
         failed_looks = self._follower.failed_looks
         self.went_back |= self._is_older_copy(before, recovered)
-        self.recovered, self._queues = recovered, recovered.queues
+        self.recovered, self._lookup.queues = recovered, recovered.queues
         self._follower = Follower(self._log_directory, recovered, failed_looks)
         return (recovered.log_id, recovered.last) != (before.log_id, before.last)
 
@@ -146,9 +161,86 @@ class ReadOnlyLog(SettingReader):
             opening not in known for opening in openings if opening.first_batch >= oldest
         )
 
+    # Reading.
+
+    def range(
+        self, queue: str, start: Start | None = None, stop: int | None = None, *, limit: int | None = None
+    ) -> Iterator[Record]:
+        """Yield the records of *queue* with positions *start* … *stop* - 1; see `MultiRecordLog.range`."""
+        held = held_between(self._lookup.find(queue), start, stop, limit)
+        return chain.from_iterable(run.records() for run in held)
+
+    def iter_from(self, queue: str, position: int) -> Iterator[Record]:
+        """Yield the records of *queue* from *position* on; see `range`."""
+        return self.range(queue, position)
+
+    def runs(
+        self, queue: str, start: Start | None = None, stop: int | None = None, *, limit: int | None = None
+    ) -> Sequence[Run]:
+        """Return the records that `range` yields as runs; see `MultiRecordLog.runs`."""
+        return as_runs(held_between(self._lookup.find(queue), start, stop, limit))
+
+    def queue_exists(self, queue: str) -> bool:
+        """Return whether a queue of this name exists."""
+        return self._lookup.get(queue) is not None
+
+    def list_queues(self) -> list[str]:
+        """Return the names of all queues, sorted."""
+        self._lookup.check_readable()
+        return self._lookup.queues.names()
+
+    def queue_summary(self, queue: str) -> QueueSummary:
+        """Return the positions and sizes of one queue."""
+        return summarize(self._lookup.find(queue))
+
+    def summary(self) -> dict[str, QueueSummary]:
+        """Return the positions and sizes of every queue, by name in order."""
+        return self._lookup.summaries()
+
+    def first_position(self, queue: str) -> int:
+        """Return the lowest position of *queue* that is not truncated: its next position if it is empty."""
+        return self._lookup.find(queue).first_position
+
+    def last_position(self, queue: str) -> int | None:
+        """Return the position before the next one, even if it is truncated; None if that is 0."""
+        next_position = self._lookup.find(queue).next_position
+        return next_position - 1 if next_position else None
+
+    def next_position(self, queue: str) -> int:
+        """Return the position that the next record of *queue* gets."""
+        return self._lookup.find(queue).next_position
+
+    def last_record(self, queue: str) -> Record | None:
+        """Return the newest retained record of *queue*, or None if it is empty."""
+        return self._lookup.find(queue).last_record()
+
+    def time_of(self, queue: str, position: int) -> datetime | None:
+        """Return when the record of *queue* at *position* was stored; see `MultiRecordLog.time_of`."""
+        return time_at(self._lookup.find(queue), position)
+
+    def position_at(self, queue: str, time: datetime) -> int:
+        """Return the first position that was stored at *time* or later; see `MultiRecordLog.position_at`."""
+        return self._lookup.find(queue).position_at(tick_of_time(time))
+
+    def queue_options(self, queue: str) -> QueueOptions:
+        """Return the options of *queue*. Whether it is sealed is in its summary."""
+        return options_of(self._lookup.find(queue).options)
+
+    def consumers(self, queue: str) -> dict[str, ConsumerSummary]:
+        """Return where the consumers of *queue* stand, by name in order; see `MultiRecordLog.consumers`."""
+        found = self._lookup.find(queue)
+        return {one.consumer: one for one in consumer_summaries(found, sorted(found.consumers))}
+
+    def consumer_rules(self) -> list[tuple[str, str]]:
+        """Return the rules that give new queues a consumer, as (pattern, consumer), in order."""
+        self._lookup.check_readable()
+        return sorted((rule.pattern, rule.name) for rule in self._lookup.queues.rules)
+
+    # The end.
+
     def close(self) -> None:
         """Release what was read; later reads raise LogClosedError."""
-        self._closed = True
+        self._lookup.closed = LogClosedError
 
     def __enter__(self) -> ReadOnlyLog:
         return self
@@ -157,7 +249,3 @@ class ReadOnlyLog(SettingReader):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-    def _check_readable(self) -> None:
-        if self._closed:
-            raise LogClosedError()

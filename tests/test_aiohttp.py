@@ -289,7 +289,7 @@ async def test_a_request_whose_client_left_before_it_was_admitted_is_dropped(
     async with serving_app(app) as url:
         log = app[LOG]
         await log.create_consumer("q", "c")
-        epoch = (await log.attach_consumer("q", "c")).epoch
+        epoch = (await log.inspection.attach_consumer("q", "c")).epoch
         head = f"{method} /wal/v1/queues{path} HTTP/1.1\r\nHost: {host}\r\nOrigin: http://{host}\r\n"
         _, writer = await asyncio.open_connection("127.0.0.1", URL(url).port)
         writer.write(f"{head}Content-Length: 0\r\n\r\n".encode())

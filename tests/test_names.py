@@ -9,10 +9,11 @@ from urllib.parse import quote
 
 import pytest
 
-from mrecordlog_async import ConsumerNameError, MultiRecordLog, QueueNameError, ReadOnlyLog
+from mrecordlog_async import ConsumerNameError, MultiRecordLog, PersistPolicy, QueueNameError, ReadOnlyLog
 from mrecordlog_async.client import RecordLogClient
+from mrecordlog_async.engine.running import EngineOptions
 from mrecordlog_async.maintenance.placed_log import open_placed_log
-from mrecordlog_async.maintenance.transfer import RebuiltLog
+from mrecordlog_async.maintenance.transfer import BUILD_LIMITS
 from mrecordlog_async.names import has_control_characters
 from tests import damage
 from tests.cli.running import mrecordlog
@@ -26,6 +27,8 @@ FOLDED = ["..", "."]
 PATTERNS = ["*\n", "*" * 256, "é*" * 100]
 """No rule has such a pattern in this version."""
 DAMAGED = b"the record that is damaged"
+ANY_NAME = EngineOptions(PersistPolicy.always(), BUILD_LIMITS, any_name=True)
+"""Of a log that is built as a copy of another one."""
 
 
 @pytest.fixture
@@ -33,13 +36,13 @@ def directory(tmp_path: Path) -> Path:
     """A log with the names that Quickwit's crate, a higher limit or an older version allowed."""
 
     async def build() -> None:
-        async with await open_placed_log(tmp_path / "wal", create=True, kind=RebuiltLog) as log:
+        async with await open_placed_log(tmp_path / "wal", ANY_NAME, create=True) as placed:
             for queue, last in ((OLD, b"2"), (LONG, DAMAGED)):
-                await log.create_queue(queue)
-                await log.append_records(queue, None, [b"0", b"1", last])
-            await log.create_consumer(OLD, OLD)
-            await log.create_consumer("a*", OLD)
-            await log.create_consumer(PATTERNS[0], "c")
+                await placed.create_queue(queue)
+                await placed.log.append_records(queue, None, [b"0", b"1", last])
+            await placed.create_consumer(OLD, OLD)
+            await placed.create_consumer("a*", OLD)
+            await placed.create_consumer(PATTERNS[0], "c")
 
     asyncio.run(build())
     return tmp_path / "wal"
@@ -63,7 +66,11 @@ async def test_a_log_opens_and_works_with_names_that_it_would_not_create(directo
         assert not await log.create_consumer("a*", OLD, exist_ok=True)
         assert (await log.truncate(OLD, 1, past_consumers=True), next(log.range(LONG)).payload) == (2, b"0")
         await log.delete_consumer(OLD, OLD)
-        for create in (log.create_consumer(OLD, OLD), log.create_consumer(OLD, NEW), log.attach_consumer(OLD, NEW)):
+        for create in (
+            log.create_consumer(OLD, OLD),
+            log.create_consumer(OLD, NEW),
+            log.inspection.attach_consumer(OLD, NEW),
+        ):
             with pytest.raises(ConsumerNameError, match="contains control characters"):
                 await create
         await log.delete_queue(OLD)
@@ -111,10 +118,10 @@ def test_the_shell_prints_them_quoted_and_repair_keeps_them(directory: Path, tmp
 
 async def test_names_that_clients_fold_are_not_created_and_still_served(tmp_path: Path) -> None:
     """`GET /v1/queues/..` would be `GET /v1/`, say. A queue that has such a name already works as all others do."""
-    async with await open_placed_log(tmp_path / "wal", create=True, kind=RebuiltLog) as log:
+    async with await open_placed_log(tmp_path / "wal", ANY_NAME, create=True) as placed:
         for name in FOLDED:
-            await log.create_queue(name)
-            await log.create_consumer(name, name)
+            await placed.create_queue(name)
+            await placed.create_consumer(name, name)
     async with serving(tmp_path / "wal") as served, RecordLogClient(served.url) as client:
         for name in FOLDED:
             assert await client.append(name, b"a") == 0
@@ -138,7 +145,7 @@ async def test_a_pattern_follows_the_rule_of_new_names(directory: Path, tmp_path
         for log in (served.log, client):
             with pytest.raises(QueueNameError, match=r"contains control characters|the limit is 255"):
                 await log.create_consumer(pattern, "c")
-        assert served.log.consumer_rules() == []
+        assert served.log.inspection.consumer_rules() == []
     rule = json.dumps({"pattern": pattern, "consumer": "c"})
     loaded = await asyncio.to_thread(mrecordlog, "load", tmp_path / "new", stdin=rule)
     assert loaded.code == (pattern == PATTERNS[0])  # `load` takes long names as well: its log has the highest limits
@@ -146,4 +153,4 @@ async def test_a_pattern_follows_the_rule_of_new_names(directory: Path, tmp_path
         assert not await old.create_consumer(PATTERNS[0], "c", exist_ok=True)
         await old.create_queue("a")
         await old.delete_consumer(PATTERNS[0], "c")
-        assert old.consumer_rules() == [("a*", OLD)]
+        assert old.inspection.consumer_rules() == [("a*", OLD)]

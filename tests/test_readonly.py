@@ -199,7 +199,7 @@ async def test_a_batch_that_begins_with_the_next_block_is_shown(directory: Path,
     """Where the last one left no room for a frame's header, padding stands between the two."""
     async with MultiRecordLog.open(directory, queues=["q"]) as log:
         await log.append("q", b"first")
-        end = log._opened.journal.end
+        end = log._engine.opened.journal.end
         size = BLOCK - end.offset - left - COMMIT_OFFSET - FRAME_HEADER_BYTES - COMMIT_BYTES
         await log.append("q", bytes(size))
         assert end.offset == BLOCK - left

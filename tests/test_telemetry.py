@@ -123,11 +123,11 @@ def test_without_a_provider_nothing_is_imported_and_nothing_is_called(directory:
         async with MultiRecordLog.open(sys.argv[1]) as log:
             await log.create_queue("q", exist_ok=True)
             before = "opentelemetry" in sys.modules
-            hook = log._writer._upkeep.on_commit
+            hook = log._engine.writer._upkeep.on_commit
         if len(sys.argv) > 2:
             import opentelemetry.trace, opentelemetry.metrics
             async with MultiRecordLog.open(sys.argv[1]) as log:
-                hook = log._writer._upkeep.on_commit
+                hook = log._engine.writer._upkeep.on_commit
         print(json.dumps([before, hook]))
     asyncio.run(main())
     """

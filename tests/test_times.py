@@ -124,7 +124,7 @@ async def test_reads_start_at_a_time(log: MultiRecordLog, clock: Clock) -> None:
     assert [record.position for record in log.range("q", second)] == [1, 2, 3, 4]
     assert [record.position for record in log.range("q", later, limit=2)] == [2, 3]
     assert log.runs("q", later)[0].first_position == 2
-    assert log.held("q", later)[0].first_position == 2
+    assert log.inspection.held("q", later)[0].first_position == 2
     assert (await anext(log.tail("q", later))).position == 2
     assert log.position_at("q", second - timedelta(days=900)) == 0
     assert log.position_at("q", datetime.now(UTC)) == 5

@@ -18,9 +18,8 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
-from types import TracebackType
-from typing import Self
 
 from mrecordlog_async.engine.commit.open import OpenedLog
 from mrecordlog_async.engine.commit.thread import LogThread
@@ -29,190 +28,195 @@ from mrecordlog_async.engine.commit.writer import Writer
 from mrecordlog_async.engine.intake.admission import ELSEWHERE
 from mrecordlog_async.engine.intake.appends import Appends
 from mrecordlog_async.engine.intake.capacity import Capacity
-from mrecordlog_async.engine.intake.commands import FenceHolders
+from mrecordlog_async.engine.intake.commands import FenceHolders, Sync
 from mrecordlog_async.engine.intake.refusals import Refusals
 from mrecordlog_async.engine.observed import Observation
 from mrecordlog_async.engine.open_async import announce_release, release
 from mrecordlog_async.engine.readers.age_clock import AgeClock
-from mrecordlog_async.engine.readers.retention import Retention
-from mrecordlog_async.engine.readers.subscribers import Changes
+from mrecordlog_async.engine.readers.expiry import Expiry
+from mrecordlog_async.engine.readers.subscribers import Changes, QueueWatch
 from mrecordlog_async.engine.readers.watch import Watch
-from mrecordlog_async.errors import LogClosedError, LogFailedError, LogFullError, QueueNotFoundError
-from mrecordlog_async.memory.searches import OldestPin
-from mrecordlog_async.metrics import Counters, WorkerCounts
-from mrecordlog_async.model import LogState, RecoveryReport
+from mrecordlog_async.errors import LogClosedError, LogFailedError
+from mrecordlog_async.memory.queue import Queue
+from mrecordlog_async.memory.reads import QueueLookup
+from mrecordlog_async.metrics import Counters
+from mrecordlog_async.model import LogState
+from mrecordlog_async.names import check_name, check_new_name
 from mrecordlog_async.options import Limits, PersistPolicy
 from mrecordlog_async.storage.locked_directory import EndNote
 
 logger = logging.getLogger("mrecordlog_async")
 
+DRAINING = "the log is being drained and stores no more records; append again once it was closed and opened"
 _CLOSED_WHILE_WAITING = "the log was closed while this call was waiting for space"
 _FORKED = "the log belongs to the process that opened it, not to its forked child"
 
 
-class RunningLog:
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How a log stores, what it may hold, and what it does by itself.
+
+    any_name: create queues and consumers of every name, even one that no other log would create, as copies of a log do.
+    """
+
+    policy: PersistPolicy
+    limits: Limits
+    on_failure: Callable[[LogFailedError], object] | None = None
+    retention: bool = False
+    any_name: bool = False
+
+
+class Engine:
     """Owns the writer's task, the log's thread and the open files. Everything here runs on one event loop."""
 
-    def __init__(
-        self,
-        opened: OpenedLog,
-        thread: LogThread,
-        policy: PersistPolicy,
-        limits: Limits,
-        on_failure: Callable[[LogFailedError], object] | None = None,
-        retention: bool = False,
-    ) -> None:
-        """Start the writer. Called by `MultiRecordLog.open`."""
+    def __init__(self, opened: OpenedLog, thread: LogThread, options: EngineOptions) -> None:
+        """Start the writer."""
+        limits, self.options = options.limits, options
+        self.opened = opened
         self.directory = opened.directory.path
-        self.limits = limits
-        self.persist_policy = policy
-        self.recovery_report: RecoveryReport = opened.report
-        self._opened = opened
-        self._queues = opened.queues
-        self._queues.last_batch = opened.journal.end.last_batch
-        self._oldest_pin = OldestPin(opened.queues)
-        self._thread = thread
+        self.queues = opened.queues
+        self.queues.last_batch = opened.journal.end.last_batch
+        self.thread = thread
+        self.counters = Counters()
+        self.failed_error: LogFailedError | None = None
+        self.ended = asyncio.Event()  # the log failed or was closed
         self._loop = asyncio.get_running_loop()
-        self.workers = WorkerCounts()
-        self._counters = Counters()
-        capacity = Capacity(limits, opened.queues, opened.journal.disk_bytes_at_best)
-        refusals = Refusals(self._counters, self.directory, self._loop.time)
-        self._admission = Appends(limits, capacity, refusals)
-        # Bound once: the common appends look up one name less.
-        self._append_single = self._admission.append_single
-        self._append_soon = self._admission.append_soon
-        self._changes = Changes(self._loop)
-        self._on_failure = on_failure
-        self._failed_error: LogFailedError | None = None
-        self._ended = asyncio.Event()  # the log failed or was closed
         self._closing: asyncio.Task[None] | None = None
+        self._draining: asyncio.Task[None] | None = None
         self._closed = False
         self._foreign = False  # True in a forked child: the log belongs to the parent
+        self._states_end = True
+        self.lookup = QueueLookup(
+            self.queues, check_name if options.any_name else partial(check_new_name, bytes_max=limits.name_bytes)
+        )
+        self.changes = Changes(self._loop)
+        capacity = Capacity(limits, opened.queues, opened.journal.disk_bytes_at_best)
+        self._refusals = Refusals(self.counters, self.directory, self._loop.time)
+        self.admission = Appends(limits, capacity, self._refusals)
         # After a power cut under a weaker policy, acknowledgements and records that were read may be missing: holders
         # from before, which only the clients of a service can be, must attach again.
-        self._epochs_from = 0 if opened.was_closed or policy.syncs_each_batch else opened.queues.next_queue_id
-        parts = LogParts(opened.journal, opened.queues, self._admission, self._counters, thread, self._on_applied)
-        self._writer = Writer(parts, policy, self._on_failed, self._epochs_from, opened.ids_from)
-        self._writer_task = self._loop.create_task(self._writer.run(), name="mrecordlog writer")
-        self._writer_task.add_done_callback(self._on_writer_done)
-        self._states_end = True
-        self._fence: asyncio.Future[object] | None = None
-        if self._epochs_from and opened.queues.consumer_count:
-            self._fence = self._loop.create_future()
-            self._fence.add_done_callback(_is_done)  # it retrieves the error
-            self._admission.add_control(FenceHolders(self._fence))
-        self._observation = Observation(opened, self._counters, thread.progress, self._writer)
-        self._disk_watch = Watch(thread.progress, refusals, self._counters, self.directory, self._count_waiting())
-        thread.on_job = self._disk_watch.arm
-        self._retention: Retention | None = None
-        if retention:
-            self._retention = Retention(
-                opened.queues, AgeClock(), self._counters, self._admission.add_control, opened.aging
-            )
-            self._retention.start()
-        _open_logs.add(self)
+        is_certain = opened.was_closed or options.policy.syncs_each_batch
+        self.epochs_from = 0 if is_certain else opened.queues.next_queue_id
+        self._start_writer()
+        self.fence = self._fence_holders()
+        self._watch_and_expire()
+        _engines.add(self)
         self._unclosed = weakref.finalize(self, _give_back_unclosed, opened, thread)
         self._unclosed.atexit = False
+
+    def _start_writer(self) -> None:
+        journal, ids_from = self.opened.journal, self.opened.ids_from
+        parts = LogParts(journal, self.queues, self.admission, self.counters, self.thread, self._on_applied)
+        self.writer = Writer(parts, self.options.policy, self._on_failed, self.epochs_from, ids_from)
+        self._writer_task = self._loop.create_task(self.writer.run(), name="mrecordlog writer")
+        self._writer_task.add_done_callback(self._on_writer_done)
+
+    def _fence_holders(self) -> asyncio.Future[object] | None:
+        """Have the writer end the holders from before the open, if any are to end; return the future of that."""
+        if not self.epochs_from or not self.queues.consumer_count:
+            return None
+        fence = self._loop.create_future()
+        fence.add_done_callback(_is_done)  # it retrieves the error
+        self.admission.add_control(FenceHolders(fence))
+        return fence
+
+    def _watch_and_expire(self) -> None:
+        """Watch the thread, report to telemetry, and begin to remove what is too old."""
+        progress = self.thread.progress
+        self._observation = Observation(self.opened, self.counters, progress, self.writer)
+        self.disk_watch = Watch(progress, self._refusals, self.counters, self.directory, self._count_waiting())
+        self.thread.on_job = self.disk_watch.arm
+        self.expiry: Expiry | None = None
+        if self.options.retention:
+            self.expiry = Expiry(self.queues, AgeClock(), self.counters, self.admission.add_control, self.opened.aging)
+            self.expiry.start()
+
+    # State.
 
     @property
     def state(self) -> LogState:
         """The log's current state."""
         if self._closed or self._foreign:
             return LogState.CLOSED
-        if self._writer.failure is not None:
+        if self.writer.failure is not None:
             return LogState.FAILED
-        return LogState.CLOSING if self._is_closing() or self._admission.ended is not None else LogState.OPEN
+        return LogState.CLOSING if self.is_closing() or self.admission.ended is not None else LogState.OPEN
 
-    @property
     def failure(self) -> BaseException | None:
-        """The error that stopped the log, or None."""
-        return self._writer.failure
+        """Return the error that stopped the log, or None."""
+        return self.writer.failure
 
-    async def failed(self) -> LogFailedError | None:
-        """Wait until the log fails, and return why; None once it is closed without having failed.
+    def is_closing(self) -> bool:
+        """Return whether the log is closed or about to be: then nothing is handed out any more."""
+        return self.writer.closing or self._closed or self._foreign
 
-        Await it in a task that ends the process, to have it started again: a failed log stores nothing more, and only
-        opening it again recovers.
-        """
-        await self._ended.wait()
-        return self._failed_error
+    def pending_records(self) -> int:
+        """Return the number of records that wait to be stored. Counted here, so that appends pay nothing for it."""
+        return self.writer.pending_records + self.admission.pending_records()
 
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.directory!r}, {self.state.value}, queues: {len(self._queues)}>"
+    def segments(self) -> range:
+        """Return the numbers of the segments on the disk, oldest first. The last one is being written."""
+        journal = self.opened.journal
+        older, current = journal.older[:1], journal.end.segment
+        return range(older[0][0] if older else current, current + 1)
 
-    def refuse_for_memory(self) -> LogFullError:
-        """Count an append that was refused for memory before the log saw it, such as a large body; return its error."""
-        return self._admission.refuse_for_memory()
-
-    def refuse_unknown_queue(self, queue: str) -> QueueNotFoundError:
-        """Count an append that was refused, before the log saw its records, for lack of *queue*; return its error."""
-        return self._admission.refusals.counted(QueueNotFoundError(queue))
+    def watch(self, queue_id: int, check: Callable[[Queue], None] | None = None) -> QueueWatch:
+        """Return a watch of one incarnation of a queue; *check* raises if its reader may not read it any more."""
+        return QueueWatch(self.queues, queue_id, self.changes, self.is_closing, self.failure, check)
 
     # The end.
 
     def keep_unclosed(self) -> None:
-        """Leave a log that was not closed when it was opened unclosed, for tools that open the log of a service.
+        """Leave a log that was not closed when it was opened unclosed."""
+        self._states_end = self.opened.was_closed
 
-        Under a weak policy the service's next open must fence off the holders of consumers, as after any crash; which
-        policy it has, only the service knows.
-        """
-        self._states_end = self._opened.was_closed
+    async def drain(self) -> None:
+        """Refuse new appends, store the accepted ones durably, and have tails and consumers end after them."""
+        if self._draining is None:
+            # Before appends are refused: it may be the one that fails.
+            stored = self.admission.submit(Sync)
+            self.admission.end(partial(LogClosedError, DRAINING))
+            self._draining = self._loop.create_task(self._end_after(stored), name="mrecordlog drain")
+        await asyncio.shield(self._draining)
+
+    async def _end_after(self, stored: asyncio.Future[object]) -> None:
+        try:
+            await stored
+        finally:
+            self.changes.end()
 
     async def close(self) -> None:
-        """End tails, store what is pending, sync, and release the directory. A repeated call waits for the same close.
-
-        Cancelling stops the waiting, not the closing.
-
-        Raises:
-            LogFailedError: Acknowledged changes could not be synced; `in_doubt` names their queues and positions.
-                Raised after the directory is released, and only under policies weaker than `always()`.
-                Under `always()` a failed log closes without an error: acknowledged changes are on the disk, and
-                every other caller has had an error.
-            LogClosedError: Called on another event loop than the log's.
-        """
+        """Store what is pending, sync, and release the directory; cancelling stops the waiting, not the closing."""
         if self._foreign:
             return
         if not self._closed:
             if asyncio.get_running_loop() is not self._loop:
                 raise LogClosedError(ELSEWHERE)
             if self._closing is None:
-                announce_release(self._opened.directory.path, self._thread)
+                announce_release(self.directory, self.thread)
                 self._closing = self._loop.create_task(self._close(), name="mrecordlog close")
             await asyncio.shield(self._closing)
-        failure = self._writer.failure
-        if failure is not None and (in_doubt := self._writer.in_doubt()):
+        failure = self.writer.failure
+        if failure is not None and (in_doubt := self.writer.in_doubt()):
             raise LogFailedError(str(failure), "acknowledged", in_doubt) from failure
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        try:
-            await self.close()
-        except LogFailedError as failed:
-            if error is None:
-                raise
-            error.add_note(f"closing the log: {failed}")
-
     async def _close(self) -> None:
-        self._stop_retention()
-        self._admission.close()
-        self._writer.closing = True
-        self._admission.wake()
-        self._changes.wake_all()
+        self._stop_expiry()
+        self.admission.close()
+        self.writer.closing = True
+        self.admission.wake()
+        self.changes.wake_all()
         # Wait even if this task is cancelled, as all are when the loop ends: nothing here may overtake the writer.
         while not self._writer_task.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([self._writer_task])
         if self._writer_task.cancelled():  # the loop ended: `_on_writer_done` releases the directory
             return
-        self._admission.refusals.refuse(self._admission.take_all(), LogClosedError(_CLOSED_WHILE_WAITING))
-        fenced = self._fence is None or _is_done(self._fence)
-        healthy = self._writer.failure is None
-        give_back = partial(self._give_back, healthy, fenced and self._states_end, self._queues.pins.oldest())
-        ending = release(self._opened.directory.path, self._thread, give_back)
+        self._refusals.refuse(self.admission.take_all(), LogClosedError(_CLOSED_WHILE_WAITING))
+        fenced = self.fence is None or _is_done(self.fence)
+        healthy = self.writer.failure is None
+        give_back = partial(self._give_back, healthy, fenced and self._states_end, self.queues.pins.oldest())
+        ending = release(self.directory, self.thread, give_back)
         try:
             await asyncio.wrap_future(ending)  # a single job on the thread: cancelling the wait still releases the lock
             self._log_end()
@@ -225,100 +229,95 @@ class RunningLog:
         The end must not be stated while holders from before a crash are not fenced off durably. Then a mark shows at
         least that the last batch was stored.
         """
-        journal = self._opened.journal
+        journal = self.opened.journal
         try:
             if healthy and states_end:
                 journal.write_closed(oldest_segment)
             elif healthy:
                 journal.mark_end(oldest_segment)
-                self._opened.directory.note_end(self._opened.noted)  # the next opening reports that end, not this one
+                self.opened.directory.note_end(self.opened.noted)  # the next opening reports that end, not this one
         finally:
-            self._opened.close()
+            self.opened.close()
 
     def _on_writer_done(self, task: asyncio.Task[None]) -> None:
         """Wake all waiters; if the loop ended, release the directory after the thread's last job."""
-        self._disk_watch.stop()
-        self._stop_retention()
+        self.disk_watch.stop()
+        self._stop_expiry()
         if task.cancelled():
-            release(self._opened.directory.path, self._thread, self._opened.close)
+            release(self.directory, self.thread, self.opened.close)
             self._forget()
         else:
             task.exception()  # marked as retrieved; `failure` holds it
-        self._changes.wake_all()
+        self.changes.wake_all()
 
     def _on_applied(self, queue_ids: Iterable[int]) -> None:
-        """Wake who waits for these queues; have retention look if a `max_age` was given or taken away."""
-        self._changes.wake(queue_ids)
+        """Wake who waits for these queues; have expiry look if a `max_age` was given or taken away."""
+        self.changes.wake(queue_ids)
         # The call that set it cannot do this, because it may have been cancelled.
-        if self._retention is not None and (self._queues.newly_aging or self._queues.stopped_aging):
-            self._retention.queue_configured()
+        if self.expiry is not None and (self.queues.newly_aging or self.queues.stopped_aging):
+            self.expiry.queue_configured()
 
-    def _stop_retention(self) -> None:
-        if self._retention is not None:
-            self._retention.stop()
+    def _stop_expiry(self) -> None:
+        if self.expiry is not None:
+            self.expiry.stop()
 
     def _count_waiting(self) -> Callable[[], int]:
         """Return a function that counts the records that wait and does not keep this log from being collected."""
         found = weakref.ref(self)
 
         def count() -> int:
-            log = found()
-            return 0 if log is None else log._writer.pending_records + log._admission.pending_records()
+            engine = found()
+            return 0 if engine is None else engine.pending_records()
 
         return count
 
     def _on_failed(self, error: LogFailedError) -> None:
         """Pass the failure on. Every caller has had its error by then."""
-        self._failed_error = error
-        note = EndNote(self.recovery_report.unclosed_ends, error.cause)
-        self._opened.directory.note_end(note, aside=True)
+        self.failed_error = error
+        note = EndNote(self.opened.report.unclosed_ends, error.cause)
+        self.opened.directory.note_end(note, aside=True)
         self._observation.failed(error)
-        self._ended.set()
-        if self._on_failure is not None:
+        self.ended.set()
+        if self.options.on_failure is not None:
             try:
-                self._on_failure(error)
+                self.options.on_failure(error)
             except Exception:
                 logger.exception("on_failure of the log in %s raised", self.directory)
 
     def _log_end(self) -> None:
-        self._writer.count_stored()
-        counters = self._counters
+        self.writer.count_stored()
+        counters = self.counters
         facts = {"event": "closed", "directory": self.directory, "records": counters.appended_records}
         logger.info(
             "%s: %s; %d records appended, %d truncated, %d commits",
             self.directory,
-            "closed" if self._writer.failure is None else "closed after the failure",
+            "closed" if self.writer.failure is None else "closed after the failure",
             counters.appended_records,
             counters.truncated_records,
             counters.commits,
-            extra={"facts": facts | {"clean": self._writer.failure is None}},
+            extra={"facts": facts | {"clean": self.writer.failure is None}},
         )
 
     def _forget(self) -> None:
         """Note that the directory is released, or is about to be."""
         self._closed = True
-        self._ended.set()
+        self.lookup.closed = LogClosedError
+        self.ended.set()
         self._observation.end()
         self._unclosed.detach()
-        _open_logs.discard(self)
+        _engines.discard(self)
 
-    def _check_not_closed(self) -> None:
-        if self._closed or self._foreign:
-            raise LogClosedError(_FORKED) if self._foreign else LogClosedError()
-
-    def _is_closing(self) -> bool:
-        return self._writer.closing or self._closed or self._foreign
-
-    def _disown(self) -> None:
+    def disown(self) -> None:
         """Close this forked child's copies of the descriptors. The lock and the files belong to the parent."""
         self._foreign = True
+        self.lookup.closed = partial(LogClosedError, _FORKED)
         self._unclosed.detach()
-        self._admission.stop(partial(LogClosedError, _FORKED))
-        for handle in self._opened.handles():
-            self._opened.directory.files.close(handle)
+        self.admission.stop(partial(LogClosedError, _FORKED))
+        for handle in self.opened.handles():
+            self.opened.directory.files.close(handle)
 
 
-_open_logs: weakref.WeakSet[RunningLog] = weakref.WeakSet()
+_engines: weakref.WeakSet[Engine] = weakref.WeakSet()
 
 
 def _is_done(future: asyncio.Future[object]) -> bool:
@@ -334,9 +333,9 @@ def _give_back_unclosed(opened: OpenedLog, thread: LogThread) -> None:
 
 
 def _disown_after_fork() -> None:
-    for log in list(_open_logs):
-        log._disown()
-    _open_logs.clear()
+    for engine in list(_engines):
+        engine.disown()
+    _engines.clear()
 
 
 os.register_at_fork(after_in_child=_disown_after_fork)

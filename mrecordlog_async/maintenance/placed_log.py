@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self
 
 from mrecordlog_async.engine.commit.open import OpenOptions
 from mrecordlog_async.engine.open_async import open_log_async
+from mrecordlog_async.engine.running import Engine, EngineOptions
 from mrecordlog_async.log import MultiRecordLog, check_segment_bytes
-from mrecordlog_async.model import RecoveryProgress
+from mrecordlog_async.model import RecoveryProgress, Start
 from mrecordlog_async.options import GIB, Limits, PersistPolicy, QueueOptions
 from mrecordlog_async.recovery.place_reader import count_left, count_records
 from mrecordlog_async.recovery.places import PlacedStores, placed
@@ -21,63 +24,108 @@ from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
+DURABLE = EngineOptions(PersistPolicy.always(), Limits())
 
-class PlacedLog(MultiRecordLog):
-    """An open log without its records. Reading a record finds none. One caller uses it."""
+
+class PlacedLog:
+    """The changes that commands make to a log without its records. Those that need a number read it from the disk.
+
+    Attributes:
+        log: The open log. Its reads find no record.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        """Use `open_placed_log`."""
+        self.log = MultiRecordLog(engine)
+        self._engine = engine
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.log.__aexit__(kind, error, traceback)
+
+    async def create_queue(self, queue: str, *, exist_ok: bool = False, options: QueueOptions | None = None) -> bool:
+        """Create a queue; see `MultiRecordLog.create_queue`."""
+        return await self.log.create_queue(queue, exist_ok=exist_ok, options=options)
+
+    async def delete_queue(self, queue: str, *, past_consumers: bool = False) -> None:
+        """Delete a queue; see `MultiRecordLog.delete_queue`."""
+        await self.log.delete_queue(queue, past_consumers=past_consumers)
+
+    async def seal_queue(self, queue: str) -> int:
+        """Seal a queue; see `MultiRecordLog.seal_queue`."""
+        return await self.log.seal_queue(queue)
+
+    async def configure_queue(self, queue: str, options: QueueOptions) -> None:
+        """Replace the options of *queue*; see `MultiRecordLog.configure_queue`. The limits are checked against it."""
+        await self.count([queue])
+        await self.log.configure_queue(queue, options)
 
     async def truncate(
         self, queue: str, position: int, *, queue_id: int | None = None, past_consumers: bool = False
     ) -> int:
         """Remove records; see `MultiRecordLog.truncate`. What a place loses that it cuts is read from the disk."""
-        found = self._queues.get(queue)
+        found, opened = self._engine.queues.get(queue), self._engine.opened
         dropped = 0
         if found is not None:
-            opened = self._opened
-            dropped = await self._thread.call(count_records, opened.directory, opened.log_id, found, 0, position + 1)
-        await super().truncate(queue, position, queue_id=queue_id, past_consumers=past_consumers)
+            stop = position + 1
+            dropped = await self._engine.thread.call(count_records, opened.directory, opened.log_id, found, 0, stop)
+        await self.log.truncate(queue, position, queue_id=queue_id, past_consumers=past_consumers)
         return dropped
 
-    async def configure_queue(self, queue: str, options: QueueOptions) -> None:
-        """Replace the options of *queue*; see `MultiRecordLog.configure_queue`. The limits are checked against it."""
-        await self.count([queue])
-        await super().configure_queue(queue, options)
+    async def create_consumer(
+        self, queue: str, consumer: str, *, start: Start | None = None, exist_ok: bool = False
+    ) -> bool:
+        """Create a consumer, or a rule; see `MultiRecordLog.create_consumer`."""
+        return await self.log.create_consumer(queue, consumer, start=start, exist_ok=exist_ok)
+
+    async def delete_consumer(self, queue: str, consumer: str) -> None:
+        """Delete a consumer, or a rule; see `MultiRecordLog.delete_consumer`."""
+        await self.log.delete_consumer(queue, consumer)
+
+    async def seek_consumer(self, queue: str, consumer: str, position: Start) -> int:
+        """Move a consumer; see `MultiRecordLog.seek_consumer`."""
+        return await self.log.seek_consumer(queue, consumer, position)
 
     async def count(self, queues: Iterable[str]) -> None:
         """Count what truncates left of *queues*, which limits are compared with."""
         for name in queues:
-            found = self._queues.get(name)
+            found = self._engine.queues.get(name)
             if found is not None and placed(found).is_cut():
-                opened = self._opened
-                placed(found).recount(*await self._thread.call(count_left, opened.directory, opened.log_id, found))
+                opened = self._engine.opened
+                left = await self._engine.thread.call(count_left, opened.directory, opened.log_id, found)
+                placed(found).recount(*left)
 
 
 async def open_placed_log(
     directory: str | os.PathLike[str],
+    options: EngineOptions = DURABLE,
     *,
     create: bool = False,
-    policy: PersistPolicy | None = None,
-    limits: Limits | None = None,
     segment_bytes: int = GIB,
-    kind: type[PlacedLog] = PlacedLog,
     on_progress: Callable[[RecoveryProgress], None] | None = None,
     filesystem: FileSystem | None = None,
 ) -> PlacedLog:
     """Open the log in *directory* for writing, without its records. Arguments and errors are `MultiRecordLog.open`'s.
 
-    A log is only created if *create* allows it, and stays unclosed if it was not closed: see `keep_unclosed`.
+    A log is only created if *create* allows it, and stays unclosed if it was not closed: see
+    `Inspection.keep_unclosed`.
     """
     check_segment_bytes(segment_bytes)
-    policy, limits = policy or PersistPolicy.always(), limits or Limits()
+    syncs = options.policy.syncs_each_batch
     opened, thread = await open_log_async(
         LogDirectory(filesystem or OsFileSystem(), os.fsdecode(directory)),
-        OpenOptions(segment_bytes, limits.disk_bytes, create, policy.syncs_each_batch, PlacedStores),
+        OpenOptions(segment_bytes, options.limits.disk_bytes, create, syncs, PlacedStores),
         on_progress,
     )
-    log = kind(opened, thread, policy, limits)
-    log.keep_unclosed()
+    found = PlacedLog(Engine(opened, thread, options))
+    found.log.inspection.keep_unclosed()
     try:
-        await log.count(sorted(opened.queues.limited))
+        await found.count(sorted(opened.queues.limited))
     except BaseException:
-        await log.close()
+        await found.log.close()
         raise
-    return log
+    return found

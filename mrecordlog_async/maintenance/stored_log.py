@@ -22,6 +22,7 @@ from mrecordlog_async.format.runs import Append
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.memory.cutting import cut_stream
 from mrecordlog_async.memory.queue import Queue, SegmentPins
+from mrecordlog_async.memory.reads import times_between
 from mrecordlog_async.model import QueueSummary, RecoveryProgress, RecoveryReport, Run, Times
 from mrecordlog_async.options import MIB
 from mrecordlog_async.readonly import ReadOnlyLog
@@ -131,8 +132,8 @@ class StoredLog:
         return self._log.position_at(queue, time)
 
     def times(self, queue: str, start: int | None = None, stop: int | None = None) -> Times:
-        """Return when records were stored; see `QueueReader.times`."""
-        return self._log.times(queue, start, stop)
+        """Return when records were stored; see `Inspection.times`."""
+        return times_between(self._queue(queue), start, stop)
 
     def contents(self, queues: Iterable[str] | None = None) -> Iterator[QueueContents]:
         """Yield *queues* with their records, in the given order; by default all of them, sorted by name.

@@ -27,6 +27,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import NamedTuple
 
+from mrecordlog_async.engine.running import EngineOptions
 from mrecordlog_async.errors import (
     ConsumerOwnedError,
     LogFullError,
@@ -36,10 +37,9 @@ from mrecordlog_async.errors import (
 )
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.maintenance.new_directory import new_directory
-from mrecordlog_async.maintenance.placed_log import PlacedLog, open_placed_log
+from mrecordlog_async.maintenance.placed_log import open_placed_log
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.model import POSITION_MAX, Run
-from mrecordlog_async.names import check_consumer_name, check_name
 from mrecordlog_async.options import GIB, MIB, Limits, PersistPolicy, QueueOptions
 from mrecordlog_async.patterns import is_pattern
 from mrecordlog_async.record_log import RecordLog
@@ -66,16 +66,6 @@ BUILD_LIMITS = Limits(
     consumers=1 << 62,
 )
 """High enough that everything in the old log fits into the new one."""
-
-
-class RebuiltLog(PlacedLog):
-    """A new log that takes the names of an old one, also those that no other log would create."""
-
-    def _check_name(self, queue: object) -> None:
-        check_name(queue)
-
-    def _check_consumer_name(self, queue: str, consumer: object) -> None:
-        check_consumer_name(consumer)
 
 
 class QueueShape(NamedTuple):
@@ -164,7 +154,7 @@ def _calls(runs: Iterable[tuple[str, Run]]) -> Iterator[list[_AppendCall]]:
 @asynccontextmanager
 async def new_log(
     directory: str, segment_bytes: int = GIB, filesystem: FileSystem | None = None, *, like: str | None = None
-) -> AsyncIterator[PlacedLog]:
+) -> AsyncIterator[MultiRecordLog]:
     """Build a log that gets the name *directory* only when the block ends without an error.
 
     like: if root builds it, it belongs to the owner of this path; None for the owner of its parent.
@@ -176,16 +166,12 @@ async def new_log(
     """
     files = filesystem or OsFileSystem()
     with new_directory(files, directory, like=like, takes_lock=False) as partial, _naming_full_disk(directory):
+        # It takes the names of an old log, even those that no other log would create.
+        options = EngineOptions(PersistPolicy.never(), BUILD_LIMITS, any_name=True)
         async with await open_placed_log(
-            partial,
-            create=True,
-            policy=PersistPolicy.never(),
-            limits=BUILD_LIMITS,
-            segment_bytes=segment_bytes,
-            kind=RebuiltLog,
-            filesystem=files,
-        ) as log:
-            yield log
+            partial, options, create=True, segment_bytes=segment_bytes, filesystem=files
+        ) as placed:
+            yield placed.log
 
 
 @contextmanager

@@ -338,8 +338,10 @@ async def _close(service: Service, seconds: float) -> int:
     except LogFailedError as failed:
         logger.error("%s", failed, extra={"facts": {"event": "ended", "exit_code": LOG_FAILED}})
         return LOG_FAILED
-    if log.failure is not None:
+    if log.inspection.failure is not None:
         facts = {"event": "ended", "exit_code": LOG_FAILED}
-        logger.error("the log failed: %s; start the service again to recover", log.failure, extra={"facts": facts})
+        logger.error(
+            "the log failed: %s; start the service again to recover", log.inspection.failure, extra={"facts": facts}
+        )
         return LOG_FAILED
     return 0

@@ -127,8 +127,8 @@ class Service:
 
     def attach(self, log: MultiRecordLog) -> None:
         """Serve *log*, which the caller opened and will close."""
-        self.opening, self.opened = secrets.token_hex(8), log.next_positions()
-        self.log_id, self.small_head = log.public_id, small_head(log.public_id)
+        self.opening, self.opened = secrets.token_hex(8), log.inspection.next_positions()
+        self.log_id, self.small_head = log.inspection.public_id, small_head(log.inspection.public_id)
         self._log = log
         self._attached_at = monotonic()
         self.fraction = 1.0
@@ -192,7 +192,7 @@ class Service:
 
     def check_log(self, expected: str | None) -> None:
         """Raise the 412 problem if the request is meant for another log: positions of one say nothing about another."""
-        if expected is not None and expected != self.log.public_id:
+        if expected is not None and expected != self.log.inspection.public_id:
             detail = f"this is the log {self.log_id} of {self.name!r}, and the request is for {expected[:64]!r}: "
             raise ProblemError(412, "other_log", detail + "look up which address has that log", log=self.log_id)
 
@@ -209,7 +209,7 @@ class Service:
         usage = self.log.resource_usage()
         used = usage.memory_bytes + usage.pending_bytes
         if used + size > usage.memory_limit_bytes:
-            raise self.log.refuse_for_memory()
+            raise self.log.inspection.refuse_for_memory()
 
     # Waiting.
 

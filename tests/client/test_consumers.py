@@ -25,7 +25,7 @@ from mrecordlog_async import (
     RecordLog,
 )
 from mrecordlog_async.client import Consumer, RecordLogClient
-from mrecordlog_async.engine.readers.consumer import Consumer as ConsumerOfLog
+from mrecordlog_async.engine.consumer import Consumer as ConsumerOfLog
 from mrecordlog_async.service.options import ServiceOptions
 from tests.serving import Process, Served, serving
 

@@ -36,7 +36,7 @@ async def write(log: MultiRecordLog) -> None:
 def contents(log: MultiRecordLog) -> dict[str, Any]:
     """Return everything that is durable in *log*, but no times relative to now."""
     return {
-        "rules": sorted(map(list, log.consumer_rules())),
+        "rules": sorted(map(list, log.inspection.consumer_rules())),
         "queues": {queue: _queue(log, queue) for queue in sorted(log.list_queues())},
     }
 

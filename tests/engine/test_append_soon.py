@@ -133,4 +133,4 @@ async def test_another_thread_is_refused(log: MultiRecordLog) -> None:
     thread.start()
     thread.join()
     assert len(errors) == 1
-    assert log.pending_records == 0
+    assert log.inspection.pending_records == 0

@@ -136,12 +136,12 @@ async def test_an_owner_is_asked_for(log: MultiRecordLog) -> None:
     async with log.consumer("q", "c"), log.consumer("q", "c", owner=OWNER):
         for other in (OTHER, None):
             with pytest.raises(ConsumerOwnedError, match=str(OWNER)):
-                await log.attach_consumer("q", "c", owner=other)
-        await log.attach_consumer("q", "c", owner=str(OWNER))
-        await log.attach_consumer("q", "c", owner=OTHER, take_over=True)
+                await log.inspection.attach_consumer("q", "c", owner=other)
+        await log.inspection.attach_consumer("q", "c", owner=str(OWNER))
+        await log.inspection.attach_consumer("q", "c", owner=OTHER, take_over=True)
     assert log.consumers("q")["c"].owner == str(OTHER)
     with pytest.raises(ValueError, match="must be a UUID"):
-        await log.attach_consumer("q", "c", owner="me")
+        await log.inspection.attach_consumer("q", "c", owner="me")
 
 
 async def test_a_cancelled_wait_loses_nothing(log: MultiRecordLog) -> None:
@@ -255,7 +255,7 @@ async def test_a_consumer_begins_at_a_time(log: MultiRecordLog) -> None:
     for queue in ("q", "*"):
         with pytest.raises(ValueError, match="is in the future"):
             await log.create_consumer(queue, "d", start=stored + timedelta(days=1))
-    assert log.consumer_rules() == [("*", "from later on")]
+    assert log.inspection.consumer_rules() == [("*", "from later on")]
 
 
 @pytest.mark.parametrize("start", [-1, 2**63, True, "5"])
@@ -264,7 +264,7 @@ async def test_a_start_that_is_no_position_leaves_no_rule(log: MultiRecordLog, s
     for pattern in ("q*", "none*"):
         with pytest.raises((ValueError, TypeError), match="position must be"):
             await log.create_consumer(pattern, "c", start=start)
-    assert log.consumer_rules() == []
+    assert log.inspection.consumer_rules() == []
 
 
 async def test_a_consumer_of_a_queue_with_a_star_in_its_name_can_be_deleted(log: MultiRecordLog) -> None:
@@ -279,7 +279,7 @@ async def test_a_consumer_of_a_queue_with_a_star_in_its_name_can_be_deleted(log:
         await log.delete_consumer("a*b", "c")
     await log.create_consumer("a*b", "c")
     await log.delete_consumer("a*b", "c")
-    assert [*log.consumers("a*b"), *log.consumers("axb"), *log.consumer_rules()] == []
+    assert [*log.consumers("a*b"), *log.consumers("axb"), *log.inspection.consumer_rules()] == []
 
 
 async def test_deleting_a_rule_half_way_is_repeated(log: MultiRecordLog) -> None:
@@ -297,7 +297,7 @@ async def test_deleting_a_rule_half_way_is_repeated(log: MultiRecordLog) -> None
     with patch.object(Journal, "commit", refuse_from_second), pytest.raises(OSError, match="Input/output error"):
         await log.delete_consumer("*", "lake")
     await log.delete_consumer("*", "lake")
-    assert [*log.consumers("q"), *log.consumer_rules()] == []
+    assert [*log.consumers("q"), *log.inspection.consumer_rules()] == []
 
 
 async def test_a_rule_with_many_stars_is_made_used_and_deleted(directory: Path, log: MultiRecordLog) -> None:
@@ -316,7 +316,7 @@ async def test_a_rule_with_many_stars_is_made_used_and_deleted(directory: Path, 
             "q": [],
         }
         await again.delete_consumer(pattern, "c")
-        assert [*again.consumers(name + "b"), *again.consumer_rules()] == []
+        assert [*again.consumers(name + "b"), *again.inspection.consumer_rules()] == []
 
 
 async def test_a_rule_gives_every_queue_a_consumer(directory: Path, log: MultiRecordLog) -> None:
@@ -327,7 +327,7 @@ async def test_a_rule_gives_every_queue_a_consumer(directory: Path, log: MultiRe
     await log.create_consumer("q*", "only q")
     await log.close()
     async with MultiRecordLog.open(directory) as again:
-        assert again.consumer_rules() == [("*", "lake"), ("q*", "only q")]
+        assert again.inspection.consumer_rules() == [("*", "lake"), ("q*", "only q")]
         await again.create_queue("qq")
         names = {queue: [*again.consumers(queue)] for queue in again.list_queues()}
         assert names == {"other": ["lake"], "q": ["lake", "only q"], "qq": ["lake", "only q"]}
@@ -375,7 +375,7 @@ async def test_records_are_not_removed_past_a_consumer(log: MultiRecordLog) -> N
     assert await log.truncate("q", 4, past_consumers=True) == 2
     assert [(found.position, found.skipped) for found in log.consumers("q").values()] == [(8, 0), (5, 2)]
     for name in ("fast", "slow"):
-        await log.attach_consumer("q", name)
+        await log.inspection.attach_consumer("q", name)
         await log.seek_consumer("q", name, 10)
     await log.delete_queue("q")
 
@@ -396,29 +396,29 @@ async def test_holders_attach_again_after_a_crash_under_a_weak_policy(directory:
     policy = PersistPolicy.never()
     log = await MultiRecordLog.open(directory, persist_policy=policy)
     await log.append_record("q", None, b"x", create=True)
-    held = await log.attach_consumer("q", "c", create=True)
+    held = await log.inspection.attach_consumer("q", "c", create=True)
     await log.close()
     log = await MultiRecordLog.open(directory, persist_policy=policy)
-    assert await log.acknowledge("q", "c", 0, queue_id=held.queue_id, epoch=held.epoch) == 1
+    assert await log.inspection.acknowledge("q", "c", 0, queue_id=held.queue_id, epoch=held.epoch) == 1
     await log.append_record("q", None, b"x")
     await log.close()
     await asyncio.to_thread((directory / "CLOSED").unlink)
     async with MultiRecordLog.open(directory, persist_policy=policy) as log:
         for _ in range(2):
             with pytest.raises(ConsumerFencedError, match="opened again"):
-                await log.acknowledge("q", "c", 1, queue_id=held.queue_id, epoch=held.epoch)
+                await log.inspection.acknowledge("q", "c", 1, queue_id=held.queue_id, epoch=held.epoch)
             with pytest.raises(ConsumerFencedError, match="opened again"):
-                log.check_holder("q", "c", queue_id=held.queue_id, epoch=held.epoch)
-        again = await log.attach_consumer("q", "c")
-        assert await log.acknowledge("q", "c", 1, queue_id=again.queue_id, epoch=again.epoch) == 2
+                log.inspection.check_holder("q", "c", queue_id=held.queue_id, epoch=held.epoch)
+        again = await log.inspection.attach_consumer("q", "c")
+        assert await log.inspection.acknowledge("q", "c", 1, queue_id=again.queue_id, epoch=again.epoch) == 2
 
 
 async def crashed_with_a_holder(directory: Path) -> Attached:
     """Make a log under a weak policy whose process died with a holder."""
     async with MultiRecordLog.open(directory, persist_policy=PersistPolicy.never()) as log:
         await log.append_records("q", None, [b"x", b"y"], create=True)
-        held = await log.attach_consumer("q", "c", create=True)
-        await log.attach_consumer("q", "d", create=True)
+        held = await log.inspection.attach_consumer("q", "c", create=True)
+        await log.inspection.attach_consumer("q", "d", create=True)
     (directory / "CLOSED").unlink()
     return held
 
@@ -427,13 +427,13 @@ async def test_a_holder_from_before_a_crash_stays_fenced_off_through_later_resta
     """However often the log is closed before it calls; one that attached after the crash goes on."""
     policy, held = PersistPolicy.never(), await crashed_with_a_holder(directory)
     async with MultiRecordLog.open(directory, persist_policy=policy) as log:
-        again = await log.attach_consumer("q", "d")
+        again = await log.inspection.attach_consumer("q", "d")
     assert (directory / "CLOSED").exists()
     for _ in range(2):
         async with MultiRecordLog.open(directory, persist_policy=policy) as log:
             with pytest.raises(ConsumerFencedError, match="opened again after a crash"):
-                await log.acknowledge("q", "c", 0, queue_id=held.queue_id, epoch=held.epoch)
-            assert await log.acknowledge("q", "d", 0, queue_id=again.queue_id, epoch=again.epoch) == 1
+                await log.inspection.acknowledge("q", "c", 0, queue_id=held.queue_id, epoch=held.epoch)
+            assert await log.inspection.acknowledge("q", "d", 0, queue_id=again.queue_id, epoch=again.epoch) == 1
 
 
 async def test_a_tool_on_the_directory_does_not_let_a_holder_from_before_a_crash_return(directory: Path) -> None:
@@ -445,7 +445,7 @@ async def test_a_tool_on_the_directory_does_not_let_a_holder_from_before_a_crash
     async with MultiRecordLog.open(directory, persist_policy=PersistPolicy.never()) as log:
         assert log.queue_exists("other") and log.first_position("q") == 1
         with pytest.raises(ConsumerFencedError):
-            await log.acknowledge("q", "c", 1, queue_id=held.queue_id, epoch=held.epoch)
+            await log.inspection.acknowledge("q", "c", 1, queue_id=held.queue_id, epoch=held.epoch)
     assert await asyncio.to_thread(main, ["configure", str(directory), "third", "--create"]) == 0
     assert (directory / "CLOSED").exists()
 
@@ -457,13 +457,13 @@ async def test_a_log_that_cannot_fence_holders_off_durably_is_not_closed(directo
     with full:
         async with MultiRecordLog.open(directory, persist_policy=policy) as log:
             with pytest.raises(ConsumerFencedError):
-                await log.acknowledge("q", "c", 0, queue_id=held.queue_id, epoch=held.epoch)
+                await log.inspection.acknowledge("q", "c", 0, queue_id=held.queue_id, epoch=held.epoch)
             with pytest.raises(ConsumerFencedError):
-                log.check_holder("q", "c", queue_id=held.queue_id, epoch=held.epoch)
+                log.inspection.check_holder("q", "c", queue_id=held.queue_id, epoch=held.epoch)
     assert not (directory / "CLOSED").exists()
     async with MultiRecordLog.open(directory, persist_policy=policy) as log:
         with pytest.raises(ConsumerFencedError):
-            await log.acknowledge("q", "c", 0, queue_id=held.queue_id, epoch=held.epoch)
+            await log.inspection.acknowledge("q", "c", 0, queue_id=held.queue_id, epoch=held.epoch)
     assert (directory / "CLOSED").exists()
 
 
@@ -474,7 +474,7 @@ async def test_consumers_have_a_limit(directory: Path) -> None:
         await log.create_consumer("*", "a")
         await log.create_consumer("q", "b")
         full = (log.create_consumer("q", "c"), log.create_consumer("*", "c"), log.create_queue("r"))
-        for call in (*full, log.attach_consumer("q", "c", create=True)):
+        for call in (*full, log.inspection.attach_consumer("q", "c", create=True)):
             with pytest.raises(LogFullError, match="limit on consumers"):
                 await call
         await log.delete_consumer("q", "b")
@@ -506,10 +506,10 @@ async def test_what_is_durable_under_every_policy_is_synced_before_it_returns(di
     async with MultiRecordLog.open(directory, persist_policy=PersistPolicy.never(), queues=["q"]) as log:
 
         def is_synced() -> bool:
-            return log.durable_batch == log._opened.journal.end.last_batch
+            return log.inspection.durable_batch == log._engine.opened.journal.end.last_batch
 
         async def attach() -> Attached:
-            return await log.attach_consumer("q", "c")
+            return await log.inspection.attach_consumer("q", "c")
 
         calls: list[Callable[[], Coroutine[Any, Any, object]]] = [
             lambda: log.create_consumer("q", "c"),
@@ -526,7 +526,7 @@ async def test_what_is_durable_under_every_policy_is_synced_before_it_returns(di
             await call()
             assert is_synced()
         held = await attach()
-        await log.acknowledge("q", "c", 2, queue_id=held.queue_id, epoch=held.epoch)
+        await log.inspection.acknowledge("q", "c", 2, queue_id=held.queue_id, epoch=held.epoch)
         assert not is_synced()
 
 
@@ -543,13 +543,13 @@ async def test_a_holder_that_iterates_notices_the_next_one_at_its_next_record(lo
 
 async def test_a_holder_of_a_queue_that_was_created_again_is_told_so(log: MultiRecordLog) -> None:
     """A service checks its clients' holders before and after a read."""
-    held = await log.attach_consumer("q", "c", create=True)
-    log.check_holder("q", "c", queue_id=held.queue_id, epoch=held.epoch)
+    held = await log.inspection.attach_consumer("q", "c", create=True)
+    log.inspection.check_holder("q", "c", queue_id=held.queue_id, epoch=held.epoch)
     await log.delete_queue("q", past_consumers=True)
     await log.create_queue("q")
     await log.create_consumer("q", "c")
     with pytest.raises(QueueNotFoundError):
-        log.check_holder("q", "c", queue_id=held.queue_id, epoch=held.epoch)
+        log.inspection.check_holder("q", "c", queue_id=held.queue_id, epoch=held.epoch)
 
 
 async def test_an_acknowledgement_of_what_is_truncated_already_changes_nothing(log: MultiRecordLog) -> None:
@@ -570,11 +570,11 @@ async def test_an_acknowledgement_of_what_is_truncated_already_changes_nothing(l
         (lambda log: log.create_consumer("q", 5), ConsumerNameError),
         (lambda log: log.create_consumer("q", "c", start=-1), ValueError),
         (lambda log: log.delete_consumer("q", "unknown"), ConsumerNotFoundError),
-        (lambda log: log.attach_consumer("q", "unknown"), ConsumerNotFoundError),
+        (lambda log: log.inspection.attach_consumer("q", "unknown"), ConsumerNotFoundError),
         (lambda log: log.seek_consumer("q", "unknown", 0), ConsumerNotFoundError),
         (lambda log: log.seek_consumer("q", "known", 11), PositionAheadError),
         (lambda log: log.seek_consumer("q", "known", 0), PositionTruncatedError),
-        (lambda log: log.acknowledge("q", "known", 4, queue_id=1, epoch=1), QueueNotFoundError),
+        (lambda log: log.inspection.acknowledge("q", "known", 4, queue_id=1, epoch=1), QueueNotFoundError),
     ],
 )
 async def test_bad_input_is_refused(log: MultiRecordLog, call: object, error: type[Exception]) -> None:
@@ -598,23 +598,23 @@ async def test_a_consumer_is_used_inside_its_context(log: MultiRecordLog) -> Non
 async def test_openings_are_recorded_with_the_first_batch(directory: Path) -> None:
     """An opening that stores nothing leaves no trace; the others have a number each, also in the next segment."""
     async with MultiRecordLog.open(directory, persist_policy=PersistPolicy.never()) as log:
-        assert (log.opening, log.openings) == (0, ())
+        assert (log.inspection.opening, log.inspection.openings) == (0, ())
         await log.create_queue("q")
-        first = log.openings
-        assert log.opening == first[0].nonce and first[0].first_batch == 1
+        first = log.inspection.openings
+        assert log.inspection.opening == first[0].nonce and first[0].first_batch == 1
     async with MultiRecordLog.open(directory) as log:
-        assert log.openings == first
+        assert log.inspection.openings == first
     async with MultiRecordLog.open(directory, persist_policy=PersistPolicy.never(), segment_bytes=32_768) as log:
         syncs = log.stats().syncs
         await log.append_record("q", None, b"x")
         assert log.stats().syncs == syncs + 1  # under every policy
-        both = log.openings
+        both = log.inspection.openings
         assert len(both) == 2 and both[0] == first[0] and both[1].first_batch == 2
         for _ in range(2):
             await log.append_record("q", None, bytes(40_000))
         assert log.stats().rolls
     async with MultiRecordLog.open(directory) as log:
-        assert log.openings == both
+        assert log.inspection.openings == both
 
 
 @pytest.mark.parametrize("wrong", [None, True, 1.0, "1"])
@@ -651,7 +651,7 @@ async def test_rules_that_begin_with_a_star_are_limited(directory: Path, monkeyp
         for number in range(2):
             await again.delete_consumer(f"*{number}", "c")
         assert await again.create_consumer("*3", "c")
-        assert again.consumer_rules() == [("*2", "c"), ("*3", "c"), ("q*3", "c")]
+        assert again.inspection.consumer_rules() == [("*2", "c"), ("*3", "c"), ("q*3", "c")]
 
 
 async def test_a_batch_ends_where_rules_have_made_it_long(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

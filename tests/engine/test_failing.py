@@ -84,13 +84,13 @@ async def test_the_lowest_position_in_doubt_is_named(directory: Path) -> None:
     disk = Failing()
     log = await MultiRecordLog.open(directory, persist_policy=NEVER, filesystem=disk)
     await log.append_records("q", None, [b"0", b"1", b"2", b"3"], create=True)
-    held = await log.attach_consumer("q", "c", create=True)
+    held = await log.inspection.attach_consumer("q", "c", create=True)
     await log.append_record("other", None, b"0", create=True)
     await log.append_records("other", None, [b"1", b"2"])
     await log.sync()
     disk.failing = True
     await log.append_record("q", None, b"4")
-    await log.acknowledge("q", "c", 0, queue_id=held.queue_id, epoch=held.epoch)
+    await log.inspection.acknowledge("q", "c", 0, queue_id=held.queue_id, epoch=held.epoch)
     await log.append_record("other", None, b"3")
     await log.truncate("other", 1)
     with pytest.raises(LogFailedError) as caught:
@@ -132,7 +132,7 @@ def test_every_call_that_waits_ends_with_its_loop(directory: Path) -> None:
             future.add_done_callback(partial(note, name))
         waiting.append(asyncio.ensure_future(log.append("a", bytes(4_000))))
         await asyncio.sleep(0)
-        assert log.pending_records == 4
+        assert log.inspection.pending_records == 4
 
     waiting: list[asyncio.Future[int]] = []
     asyncio.run(leave())
@@ -176,7 +176,7 @@ async def test_failed_sync_of_the_timer_is_logged_at_once(directory: Path, caplo
     """The program's log has it once, with cause, queues and what to do; the next call reports it too."""
     disk = Failing()
     log = await with_unsynced_records(directory, FAR, disk)
-    log._writer._timers._on_sync()  # the interval is over
+    log._engine.writer._timers._on_sync()  # the interval is over
     await failed(log)
     [entry] = [entry for entry in caplog.records if entry.levelno >= logging.ERROR]
     assert entry.name == "mrecordlog_async"

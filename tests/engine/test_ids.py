@@ -42,8 +42,8 @@ async def draw(directory: Path) -> set[int]:
     """Open the log, create two queues and attach twice; return the ids and epochs that were drawn."""
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("new")
-        first = await log.attach_consumer("q", "c", create=True)
-        second = await log.attach_consumer("q", "c", create=True)
+        first = await log.inspection.attach_consumer("q", "c", create=True)
+        second = await log.inspection.attach_consumer("q", "c", create=True)
         await log.create_queue("newer")
         drawn = {log.queue_summary("new").id, log.queue_summary("newer").id, first.epoch, second.epoch}
         await log.delete_queue("new")
@@ -83,14 +83,14 @@ async def test_the_holder_of_a_log_that_was_replaced_is_fenced(directory: Path, 
         await log.create_consumer("q", "c")
     copy = copy_of(directory)
     async with MultiRecordLog.open(directory, persist_policy=policy) as log:
-        old = await log.attach_consumer("q", "c")
+        old = await log.inspection.attach_consumer("q", "c")
     shutil.rmtree(directory)
     copy.rename(directory)
     async with MultiRecordLog.open(directory, persist_policy=policy) as log:
-        new = await log.attach_consumer("q", "c")
+        new = await log.inspection.attach_consumer("q", "c")
         with pytest.raises(ConsumerFencedError):
-            await log.acknowledge("q", "c", 2, queue_id=old.queue_id, epoch=old.epoch)
-        assert await log.acknowledge("q", "c", 0, queue_id=new.queue_id, epoch=new.epoch) == 1
+            await log.inspection.acknowledge("q", "c", 2, queue_id=old.queue_id, epoch=old.epoch)
+        assert await log.inspection.acknowledge("q", "c", 0, queue_id=new.queue_id, epoch=new.epoch) == 1
 
 
 async def roll(log: MultiRecordLog) -> None:
@@ -124,7 +124,7 @@ async def test_an_opening_moves_up_once_and_one_that_draws_nothing_does_not(dire
     for _ in range(3):
         async with MultiRecordLog.open(directory, queues=["q"]) as log:
             await log.append("q", b"")
-            assert log._queues.next_queue_id == first + 3
+            assert log._engine.queues.next_queue_id == first + 3
 
 
 def older_version(directory: Path) -> Path:

@@ -108,10 +108,10 @@ async def test_log_joins_what_it_held_before_a_roll(tmp_path: Path) -> None:
             await asyncio.gather(*(log.append_record(name, None, b"%d" % number * 25) for name in names))
         assert log.stats().rolls > 0
         async with asyncio.timeout(60):
-            while log._queues.settling.has_old():
+            while log._engine.queues.settling.has_old():
                 await asyncio.sleep(0)
-        state_of(log._queues)
-        assert max(len(queue.store.loose) for queue in log._queues) < 60
+        state_of(log._engine.queues)
+        assert max(len(queue.store.loose) for queue in log._engine.queues) < 60
         for name in names:
             assert [record.payload for record in log.range(name)] == [b"%d" % number * 25 for number in range(60)]
 
@@ -123,9 +123,9 @@ async def test_records_are_joined_after_any_roll(directory: Path) -> None:
         segment = directory / log.recovery_report.segment
     os.link(segment, directory.with_name("linked"))
     async with MultiRecordLog.open(directory) as log:
-        assert count_loose(log._queues) == QUEUES
+        assert count_loose(log._engine.queues) == QUEUES
         await log.append("0", b"x")
         async with asyncio.timeout(60):
-            while count_loose(log._queues):
+            while count_loose(log._engine.queues):
                 await asyncio.sleep(REST_SECONDS)
         assert all(log.next_position(str(number)) == 1 + (not number) for number in range(QUEUES))

@@ -181,7 +181,7 @@ async def test_a_tool_leaves_the_report_to_the_service(tmp_path: Path) -> None:
     directory = tmp_path / "wal"
     await fail(directory)
     async with MultiRecordLog.open(directory, persist_policy=PersistPolicy.always()) as log:
-        log.keep_unclosed()
+        log.inspection.keep_unclosed()
         assert log.recovery_report.last_end is LastEnd.FAILED
     report = await report_of(directory)
     assert ends(report) == (LastEnd.FAILED, 1)

@@ -71,7 +71,7 @@ def test_forgotten_log_gives_the_directory_back(directory: Path, monkeypatch: py
     async def forget() -> None:
         log = await MultiRecordLog.open(directory)
         await log.create_queue("q")
-        reference = weakref.ref(log)
+        reference = weakref.ref(log._engine)
         del log
         for _ in range(1000):  # until the writer sleeps; its clock for the idle mark holds the log until it is due
             gc.collect()
@@ -94,7 +94,7 @@ def test_log_forgotten_after_its_loop_was_closed_gives_the_directory_back(
 
     async def leave_open() -> threading.Thread:
         log = await MultiRecordLog.open(directory, filesystem=Slow())
-        return log._thread._thread
+        return log._engine.thread._thread
 
     loop = new_loop()
     thread = loop.run_until_complete(leave_open())
@@ -304,7 +304,7 @@ def test_a_loop_that_goes_on_after_its_directory_was_released_stores_nothing(
     """Every call that waits there ends, close without an error, and the log that is open by then is not touched."""
     loop = new_loop()
     log = loop.run_until_complete(open_with_a_record(directory))
-    log._thread.hand_over(lambda result, error: None, directory.stat)  # something to be done before the release
+    log._engine.thread.hand_over(lambda result, error: None, directory.stat)  # something to be done before the release
     closing, appended = stop_while_it_closes(loop, log)
 
     async def other() -> list[bytes]:

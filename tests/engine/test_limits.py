@@ -210,10 +210,10 @@ async def test_a_rule_is_deleted_although_an_append_of_its_batch_waits_for_space
         await log.create_consumer("*", "lake")
         disk.left = 0
         append = log.append_soon("q", bytes(3 * MIB))
-        deleted = log._begin(DeleteConsumer(log._new_future(), "q", "lake"))
-        removed = log._begin(ChangeRule(log._new_future(), "*", "lake", True, False))
+        deleted = log._submit(DeleteConsumer, "q", "lake")
+        removed = log._submit(ChangeRule, "*", "lake", True, False)
         await asyncio.gather(deleted, removed)
-        assert not append.done() and [*log.consumers("q"), *log.consumer_rules()] == []
+        assert not append.done() and [*log.consumers("q"), *log.inspection.consumer_rules()] == []
         disk.left = 1 << 40
         assert await append == 0
 
@@ -376,7 +376,7 @@ async def test_dead_segments_go_where_the_disk_has_no_room_for_a_next_one(
             await log.append_record("q", None, bytes(size))
         await log.truncate("q", 0)
         async with asyncio.timeout(60):
-            while log._opened.journal.wants_spare():  # its file is there before it has its space
+            while log._engine.opened.journal.wants_spare():  # its file is there before it has its space
                 await asyncio.sleep(0.001)
         disk.left = size + 30_000
         await log.append_record("q", None, bytes(size))
@@ -528,7 +528,7 @@ async def test_appends_leave_the_reserve_to_truncates(directory: Path) -> None:
             except LogFullError:
                 break
             stored += 1
-        journal = log._opened.journal
+        journal = log._engine.opened.journal
         assert stored
         assert journal._file.reserved_bytes - journal.end.offset >= RESERVE_BYTES
         for number in range(300):

@@ -32,9 +32,9 @@ async def test_idle_log_gives_back_what_dead_records_keep(tmp_path: Path) -> Non
         await fill(log, 40)
         await drop(log, QUEUES[5:])
         async with asyncio.timeout(60):
-            while log._queues.settling.has_sparse():
+            while log._engine.queues.settling.has_sparse():
                 await asyncio.sleep(0)
-        assert log._queues.blocks.memory_bytes == 0
+        assert log._engine.queues.blocks.memory_bytes == 0
         live = sum(summary.bytes for summary in log.summary().values())
         empty = 500 * len(QUEUES)
         assert live == 5 * 40 * 500

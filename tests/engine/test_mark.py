@@ -25,7 +25,7 @@ def idle_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def written(log: MultiRecordLog, batches: int) -> int:
     """Wait until so many batches are on the medium and their syncs are counted; return where the last one ends."""
-    at = log._opened.journal.end
+    at = log._engine.opened.journal.end
     while at.durable_batch < batches or log.stats().syncs < batches:
         await asyncio.sleep(0.001)
     assert at.last_batch == batches
@@ -42,12 +42,12 @@ async def test_a_damaged_mark_does_not_hide_later_batches(
         await log.create_queue("q")
         await log.append_record("q", None, b"before")
         await log.sync()
-        begin = log._opened.journal.end.offset
+        begin = log._engine.opened.journal.end.offset
         monkeypatch.setattr(upkeep, "MARK_SECONDS", 0.0)  # not before `begin` is known
-        log._writer._timers._on_mark()
-        while log._opened.journal.end.offset == begin:
+        log._engine.writer._timers._on_mark()
+        while log._engine.opened.journal.end.offset == begin:
             await asyncio.sleep(0.001)
-        end = log._opened.journal.end.offset
+        end = log._engine.opened.journal.end.offset
         monkeypatch.setattr(upkeep, "MARK_SECONDS", 3_600.0)
         await log.append_record("q", None, b"after")
         await log.sync()
@@ -82,9 +82,9 @@ async def test_a_log_that_is_left_unclosed_has_its_mark_at_once(directory: Path)
         await log.create_queue("q")
     (directory / "CLOSED").unlink()
     async with MultiRecordLog.open(directory) as log:
-        log.keep_unclosed()
+        log.inspection.keep_unclosed()
         await log.append_record("q", None, b"acknowledged")
-        last_batch = log._opened.journal.end.last_batch
+        last_batch = log._engine.opened.journal.end.last_batch
     assert not (directory / "CLOSED").exists()
     last = damage.last_segment(directory)
     whole = last.read_bytes()
@@ -93,7 +93,7 @@ async def test_a_log_that_is_left_unclosed_has_its_mark_at_once(directory: Path)
         await MultiRecordLog.open(directory)
     last.write_bytes(whole)
     async with MultiRecordLog.open(directory) as log:
-        log.keep_unclosed()
+        log.inspection.keep_unclosed()
     assert last.read_bytes() == whole, "nothing was stored, so nothing needs a mark"
 
 
@@ -109,7 +109,7 @@ async def test_a_mark_takes_nothing_of_the_reserve(directory: Path, monkeypatch:
             with pytest.raises(LogFullError):
                 while True:
                     await log.append("q", bytes(size))
-        journal, position = log._opened.journal, 0
+        journal, position = log._engine.opened.journal, 0
         while journal.end.offset + RESERVE_BYTES <= journal._file.reserved_bytes:
             await log.truncate("q", position)
             position += 1

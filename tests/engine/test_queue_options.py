@@ -240,7 +240,7 @@ async def test_a_log_without_its_records_drops_none(directory: Path, log: MultiR
     await log.close()
     async with await open_placed_log(directory) as placed:
         with pytest.raises(LogFullError, match="'q' is full"):
-            await placed.append_record("q", None, b"x")
+            await placed.log.append_record("q", None, b"x")
 
 
 async def test_a_limit_counts_single_records_of_its_own_batch(log: MultiRecordLog) -> None:

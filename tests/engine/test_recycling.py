@@ -175,7 +175,7 @@ async def test_a_spare_that_was_linked_is_not_cut(directory: Path, files: Recycl
         await truncate_behind(log)
         os.link(spare_of(directory), tmp_path / "link")
         before = (tmp_path / "link").read_bytes()
-        assert await asyncio.to_thread(log._opened.journal.cut_spare)
+        assert await asyncio.to_thread(log._engine.opened.journal.cut_spare)
         await roll(log)
         assert (tmp_path / "link").read_bytes() == before
 
@@ -199,9 +199,9 @@ async def test_the_spare_is_cut_before_a_batch_is_refused(directory: Path, files
         if kind == "append":
             await log.append_record("q", None, bytes(2 << 20))
         else:
-            file = log._opened.journal._file
+            file = log._engine.opened.journal._file
             request = CommitRequest([], None, sync=True)
-            await asyncio.to_thread(log._opened.journal._reserve, file.reserved_bytes + 1, request)
+            await asyncio.to_thread(log._engine.opened.journal._reserve, file.reserved_bytes + 1, request)
         assert [call for call in files.calls if call.startswith("cut")]
         assert log.resource_usage().disk_bytes < before + (2 << 20)
 
@@ -210,7 +210,7 @@ async def test_what_is_too_small_or_much_too_large_is_unlinked(directory: Path, 
     """A spare of less than half a segment gains little, and cutting much at once holds up the commits."""
     async with opened(directory, files) as log:
         await roll(log)
-        journal = log._opened.journal
+        journal = log._engine.opened.journal
         first = directory / damage.segments(directory)[0].name
         size = first.stat().st_size
         spare = journal._spare
@@ -265,7 +265,7 @@ async def test_a_segment_that_cannot_be_recycled_is_removed(directory: Path, fil
                 return original(*arguments, **options)
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-        spare, oldest = log._opened.journal._spare, first.stat().st_size
+        spare, oldest = log._engine.opened.journal._spare, first.stat().st_size
 
         def recycle() -> tuple[bool, list[Path]]:
             setattr(files, call, fail)
@@ -274,7 +274,7 @@ async def test_a_segment_that_cannot_be_recycled_is_removed(directory: Path, fil
             return taken, [path for path in directory.iterdir() if path.name.endswith(".tmp")]
 
         # On the log's thread, which makes a fresh spare as soon as it has nothing else to do.
-        taken, temporary = await log._thread.call(recycle)
+        taken, temporary = await log._engine.thread.call(recycle)
         assert taken == (call in ("set_size", "reserve"))
         assert first.exists() != taken
         assert not spare.is_recycled

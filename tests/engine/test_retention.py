@@ -16,7 +16,7 @@ from hypothesis import given, settings
 
 from mrecordlog_async import LogState, MultiRecordLog, PositionInPastError, QueueOptions, ReadOnlyLog
 from mrecordlog_async.engine.commit.journal import Journal
-from mrecordlog_async.engine.readers import retention as retention_module
+from mrecordlog_async.engine.readers import expiry
 from mrecordlog_async.engine.readers.age_clock import AgeClock
 from mrecordlog_async.memory.times import TICK_NS
 from tests.engine.test_failing import Failing
@@ -65,7 +65,7 @@ class _patched:  # a context manager that works in fixtures and under hypothesis
             patch("mrecordlog_async.engine.commit.journal.time.time_ns", clocks.wall_ns),
             patch("mrecordlog_async.engine.readers.age_clock.wall_ns", clocks.wall_ns),
             patch("mrecordlog_async.engine.readers.age_clock.boot_ns", clocks.boot_ns),
-            patch.object(retention_module, "SLEEP_SECONDS_MAX", 1_000.0),
+            patch.object(expiry, "SLEEP_SECONDS_MAX", 1_000.0),
         ]
         for each in self._patches:
             each.start()
@@ -79,16 +79,16 @@ class _patched:  # a context manager that works in fixtures and under hypothesis
 @asynccontextmanager
 async def opened(directory: Path, **options: Any) -> AsyncIterator[MultiRecordLog]:
     """Open a log whose retention runs only when the test says so."""
-    with patch.object(retention_module.Retention, "_arm", lambda self, seconds: None):
+    with patch.object(expiry.Expiry, "_arm", lambda self, seconds: None):
         async with MultiRecordLog.open(directory, **options) as log:
             yield log
 
 
 async def expire(log: MultiRecordLog) -> int:
     """Make a pass and wait until its truncates are stored; return how many queues it truncated."""
-    assert log._retention is not None
-    done = log._retention.run()
-    while log._retention._unfinished and log.state is LogState.OPEN:
+    assert log._engine.expiry is not None
+    done = log._engine.expiry.run()
+    while log._engine.expiry._unfinished and log.state is LogState.OPEN:
         await asyncio.sleep(0)
     await asyncio.sleep(0)
     return done
@@ -249,7 +249,7 @@ async def test_what_became_too_old_while_the_log_was_closed_goes_at_open(directo
         await log.append_records("q", None, [b"0", b"1"])
     clocks.pass_by(10_000)
     async with opened(directory, retention=False) as log:
-        assert log._retention is None
+        assert log._engine.expiry is None
         await log.append("q", b"2")
     assert await asyncio.to_thread(lambda: positions(ReadOnlyLog.open(directory))) == [0, 1, 2]
     async with opened(directory) as log:
@@ -298,7 +298,7 @@ async def test_another_age_counts_at_once(directory: Path, clocks: Clocks) -> No
 
 def entries(log: MultiRecordLog) -> int:
     """Return how many entries retention keeps, in the largest of its collections."""
-    kept, queues = log._retention, log._queues
+    kept, queues = log._engine.expiry, log._engine.queues
     assert kept is not None
     stopped = queues.stopped_aging
     assert stopped is not None
@@ -320,13 +320,13 @@ async def test_a_deleted_queue_is_forgotten(directory: Path, clocks: Clocks, reo
             assert entries(log) > 300
             await asyncio.gather(*map(log.delete_queue, names))
             await expire(log)
-            assert entries(log) <= retention_module.HEAP_SLACK + 3
+            assert entries(log) <= expiry.HEAP_SLACK + 3
     async with opened(directory) as log:
         if reopened:
             await expire(log)
             await asyncio.gather(*map(log.delete_queue, names))
             await expire(log)
-            assert entries(log) <= retention_module.HEAP_SLACK + 3
+            assert entries(log) <= expiry.HEAP_SLACK + 3
         clocks.pass_by(AGE + 1)
         assert await expire(log) == 1
         assert positions(log, "kept") == []
@@ -340,12 +340,12 @@ async def test_a_queue_whose_age_changes_often_has_one_entry(directory: Path, cl
         for number in range(300):
             await log.configure_queue("q", QueueOptions(max_age=1_000.0 + number))
             await expire(log)
-        assert entries(log) <= retention_module.HEAP_SLACK + 3
+        assert entries(log) <= expiry.HEAP_SLACK + 3
         await log.configure_queue("q", QueueOptions())
         await expire(log)
-        assert log._retention is not None
-        assert not log._retention._due
-        assert not log._retention._seen
+        assert log._engine.expiry is not None
+        assert not log._engine.expiry._due
+        assert not log._engine.expiry._seen
 
 
 async def test_an_age_that_is_taken_away_and_given_again_counts(directory: Path, clocks: Clocks) -> None:
@@ -353,7 +353,7 @@ async def test_an_age_that_is_taken_away_and_given_again_counts(directory: Path,
     async with opened(directory, queues={"q": QueueOptions(max_age=AGE)}) as log:
         await log.append("q", b"")
         await expire(log)
-        with patch.object(retention_module, "QUEUES_PER_PASS", 1):
+        with patch.object(expiry, "QUEUES_PER_PASS", 1):
             await log.create_queue("other", options=QueueOptions(max_age=AGE))
             await log.delete_queue("other")
             await log.configure_queue("q", QueueOptions())
@@ -370,8 +370,8 @@ async def test_a_log_without_retention_keeps_nothing_of_deleted_queues(directory
         for number in range(20):
             await log.create_queue("q", options=QueueOptions(max_age=AGE + number))
             await log.delete_queue("q")
-        assert not log._queues.newly_aging
-        assert log._queues.stopped_aging is None
+        assert not log._engine.queues.newly_aging
+        assert log._engine.queues.stopped_aging is None
 
 
 async def test_a_truncate_that_a_delete_overtook_leaves_nothing(directory: Path, clocks: Clocks) -> None:
@@ -384,9 +384,9 @@ async def test_a_truncate_that_a_delete_overtook_leaves_nothing(directory: Path,
         assert await expire(log) == 1
         await deleted
         await expire(log)
-        assert log._retention is not None
-        assert not log._retention._due
-        assert not log._retention._seen
+        assert log._engine.expiry is not None
+        assert not log._engine.expiry._due
+        assert not log._engine.expiry._seen
 
 
 async def test_many_queues_are_looked_at_in_steps(directory: Path, clocks: Clocks) -> None:
@@ -397,26 +397,26 @@ async def test_many_queues_are_looked_at_in_steps(directory: Path, clocks: Clock
             await log.append(name, b"")
     looks: list[int] = []
     armed: list[float] = []
-    expire_one = retention_module.Retention._expire
+    expire_one = expiry.Expiry._expire
 
-    def _expire(self: retention_module.Retention, queue_id: int, now: int) -> bool:
+    def _expire(self: expiry.Expiry, queue_id: int, now: int) -> bool:
         looks.append(queue_id)
         return expire_one(self, queue_id, now)
 
     with (
-        patch.object(retention_module.Retention, "_arm", lambda self, seconds: armed.append(seconds)),
-        patch.object(retention_module.Retention, "_expire", _expire),
-        patch.object(retention_module, "QUEUES_PER_PASS", 20),
+        patch.object(expiry.Expiry, "_arm", lambda self, seconds: armed.append(seconds)),
+        patch.object(expiry.Expiry, "_expire", _expire),
+        patch.object(expiry, "QUEUES_PER_PASS", 20),
     ):
         async with MultiRecordLog.open(directory) as log:
-            assert log._retention is not None
+            assert log._engine.expiry is not None
             assert armed == [0.0]
             assert not looks
             for looked_at, again in ((20, 0.0), (40, 0.0), (50, AGE + 0.1)):
-                log._retention.look()
+                log._engine.expiry.look()
                 assert len(looks) == looked_at
                 assert armed[-1] == pytest.approx(again)
-            assert sorted(looks) == sorted(queue.id for queue in log._queues)
+            assert sorted(looks) == sorted(queue.id for queue in log._engine.queues)
 
 
 async def test_retention_passes_a_consumer(directory: Path, clocks: Clocks) -> None:
@@ -439,23 +439,23 @@ async def test_retention_looks_by_itself_and_ends_with_the_log(directory: Path, 
         await log.append("q", b"0")
         clocks.pass_by(AGE + 1)
         await log.configure_queue("q", QueueOptions(max_age=AGE))
-        assert log._retention is not None
+        assert log._engine.expiry is not None
         while positions(log):
             await asyncio.sleep(0)
-        kept = log._retention
+        kept = log._engine.expiry
     assert kept._timer is None
 
 
 async def test_the_next_look_is_when_the_oldest_record_is_too_old(directory: Path, clocks: Clocks) -> None:
     """Not a minute later, and at least a second after this one."""
     armed: list[float] = []
-    with patch.object(retention_module.Retention, "_arm", lambda self, seconds: armed.append(seconds)):
+    with patch.object(expiry.Expiry, "_arm", lambda self, seconds: armed.append(seconds)):
         async with MultiRecordLog.open(directory, queues={"q": QueueOptions(max_age=AGE)}) as log:
             await log.append("q", b"")
-            assert log._retention is not None
-            log._retention.look()
+            assert log._engine.expiry is not None
+            log._engine.expiry.look()
             clocks.pass_by(AGE - 0.5)
-            log._retention.look()
+            log._engine.expiry.look()
     assert armed[-2:] == [pytest.approx(AGE + 0.1), 1.0]
 
 
@@ -466,8 +466,8 @@ async def test_a_pass_over_many_queues_goes_on_once_the_first_ones_are_truncated
     armed: list[float] = []
     queues = {f"q{number}": QueueOptions(max_age=AGE) for number in range(5)}
     with (
-        patch.object(retention_module.Retention, "_arm", lambda self, seconds: armed.append(seconds)),
-        patch.object(retention_module, "QUEUES_PER_PASS", 2),
+        patch.object(expiry.Expiry, "_arm", lambda self, seconds: armed.append(seconds)),
+        patch.object(expiry, "QUEUES_PER_PASS", 2),
     ):
         async with MultiRecordLog.open(directory, queues=queues) as log:
             for queue in queues:
@@ -476,9 +476,9 @@ async def test_a_pass_over_many_queues_goes_on_once_the_first_ones_are_truncated
             passes = []
             for _ in range(3):
                 armed.clear()
-                assert log._retention is not None
-                log._retention.look()
-                while log._retention._unfinished:
+                assert log._engine.expiry is not None
+                log._engine.expiry.look()
+                while log._engine.expiry._unfinished:
                     await asyncio.sleep(0)
                 passes.append((sum(len(positions(log, queue)) for queue in queues), 0.0 in armed))
     assert passes == [(3, True), (1, True), (0, False)]
@@ -491,7 +491,7 @@ async def test_an_age_whose_call_was_cancelled_counts_too(directory: Path, clock
         await log.append("q", b"0")
         clocks.pass_by(AGE + 1)
         call = asyncio.ensure_future(log.configure_queue("q", QueueOptions(max_age=AGE)))
-        while not log._writer._in_flight:
+        while not log._engine.writer._in_flight:
             await asyncio.sleep(0)
         call.cancel()
         async with asyncio.timeout(60):

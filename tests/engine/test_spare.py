@@ -39,7 +39,7 @@ async def test_the_spare_has_room_for_queues_before_they_are_made(directory: Pat
     files = Watched()
     names = [f"{number:03}" * 80 for number in range(300)]
     async with MultiRecordLog.open(directory, filesystem=files) as log:
-        files.journal = log._opened.journal
+        files.journal = log._engine.opened.journal
         files.new_table_bytes = sum(len(name) + 26 for name in names)
         assert files.journal.wants_spare(files.new_table_bytes), "the spare as it is would do for them"
         await asyncio.gather(*map(log.create_queue, names))
@@ -52,7 +52,7 @@ async def test_a_spare_as_small_as_it_can_be_is_not_cut(directory: Path) -> None
     async with MultiRecordLog.open(directory, queues=["q"]) as log:
         await log.append("q", b"a")
         before = log.resource_usage().disk_bytes
-        assert not log._opened.journal.cut_spare()
+        assert not log._engine.opened.journal.cut_spare()
         assert log.resource_usage().disk_bytes == before
 
 
@@ -98,7 +98,7 @@ async def test_only_a_file_system_without_direct_writes_gets_cached_ones_instead
         else:
             assert not refused
             assert log.stats().rolls >= 1
-            assert not files.direct & set(log._opened.journal.handles())
+            assert not files.direct & set(log._engine.opened.journal.handles())
     async with MultiRecordLog.open(directory) as log:
         assert log.next_position("q") == 8 - len(refused) + (error == errno.EIO)
 

@@ -207,7 +207,7 @@ async def test_shared_segment_is_left_to_the_writer(directory: Path, taken: Take
         await log.create_queue("q")
         await asleep(log)
         await log.append_record("q", None, b"a")
-        name = f"wal-{log._opened.journal.end.segment:020}"
+        name = f"wal-{log._engine.opened.journal.end.segment:020}"
         os.link(directory / name, directory.parent / "copy")
         copied = (directory.parent / "copy").read_bytes()
         assert await log.append_record("q", None, b"b") == 1
@@ -224,7 +224,7 @@ async def test_what_goes_back_to_the_writer_stays_before_later_calls(directory: 
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
         await asleep(log)
-        os.link(directory / f"wal-{log._opened.journal.end.segment:020}", directory.parent / "copy")
+        os.link(directory / f"wal-{log._engine.opened.journal.end.segment:020}", directory.parent / "copy")
         first = log.append_soon("q", b"a")
         while not log._admission.held:
             await asyncio.sleep(0)
@@ -257,7 +257,7 @@ async def test_calls_made_meanwhile_wait_for_the_batch_in_flight(directory: Path
         first = asyncio.create_task(log.append_record("q", None, b"x"))
         while not log._admission.held:
             await asyncio.sleep(0)
-        assert log.pending_records == 1
+        assert log.inspection.pending_records == 1
         rest = [log.append_record("q", 1, b"y"), log.truncate("q", 0), log.append_record("q", None, b"z")]
         assert await asyncio.gather(first, *rest) == [0, 1, 1, 2]
     assert await stored(directory) == (1, [b"y", b"z"])
@@ -306,7 +306,7 @@ async def test_failed_sync_fails_the_log(directory: Path) -> None:
     assert isinstance(never, LogFailedError)
     assert (unknown.written, never.written) == ("unknown", "no")
     assert log.state is LogState.FAILED
-    assert log.pending_records == 0
+    assert log.inspection.pending_records == 0
     assert [payload for _, payload in log.range("q")] == [b"x"]
     with pytest.raises(LogFailedError):
         await log.append_record("q", None, b"w")

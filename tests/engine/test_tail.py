@@ -182,7 +182,7 @@ async def _all(batches: AsyncIterator[Batch]) -> list[int]:
 async def test_a_tail_of_a_sealed_queue_ends_after_its_last_record(log: MultiRecordLog, by_batch: bool) -> None:
     """Nothing retained is missing, and a batch does not wait for what cannot come."""
     await log.append_records("q", None, [b"0", b"1"])
-    queue = log._queues.get("q")
+    queue = log._engine.queues.get("q")
     assert queue is not None
     queue.options = StoredOptions(SEALED, 0, 0, 0)
     tail = log.tail("q")
@@ -202,7 +202,7 @@ async def test_waiting_tails_end_once_the_log_gets_no_more_records(log: MultiRec
     waiting = asyncio.create_task(anext(tail, None))
     collecting = asyncio.create_task(batches.batch(max_wait=None))
     await settle()
-    log._changes.end()
+    log._engine.changes.end()
     assert await waiting is None
     assert positions(await collecting) == [0]
     assert await batches.batch() is None

@@ -41,7 +41,7 @@ async def test_a_disk_that_hangs_is_reported_while_it_hangs(
     disk = HangingDisk()
     async with MultiRecordLog.open(directory, filesystem=disk) as log:
         await log.create_queue("q")
-        assert log.waiting_seconds == 0
+        assert log.inspection.waiting_seconds == 0
         caplog.clear()
         disk.goes_on.clear()
         begun = perf_counter()
@@ -54,12 +54,12 @@ async def test_a_disk_that_hangs_is_reported_while_it_hangs(
             line = (await lines(caplog, "hanging"))[0]
             assert "a commit has been under way" in line
             assert "records waiting: 2" in line
-            assert 0.01 < log.under_way_seconds <= log.waiting_seconds <= perf_counter() - begun
+            assert 0.01 < log.inspection.under_way_seconds <= log.inspection.waiting_seconds <= perf_counter() - begun
         finally:
             disk.goes_on.set()
         await asyncio.gather(append, later)
         assert "responds again" in (await lines(caplog, "slow"))[0]
-        assert log.waiting_seconds == 0
+        assert log.inspection.waiting_seconds == 0
 
 
 async def test_the_watch_of_an_idle_log_does_not_tick(log: MultiRecordLog, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +67,7 @@ async def test_the_watch_of_an_idle_log_does_not_tick(log: MultiRecordLog, monke
     monkeypatch.setattr(watching, "TICK_SECONDS", 0.001)
     monkeypatch.setattr(watching, "STEP_SECONDS", 0.0)
     await log.append_record("q", None, b"a")
-    while log._disk_watch._timer is not None:
+    while log._engine.disk_watch._timer is not None:
         await asyncio.sleep(0.001)
 
 

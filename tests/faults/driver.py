@@ -31,6 +31,7 @@ from mrecordlog_async.engine.commit.open import ID_STEP_BITS
 from mrecordlog_async.engine.commit.thread import ThreadProgress
 from mrecordlog_async.engine.intake.admission import Admission
 from mrecordlog_async.engine.intake.commands import AppendGroup, Attached, ChangeRule, Command, TruncateQueue
+from mrecordlog_async.engine.running import EngineOptions
 from mrecordlog_async.format.record import NO_OWNER
 from mrecordlog_async.format.stored_options import StoredOptions
 from mrecordlog_async.maintenance.placed_log import PlacedLog, open_placed_log
@@ -328,6 +329,7 @@ class Run:
         self.ended_holders: set[tuple[int, int]] = set()  # queue id and epoch: from before a crash under a weak policy
         self.unfinished = False  # a copy that is still being made
         self.log: MultiRecordLog | None = None
+        self.placed: PlacedLog | None = None  # `log` without its records
         self.stopped: BaseException | None = None
         self.in_doubt: Mapping[str, int] = {}  # what the last close named: the lowest position by queue
         self.seen: State | None = None  # what a reader saw at the end of the history
@@ -358,13 +360,13 @@ class Run:
         )
         self.loop = asyncio.get_running_loop()
         was_closed = not self.opened or self.disk.exists(f"{self.directory}/CLOSED")
-        self.log = await opening
-        assert self.log._retention is not None
-        self.log._retention._submit = self._expire
+        self.log, self.placed = await opening, None
+        assert self.log._engine.expiry is not None
+        self.log._engine.expiry._submit = self._expire
         self.opened = True
-        state = state_of(self.log._queues)
+        state = state_of(self.log._engine.queues)
         Verdict(self.model).check(state, self.model.bounds(), "reopened")
-        first_batch = self.log._opened.journal.end.last_batch + 1
+        first_batch = self.log._engine.opened.journal.end.last_batch + 1
         self.lives.append(Life(Model.under(self.policy, state, was_closed), first_batch))
         self._note_fence(self.log)
         self.note("opened")
@@ -374,16 +376,16 @@ class Run:
         policy = policy or self.policy
         self.loop = asyncio.get_running_loop()
         was_closed = not self.opened or self.disk.exists(f"{self.directory}/CLOSED")
-        self.log = await open_placed_log(
+        self.placed = await open_placed_log(
             self.directory,
+            EngineOptions(policy, self.limits),
             filesystem=self.disk,
             segment_bytes=self.segment_bytes,
-            policy=policy,
-            limits=self.limits,
         )
+        self.log = self.placed.log
         state = self._look(self.directory)
         Verdict(self.model).check(state, self.model.bounds(), "reopened without records")
-        first_batch = self.log._opened.journal.end.last_batch + 1
+        first_batch = self.log._engine.opened.journal.end.last_batch + 1
         self.lives.append(Life(Model.under(policy, state, was_closed), first_batch))
         self._note_fence(self.log)
         self.note("opened")
@@ -400,7 +402,7 @@ class Run:
 
     def _note_fence(self, log: MultiRecordLog) -> None:
         """Note the first call, which the log makes itself: it ends the holders from before a crash."""
-        if log._fence is None:
+        if log._engine.fence is None:
             return
         call = self.model.add(Call(0, "fence", ""))
 
@@ -413,7 +415,7 @@ class Run:
             else:
                 call.fail(error)
 
-        log._fence.add_done_callback(ended)
+        log._engine.fence.add_done_callback(ended)
 
     async def close(self) -> None:
         """Close the log and check that no handle stays open. Only a failed log may report calls as in doubt."""
@@ -425,9 +427,9 @@ class Run:
             await self.log.close()
         except LogFailedError as error:
             self.in_doubt = error.in_doubt
-            if self.log.failure is None or not error.in_doubt or self.policy.syncs_each_batch:
+            if self.log.inspection.failure is None or not error.in_doubt or self.policy.syncs_each_batch:
                 raise Violation(f"close of a log without doubts says {error}") from error
-        self.log = None
+        self.log = self.placed = None
         self.note("closed")
         alone = all(other.log is None for other in (*self.copies, *self._original))
         if (alone and self.disk.open_handles()) or self.disk.misuse:
@@ -439,7 +441,7 @@ class Run:
         if not self.policy.syncs_each_batch:
             self.ended_holders |= {(held.queue_id, held.epoch) for held in self.holders.values()}
         fault, calls, names = self.disk.fault, self.disk.calls, self.disk.call_names
-        old, self.log = self.log, None
+        old, self.log, self.placed = self.log, None, None
         self.disk.on_call = lambda call: None
         self.disk = self.disk.snapshot().kill()
         self.disk.fault, self.disk.calls, self.disk.call_names = fault, calls, list(names)
@@ -450,9 +452,9 @@ class Run:
             if call.outcome == "open":
                 call.outcome = "cancelled"
         if old is not None:
-            old._unclosed.detach()  # a process that died prints no warning
-            old._writer_task.cancel()
-            await asyncio.wait([old._writer_task])
+            old._engine._unclosed.detach()  # a process that died prints no warning
+            old._engine._writer_task.cancel()
+            await asyncio.wait([old._engine._writer_task])
             # Nor does the next process know of it: it neither waits for the log nor releases it.
             open_async._ending.pop(self.directory, None)
             open_async._held.pop(self.directory, None)
@@ -581,7 +583,7 @@ class Run:
 
     def _note_batch(self) -> None:
         if self.log is not None:
-            self.written[self.log._opened.journal.end.last_batch + 1] = self._bounds()
+            self.written[self.log._engine.opened.journal.end.last_batch + 1] = self._bounds()
 
     def _bounds(self) -> Bounds:
         return self.model.bounds(self.loop.time() if self.loop is not None else 0.0)
@@ -613,10 +615,10 @@ class Run:
             call.number, call.on_taken = -1, partial(self.model.place, call)
         else:
             self.model.add(call)  # numbered when it is made: that is the order of arrival
-        if call.kind != "truncate" or not isinstance(self.log, PlacedLog):  # whose result is not what its future holds
+        if call.kind != "truncate" or self.placed is None:  # whose result is not what its future holds
             loop.next_call = call
         try:
-            value = await _coroutine(self.log, call)
+            value = await _coroutine(self.log, self.placed, call)
         except asyncio.CancelledError:
             call.outcome = "cancelled" if call.outcome == "open" else call.outcome
             raise
@@ -643,7 +645,7 @@ def _pass_on(future: asyncio.Future[object], made: asyncio.Task[object]) -> None
         future.set_result(result)
 
 
-def _coroutine(log: MultiRecordLog, call: Call) -> Coroutine[Any, Any, object]:
+def _coroutine(log: MultiRecordLog, placed: PlacedLog | None, call: Call) -> Coroutine[Any, Any, object]:
     if call.soon:
         return _append_soon(log, call)
     if call.kind == "append" and len(call.payloads) == 1:
@@ -658,9 +660,11 @@ def _coroutine(log: MultiRecordLog, call: Call) -> Coroutine[Any, Any, object]:
     if call.kind == "truncate":
         assert call.position is not None
         queue_id = call.holder[0] if call.holder is not None else None
-        return log.truncate(call.queue, call.position, queue_id=queue_id, past_consumers=call.forced)
+        return (placed or log).truncate(call.queue, call.position, queue_id=queue_id, past_consumers=call.forced)
     if call.kind == "sync":
         return log.drain() if call.forced else log.sync()
+    if call.kind == "configure":
+        return (placed or log).configure_queue(call.queue, options_of(StoredOptions(*call.options)))
     return _setting(log, call)
 
 
@@ -669,17 +673,17 @@ def _setting(log: MultiRecordLog, call: Call) -> Coroutine[Any, Any, object]:
     queue, consumer, position, holder = call.queue, call.consumer, call.position, call.holder
     if call.kind == "attach":
         owner = uuid.UUID(bytes=call.owner) if call.owner != NO_OWNER else None
-        return log.attach_consumer(queue, consumer, create=True, start=position, owner=owner, take_over=call.forced)
+        return log.inspection.attach_consumer(
+            queue, consumer, create=True, start=position, owner=owner, take_over=call.forced
+        )
     if call.kind == "consume":
         return log.create_consumer(queue, consumer, start=position)
     if call.kind == "release":
         return log.delete_consumer(queue, consumer)
-    if call.kind == "configure":
-        return log.configure_queue(queue, options_of(StoredOptions(*call.options)))
     if call.kind == "seal":
         return log.seal_queue(queue)
     if call.kind in ("rule", "unrule"):  # the rule alone: what else such a call does are calls like any other
-        return _await(log, ChangeRule(log._new_future(), queue, consumer, call.kind == "unrule", call.exist_ok))
+        return _change_rule(log, queue, consumer, call.kind == "unrule", call.exist_ok)
     assert position is not None
     if call.kind == "move":
         return log.seek_consumer(queue, consumer, position)
@@ -687,15 +691,15 @@ def _setting(log: MultiRecordLog, call: Call) -> Coroutine[Any, Any, object]:
     if call.kind == "seek":
         return log.seek_consumer(queue, consumer, position, queue_id=holder[0], epoch=holder[1])
     assert call.kind == "acknowledge"
-    return log.acknowledge(queue, consumer, position, queue_id=holder[0], epoch=holder[1])
+    return log.inspection.acknowledge(queue, consumer, position, queue_id=holder[0], epoch=holder[1])
 
 
 async def _append_soon(log: MultiRecordLog, call: Call) -> object:
     return await log.append_soon(call.queue, *call.payloads)
 
 
-async def _await(log: MultiRecordLog, command: Command) -> object:
-    return await log._begin(command)
+async def _change_rule(log: MultiRecordLog, pattern: str, consumer: str, is_deleted: bool, exist_ok: bool) -> object:
+    return await log._submit(ChangeRule, pattern, consumer, is_deleted, exist_ok)
 
 
 History = Callable[[Run], Awaitable[None]]
@@ -759,7 +763,7 @@ def run_history(history: History, run: Run, fault: Fault | None = None, thread: 
             if copy.log is not None:
                 await copy.close()
         if run.log is not None:
-            queues = run.log._queues
+            queues = run.log._engine.queues
             await run.close()  # a log that was just opened still ends the holders from before a crash
             run.seen = state_of(queues)  # reads continue even if the log has failed
         await run.turns(9)  # for the rest of an opening that failed

@@ -627,7 +627,7 @@ async def torn(run: Run) -> None:
 
 
 def _end(run: Run) -> int:
-    return run.log._opened.journal.end.offset if run.log is not None else 0
+    return run.log._engine.opened.journal.end.offset if run.log is not None else 0
 
 
 def _next(run: Run, queue: str) -> int:
@@ -734,7 +734,7 @@ def commit_at(distance: int) -> History:
         await run.open()
         await run.create("a")
         assert run.log is not None
-        end = run.log._opened.journal.end.offset
+        end = run.log._engine.opened.journal.end.offset
         await run.append("a", BLOCK_BYTES - end - distance - COMMIT_OFFSET)
         await run.append("a", 10)
 

@@ -132,7 +132,7 @@ async def commit_at_the_end_of_a_block(run: Run) -> None:
     await run.create("a")
     await run.append("a", 500)
     assert run.log is not None
-    end = run.log._opened.journal.end.offset
+    end = run.log._engine.opened.journal.end.offset
     await run.append("a", BLOCK_BYTES - end - 30 - COMMIT_OFFSET)
 
 

@@ -15,6 +15,7 @@ from mrecordlog_async.engine.commit.storing import UnsyncedChanges
 from mrecordlog_async.engine.commit.upkeep import Timers
 from mrecordlog_async.engine.intake.admission import Admission
 from mrecordlog_async.engine.intake.commands import AppendGroup, Command
+from mrecordlog_async.engine.running import Engine
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format import frame
 from mrecordlog_async.format.frame import BLOCK_BYTES, encode_frames, read_frame
@@ -23,7 +24,6 @@ from mrecordlog_async.format.parse import SegmentParser
 from mrecordlog_async.format.record import Commit, LogRecord, decode_parts, encode_commit
 from mrecordlog_async.format.runs import Many
 from mrecordlog_async.format.table import Table, TableEntry, encode_table
-from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.memory.queue import QUEUE_OVERHEAD_BYTES
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.recovery import torn_or_damaged
@@ -226,10 +226,10 @@ def held_appends_forgotten_at_close() -> AbstractContextManager[Any]:
 
 
 def forked_child_keeps_everything() -> AbstractContextManager[Any]:
-    def disown(self: MultiRecordLog) -> None:
+    def disown(self: Engine) -> None:
         self._foreign = True
 
-    return patch.object(MultiRecordLog, "_disown", disown)
+    return patch.object(Engine, "disown", disown)
 
 
 def last_batch_kept_in_the_process() -> AbstractContextManager[Any]:

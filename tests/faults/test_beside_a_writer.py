@@ -77,12 +77,12 @@ def _follow(watcher: Watcher) -> None:
     disk = watcher.disk
     since = disk.at
     reader = ReadOnlyLog.open(DIRECTORY, filesystem=disk)
-    state = state_of(reader._queues)
+    state = state_of(reader._lookup.queues)
     watcher.check(state, since, "opened")
     for number in range(40):
         since, before, last_look = disk.at, state, watcher.sees_all()
         changed = reader.refresh()
-        state = state_of(reader._queues)
+        state = state_of(reader._lookup.queues)
         watcher.check(state, since, f"refreshed for the {number + 1}th time, {changed}")
         if not changed and state != before:
             raise Violation(f"refresh says that nothing is new, and shows {brief(state)} after {brief(before)}")

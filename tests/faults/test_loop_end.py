@@ -29,7 +29,7 @@ def end_the_loop(run: Run, turns: int, *, closing: bool, closing_first: bool) ->
         assert log is not None
         ends = [asyncio.ensure_future(log.close())] if closing else []
         await run.turns(turns)
-        tasks = [task for task in (log._closing, log._writer_task, *ends, *pending) if task is not None]
+        tasks = [task for task in (log._engine._closing, log._engine._writer_task, *ends, *pending) if task is not None]
         for task in tasks if closing_first else reversed(tasks):
             task.cancel()
         await asyncio.wait(tasks)

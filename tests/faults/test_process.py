@@ -459,7 +459,7 @@ async def test_writer_thread_that_raises_tells_everyone(
         assert all(isinstance(answer, LogFailedError) and answer.__cause__ is error for answer in answers)
         with pytest.raises(LogFailedError):
             await log.append_record("q", None, b"late")
-        assert log.state is LogState.FAILED and log.failure is error
+        assert log.state is LogState.FAILED and log.inspection.failure is error
         assert [payload for _, payload in log.range("q")] == [b"kept"]
         monkeypatch.undo()
     assert await records(directory) == [b"kept"]
@@ -502,4 +502,4 @@ async def test_policy_interval_syncs_by_its_own_timer(directory: Path) -> None:
         await log.append_record("q", None, b"x")
         while log.stats().syncs == before:
             await asyncio.sleep(0.005)
-        assert log._opened.journal.all_synced
+        assert log._engine.opened.journal.all_synced

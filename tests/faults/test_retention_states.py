@@ -59,8 +59,8 @@ class Clocks:
     async def expire(self, seconds: int) -> None:
         """Let time pass, and have the log remove what is too old."""
         self.seconds += seconds
-        if self.run.log is not None and self.run.log._retention is not None:
-            self.run.log._retention.look()
+        if self.run.log is not None and self.run.log._engine.expiry is not None:
+            self.run.log._engine.expiry.look()
             await self.run.idle(0.5)
 
     def _check_expiry(self, command: TruncateQueue) -> None:

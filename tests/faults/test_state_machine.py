@@ -161,7 +161,7 @@ class LogMachine(RuleBasedStateMachine):
         """Memory never shows half a batch, and never loses an acknowledged call."""
         if any(call.outcome == "open" for call in self.run.model.calls) or self.run.log is None:
             return
-        seen = state_of(self.run.log._queues)
+        seen = state_of(self.run.log._engine.queues)
         Verdict(self.run.model).check(seen, self.run.model.bounds(), "in memory")
         if self.run.disk.misuse:
             raise Violation(str(self.run.disk.misuse))

@@ -127,23 +127,23 @@ async def test_limits_count_what_a_truncate_left(directory: Path) -> None:
         await log.create_queue("q", options=QueueOptions(max_records=10))
         await log.append_records("q", None, [b"x"] * 10)
         await log.truncate("q", 3)
-    async with await open_placed_log(directory) as log:
-        assert await log.append_records("q", None, [b"y"] * 3) == 12
-        await log.configure_queue("q", QueueOptions(max_records=9))
+    async with await open_placed_log(directory) as placed:
+        assert await placed.log.append_records("q", None, [b"y"] * 3) == 12
+        await placed.configure_queue("q", QueueOptions(max_records=9))
         with pytest.raises(QueueOptionsError, match="below the 9 that it holds"):
-            await log.configure_queue("q", QueueOptions(max_bytes=8))
+            await placed.configure_queue("q", QueueOptions(max_bytes=8))
 
 
 async def test_a_log_that_was_not_closed_stays_so(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the open fails after recovery: the next open of its service must see that it was not closed."""
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
-    async with await open_placed_log(directory) as log:
-        await log.append_record("q", None, b"x")
+    async with await open_placed_log(directory) as placed:
+        await placed.log.append_record("q", None, b"x")
     assert (directory / "CLOSED").exists()
     (directory / "CLOSED").unlink()
-    async with await open_placed_log(directory) as log:
-        await log.append_record("q", None, b"y")
+    async with await open_placed_log(directory) as placed:
+        await placed.log.append_record("q", None, b"y")
     assert not (directory / "CLOSED").exists()
     monkeypatch.setattr(PlacedLog, "count", AsyncMock(side_effect=OSError("a segment cannot be read")))
     with pytest.raises(OSError, match="a segment cannot be read"):

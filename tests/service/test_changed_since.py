@@ -63,7 +63,7 @@ async def change(served: Served, random: Random) -> None:
         case 6 if not summary.sealed:
             await log.append_records(name, summary.next_position + random.randrange(4), [b"gap"])
         case 7:
-            await log.attach_consumer(name, "c", create=True)
+            await log.inspection.attach_consumer(name, "c", create=True)
         case _ if not summary.sealed:
             await log.append_records(name, None, [b"x"] * random.randrange(1, 4))
 

@@ -87,14 +87,14 @@ async def test_a_waiting_holder_learns_that_it_was_fenced(served: Served) -> Non
 async def test_a_waiting_holder_learns_at_once_that_it_is_none_any_more(served: Served, how: str) -> None:
     """Its long poll of a minute ends without a record."""
     await served.log.create_consumer("q", "c")
-    held = await served.log.attach_consumer("q", "c")
+    held = await served.log.inspection.attach_consumer("q", "c")
     path = f"/v1/queues/q/consumers/c/records?epoch={held.epoch}&wait=60"
     waiting = asyncio.create_task(served.call("GET", path))
     while not served.service.tails:
         await asyncio.sleep(0.001)
     match how:
         case "attach":
-            await served.log.attach_consumer("q", "c")
+            await served.log.inspection.attach_consumer("q", "c")
         case "delete":
             await served.log.delete_consumer("q", "c")
         case "seek":

@@ -145,7 +145,7 @@ async def test_looking_at_what_slow_readers_hold_lets_others_in(served: Served) 
     names = [f"{number:03}" for number in range(300)]
     for name in names:
         await served.log.append_record(await created(served, name), None, bytes(1_000))
-    parts = [HeldRuns(name, served.log.queue_summary(name).id, served.log.held(name, 0)) for name in names]
+    parts = [HeldRuns(name, served.log.queue_summary(name).id, served.log.inspection.held(name, 0)) for name in names]
     for name in names[:200]:
         await served.log.truncate(name, 0)
     await served.log.delete_queue(names[-1])

@@ -43,8 +43,8 @@ async def test_the_state_changes_only_when_something_does(served: Served, monkey
     await served.log.append_record("q", None, b"a")
     before = (await served.call("GET", "/v1/queues")).json()["at"]
     monkeypatch.setattr(upkeep, "MARK_SECONDS", 0.0)
-    served.log._writer._timers._on_mark()
-    while served.log.durable_batch == before["batch"]:  # until the log has marked its end
+    served.log._engine.writer._timers._on_mark()
+    while served.log.inspection.durable_batch == before["batch"]:  # until the log has marked its end
         await served.log.sync()
         await served.service.wait_for_shutdown(0.01)
     assert (await served.call("GET", "/v1/queues")).json()["at"] == before
@@ -72,20 +72,24 @@ async def test_responses_with_positions_name_their_log(
     """A request that sends the name back is served; with the name of another log it is refused, and changes nothing."""
     await served.log.append_record("q", None, b"a", create=True)
     await served.log.append_record("large", None, RECORD, create=True)
-    before = served.log.at
+    before = served.log.inspection.at
     refused = await served.call(method, path, body, headers={LOG_ID: "00" * 16})
-    assert (refused.status, refused.json()["code"], refused.json()["log"]) == (412, "other_log", served.log.public_id)
-    assert served.log.at == before
-    response = await served.call(method, path, body, headers={LOG_ID: served.log.public_id})
+    assert (refused.status, refused.json()["code"], refused.json()["log"]) == (
+        412,
+        "other_log",
+        served.log.inspection.public_id,
+    )
+    assert served.log.inspection.at == before
+    response = await served.call(method, path, body, headers={LOG_ID: served.log.inspection.public_id})
     assert response.status in (200, 409)
-    assert response.headers[LOG_ID] == served.log.public_id
+    assert response.headers[LOG_ID] == served.log.inspection.public_id
 
 
 async def test_a_client_that_means_one_log_is_refused_by_another(served: Served) -> None:
     """Nothing is stored in a log that took over an address."""
     async with RecordLogClient(served.url) as client:
         info = await client.log_info()
-    assert (info.id, info.opening) == (served.log.public_id, served.service.opening)
+    assert (info.id, info.opening) == (served.log.inspection.public_id, served.service.opening)
     async with RecordLogClient(served.url, log_id="00" * 16) as client:
         with pytest.raises(ServiceError) as refused:
             await client.append("q", b"a")

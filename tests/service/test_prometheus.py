@@ -98,7 +98,7 @@ async def test_the_queue_that_keeps_segments_is_counted_and_named_apart(served: 
     await served.log.append_record("q", None, b"in the current segment")
     freed = await scrape(served)
     assert (freed["pinned_segments"], freed["pinned_segments_alone"]) == (0, 0)
-    assert served.log.pin() is None
+    assert served.log.inspection.pin() is None
 
 
 async def test_two_queues_that_keep_the_same_segment_keep_it_together(served: Served) -> None:
@@ -257,7 +257,7 @@ async def test_consumers_beyond_the_limit_are_counted(directory: Path) -> None:
 async def test_times_of_a_slow_disk_are_told_apart(directory: Path) -> None:
     """3 s and 30 s are in separate buckets; what is above the last bound is null in /v1/stats, never a number."""
     async with serving(directory) as served:
-        counters = served.log._counters
+        counters = served.log._engine.counters
         for seconds in [3.0] * 60 + [30.0] * 38 + [61.0] * 2:
             counters.commit_seconds.observe(seconds)
         found = await scrape(served)

@@ -165,7 +165,7 @@ async def test_reads_have_their_format_by_accept(served: Served) -> None:
         assert (response.status, response.headers["X-Next-Position"]) == (200, "2")
         return response.body
 
-    time = served.log.times("q").ticks[0]
+    time = served.log.inspection.times("q").ticks[0]
     shown = text_of_tick(time)
     lines = b'{"position":0,"time":"%s","payload":"YQ=="}\n{"position":1,"time":"%s","payload":"/w=="}\n'
     lines %= shown.encode(), shown.encode()
@@ -340,9 +340,9 @@ async def test_many_callers_share_syncs(served: Served) -> None:
     """Requests that wait at the same time are stored by one sync."""
     before, goes_on = served.log.stats().syncs, threading.Event()
     # However fast the disk is: its thread waits until all of them wait for it.
-    served.log._thread.hand_over(lambda *_: None, goes_on.wait)
+    served.log._engine.thread.hand_over(lambda *_: None, goes_on.wait)
     requests = [asyncio.create_task(served.call("POST", RECORDS, b"%d" % number)) for number in range(100)]
-    while served.log.pending_records < 100:
+    while served.log.inspection.pending_records < 100:
         await asyncio.sleep(0.001)
     goes_on.set()
     responses = await asyncio.gather(*requests)

@@ -348,7 +348,7 @@ async def test_invalid_names_are_refused(served: Served, path: bytes) -> None:
     assert await ask(served, b"PUT /v1/queues/q/consumers/" + path + head) == 400
     if path not in (b".", b"%2e%2E"):
         assert await ask(served, b"PUT /v1/queues/" + path + b"*/consumers/c" + head) == 400
-    assert served.log.consumer_rules() == []
+    assert served.log.inspection.consumer_rules() == []
     assert served.log.list_queues() == ["q"]
 
 

@@ -189,9 +189,8 @@ def test_systemd_is_notified_once_of_a_full_disk(monkeypatch: pytest.MonkeyPatch
 
 def _open_log() -> SimpleNamespace:
     """Return what a service asks a log about before the first request."""
-    return SimpleNamespace(
-        failure=None, state=LogState.OPEN, next_positions=dict, under_way_seconds=0.0, public_id="0" * 32
-    )
+    inspection = SimpleNamespace(failure=None, next_positions=dict, under_way_seconds=0.0, public_id="0" * 32)
+    return SimpleNamespace(state=LogState.OPEN, inspection=inspection)
 
 
 def test_systemd_is_notified_of_a_disk_that_does_not_respond(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,7 +201,7 @@ def test_systemd_is_notified_of_a_disk_that_does_not_respond(monkeypatch: pytest
     service = Service(ServiceOptions(stall_seconds=5.0))
     service.attach(cast(MultiRecordLog, log))
     status = Status(service, "http://x")
-    for log.under_way_seconds in (0.0, 4.9, 5.0, 6.0, 0.0, 0.0):
+    for log.inspection.under_way_seconds in (0.0, 4.9, 5.0, 6.0, 0.0, 0.0):
         status.check()
     assert notified == ["STATUS=the disk does not respond", "STATUS=serving on http://x"]
 

@@ -54,7 +54,7 @@ async def test_a_tail_resumes_after_the_last_event_seen(served: Served, last_see
     seen = {"Last-Event-ID": last_seen.format(served.log.queue_summary("q").id)}
     async with served.session.get(served.url + TAIL + "?start=0", headers=seen) as response:
         (event,) = await events(response, 1)
-    time = text_of_tick(served.log.times("q").ticks[-1])
+    time = text_of_tick(served.log.inspection.times("q").ticks[-1])
     assert json.loads(event["data"]) == {"position": 2, "time": time, "payload": "Yw=="}
 
 

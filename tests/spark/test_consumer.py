@@ -181,7 +181,7 @@ def test_a_batch_that_runs_again_attaches_first(service: ThreadedService) -> Non
     lake.step()
     lake.step(die_before_commit=True)
     end = lake.planned or {}
-    service.call(service.log.attach_consumer("q", "lake", owner=OTHER, take_over=True))
+    service.call(service.log.inspection.attach_consumer("q", "lake", owner=OTHER, take_over=True))
     with pytest.raises(ConsumerRefusedError):
         lake.reader.partitions(lake.committed, end)
     lake.options["takeOver"] = "true"

@@ -94,7 +94,7 @@ async def _load_directory(
         segment_bytes=GIB if segment_bytes is None else segment_bytes,
         retention=False,
     ) as log:
-        log.keep_unclosed()
+        log.inspection.keep_unclosed()
         loaded = await load(log, lines)
         await log.sync()
     return loaded

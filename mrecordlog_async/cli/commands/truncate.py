@@ -53,12 +53,12 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 async def _truncate_directory(directory: str, queue: str, position: int, past_consumers: bool) -> int:
     with ProgressBar("reading") as progress:
-        log = await open_placed_log(directory, on_progress=progress)
-    async with log:
-        next_position = log.next_position(queue)
+        placed = await open_placed_log(directory, on_progress=progress)
+    async with placed:
+        next_position = placed.log.next_position(queue)
         if position >= next_position:
             # The log would skip the positions in between; from a shell it is a typing error.
             raise UsageError(
                 f"queue {queue!r}: position {position} has not been assigned yet; the next position is {next_position}"
             )
-        return await log.truncate(queue, position, past_consumers=past_consumers)
+        return await placed.truncate(queue, position, past_consumers=past_consumers)

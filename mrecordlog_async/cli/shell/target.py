@@ -160,7 +160,7 @@ async def open_target(arguments: argparse.Namespace, *, create: bool = False) ->
             yield client
     else:
         async with MultiRecordLog.open(arguments.log, create=create, retention=False) as log:
-            log.keep_unclosed()
+            log.inspection.keep_unclosed()
             yield log
 
 

@@ -22,6 +22,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Set
 from threading import get_ident
 from time import perf_counter
+from typing import Concatenate, ParamSpec
 
 from mrecordlog_async.engine.intake.capacity import Capacity
 from mrecordlog_async.engine.intake.commands import AppendGroup, AppendRecords, Command, count_records
@@ -30,6 +31,8 @@ from mrecordlog_async.errors import LogClosedError, LogFullError, RecordLogError
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.names import check_name
 from mrecordlog_async.options import MIB, Limits
+
+P = ParamSpec("P")
 
 BATCH_BYTES = 4 * MIB
 """A batch holds commands up to about this size, or one larger call."""
@@ -112,6 +115,17 @@ class Admission:
         else:
             self._charged_bytes += command.bytes
             self.update()
+
+    def submit(
+        self, kind: Callable[Concatenate[asyncio.Future[object], P], Command], *arguments: P.args, **named: P.kwargs
+    ) -> asyncio.Future[object]:
+        """Pass a change that is not an append to the writer; return its future, to be awaited without a name.
+
+        An error references the frame that awaits it: with the future in that frame, that would be a cycle.
+        """
+        command = kind(self.new_future(), *arguments, **named)
+        self.add_control(command)
+        return command.future
 
     def withdraw(self, call: AppendRecords) -> None:
         """Remove *call* from the line if it is still there: its caller was cancelled."""

@@ -57,7 +57,10 @@ class Changes:
 
 
 class QueueWatch:
-    """One incarnation of a queue, watched by a tail or a long poll: its state now, and a wait for its next change."""
+    """One incarnation of a queue, watched by a tail or a long poll: its state now, and a wait for its next change.
+
+    check: raises if the queue may not be read any more, as by a holder of a consumer once another one has attached.
+    """
 
     def __init__(
         self,
@@ -66,16 +69,21 @@ class QueueWatch:
         changes: Changes,
         is_closing: Callable[[], bool],
         failure: Callable[[], BaseException | None],
+        check: Callable[[Queue], None] | None = None,
     ) -> None:
         self.queue_id = queue_id
         self._queues = queues
         self._changes = changes
         self.is_closing = is_closing
         self._failure = failure
+        self._check = check
 
     def queue(self) -> Queue | None:
         """Return the queue, or None if it is deleted or the log closes: then nothing of it is handed out any more."""
-        return None if self.is_closing() else self._queues.by_id(self.queue_id)
+        queue = None if self.is_closing() else self._queues.by_id(self.queue_id)
+        if queue is not None and self._check is not None:
+            self._check(queue)
+        return queue
 
     def is_complete(self, queue: Queue) -> bool:
         """Return whether *queue* gets no more records, because it is sealed or the log is being drained."""

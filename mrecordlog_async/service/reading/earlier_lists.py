@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from mrecordlog_async.memory.reads import QueueReader
+from mrecordlog_async.log import MultiRecordLog
 
 LISTS_KEPT = 64
 FINGERPRINTS_KEPT = 200_000
@@ -47,7 +47,9 @@ class EarlierLists:
     def __len__(self) -> int:
         return len(self._lists)
 
-    def changes(self, log: QueueReader, names: Sequence[str], tag: str, version: int, since: str) -> ListChanges | None:
+    def changes(
+        self, log: MultiRecordLog, names: Sequence[str], tag: str, version: int, since: str
+    ) -> ListChanges | None:
         """Return what has changed since the list with the tag *since*, and keep what is listed now.
 
         Args:
@@ -62,11 +64,13 @@ class EarlierLists:
         """
         if len(names) > QUEUES_MAX:
             return None
-        now, earlier = log.fingerprints(names), self._lists.pop(since, None)
+        now, earlier = log.inspection.fingerprints(names), self._lists.pop(since, None)
         if earlier is not None:
             self._lists.pop(earlier.before, None)  # its client has received the next one
             self._lists[since] = earlier
-        if log.version == version:  # otherwise these fingerprints are newer than the list that a client knows as *tag*
+        if (
+            log.inspection.version == version
+        ):  # otherwise these fingerprints are newer than the list that a client knows as *tag*
             self._lists[tag] = _List(since, now)
         self._forget()
         if earlier is None:

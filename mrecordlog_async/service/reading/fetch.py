@@ -10,9 +10,9 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from mrecordlog_async.errors import QueueNotFoundError
+from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.memory.cutting import UNLIMITED
 from mrecordlog_async.memory.pieces import HeldRun
-from mrecordlog_async.memory.reads import QueueReader
 from mrecordlog_async.model import Run, Times
 from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.bulk_schemas import FetchRange
@@ -49,7 +49,7 @@ class Fetcher:
     are sent.
     """
 
-    def __init__(self, log: QueueReader, options: ServiceOptions) -> None:
+    def __init__(self, log: MultiRecordLog, options: ServiceOptions) -> None:
         self.size: int | None = wire.size_of(())
         self._log = log
         self._options = options
@@ -62,7 +62,7 @@ class Fetcher:
         parts = []
         for one in ranges:
             queue_id = check_range(self._log, one)
-            times = self._log.times(one.queue, one.start, one.stop)  # before any of them is truncated
+            times = self._log.inspection.times(one.queue, one.start, one.stop)  # before any of them is truncated
             found = self._first_runs(one)
             self._add_size(found)
             if has_more(found, one):
@@ -88,7 +88,7 @@ class Fetcher:
         parts = []
         for one in ranges:
             queue_id = check_range(self._log, one)
-            times = self._log.times(one.queue, one.start, one.stop)
+            times = self._log.inspection.times(one.queue, one.start, one.stop)
             begun, found = self._first_runs(one), list[tuple[int, int]]()
             _add_spans(found, begun)
             if has_more(begun, one):
@@ -110,7 +110,7 @@ class Fetcher:
         """Return the first runs of a range, which was checked in this turn: of most ranges, all of them."""
         if requested.start >= requested.stop:
             return []
-        held = self._log.held(requested.queue, requested.start, requested.stop, most=RUNS_AT_ONCE)
+        held = self._log.inspection.held(requested.queue, requested.start, requested.stop, most=RUNS_AT_ONCE)
         self._count(held)
         return held
 
@@ -119,7 +119,7 @@ class Fetcher:
         while position < requested.stop:
             await self._turns.rest()
             check_range(self._log, requested)
-            held = self._log.held(requested.queue, position, requested.stop, most=RUNS_AT_ONCE)
+            held = self._log.inspection.held(requested.queue, position, requested.stop, most=RUNS_AT_ONCE)
             if not held:
                 return
             self._count(held)
@@ -143,7 +143,7 @@ def _add_spans(found: list[tuple[int, int]], held: list[HeldRun]) -> None:
         wire.join_spans(found, more)
 
 
-def pinned_bytes(log: QueueReader, parts: Iterable[HeldRuns]) -> Iterator[int]:
+def pinned_bytes(log: MultiRecordLog, parts: Iterable[HeldRuns]) -> Iterator[int]:
     """Yield, some runs at a time, how many bytes only *parts* keeps in memory.
 
     These are the bytes of truncated records and deleted queues. What is sent meanwhile may disappear from *parts*.
@@ -182,10 +182,10 @@ async def _are_distinct(ranges: Sequence[FetchRange], turns: Turns) -> bool:
     return len(seen) == len(ranges)
 
 
-def check_range(log: QueueReader, requested: FetchRange) -> int:
+def check_range(log: MultiRecordLog, requested: FetchRange) -> int:
     """Return the id of a range's queue; raise the problem of a range that cannot be returned whole."""
     queue, start, stop, wanted = requested.queue, requested.start, requested.stop, requested.id
-    extent = log.extent(queue)
+    extent = log.inspection.extent(queue)
     if extent is not None:
         queue_id, began, first_position, next_position = extent
         known = wanted is None or wanted == queue_id
@@ -194,7 +194,7 @@ def check_range(log: QueueReader, requested: FetchRange) -> int:
     return _refuse_range(log, requested)
 
 
-def _refuse_range(log: QueueReader, requested: FetchRange) -> int:
+def _refuse_range(log: MultiRecordLog, requested: FetchRange) -> int:
     summary = summary_of(log, requested.queue)
     if summary is None:
         raise QueueNotFoundError(requested.queue)

@@ -9,7 +9,7 @@ from urllib.parse import unquote_to_bytes
 from aiohttp import web
 
 from mrecordlog_async.errors import ConsumerNameError, QueueNameError
-from mrecordlog_async.memory.reads import QueueReader
+from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.memory.times import tick_of_time
 from mrecordlog_async.names import check_consumer_name, check_name
 from mrecordlog_async.protocol.problems import bad_request
@@ -110,7 +110,7 @@ def time_of_text(text: str, name: str) -> datetime:
     return time
 
 
-def start_of(log: QueueReader, request: web.Request, queue: str, *, or_next: bool = False) -> int:
+def start_of(log: MultiRecordLog, request: web.Request, queue: str, *, or_next: bool = False) -> int:
     """Return the position to read *queue* from: `start`, the first record stored `since` a time, or the first one.
 
     *or_next*: `start` may be the word `next`.

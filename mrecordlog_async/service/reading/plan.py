@@ -14,9 +14,9 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.memory.cutting import UNLIMITED
 from mrecordlog_async.memory.pieces import HeldRun
-from mrecordlog_async.memory.reads import QueueReader
 from mrecordlog_async.model import QueueSummary, Run
 from mrecordlog_async.protocol.bulk_schemas import Piece, PlanRequest, PlanStart, QueuePlan, QueueStatus
 from mrecordlog_async.protocol.problems import bad_request, too_large
@@ -119,7 +119,7 @@ class Planner:
     truncated in between, the plan begins at the first retained one.
     """
 
-    def __init__(self, log: QueueReader, request: PlanRequest, options: ServiceOptions) -> None:
+    def __init__(self, log: MultiRecordLog, request: PlanRequest, options: ServiceOptions) -> None:
         self._log = log
         self._request = request
         self._options = options
@@ -175,7 +175,7 @@ class Planner:
         """Yield the available runs as memory holds them, until the queue has moved (see `has_moved`)."""
         position = available.start
         while position < available.stop and not has_moved(self._log, available):
-            held = self._log.held(available.requested.queue, position, available.stop, most=RUNS_AT_ONCE)
+            held = self._log.inspection.held(available.requested.queue, position, available.stop, most=RUNS_AT_ONCE)
             if not held:
                 return
             for one in held:
@@ -211,7 +211,7 @@ class Planner:
         if not self._request.times or available.start >= available.stop or has_moved(self._log, available):
             return None
         queue = available.requested.queue
-        held = self._log.held(queue, available.start, available.stop, most=1)
+        held = self._log.inspection.held(queue, available.start, available.stop, most=1)
         return self._log.time_of(queue, held[0].first_position) if held else None
 
     async def _take(self, available: Available, records_max: int, bytes_max: int) -> Taken:
@@ -250,11 +250,13 @@ class Planner:
             raise too_large(self._pieces + more, self._options.pieces, "pieces in one plan")
 
 
-def find_available(log: QueueReader, requested: PlanStart) -> Available:
+def find_available(log: MultiRecordLog, requested: PlanStart) -> Available:
     """Return what a plan can cover of a queue, and whether it is the requested incarnation."""
     summary = summary_of(log, requested.queue)
     status = status_of(summary, requested.id)
-    ended = log.deleted_end(requested.id) if status is not QueueStatus.OK and requested.id is not None else None
+    ended = (
+        log.inspection.deleted_end(requested.id) if status is not QueueStatus.OK and requested.id is not None else None
+    )
     if summary is None:
         return Available(requested, status, None, ended=ended)
     start = summary.first_position if requested.start is None else requested.start
@@ -264,12 +266,14 @@ def find_available(log: QueueReader, requested: PlanStart) -> Available:
     elif start > summary.next_position:
         status, start = QueueStatus.AHEAD, summary.next_position
     stop = summary.next_position if requested.stop is None else min(requested.stop, summary.next_position)
-    return Available(requested, status, summary, start, max(stop, start), ended=ended, version=log.version)
+    return Available(requested, status, summary, start, max(stop, start), ended=ended, version=log.inspection.version)
 
 
-def has_moved(log: QueueReader, available: Available) -> bool:
+def has_moved(log: MultiRecordLog, available: Available) -> bool:
     """Return whether the queue was deleted or recreated, or records of the range were truncated."""
-    if available.version == log.version:  # most often: a summary takes a third of the time of a small queue's plan
+    if (
+        available.version == log.inspection.version
+    ):  # most often: a summary takes a third of the time of a small queue's plan
         return False
     summary = summary_of(log, available.requested.queue)
     if summary is None or available.summary is None:

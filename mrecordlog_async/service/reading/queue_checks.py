@@ -5,14 +5,14 @@ Every route that takes an id or a position checks it here, so that each problem 
 
 from __future__ import annotations
 
-from mrecordlog_async.memory.reads import QueueReader
+from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.protocol.bulk_schemas import QueueStatus
 from mrecordlog_async.protocol.problems import ProblemError, too_large
 from mrecordlog_async.service.options import ServiceOptions
 
 
-def summary_of(log: QueueReader, queue: str) -> QueueSummary | None:
+def summary_of(log: MultiRecordLog, queue: str) -> QueueSummary | None:
     """Return the summary of *queue*, None if it does not exist."""
     return log.queue_summary(queue) if log.queue_exists(queue) else None
 

@@ -70,7 +70,7 @@ async def attach_many(service: Service, request: web.Request) -> web.StreamRespo
 
 async def _attach(log: MultiRecordLog, wanted: AttachManyRequest, queue: str) -> AttachedOne:
     try:
-        attached = await log.attach_consumer(
+        attached = await log.inspection.attach_consumer(
             queue, wanted.consumer, create=wanted.create, owner=wanted.owner, take_over=wanted.take_over
         )
         keep = log.queue_options(queue).keep
@@ -95,7 +95,9 @@ async def _acknowledge(log: MultiRecordLog, one: AcknowledgeOne) -> Acknowledged
     if summary is None or status is not ConsumerStatus.OK:
         return AcknowledgedOne(one.queue, one.consumer, status)
     try:
-        position = await log.acknowledge(one.queue, one.consumer, one.position, queue_id=summary.id, epoch=one.epoch)
+        position = await log.inspection.acknowledge(
+            one.queue, one.consumer, one.position, queue_id=summary.id, epoch=one.epoch
+        )
     except ConsumerNameError as error:  # no consumer can have it
         return AcknowledgedOne(one.queue, one.consumer, ConsumerStatus.NO_CONSUMER, detail=detail_of(error))
     except tuple(STATUSES) as error:

@@ -62,10 +62,10 @@ async def list_consumers(service: Service, request: web.Request) -> web.StreamRe
     check_query(request, ("limit", "after"))
     log, queue = service.log, queue_of(request)
     limit, after = number(request, "limit", minimum=1), request.query.get("after")
-    names = log.consumer_names(queue)
+    names = log.inspection.consumer_names(queue)
     if len(names) <= CONSUMERS_AT_ONCE:
         page, next_name = _page_of(sorted(names), limit, after)
-        found = [consumer_response(one) for one in log.consumer_summaries(queue, page)]
+        found = [consumer_response(one) for one in log.inspection.consumer_summaries(queue, page)]
         return json_response(ConsumersResponse(found, next=next_name))
     with service.sending.enter(request) as out:  # before the names are copied
         page, next_name = _page_of(await sorted_in_turns(names), limit, after)
@@ -81,9 +81,9 @@ async def list_all_consumers(service: Service, request: web.Request) -> web.Stre
     """List the consumers of all queues, or of a page of them; the first page has the rules that give new queues one."""
     check_query(request, ("prefix", "limit", "after"))
     names, next_name = await page_of_names(service, request)
-    rules: Collection[tuple[str, str]] = service.log.unsorted_rules() if "after" not in request.query else ()
+    rules: Collection[tuple[str, str]] = service.log.inspection.unsorted_rules() if "after" not in request.query else ()
     pieces = _list_all(service.log, names, rules, next_name)
-    if max(len(names), len(rules), service.log.consumer_count) <= CONSUMERS_AT_ONCE:
+    if max(len(names), len(rules), service.log.inspection.consumer_count) <= CONSUMERS_AT_ONCE:
         return web.Response(body=b"".join([piece async for piece in pieces]), content_type=JSON)
     with service.sending.enter(request) as out:
         return await send(request, _json_stream(service), pieces, out)
@@ -96,7 +96,7 @@ async def _list_all(
     yield b'{"consumers":['
     begun, found = False, list[ConsumerResponse]()
     for number_of_queue, queue in enumerate(queues, 1):
-        names = log.consumer_names(queue) if log.queue_exists(queue) else ()
+        names = log.inspection.consumer_names(queue) if log.queue_exists(queue) else ()
         for some in _of_queue(
             log, queue, sorted(names) if len(names) <= CONSUMERS_AT_ONCE else await sorted_in_turns(names)
         ):
@@ -118,7 +118,10 @@ def _of_queue(log: MultiRecordLog, queue: str, names: Sequence[str]) -> Iterator
     """Yield the consumers of a queue, some at a time; nothing more once it is deleted."""
     for at in range(0, len(names), CONSUMERS_AT_ONCE):
         if log.queue_exists(queue):
-            yield [consumer_response(one) for one in log.consumer_summaries(queue, names[at : at + CONSUMERS_AT_ONCE])]
+            yield [
+                consumer_response(one)
+                for one in log.inspection.consumer_summaries(queue, names[at : at + CONSUMERS_AT_ONCE])
+            ]
 
 
 def _rules_in_parts(rules: Sequence[tuple[str, str]]) -> Iterator[list[RuleResponse]]:
@@ -152,7 +155,7 @@ async def show_consumer(service: Service, request: web.Request) -> web.StreamRes
     """Show where a consumer stands."""
     check_query(request, ())
     queue, consumer = queue_of(request), consumer_of(request)
-    for found in service.log.consumer_summaries(queue, (consumer,)):
+    for found in service.log.inspection.consumer_summaries(queue, (consumer,)):
         return json_response(consumer_response(found))
     raise ConsumerNotFoundError(queue, consumer)
 
@@ -178,7 +181,7 @@ async def attach_consumer(service: Service, request: web.Request) -> web.StreamR
     check_query(request, ())
     queue, consumer = queue_of(request), consumer_of(request)
     wanted = await receive_small(service, request, _attach_decoder)
-    attached = await service.log.attach_consumer(
+    attached = await service.log.inspection.attach_consumer(
         queue,
         consumer,
         create=wanted.create,
@@ -202,15 +205,17 @@ async def read_as_consumer(service: Service, request: web.Request) -> web.Stream
     records_max = number(request, "max_records", minimum=1)
     bytes_max = number(request, "max_bytes", minimum=1) or READ_BYTES
     queue_id = log.queue_summary(queue).id
-    log.check_holder(queue, consumer, queue_id=queue_id, epoch=epoch)
+    log.inspection.check_holder(queue, consumer, queue_id=queue_id, epoch=epoch)
     if start is None:
-        start = log.consumer_position(queue, consumer)
+        start = log.inspection.consumer_position(queue, consumer)
     # A holder that is past the end read what a restored log does not have: new records would take those positions.
     check_assigned(log.queue_summary(queue), start - 1)
     start = max(start, log.first_position(queue))  # what was truncated past the consumer is skipped
-    reach = partial(log.wait_as_holder, consumer, start, queue_id=queue_id, epoch=epoch)
+    reach = partial(log.inspection.wait_as_holder, consumer, start, queue_id=queue_id, epoch=epoch)
     await wait_for_records(service, request, queue, start, reach)
-    log.check_holder(queue, consumer, queue_id=queue_id, epoch=epoch)  # another one may have attached meanwhile
+    log.inspection.check_holder(
+        queue, consumer, queue_id=queue_id, epoch=epoch
+    )  # another one may have attached meanwhile
     summary = log.queue_summary(queue)
     start = max(start, summary.first_position)
     complete = {COMPLETE: "1"} if summary.sealed and start >= summary.next_position else {}
@@ -224,7 +229,9 @@ async def acknowledge(service: Service, request: web.Request) -> web.StreamRespo
     wanted = await receive_small(service, request, _acknowledge_decoder)
     summary = service.log.queue_summary(queue)
     check_id(summary, wanted.id)
-    position = await service.log.acknowledge(queue, consumer, wanted.position, queue_id=summary.id, epoch=wanted.epoch)
+    position = await service.log.inspection.acknowledge(
+        queue, consumer, wanted.position, queue_id=summary.id, epoch=wanted.epoch
+    )
     return json_response(ConsumerPositionResponse(queue, consumer, position))
 
 

@@ -56,7 +56,7 @@ async def list_queues(service: Service, request: web.Request) -> web.StreamRespo
     log, since = service.log, request.query.get("changed_since")
     if since is not None and not request.query.keys().isdisjoint(("prefix", "after", "order")):
         raise bad_request("changed_since goes with limit only", "parameter")
-    version = log.version  # before the names: what changes while they are found is in the next version
+    version = log.inspection.version  # before the names: what changes while they are found is in the next version
     names, next_name = await page_of_names(service, request)
     # An order by size is found again only now and then, so it may change when nothing else does.
     order = f"-{_digest(encode_json(names))}" if request.query.get("order", "name") != "name" else ""
@@ -64,7 +64,7 @@ async def list_queues(service: Service, request: web.Request) -> web.StreamRespo
     etag = f'"{tag}"'
     if _has(request, etag):
         return web.Response(status=304, headers={"ETag": etag})
-    stated: dict[str, object] = {"log": log.public_id, "opening": service.opening, "next": next_name}
+    stated: dict[str, object] = {"log": log.inspection.public_id, "opening": service.opening, "next": next_name}
     if since is not None and next_name is None:
         changes = service.earlier_lists.changes(log, names, tag, version, since)
         if changes is not None:
@@ -174,7 +174,7 @@ def queue_response(service: Service, summary: QueueSummary) -> QueueResponse:
 
 def at_of(log: MultiRecordLog) -> AtResponse | None:
     """Return the state that the log's positions show."""
-    nonce, batch = log.at
+    nonce, batch = log.inspection.at
     return AtResponse(hex_of(nonce), batch) if nonce else None
 
 

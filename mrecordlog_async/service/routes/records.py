@@ -79,7 +79,7 @@ async def append(service: Service, request: web.Request) -> web.StreamResponse:
         position = number(request, "position", limit=POSITION_LIMIT - 1)
         create = flag(request, "create")
     if not create and not log.queue_exists(queue):
-        raise log.refuse_unknown_queue(queue)
+        raise log.inspection.refuse_unknown_queue(queue)
     with service.bodies.charge() as charge:  # until the response, including the wait for the writer
         body = service.bodies.at_hand(request, charge)
         if body is None:
@@ -152,9 +152,9 @@ async def respond(
         await arrow.ready(406)
     records_max = min(wanted.records_max or POSITION_LIMIT, options.read_records)
     bytes_max = min(wanted.bytes_max, options.read_bytes)
-    held = log.held(queue, start, wanted.stop, most=READ_RUNS, records_max=records_max)
+    held = log.inspection.held(queue, start, wanted.stop, most=READ_RUNS, records_max=records_max)
     runs = take_head(islice(runs_of(held), READ_RUNS), records_max, bytes_max)
-    times = log.times(queue, start, runs[-1].next_position) if runs else Times.none()
+    times = log.inspection.times(queue, start, runs[-1].next_position) if runs else Times.none()
     headers = {"X-Next-Position": str(runs[-1].next_position if runs else start), "X-Queue-Id": str(summary.id)}
     headers |= more_headers or {}
     if sum(len(run.payload) + LINE_BYTES * run.record_count for run in runs) <= READ_AT_ONCE_BYTES:

@@ -33,7 +33,7 @@ def _cause(service: Service, state: LogState) -> str | None:
     """Return why the service is not ready; None if it is."""
     match state:
         case LogState.OPEN:
-            seconds = service.log.under_way_seconds
+            seconds = service.log.inspection.under_way_seconds
             stalled = 0 < service.options.stall_seconds <= seconds
             return f"the disk has not responded for {seconds:.1f} s" if stalled else None
         case LogState.RECOVERING:
@@ -53,9 +53,9 @@ async def show_log(service: Service, request: web.Request) -> web.StreamResponse
     """Show which log this is, whether it went back to an older state, and how far it has come."""
     check_query(request, ())
     log = service.log
-    openings = [OpeningResponse(hex_of(one.nonce), one.first_batch) for one in log.openings]
+    openings = [OpeningResponse(hex_of(one.nonce), one.first_batch) for one in log.inspection.openings]
     return json_response(
-        LogResponse(service.log_id, service.name, service.opening, openings, log.durable_batch, at_of(log))
+        LogResponse(service.log_id, service.name, service.opening, openings, log.inspection.durable_batch, at_of(log))
     )
 
 

@@ -20,7 +20,6 @@ from aiohttp import web
 
 from mrecordlog_async.errors import LogFailedError, QueueNotFoundError
 from mrecordlog_async.memory.cutting import runs_of, take_head
-from mrecordlog_async.memory.reads import is_there
 from mrecordlog_async.model import Run, Times, text_of_tick
 from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.log_schemas import LOG_ID
@@ -120,7 +119,7 @@ async def _follow(service: Service, events: Events, queue: str, queue_id: int, p
     """Send events until there is a reason to end, and return it; None if the client has disconnected."""
     log = service.log
     while True:
-        if not is_there(log, queue, queue_id):  # deleted while the tail was sending
+        if not log.inspection.is_there(queue, queue_id):  # deleted while the tail was sending
             return "deleted"
         # The wait is for a position that has not been assigned yet, and ends at once where the records were truncated.
         position = max(position, log.first_position(queue))
@@ -132,7 +131,7 @@ async def _follow(service: Service, events: Events, queue: str, queue_id: int, p
             return "deleted"
         if service.shutting_down:
             return "closing"
-        if not is_there(log, queue, queue_id):
+        if not log.inspection.is_there(queue, queue_id):
             return "deleted"
         if woken is WakeReason.ENDED:  # not sealed: an application drains its log before it closes it
             return "sealed" if log.queue_summary(queue).sealed else "closing"
@@ -140,10 +139,10 @@ async def _follow(service: Service, events: Events, queue: str, queue_id: int, p
             if not await events.send([b": still here\n\n"]):
                 return None
             continue
-        runs = take_head(runs_of(log.held(queue, position, most=RUNS_AT_ONCE)), PIECE_RECORDS, PIECE_BYTES)
+        runs = take_head(runs_of(log.inspection.held(queue, position, most=RUNS_AT_ONCE)), PIECE_RECORDS, PIECE_BYTES)
         if runs:
             position = runs[-1].next_position
-            times = log.times(queue, runs[0].first_position, position)
+            times = log.inspection.times(queue, runs[0].first_position, position)
             events_of = chain.from_iterable(_events(queue_id, run, text, times) for run in runs)
             if not await events.send(wire.gather(events_of, PIECE_BYTES)):
                 return None

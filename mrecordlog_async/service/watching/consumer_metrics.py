@@ -19,7 +19,7 @@ async def render_consumers(service: Service, log: MultiRecordLog) -> list[bytes]
     """Return the series of the first consumers by queue and name, and one series that counts those left out."""
     turns, most = Turns(), service.options.metrics_queues
     names: list[str] = []
-    for found in log.queues_with_consumers():
+    for found in log.inspection.queues_with_consumers():
         names = nsmallest(most, names + found)  # no further queue can be among the first consumers
         await turns.rest()
     shown: list[ConsumerSummary] = []
@@ -28,7 +28,7 @@ async def render_consumers(service: Service, log: MultiRecordLog) -> list[bytes]
         await turns.rest()
         if len(shown) == most:
             break
-    left_out = log.consumer_count - len(shown)
+    left_out = log.inspection.consumer_count - len(shown)
     parts = [metric_head(LEFT_OUT, "Consumers without their own series"), metric_line(LEFT_OUT, left_out)]
     for series in OF_A_CONSUMER:
         parts.append(metric_head(series.name, series.help, series.kind))
@@ -43,9 +43,9 @@ async def _first_consumers(log: MultiRecordLog, queue: str, most: int, turns: Tu
     if not log.queue_exists(queue):
         return []
     found: list[ConsumerSummary] = []
-    names = (await sorted_in_turns(log.consumer_names(queue)))[:most]
+    names = (await sorted_in_turns(log.inspection.consumer_names(queue)))[:most]
     for at in range(0, len(names), CONSUMERS_AT_ONCE):
         await turns.rest()
         if log.queue_exists(queue):
-            found += log.consumer_summaries(queue, names[at : at + CONSUMERS_AT_ONCE])
+            found += log.inspection.consumer_summaries(queue, names[at : at + CONSUMERS_AT_ONCE])
     return found

@@ -142,7 +142,7 @@ class Collector(PrometheusCollector):
         yield from _families(COUNTERS, log.stats())
         yield from _families(USAGE, log.resource_usage())
         yield from _families(STATE, log)
-        oldest = self._oldest or Oldest(None, log.pin())
+        oldest = self._oldest or Oldest(None, log.inspection.pin())
         if oldest.age_seconds is not None:
             yield _family(OLDEST, oldest.age_seconds)
         yield from _families(PINNED, oldest)
@@ -237,6 +237,6 @@ def _buckets(histogram: Histogram) -> Iterable[tuple[str, float]]:
 
 
 def _queues(log: MultiRecordLog) -> Iterator[Metric]:
-    names = list(islice(log.names()[1], QUEUES_COLLECTED))
+    names = list(islice(log.inspection.names()[1], QUEUES_COLLECTED))
     for series in OF_A_QUEUE:
         yield _family(series._replace(label="queue"), dict(_values(series, log, names)))

@@ -57,16 +57,16 @@ class Status:
 
     def _check_failure(self) -> None:
         log = self._service.log_or_none
-        if log is None or log.failure is None or self._failed:
+        if log is None or log.inspection.failure is None or self._failed:
             return
         self._failed = True  # the engine has already logged it
-        cause = " ".join(str(log.failure).split())
+        cause = " ".join(str(log.inspection.failure).split())
         notify(f"STATUS=failed: {cause}; nothing is stored until the service is restarted; reads work")
 
     def _check_stall(self) -> None:
         """Report a disk that does not respond, and that it responds again."""
         log, limit = self._service.log_or_none, self._service.options.stall_seconds
-        stalls = log is not None and 0 < limit <= log.under_way_seconds
+        stalls = log is not None and 0 < limit <= log.inspection.under_way_seconds
         if stalls is not self._stalls and not self._failed:
             self._stalls = stalls
             notify("STATUS=the disk does not respond" if stalls else f"STATUS=serving on {self._address}")

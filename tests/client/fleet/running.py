@@ -40,7 +40,7 @@ class Running:
 
     def index(self, stored: Stored) -> int:
         """Return which service has a record."""
-        return [one.log.public_id for one in self.served].index(stored.log_id)
+        return [one.log.inspection.public_id for one in self.served].index(stored.log_id)
 
     def payload(self, stored: Stored) -> bytes:
         """Return what that service has at that position."""

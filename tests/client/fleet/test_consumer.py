@@ -73,7 +73,7 @@ async def test_a_server_that_is_away_holds_up_nothing_but_its_own_records(tmp_pa
 async def test_a_pattern_is_a_rule_on_every_server(tmp_path: Path) -> None:
     """Queues that are created later have the consumer from their first record on, and are read."""
     async with running(tmp_path) as here, here.fleet.consumer("click*", "lake") as consumer:
-        assert [one.log.consumer_rules() for one in here.served] == [[("click*", "lake")]] * 2
+        assert [one.log.inspection.consumer_rules() for one in here.served] == [[("click*", "lake")]] * 2
         await here.served[1].log.append_record("clicks of today", None, b"a", create=True)
         await here.served[1].log.append_record("orders", None, b"b", create=True)
         await here.fleet._membership.look()
@@ -284,7 +284,7 @@ async def test_a_server_that_is_forgotten_ends_only_its_own_readers(tmp_path: Pa
                 assert batch is not None and await consumer.acknowledge(batch)
             while not all(one.service.tails for one in here.served):
                 await asyncio.sleep(0)
-            await here.fleet.forget(here.served[0].log.public_id)
+            await here.fleet.forget(here.served[0].log.inspection.public_id)
             await here.served[1].log.append_record("q", None, b"more")
             batch = await consumer.batch(max_wait=0)
             assert batch is not None and batch.payloads() == [b"more"]

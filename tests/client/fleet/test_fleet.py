@@ -36,7 +36,7 @@ async def test_keys_are_spread_and_each_stays_at_one_server(tmp_path: Path) -> N
         stored = [task.result() for task in tasks]
         assert [here.payload(one) for one in stored] == [b"%d" % n for n in range(200)]
         homes = {n % 20: {here.index(one) for one in stored[n % 20 :: 20]} for n in range(20)}
-        routing, logs = Routing(), [one.log.public_id for one in here.served]
+        routing, logs = Routing(), [one.log.inspection.public_id for one in here.served]
         routing.use(logs)  # by their ids, which are random: all keys may fall to two of the three
         assert homes == {n: {logs.index(routing.order(slot_of(f"user {n}"), 0.0)[0])} for n in range(20)}
         together = {here.index(await here.fleet.append_record("r", b"")) for _ in range(5)}
@@ -216,7 +216,7 @@ async def test_an_address_that_another_log_took_over_is_not_written_to(tmp_path:
         here.proxies[home].targets, here.proxies[other].targets = [here.served[other].port], [here.served[home].port]
         for number in (home, other):
             with pytest.raises(ServiceError, match="the request is for"):
-                await here.fleet.client(here.served[number].log.public_id).queue_exists("q")
+                await here.fleet.client(here.served[number].log.inspection.public_id).queue_exists("q")
         await here.fleet._membership.look()
         assert here.index(await here.fleet.append_record("q", b"b")) == home
         assert here.payloads("q")[home] == [b"a", b"b"]
@@ -229,7 +229,7 @@ async def test_a_log_that_was_forgotten_and_comes_back_is_written_to(tmp_path: P
         for position in range(2):
             assert (await here.fleet.append_record("q", b"a")).position == position
             assert (await producer.append_record(b"a")).position == position
-            await here.fleet.forget(here.served[0].log.public_id)
+            await here.fleet.forget(here.served[0].log.inspection.public_id)
             await here.fleet._membership.look()
 
 

@@ -37,7 +37,7 @@ async def test_each_server_gets_its_own_token(tmp_path: Path) -> None:
             assert a.log.queue_exists("q") and b.log.queue_exists("q")
             shown = repr(vars(fleet._membership)) + repr(fleet._membership.servers)
         async with RecordLogFleet(places, tokens={"a": B, "b": B}, resolver=Loopback()) as fleet:
-            assert [one.log_id for one in fleet.servers()] == [b.log.public_id]
+            assert [one.log_id for one in fleet.servers()] == [b.log.inspection.public_id]
             (why,) = fleet.failures().values()
         assert "bearer token" in why
         assert not any(token in shown + why for token in (A, B))

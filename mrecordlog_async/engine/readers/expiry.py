@@ -1,4 +1,4 @@
-"""Retention by age: records of queues with `max_age` are removed by ordinary truncates, also while nobody appends.
+"""Expiry: records of queues with `max_age` are removed by ordinary truncates, also while nobody appends.
 
 1. A heap has one entry for each queue with `max_age`: the earliest time at which its oldest record can be too old. An
    append does not touch it: what is appended to an empty queue is not too old before *max_age* has passed.
@@ -41,7 +41,7 @@ HEAP_SLACK = 64
 """The heap is made again once more than half of its entries, and this many, no longer count."""
 
 
-class Retention:
+class Expiry:
     """Removes the records that are too old. The log owns it; everything runs on the log's event loop."""
 
     def __init__(
@@ -217,8 +217,8 @@ class Retention:
             heapify(self._heap)
 
 
-def _look(retention: weakref.ref[Retention]) -> None:
-    found = retention()
+def _look(expiry: weakref.ref[Expiry]) -> None:
+    found = expiry()
     if found is not None:
         found.look()
 

@@ -2,57 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Coroutine
 from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, Batches, BatchLimits, last_position
+from mrecordlog_async.engine.consuming import Attaching, ConsumerChanges
 from mrecordlog_async.engine.intake.commands import Attached
 from mrecordlog_async.engine.readers.subscribers import QueueWatch
 from mrecordlog_async.engine.readers.tail import Tail
-from mrecordlog_async.errors import ConsumerFencedError, ConsumerNotFoundError
-from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.model import Batch, Record, Start
 from mrecordlog_async.support.coroutine_mark import coroutine_function
 
 _NOT_ATTACHED = "the consumer is not attached: use it inside `async with log.consumer(…) as c`"
-
-
-class HeldQueue(QueueWatch):
-    """A queue as the holder of one of its consumers sees it: not at all once another holder has attached."""
-
-    consumer: str
-    epoch: int
-    epochs_from: int
-
-    def queue(self) -> Queue | None:
-        """Return the queue, or None if it is deleted or the log closes.
-
-        Raises:
-            ConsumerFencedError: Another holder has attached.
-            ConsumerNotFoundError: The consumer was deleted.
-        """
-        queue = None if self.is_closing() else self._queues.by_id(self.queue_id)
-        if queue is not None:
-            check_holder(queue, self.consumer, self.epoch, self.epochs_from)
-        return queue
-
-
-def check_holder(queue: Queue, consumer: str, epoch: int, epochs_from: int) -> None:
-    """Raise unless *epoch* is that of the consumer's present holder. epochs_from: lower ones have ended."""
-    state = queue.consumer(consumer)
-    if state is None:
-        raise ConsumerNotFoundError(queue.name, consumer)
-    if state.epoch != epoch or epoch < epochs_from:
-        raise ConsumerFencedError(queue.name, consumer, epoch, state.epoch)
-
-
-class ConsumerCalls(NamedTuple):
-    """What a consumer asks of its log. move: acknowledge up to a position, or seek one or a time; for one holder."""
-
-    attach: Callable[[], Awaitable[Attached]]
-    move: Callable[[Start, bool, Attached], Awaitable[int]]
-    watch: Callable[[Attached], QueueWatch]
 
 
 class Consumer(AsyncIterator[Record]):
@@ -75,19 +37,20 @@ class Consumer(AsyncIterator[Record]):
         consumer: Its name.
     """
 
-    def __init__(self, queue: str, consumer: str, calls: ConsumerCalls) -> None:
+    def __init__(self, queue: str, consumer: str, changes: ConsumerChanges, attaching: Attaching) -> None:
         """Use `log.consumer`."""
         self.queue = queue
         self.consumer = consumer
-        self._calls = calls
+        self._changes = changes
+        self._attaching = attaching
         self._attached: Attached | None = None
         self._watch: QueueWatch | None = None
         self._tail: Tail | None = None
 
     async def __aenter__(self) -> Self:
-        attached = await self._calls.attach()
+        attached = await self._changes.attach(self.queue, self.consumer, self._attaching)
         self._attached = attached
-        self._watch = self._calls.watch(attached)
+        self._watch = self._changes.watch(self.consumer, attached)
         self._tail = Tail(self._watch, attached.position)
         return self
 
@@ -179,7 +142,8 @@ class Consumer(AsyncIterator[Record]):
             LogFullError: The disk is full, and the acknowledgement frees nothing.
         """
         holder = self._holder()
-        return await self._calls.move(last_position(done, holder.queue_id), False, holder)
+        position = last_position(done, holder.queue_id)
+        return await self._changes.acknowledge(self.queue, self.consumer, position, holder.queue_id, holder.epoch)
 
     async def seek(self, position: Start) -> int:
         """Continue at *position*, forward or back, durably: it is the first one that is not acknowledged.
@@ -202,7 +166,8 @@ class Consumer(AsyncIterator[Record]):
             QueueNotFoundError: The queue was deleted.
             LogFullError: The disk is full, and the move frees nothing.
         """
-        found = await self._calls.move(position, True, self._holder())
+        holder = self._holder()
+        found = await self._changes.seek(self.queue, self.consumer, position, holder.queue_id, holder.epoch)
         assert self._watch is not None
         self._tail = Tail(self._watch, found)
         return found
