@@ -280,21 +280,21 @@ UNDER_WAY = Series(
     "under_way_seconds",
     "gauge",
     "Seconds that the commit under way, or other work on the disk, has taken so far",
-    attrgetter("under_way_seconds"),
+    attrgetter("inspection.under_way_seconds"),
     key="under_way",
     unit="s",
 )
 
 STATE = (
     UNDER_WAY,
-    gauged("waiting_seconds", "waiting_seconds", "Seconds that the oldest unfinished call has waited"),
+    gauged("inspection.waiting_seconds", "waiting_seconds", "Seconds that the oldest unfinished call has waited"),
     Series(
         "failed",
         "gauge",
         "1 if a write or sync failed: nothing is stored until the log is opened again",
-        lambda log: log.failure is not None,
+        lambda log: log.inspection.failure is not None,
     ),
-    gauged("pending_records", "pending_records", "Records that wait for the writer"),
+    gauged("inspection.pending_records", "pending_records", "Records that wait for the writer"),
     Series(
         "last_end",
         "gauge",
