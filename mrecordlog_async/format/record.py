@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 from mrecordlog_async.format.fields import FieldReader, RecordError, decode_name, unpack, unpack_whole
 from mrecordlog_async.format.frame import Buffer
@@ -135,35 +135,45 @@ class Commit(NamedTuple):
     time_ns: int
 
 
+# Whatever handles log records dispatches on their class with `match` and `assert_never`, so that the type checker names
+# each place that a new kind concerns.
 LogRecord = Create | Delete | Append | Many | Truncate | Consumer | ConsumerDelete | SetOptions | ConsumerRule | Opened
 
 
 def queue_ids(records: Iterable[LogRecord]) -> Iterator[int]:
     """Yield the id of every queue that *records* name, as often as they do."""
     for record in records:
-        if type(record) is Many:
-            yield from record.ids
-        elif type(record) is not ConsumerRule and type(record) is not Opened:
-            yield record.id  # type: ignore[union-attr]  # mypy keeps the union
+        match record:
+            case Append() | Create() | Delete() | Truncate() | Consumer() | ConsumerDelete() | SetOptions():
+                yield record.id
+            case Many():
+                yield from record.ids
+            case ConsumerRule() | Opened():
+                pass
+            case _:
+                assert_never(record)
 
 
 def encode_record(record: LogRecord) -> tuple[Buffer, ...]:
     """Encode a log record of a batch as parts to be written in order."""
-    kind = type(record)
-    if kind is Append:
-        return encode_append(record)  # type: ignore[arg-type]  # mypy does not follow the type in a variable
-    if kind is Many:
-        return encode_many(record)  # type: ignore[arg-type]
-    if kind is Truncate:
-        return (_TRUNCATE.pack(TRUNCATE, *record),)
-    if kind is Create:
-        return (_QUEUE_ID.pack(CREATE, record.id) + record.name.encode(),)  # type: ignore[union-attr]
-    return (_encode_small(record),)
+    match record:
+        case Append():
+            return encode_append(record)
+        case Many():
+            return encode_many(record)
+        case _:
+            return (_encode_small(record),)
 
 
-def _encode_small(record: LogRecord) -> bytes:
+def _encode_small(
+    record: Create | Delete | Truncate | Consumer | ConsumerDelete | SetOptions | ConsumerRule | Opened,
+) -> bytes:
     """Encode a log record without payloads."""
     match record:
+        case Truncate():
+            return _TRUNCATE.pack(TRUNCATE, *record)
+        case Create(queue_id, name):
+            return _QUEUE_ID.pack(CREATE, queue_id) + name.encode()
         case Delete(queue_id):
             return _QUEUE_ID.pack(DELETE, queue_id)
         case Consumer(queue_id, name, state):
@@ -177,7 +187,8 @@ def _encode_small(record: LogRecord) -> bytes:
             return _CONSUMER_RULE.pack(CONSUMER_RULE, removes * _REMOVE, len(encoded)) + encoded + name.encode()
         case Opened(nonce, batch):
             return _OPENED.pack(OPENED, nonce, batch)
-    raise AssertionError(f"not a log record: {record}")
+        case _:
+            assert_never(record)
 
 
 def encode_commit(commit: Commit) -> bytes:

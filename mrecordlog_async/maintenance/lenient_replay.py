@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import assert_never
 
 from mrecordlog_async.format.parse import Batch
 from mrecordlog_async.format.record import (
@@ -27,6 +28,7 @@ from mrecordlog_async.format.record import (
     Create,
     Delete,
     LogRecord,
+    Opened,
     SetOptions,
     Truncate,
 )
@@ -150,24 +152,28 @@ class LenientReplay:
         return sorted(self._queues.values(), key=lambda queue: queue.name)
 
     def _apply(self, record: LogRecord) -> None:
-        if type(record) is Create:
-            self._replace_name(record.name, record.id)
-            created = SalvagedQueue(record.id, record.name, counted=self._epoch, named=self._epoch)
-            self._queues.setdefault(record.id, created)
-        elif type(record) is Delete:
-            self._queues.pop(record.id, None)
-        elif type(record) is Append or type(record) is Many:
-            for queue_id, run, _ in appends_of(record):
-                self._append(self._known(queue_id), run)
-        elif type(record) is Truncate:
-            queue = self._known(record.id)
-            queue.settings.apply(record)
-            self._truncate(queue, record.position)
-        elif type(record) is ConsumerRule:
-            change = self.rules.discard if record.removes else self.rules.add
-            change(TableRule(record.pattern, record.name))
-        elif isinstance(record, Consumer | ConsumerDelete | SetOptions):
-            self._known(record.id).settings.apply(record)
+        match record:
+            case Create(queue_id, name):
+                self._replace_name(name, queue_id)
+                self._queues.setdefault(queue_id, SalvagedQueue(queue_id, name, counted=self._epoch, named=self._epoch))
+            case Delete(queue_id):
+                self._queues.pop(queue_id, None)
+            case Append() | Many():
+                for queue_id, run, _ in appends_of(record):
+                    self._append(self._known(queue_id), run)
+            case Truncate(queue_id, position):
+                queue = self._known(queue_id)
+                queue.settings.apply(record)
+                self._truncate(queue, position)
+            case ConsumerRule(pattern, name, removes):
+                change = self.rules.discard if removes else self.rules.add
+                change(TableRule(pattern, name))
+            case Consumer() | ConsumerDelete() | SetOptions():
+                self._known(record.id).settings.apply(record)
+            case Opened():
+                pass  # a restored log has its own openings
+            case _:
+                assert_never(record)
 
     def _known(self, queue_id: int) -> SalvagedQueue:
         """Return the queue with this id, which the log names here; create it without a name if it is unknown."""

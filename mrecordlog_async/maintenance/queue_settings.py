@@ -4,8 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import assert_never
 
-from mrecordlog_async.format.record import Consumer, ConsumerDelete, ConsumerState, LogRecord, SetOptions, Truncate
+from mrecordlog_async.format.record import (
+    Consumer,
+    ConsumerDelete,
+    ConsumerRule,
+    ConsumerState,
+    Create,
+    Delete,
+    LogRecord,
+    Opened,
+    SetOptions,
+    Truncate,
+)
+from mrecordlog_async.format.runs import Append, Many
 from mrecordlog_async.format.stored_options import DEFAULT_OPTIONS, SEALED, StoredOptions
 from mrecordlog_async.memory.settings import options_of, owner_text
 from mrecordlog_async.options import QueueOptions
@@ -52,6 +65,10 @@ class QueueSettings:
                 self.options, self.sealed = options_of(values), bool(values.flags & SEALED)
             case Truncate(_, position):
                 self.consumers = {name: max(at, position + 1) for name, at in self.consumers.items()}
+            case Create() | Delete() | Append() | Many() | ConsumerRule() | Opened():
+                pass
+            case _:
+                assert_never(record)
 
     def _set_consumer(self, name: str, state: ConsumerState) -> None:
         self.consumers[name] = state.position

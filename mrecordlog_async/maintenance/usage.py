@@ -11,11 +11,22 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from mrecordlog_async.format.header import public_log_id
 from mrecordlog_async.format.parse import Batch
-from mrecordlog_async.format.record import Consumer, ConsumerDelete, Create, Delete, LogRecord, SetOptions, Truncate
-from mrecordlog_async.format.runs import Append, appends_of
+from mrecordlog_async.format.record import (
+    Consumer,
+    ConsumerDelete,
+    ConsumerRule,
+    Create,
+    Delete,
+    LogRecord,
+    Opened,
+    SetOptions,
+    Truncate,
+)
+from mrecordlog_async.format.runs import Append, Many, appends_of
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.maintenance.damage import DamagedRange
 from mrecordlog_async.maintenance.headers import LogHeaders, ProgressMeter, read_headers
@@ -244,19 +255,24 @@ class _UsageCounter:
             self._apply(segment, record)
 
     def _apply(self, segment: SegmentUsage, record: LogRecord) -> None:
-        if type(record) is Create:
-            for old in [known for known, queue in self._queues.items() if queue.name == record.name]:
-                del self._queues[old]  # the DELETE of the older queue is damaged
-            self._queues[record.id] = QueueUsage(record.name, 0, 0)
-            return
-        for append in appends_of(record):
-            self._append(segment, self._queues.get(append.id), append)
-        if type(record) is Delete:
-            self._queues.pop(record.id, None)
-        elif isinstance(record, Truncate | Consumer | ConsumerDelete | SetOptions):
-            queue = self._queues.get(record.id)
-            if queue is not None:
-                self._set(queue, record)
+        match record:
+            case Create(queue_id, name):
+                for old in [known for known, queue in self._queues.items() if queue.name == name]:
+                    del self._queues[old]  # the DELETE of the older queue is damaged
+                self._queues[queue_id] = QueueUsage(name, 0, 0)
+            case Append() | Many():
+                for append in appends_of(record):
+                    self._append(segment, self._queues.get(append.id), append)
+            case Delete(queue_id):
+                self._queues.pop(queue_id, None)
+            case Truncate() | Consumer() | ConsumerDelete() | SetOptions():
+                queue = self._queues.get(record.id)
+                if queue is not None:
+                    self._set(queue, record)
+            case ConsumerRule() | Opened():
+                pass  # of no queue
+            case _:
+                assert_never(record)
 
     def _set(self, queue: QueueUsage, record: Truncate | Consumer | ConsumerDelete | SetOptions) -> None:
         queue.settings.apply(record)

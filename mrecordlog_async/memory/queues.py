@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import count, islice
-from typing import NamedTuple
+from typing import NamedTuple, assert_never
 
 from mrecordlog_async.format.record import (
     Consumer,
@@ -148,23 +148,27 @@ class Queues:
 
         Raises ReplayError if it does not fit: the queue is unknown or exists already, or the position is taken.
         """
-        if type(record) is Append:
-            self._queue_bytes += self._known(record.id).append(segment, record.run, record.continues, tick)
-        elif type(record) is Many:
-            self._append_many(segment, record, tick)
-        elif type(record) is Truncate:
-            queue = self._known(record.id)
-            before = queue.memory_bytes
-            dropped = queue.truncate(record.position)
-            self._queue_bytes += queue.memory_bytes - before
-            return dropped
-        elif type(record) is Create:
-            self._create(record)
-        elif type(record) is Delete:
-            return self._delete(record)
-        else:
-            self._apply_setting(record)
+        match record:
+            case Append():
+                self._queue_bytes += self._known(record.id).append(segment, record.run, record.continues, tick)
+            case Many():
+                self._append_many(segment, record, tick)
+            case Truncate():
+                return self._truncate(record)
+            case Create():
+                self._create(record)
+            case Delete():
+                return self._delete(record)
+            case _:
+                self._apply_setting(record)
         return 0
+
+    def _truncate(self, record: Truncate) -> int:
+        queue = self._known(record.id)
+        before = queue.memory_bytes
+        dropped = queue.truncate(record.position)
+        self._queue_bytes += queue.memory_bytes - before
+        return dropped
 
     def _append_many(self, segment: int, record: Many, tick: int) -> None:
         """Add single records: as loose ones, or as runs if they are large or few."""
@@ -210,24 +214,23 @@ class Queues:
         """Memory of the queues and their records."""
         return self._queue_bytes + self.settling.grown_bytes + self.blocks.memory_bytes
 
-    def _apply_setting(self, record: LogRecord) -> None:
+    def _apply_setting(self, record: Consumer | ConsumerDelete | SetOptions | ConsumerRule | Opened) -> None:
         """Apply a record that concerns no payloads: consumers, options, rules, openings."""
-        if type(record) is Consumer:
-            self._set_consumer(record)
-        elif type(record) is ConsumerDelete:
-            self._known(record.id).delete_consumer(record.name)
-            self._charge_consumers([record.name], -1)
-        elif type(record) is SetOptions:
-            self._set_options(record)
-        elif type(record) is ConsumerRule:
-            rule = TableRule(record.pattern, record.name)
-            if record.removes:
-                self._remove_rule(rule)
-            else:
-                self._add_rule(rule)
-        else:
-            assert type(record) is Opened
-            self._add_opening(TableOpening(record.nonce, record.batch))
+        match record:
+            case Consumer():
+                self._set_consumer(record)
+            case ConsumerDelete(queue_id, name):
+                self._known(queue_id).delete_consumer(name)
+                self._charge_consumers([name], -1)
+            case SetOptions():
+                self._set_options(record)
+            case ConsumerRule(pattern, name, removes):
+                change = self._remove_rule if removes else self._add_rule
+                change(TableRule(pattern, name))
+            case Opened(nonce, batch):
+                self._add_opening(TableOpening(nonce, batch))
+            case _:
+                assert_never(record)
 
     def _set_consumer(self, record: Consumer) -> None:
         queue = self._known(record.id)

@@ -503,8 +503,8 @@ async def test_unknown_log_record_is_refused(directory: Path, tmp_path: Path) ->
     crashed = tmp_path / "crashed"
     await write_log(directory, crashed, rounds=1)
     path = damage.last_segment(crashed)
-    forge_batch(path, [b"\x0ewhatever"])
-    assert "unknown log record kind 14" in (await refuses(crashed, path.name)).reason
+    forge_batch(path, [b"\xffwhatever"])
+    assert "unknown log record kind 255" in (await refuses(crashed, path.name)).reason
 
 
 def forge_batch(path: Path, bodies: list[bytes]) -> None:

@@ -11,6 +11,7 @@ import errno
 from collections import deque
 from collections.abc import Iterable
 from functools import partial
+from typing import assert_never
 
 from mrecordlog_async.engine.commit.request import CommitRequest, CommitResult, Roll
 from mrecordlog_async.engine.commit.upkeep import LogParts, Upkeep
@@ -18,7 +19,18 @@ from mrecordlog_async.engine.intake.commands import AppendGroup, Command
 from mrecordlog_async.engine.planning.draft import CommandOutcome, Plan
 from mrecordlog_async.engine.planning.plan import plan
 from mrecordlog_async.errors import LogFullError
-from mrecordlog_async.format.record import Consumer, LogRecord, Truncate, queue_ids
+from mrecordlog_async.format.record import (
+    Consumer,
+    ConsumerDelete,
+    ConsumerRule,
+    Create,
+    Delete,
+    LogRecord,
+    Opened,
+    SetOptions,
+    Truncate,
+    queue_ids,
+)
 from mrecordlog_async.format.runs import Append, Many
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.options import PersistPolicy
@@ -154,15 +166,20 @@ class UnsyncedChanges:
             self._first_positions.clear()
         self._last_batch = end.last_batch
         for record in records:
-            if type(record) is Append:  # at the end of its queue, so past every position noted before
-                self._first_positions.setdefault(record.id, record.run.first_position)
-            elif type(record) is Truncate:
-                self._lower(record.id, record.position)
-            elif type(record) is Consumer:
-                self._lower(record.id, record.state.position)
-            elif type(record) is Many:
-                # Without a Python statement per record: half the time of a loop.
-                deque(map(self._first_positions.setdefault, record.ids, record.positions), maxlen=0)
+            match record:
+                case Append():  # at the end of its queue, so past every position noted before
+                    self._first_positions.setdefault(record.id, record.run.first_position)
+                case Many():
+                    # Without a Python statement per record: half the time of a loop.
+                    deque(map(self._first_positions.setdefault, record.ids, record.positions), maxlen=0)
+                case Truncate():
+                    self._lower(record.id, record.position)
+                case Consumer():
+                    self._lower(record.id, record.state.position)
+                case Create() | Delete() | ConsumerDelete() | SetOptions() | ConsumerRule() | Opened():
+                    pass  # their batches are synced under every policy, or concern no position
+                case _:
+                    assert_never(record)
 
     def _lower(self, queue_id: int, position: int) -> None:
         self._first_positions[queue_id] = min(self._first_positions.get(queue_id, position), position)
