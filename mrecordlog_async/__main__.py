@@ -4,7 +4,7 @@ import sys
 
 
 def run() -> int:
-    """Run the command line. Ctrl-C ends it quietly, also while its modules are imported."""
+    """Run the command line. Ctrl-C ends it quietly, even while its modules are imported."""
     try:
         from mrecordlog_async.cli.main import main
 

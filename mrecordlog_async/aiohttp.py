@@ -14,7 +14,7 @@
 With `prefix` the application also serves the whole HTTP API of the log below that path; without it only the handlers
 use the log. The API has its own limits, tokens and host names (`ServiceOptions`). It admits the same requests as
 `mrecordlog serve`: on loopback only those whose Host is this machine or one of `options.hosts`; from other machines
-only those with a token. If `options` has tokens, every request needs one, also on loopback and on a Unix socket. The
+only those with a token. If `options` has tokens, every request needs one, even on loopback and on a Unix socket. The
 health checks and the page need none, because the page holds no data. The application protects its own routes, and its
 server sets the deadlines of connections. Without TLS, tokens and payloads are sent in the clear.
 

@@ -1,4 +1,4 @@
-"""What tails and consumers share, of the log and of its clients: positions, owners, limits, what is done."""
+"""The parts that tails and consumers of logs and clients share: positions, owners, limits, iteration."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BATCH_SECONDS = 0.2
 
 
 class BatchLimits(NamedTuple):
-    """How large a batch may become, and how many seconds after its first record it is returned; None: only if full."""
+    """Limits of a batch: its size, and the seconds from its first record to its return (None: only if full)."""
 
     records: int
     bytes: int

@@ -19,7 +19,7 @@ Worker = Callable[[MultiRecordLog], Coroutine[Any, Any, object]]
 Queues = Iterable[str] | Mapping[str, QueueOptions]
 
 WORKER_SECONDS = 20.0
-"""How long workers may take to end after the log is drained."""
+"""Seconds that workers may take to end after the log is drained."""
 
 logger = logging.getLogger("mrecordlog_async.embedding")
 

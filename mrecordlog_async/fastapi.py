@@ -123,7 +123,7 @@ def mount(app: FastAPI, path: str = "/wal", *, options: ServiceOptions | None = 
 
     The same service as `mrecordlog serve`, with its own limits, tokens and host names. On loopback it admits requests
     whose Host is this machine or one of `options.hosts`, from other machines only those with a token. If `options` has
-    tokens, every request needs one, also on loopback and on a Unix socket. The health checks and the page need none,
+    tokens, every request needs one, even on loopback and on a Unix socket. The health checks and the page need none,
     because the page holds no data. It needs the packages of the service: `pip install
     'mrecordlog_async[fastapi,server]'`.
 

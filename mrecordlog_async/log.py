@@ -62,7 +62,7 @@ SEGMENT_BYTES_MIN = 32_768
 """A segment holds at least one block."""
 
 QUEUES_AT_ONCE = 1_000
-"""Declared queues are created in groups of this size: starting so many calls takes the event loop 10 ms."""
+"""Declared queues are created in groups of this size: starting this many calls takes the event loop 10 ms."""
 
 
 def check_segment_bytes(segment_bytes: object) -> None:
@@ -241,7 +241,7 @@ class MultiRecordLog:
     async def seal_queue(self, queue: str, *, queue_id: int | None = None) -> int:
         """Seal *queue*: it accepts no more records, for good. Durable under every policy.
 
-        Appends that were not stored before the seal raise QueueSealedError, also those that waited for space. A repeat
+        Appends that were not stored before the seal raise QueueSealedError, even those that waited for space. A repeat
         of a stored record still returns None. Tails and consumers end after the last record; the queue stays until it
         is deleted.
 

@@ -124,7 +124,7 @@ REFUSED = (
     "closed",
     "other",
 )
-"""Why appends are refused: a limit of the log (`memory`, `disk`) or of the queue, a full file system (`space`), another
+"""Reasons of refusals: a limit of the log (`memory`, `disk`) or of the queue, a full file system (`space`), another
 error of the disk before anything was written, too much that waits (`append_soon` only), no positions left, a position
 that is taken, a record that can never fit, no such queue, one that cannot be created for the append because of the
 limit on `queues` or `consumers`, a sealed one, and a log that failed or was closed."""

@@ -24,7 +24,7 @@ POSITION_MAX = 2**63 - 2
 """The last position that can be assigned; the next position still fits into a signed 64-bit integer."""
 
 Start = int | datetime
-"""Where a read starts: a position, or a time with a time zone."""
+"""Start of a read: a position, or a time with a time zone."""
 
 OFFSET_BYTES = 4
 
@@ -161,7 +161,7 @@ class Run(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """When records of a queue were stored, to 0.1 s: kept where it changes along their positions.
+    """Times at which records of a queue were stored, to 0.1 s: kept where they change along their positions.
 
     Attributes:
         positions: Ascending; from each of them on, the tick at the same place holds.
@@ -333,7 +333,7 @@ class RecoveryProgress:
 
 
 class LastEnd(StrEnum):
-    """How the last opening of a log ended."""
+    """End of the last opening of a log."""
 
     NEW = "new"
     """There was none: the log is new."""
@@ -347,7 +347,7 @@ class LastEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RecoveryReport:
-    """What recovery found when the log was opened.
+    """Findings of recovery when the log was opened.
 
     Attributes:
         created: The log is new.
@@ -418,7 +418,7 @@ class QueueSummary:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSummary:
-    """Where a consumer stands.
+    """Position of a consumer.
 
     Attributes:
         queue: Name of the queue.
@@ -445,7 +445,7 @@ class ConsumerSummary:
 
 @dataclass(frozen=True, slots=True)
 class ResourceUsage:
-    """What a log uses, next to its limits.
+    """Usage of a log, next to its limits.
 
     Attributes:
         memory_bytes: Memory of retained records and of the queues.

@@ -17,7 +17,7 @@ FOLDED = (".", "..")
 """Not for new names: HTTP clients and proxies take them out of a path, and the request reaches another one."""
 
 NEW_NAME = "1 to 255 bytes of UTF-8 without control characters, and is not . or .."
-"""What a service accepts for a new name: the default of `Limits.name_bytes`."""
+"""Bytes that a service accepts for a new name: the default of `Limits.name_bytes`."""
 
 
 def check_name(queue: object) -> None:

@@ -19,7 +19,7 @@ def check_type(name: str, value: object, expected: type) -> None:
 
 
 class PersistAction(StrEnum):
-    """What persisting a batch means. With either, every batch is written to the operating system at once."""
+    """Meaning of persisting a batch. With either, every batch is written to the operating system at once."""
 
     FLUSH = "flush"
     """Survives the end of the process (kill -9), not a crash of the machine."""
@@ -29,7 +29,7 @@ class PersistAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PersistPolicy:
-    """When a change is acknowledged, relative to its sync.
+    """Time of the acknowledgement of a change, relative to its sync.
 
     | policy | acknowledged after | lost on power failure |
     |---|---|---|
@@ -84,7 +84,7 @@ class PersistPolicy:
 
     @property
     def syncs_each_batch(self) -> bool:
-        """Whether a batch is synced before it is acknowledged."""
+        """True if a batch is synced before it is acknowledged."""
         return self.kind == "always" and self.action is PersistAction.FSYNC
 
     @property
@@ -106,7 +106,7 @@ _COUNTED_LIMITS = (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How much the log may hold. Limits apply to appends and creates; they never prevent open, truncate or delete.
+    """Limits of a log. They apply to appends and creates; they never prevent open, truncate or delete.
 
     Attributes:
         memory_bytes: Retained payloads and their bookkeeping.
@@ -155,7 +155,7 @@ SECOND_NS = 1_000_000_000
 
 
 class OptionFacts(NamedTuple):
-    """What every program that shows or reads an option of a queue knows of it, besides its name and its type.
+    """Facts about an option of a queue, besides its name and its type, for every program that shows or reads it.
 
     help: what it does, for the command line. shown: how a value that is not the default reads; of a limit, `{}` stands
     for its size. unit: of a limit; "" for a choice of two words. unset: what a limit's None is called.
@@ -175,7 +175,7 @@ def _about(
 
 @dataclass(frozen=True, slots=True)
 class QueueOptions:
-    """How long one queue keeps its records, and how many.
+    """Options of a queue: how long it keeps its records, and how many.
 
     Attributes:
         keep: "until_truncated", or "until_acknowledged": records are removed once every consumer of the queue has

@@ -39,7 +39,7 @@ _UNSET = ("ProxyTracerProvider", "NoOpTracerProvider", "_ProxyMeterProvider", "N
 
 @dataclass(frozen=True, slots=True)
 class Observed:
-    """What the instruments read of one open log. They read it on a thread of the SDK: plain numbers only.
+    """Numbers that the instruments read of one open log. They read it on a thread of the SDK: plain numbers only.
 
     used: by the key of a series, for those that are not of `Counters`.
     """

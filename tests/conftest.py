@@ -36,7 +36,7 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", quick_java.OPTIONS)
 for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"):
     os.environ.pop(name, None)
 SESSIONS = 20
-"""A run with so many tests of a Spark session starts Java often enough to make the archive of `quick_java`."""
+"""A run with this many tests of a Spark session starts Java often enough to make the archive of `quick_java`."""
 ARCHIVING = pytest.StashKey[subprocess.Popen[bytes]]()
 
 LONG = (
@@ -68,7 +68,7 @@ Those of Spark are not the very first ones, so that the archive of `quick_java` 
 
 
 HANGS_AFTER_SECONDS = 1_200
-"""A test of these files hangs if it takes so long: some take over a minute, and a machine may be eight times slower."""
+"""A test of these files hangs if it takes this long: some take over a minute, and a machine may be 8 times slower."""
 
 
 LoopFactory = Callable[[], asyncio.AbstractEventLoop]

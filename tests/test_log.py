@@ -378,7 +378,7 @@ async def test_truncate_is_inclusive_and_counts(log: MultiRecordLog) -> None:
 
 
 async def test_truncate_past_the_end_moves_the_next_position(log: MultiRecordLog, directory: Path) -> None:
-    """Truncating past the end uses up those positions, also after reopening: none is assigned again."""
+    """Truncating past the end uses up those positions, even after reopening: none is assigned again."""
     await log.append_record("q", None, b"a")
     assert await log.truncate("q", 99) == 1
     assert (log.first_position("q"), log.next_position("q"), log.last_position("q")) == (100, 100, 99)
@@ -986,7 +986,7 @@ async def _open(directory: Path) -> MultiRecordLog:
 
 
 async def test_second_open_is_refused_with_the_owners_pid(log: MultiRecordLog, directory: Path) -> None:
-    """One writer per directory, also within a process; the message names the owner and the ways out."""
+    """One writer per directory, even within a process; the message names the owner and the ways out."""
     import os
 
     with pytest.raises(LogLockedError) as caught:

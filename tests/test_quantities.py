@@ -31,7 +31,7 @@ from mrecordlog_async.spark.settings.options import Options
     ],
 )
 def test_sizes_mean_the_same_for_every_reader(text: str, value: int) -> None:
-    """k, m, g and KiB, MiB, GiB are powers of 1024, kB, MB, GB powers of 1000, in any case: also in jobs of Spark."""
+    """k, m, g and KiB, MiB, GiB are powers of 1024, kB, MB, GB powers of 1000, in any case: even in jobs of Spark."""
     (memory,) = (setting for setting in SETTINGS if setting.name == "memory_bytes")
     source = Options.parse({"servers": "http://h:1", "maxBytesPerTrigger": text})
     assert parse_size(text) == memory.read(text) == size_of(text) == source.bytes_per_trigger == value
@@ -73,6 +73,6 @@ def test_what_is_not_a_quantity_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize("text", ["", "later", "-1h", "999999d", "9999-12-31T23:59-23:00", "0001-01-01T00:00+23:00"])
 def test_what_is_not_a_moment_is_refused(text: str) -> None:
-    """The message shows the text and examples, also for a time that has no date in the zone of this machine."""
+    """The message shows the text and examples, including for a time that has no date in the zone of this machine."""
     with pytest.raises(ValueError, match="is not a time such as 10min"):
         parse_moment(text)

@@ -331,7 +331,7 @@ async def test_an_older_copy_in_the_same_place_is_read_again(directory: Path, re
 
 
 async def test_a_log_of_several_segments_that_an_older_copy_replaced_is_read_again(directory: Path) -> None:
-    """Also if the segment that was read last is not in the copy, or is again, with another beginning."""
+    """Even if the segment that was read last is not in the copy, or is again, with another beginning."""
     async with MultiRecordLog.open(directory, segment_bytes=BLOCK, queues=["q"]) as log:
         await log.append("q", b"first")
     copy = Path(shutil.copytree(directory, directory.parent / "copy"))

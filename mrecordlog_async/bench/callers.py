@@ -30,7 +30,7 @@ class NotReadBackError(RecordLogError):
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """What *callers* coroutines got that each wait for an append of 100 bytes before the next one.
+    """The speed of *callers* coroutines that each wait for an append of 100 bytes before the next one.
 
     Attributes:
         appends_per_second: median of the rounds.

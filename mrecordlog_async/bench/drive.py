@@ -22,7 +22,7 @@ WARM_FRACTION = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """What happened between two readings of the clock.
+    """Calls between two readings of the clock.
 
     Attributes:
         calls: acknowledged in that time.

@@ -75,7 +75,7 @@ Exit codes:
 
 
 class CommandModule(Protocol):
-    """What each module in the table offers."""
+    """The interface of each module in the table."""
 
     def add_parser(self, command_line: Parser) -> Parser:
         """Add the command with its arguments; return its parser."""

@@ -331,7 +331,7 @@ class _Running:
 
 _clients: weakref.WeakSet[BlockingRecordLogClient] = weakref.WeakSet()
 _of_parents: list[_Running] = []
-"""What a forked child inherited. It is kept: closing a loop would take descriptors out of the parent's epoll."""
+"""Loops that a forked child inherited. They are kept: closing one would take descriptors out of the parent's epoll."""
 
 
 def _leave_to_parent() -> None:
@@ -381,7 +381,7 @@ class _Taking:
 
 
 class _BlockingReader(_Blocking[T], Iterator[Record]):
-    """What a tail and a consumer share. Any thread may call."""
+    """The calls that a tail and a consumer share. Any thread may call."""
 
     _inner: Any
 

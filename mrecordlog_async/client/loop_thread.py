@@ -74,7 +74,7 @@ class LoopThread:
 
     @property
     def inherited(self) -> bool:
-        """Whether this process is a fork of the one that started the thread, which did not come along."""
+        """True if this process is a fork of the one that started the thread, which did not come along."""
         return self._pid != os.getpid()
 
     def is_current(self) -> bool:

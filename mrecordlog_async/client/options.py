@@ -1,4 +1,4 @@
-"""How a client connects: where to, as whom, and how long it waits; checked before anything is sent."""
+"""Connection options of a client: address, identity, and how long it waits; checked before anything is sent."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class ClientOptions(NamedTuple):
 
     @property
     def base(self) -> str:
-        """What paths are appended to: the URL, percent-encoded, without a slash at its end."""
+        """Base of every path: the URL, percent-encoded, without a slash at its end."""
         return "http://localhost" if self.place.url.startswith("unix:") else str(URL(self.place.url)).rstrip("/")
 
 

@@ -21,7 +21,7 @@ logger = logging.getLogger("mrecordlog_async.client")
 
 
 class Outage:
-    """What one client has met since a request last succeeded."""
+    """Failures that one client has met since a request last succeeded."""
 
     def __init__(self, address: str, clock: Callable[[], float] = monotonic) -> None:
         self._address = address

@@ -99,7 +99,7 @@ class Producer:
 
     @property
     def failed(self) -> bool:
-        """Whether it sends nothing more: it is unknown what was stored, or another producer writes to the queue."""
+        """True if it sends nothing more: it is unknown what was stored, or another producer writes to the queue."""
         return self._failure is not None
 
     async def __aexit__(

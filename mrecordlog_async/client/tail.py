@@ -20,17 +20,17 @@ from mrecordlog_async.protocol.calls import PAGE_BYTES, Page
 from mrecordlog_async.protocol.responses import ServiceError
 
 WAIT_SECONDS = 30
-"""How long one request of a tail waits for records before it is repeated."""
+"""Seconds that one request of a tail waits for records before it is repeated."""
 
 PAUSE_SECONDS = 1.0
 """Pause after a response without records that came early: the queue is sealed, or the service ends."""
 
 Fetch = Callable[[int, int | None, int, int], Awaitable[Page]]
-"""Reads from a position: at most so many records and bytes, after waiting for the first one for so many seconds."""
+"""Reads from a position: at most this many records and bytes, after waiting for the first one for this many seconds."""
 
 
 class ClientTail(AsyncIterator[Record]):
-    """What `RecordLogClient.tail` returns: iterate over it, or take batches. Both continue where the other stopped.
+    """Result of `RecordLogClient.tail`: iterate over it, or take batches. Both continue where the other stopped.
 
     Cancelling a call, even by `asyncio.wait_for` or `asyncio.timeout`, loses nothing and does not end the tail. It ends
     when the queue is deleted, and after the last record of a queue that is sealed.

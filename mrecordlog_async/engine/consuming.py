@@ -31,7 +31,7 @@ from mrecordlog_async.names import check_consumer_name, check_name, check_new_co
 from mrecordlog_async.patterns import is_pattern, matches
 
 QUEUES_AT_ONCE = 1_000
-"""So many queues are compared with a pattern, and get their consumer or lose it, before the event loop turns."""
+"""This many queues are compared with a pattern, and get their consumer or lose it, before the event loop turns."""
 
 
 class Attaching(NamedTuple):

@@ -85,7 +85,7 @@ class Inspection:
 
     @property
     def under_way_seconds(self) -> float:
-        """How long the work that the log's thread does now, such as a commit, has taken in system calls; 0 without any.
+        """Seconds that the work of the log's thread now, such as a commit, has taken in system calls; 0 without any.
 
         A disk that hangs shows here, and not in the histograms, which count what has come back.
         """
@@ -93,7 +93,7 @@ class Inspection:
 
     @property
     def waiting_seconds(self) -> float:
-        """How long the oldest unfinished call has waited; 0 without one."""
+        """Seconds that the oldest unfinished call has waited; 0 without one."""
         since = self._engine.writer.oldest_since()
         return 0.0 if since is None else max(perf_counter() - since, 0.0)
 
@@ -212,7 +212,7 @@ class Inspection:
         Args:
             order: "bytes" or "records" for the queues that hold most, "segment" for those that keep the oldest one,
                 "age" for those with the oldest records.
-            most: So many queues at most.
+            most: This many queues at most.
             prefix: Only queues whose names begin with it.
 
         Yields:

@@ -1,4 +1,4 @@
-"""What telemetry sees of an open log. Without a configured provider of OpenTelemetry this does nothing at all."""
+"""Shows an open log to telemetry. Without a configured provider of OpenTelemetry this does nothing at all."""
 
 from __future__ import annotations
 

@@ -32,10 +32,10 @@ _LAST_ENDS = {
 }
 
 RELEASE_SECONDS = 60.0
-"""How long opening waits until a log of this process that is closing or has ended releases the same directory."""
+"""Seconds that opening waits until a log of this process that is closing or has ended releases the same directory."""
 
 LOOK_SECONDS = 0.1
-"""How often it looks meanwhile whether the event loop of that log still runs."""
+"""Seconds between its looks whether the event loop of that log still runs."""
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ os.register_at_fork(after_in_child=_ending.clear)
 
 
 class _Holder(NamedTuple):
-    """What is known of a log that holds a directory: one that is open or closing, and the release of one."""
+    """A log that holds a directory, as others of the process see it: one that is open or closing, and its release."""
 
     held: _Held | None
     released: Future[None] | None

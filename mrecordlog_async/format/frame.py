@@ -31,7 +31,7 @@ if sys.byteorder != "little":
 
 
 class FrameKind(IntEnum):
-    """Which part of a log record a frame holds."""
+    """Part of a log record that a frame holds."""
 
     FULL = 1
     FIRST = 2

@@ -32,7 +32,7 @@ class FormatVersionError(HeaderError):
 
 @dataclass(frozen=True, slots=True)
 class SegmentHeader:
-    """What a segment states about itself and its predecessor.
+    """Statements of a segment about itself and its predecessor.
 
     first_batch: number of the first batch in it. previous_end: offset after the predecessor's last COMMIT (0 in
     segment 0). oldest_segment: no older segment holds live records.
@@ -47,7 +47,7 @@ class SegmentHeader:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """Where a closed log ends: segment, offset after its last COMMIT, and that batch's number."""
+    """End of a closed log: segment, offset after its last COMMIT, and that batch's number."""
 
     log_id: bytes
     segment: int

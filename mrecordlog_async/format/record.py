@@ -71,7 +71,7 @@ class Truncate(NamedTuple):
 
 
 class ConsumerState(NamedTuple):
-    """Where a consumer stands.
+    """Position of a consumer.
 
     position: the first one not acknowledged, at most the queue's next one. epoch: rises with every holder. owner: who
     alone may move it, `NO_OWNER` for nobody.

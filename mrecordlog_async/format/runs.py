@@ -26,7 +26,7 @@ JOIN_BYTES_MAX = 512
 """The parts of a run up to this size are joined: cheaper than one checksum and one buffer per part."""
 
 MANY_RECORDS_MAX = 250
-"""So many records stand in one MANY at most: a damaged frame loses no more than that."""
+"""This many records stand in one MANY at most: a damaged frame loses no more than that."""
 
 MANY_BYTES_MAX = RUN_BYTES
 """A MANY of several records holds no more bytes than this, everything included; a larger single one is an APPEND."""
@@ -105,7 +105,7 @@ def many_bytes(records: int, payload_bytes: int) -> int:
 
 
 PLACES_BYTES_MAX = _MANY.size + 2 * _ID_BYTES * MANY_RECORDS_MAX
-"""The queues and positions of a MANY stand in its first bytes, at most so many."""
+"""The queues and positions of a MANY stand in its first bytes, at most this many."""
 
 
 def is_append_head(body: memoryview | bytes) -> bool:

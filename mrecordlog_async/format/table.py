@@ -46,7 +46,7 @@ _FLAGS = _HAS_BEGAN | _HAS_LAST_APPEND | _HAS_OPTIONS | _HAS_CONSUMERS
 
 TABLE_HEADER_BYTES = _HEADER.size
 OPENINGS_MAX = 1_024
-"""So many openings of the log are remembered, the newest ones."""
+"""This many openings of the log are remembered, the newest ones."""
 
 ENTRIES_PER_PIECE = 1_000
 """The table is made in pieces of this many queues: a millisecond or two, after which other threads may run."""

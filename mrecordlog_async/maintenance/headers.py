@@ -1,4 +1,4 @@
-"""What headers and `CLOSED` say about a log: its segments, and where each must end. Some of them may be damaged."""
+"""Reads headers and `CLOSED`: the segments of a log, and where each must end. Some of them may be damaged."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ OnProgress = Callable[[RecoveryProgress], None]
 
 @dataclass(slots=True)
 class LogHeaders:
-    """What headers and `CLOSED` say about a log's segments.
+    """Statements of headers and `CLOSED` about a log's segments.
 
     was_closed: the file `CLOSED` exists, readable or not, and is not outdated, so nothing in the log is a torn tail.
     """

@@ -2,7 +2,7 @@
 
 The same lines, or a longer dump of the same log, complete what an attempt that ended early has stored:
 
-1. A queue without records is advanced to the first position of its line, also if an earlier attempt has created it.
+1. A queue without records is advanced to the first position of its line, even if an earlier attempt has created it.
 2. Records that are stored already are compared, and the others appended.
 3. Options, seals, consumers and rules are set once all records are stored: see `transfer`. Before that, each queue must
    reach the next position of its line: otherwise the end of the dump is missing.

@@ -26,7 +26,7 @@ from mrecordlog_async.options import QueueOptions
 
 @dataclass(slots=True)
 class QueueSettings:
-    """What is set for a queue.
+    """Settings of a queue.
 
     Attributes:
         options: how long it keeps its records, and how many.

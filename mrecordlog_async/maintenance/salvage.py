@@ -30,7 +30,7 @@ from mrecordlog_async.storage.segment import segment_name
 
 @dataclass(slots=True)
 class Salvage:
-    """What a damaged log still holds.
+    """Contents that a damaged log still has.
 
     Attributes:
         queues: every queue as far as it can be read, sorted by name.
@@ -136,7 +136,7 @@ def _salvage(
 
 
 Item = Table | Batch | DamagedRange | Damage | int
-"""What a log consists of: what scans yield, a missing segment, and the number of torn bytes at a segment's end."""
+"""Elements of a log: the results of scans, a missing segment, and the number of torn bytes at a segment's end."""
 
 
 def _items(log: LogHeaders, on_progress: Callable[[RecoveryProgress], None] | None) -> Iterator[tuple[str, Item]]:

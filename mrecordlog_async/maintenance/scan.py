@@ -29,7 +29,7 @@ from mrecordlog_async.storage.filesystem import read_exact
 
 @dataclass(frozen=True, slots=True)
 class ExpectedEnd:
-    """Where a segment must end and with which batch, according to its successor's header or `CLOSED`."""
+    """End that a segment must have, and its last batch, according to its successor's header or `CLOSED`."""
 
     end: int
     last_batch: int

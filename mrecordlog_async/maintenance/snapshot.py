@@ -37,7 +37,7 @@ CANNOT_LINK = frozenset((errno.EXDEV, errno.EPERM, errno.EACCES, errno.EOPNOTSUP
 
 
 class Snapshot(NamedTuple):
-    """How a snapshot was made: its segments, and the bytes that were linked and copied."""
+    """Report about a new snapshot: its segments, and the bytes that were linked and copied."""
 
     segments: int
     linked_bytes: int

@@ -36,7 +36,7 @@ GROUP_BYTES = 32 * MIB
 """Queues are read together up to this many payload bytes, and a larger one in pieces of this size."""
 
 RECORD_WEIGHT = 8
-"""What a record counts for in a group, in addition to its payload."""
+"""Bytes that a record counts for in a group, besides its payload."""
 
 
 class QueueContents(NamedTuple):
@@ -79,7 +79,7 @@ class StoredLog:
 
     @property
     def went_back(self) -> bool:
-        """Whether a refresh found an older copy of the log in its place. See `ReadOnlyLog`."""
+        """True if a refresh found an older copy of the log in its place. See `ReadOnlyLog`."""
         return self._log.went_back
 
     def list_queues(self) -> list[str]:

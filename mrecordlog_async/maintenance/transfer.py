@@ -10,7 +10,7 @@ The order of the steps decides what they may refuse or remove:
    record, so no crash leaves a consumer of a new queue without its owner. Its epoch is new: nobody holds it.
 5. The seal.
 6. Rules, when every queue has its consumers: a rule gives one only to queues that lack it. So a queue that matches has
-   the consumer afterwards, from its first record on, also where it was deleted for this queue alone.
+   the consumer afterwards, from its first record on, even where it was deleted for this queue alone.
 
 Times of records and the last appends of producers begin again in the other log. A new log (`new_log`) is built in
 `NAME.partial`, as every new directory, and synced by closing it. Its records are not kept in memory.
@@ -50,11 +50,11 @@ QUEUES_AT_ONCE = 1_000
 """Queues are created in groups of this size, with one sync for each group."""
 
 CALLS_BYTES = 4 * MIB
-"""So many bytes are appended at once, and kept in memory until then."""
+"""This many bytes are appended at once, and kept in memory until then."""
 
 RECORD_WEIGHT = 64
 CALL_WEIGHT = 2_048
-"""What a record and an append count for in `CALLS_BYTES`, in addition to payloads: they are objects until written."""
+"""Bytes that a record and an append count for in `CALLS_BYTES`, besides payloads: they are objects until written."""
 
 BUILD_LIMITS = Limits(
     memory_bytes=1 << 62,

@@ -1,4 +1,4 @@
-"""What each segment of a log holds (batches, records, live and dead bytes), and which queues keep it on the disk.
+"""Counts the contents of each segment (batches, records, live and dead bytes), and the queues that keep it on the disk.
 
 Reads past damage, as `salvage` does. Of each run it keeps only where the records end: four bytes per record. A record
 is live if its queue has not truncated it at the end of the log. Everything else in a segment is dead; its space is

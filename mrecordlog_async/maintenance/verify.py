@@ -17,7 +17,7 @@ from mrecordlog_async.storage.filesystem import FileSystem
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What a check of every byte found.
+    """Result of a check of every byte.
 
     Attributes:
         report: what opening the log would report; None if it is damaged.

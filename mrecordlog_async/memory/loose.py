@@ -44,7 +44,7 @@ SETTLED_OVERHEAD_BYTES = 130
 """Memory of a settled record in addition to its payload, at most: it has its own run."""
 
 SETTLED_AT_ONCE = 2_000
-"""Sparse blocks are settled so many records at a time: that takes about half a millisecond of the event loop."""
+"""Sparse blocks are settled this many records at a time: that takes about half a millisecond of the event loop."""
 
 FREED_AT_ONCE = 20_000
 """The same before an append is refused for lack of memory."""
@@ -179,7 +179,7 @@ def any_in_block(places: Sequence[int], number: int) -> bool:
 
 
 class LooseQueue(Protocol):
-    """What settling needs of a queue."""
+    """The part of a queue that settling needs."""
 
     def loose_with(self, block: int) -> int:
         """Return the number of loose records if any of them is in *block*, otherwise 0."""

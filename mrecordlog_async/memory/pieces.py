@@ -1,4 +1,4 @@
-"""What a queue keeps its records in: runs, runs with gaps, and the columns that hold many of them.
+"""The pieces in which a queue keeps its records: runs, runs with gaps, and the columns that hold many of them.
 
 Positions that a producer chose (a clock, another log) are seldom consecutive. With one run per record, listing or
 truncating a million of them took a second and a half. A `GappedRun` is laid out like a run, with a position next to the
@@ -130,7 +130,7 @@ class GappedRun(NamedTuple):
 
 
 HeldRun = Run | GappedRun
-"""What a queue keeps: consecutive records, or records with gaps."""
+"""Pieces that a queue keeps: consecutive records, or records with gaps."""
 
 
 def cut_ends(found: list[HeldRun], start: int, stop: int) -> list[HeldRun]:

@@ -49,7 +49,7 @@ CONSUMER_OVERHEAD_BYTES = 600
 
 
 class Applied(NamedTuple):
-    """What a batch changed: records and payload bytes added, and the records that each truncate and delete dropped."""
+    """Changes of a batch: records and payload bytes added, and the records that each truncate and delete dropped."""
 
     records: int
     payload_bytes: int

@@ -41,7 +41,7 @@ def first_in_steps(queues: Iterable[Queue], order: str, most: int) -> Iterator[l
 
 SECONDS_MIN = 1.0
 COST_FACTOR = 50
-"""The queues are searched again after a second, or after so many times what the last search took: 2 % of the time."""
+"""The queues are searched again after a second, or after this many times what the last search took: 2 % of the time."""
 
 _MEMORY = attrgetter("memory_bytes")
 

@@ -1,4 +1,4 @@
-"""Where the records of one queue are. `RetainedStore`: in memory, as sealed runs, open ones, and loose records.
+"""The place of one queue's records. `RetainedStore`: in memory, as sealed runs, open ones, and loose records.
 
 Runs arrive as batches made them. A large run is kept as it is. Small runs stay open and are joined into one sealed run
 once they hold 32 to 64 KiB or 500 to 1,000 records. So a retained record costs its payload and four bytes, plus four or
@@ -54,7 +54,7 @@ RUN_OVERHEAD_BYTES = 120
 
 LOOSE_RECORDS_MAX = 512
 LOOSE_SPREAD = 256
-"""Loose records are settled when there are so many, or up to `LOOSE_SPREAD` - 1 fewer, depending on the queue's id."""
+"""Loose records are settled when there are this many, or up to `LOOSE_SPREAD` - 1 fewer: the queue's id decides."""
 
 LOOSE_RECORDS_LEAST = LOOSE_RECORDS_MAX - LOOSE_SPREAD + 1
 """With fewer, no queue's are settled for their number. More than `KEPT_RECORDS`, so that they become a sealed run."""
@@ -64,7 +64,7 @@ PLACES_OVERHEAD_BYTES = 120
 
 
 class Store(Protocol):
-    """Where the records of one queue are. The queue owns it, and calls it for what log records append and truncate.
+    """The place of one queue's records. The queue owns it, and calls it for what log records append and truncate.
 
     records, held_bytes: how many records are retained, and the payload bytes of the pieces that hold them. loose: the
     places of the loose records, which are the newest ones without a gap, the first of them at `loose_first`. What
@@ -113,7 +113,7 @@ class Store(Protocol):
     def dense(self, start: int, stop: int, bytes_max: int) -> list[Run] | None:
         """Return the runs of positions *start* … *stop* - 1 if each has a record, with uncut ends; otherwise None.
 
-        None also if loose records would have to be joined that do not fit into *bytes_max*.
+        None as well if loose records would have to be joined that do not fit into *bytes_max*.
         """
 
     def runs_from(self, start: int, records_max: int, bytes_max: int) -> Iterator[Run]:

@@ -1,4 +1,4 @@
-"""When records were stored: kept where it changes along a queue's positions, in steps of 0.1 s.
+"""Times at which records were stored: kept where they change along a queue's positions, in steps of 0.1 s.
 
 A record's time is that of its batch's COMMIT, rounded down to a **tick** of 0.1 s, so it is the same after every
 restart. It is the wall clock of the machine: it may go back, and then ticks do not ascend along positions.

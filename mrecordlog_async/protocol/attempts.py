@@ -1,4 +1,4 @@
-"""When a request is sent again, and what is known when its sender stops. Pure: a transport sends, and pauses.
+"""Decides when a request is sent again, and what is known when its sender stops. Pure: a transport sends, and pauses.
 
 1. A request that was not sent (no connection) is retried, whatever it is.
 2. After a lost response it is unknown whether the request was carried out. `Repeat` says what is allowed then.
@@ -99,7 +99,7 @@ class ServiceUnreachableError(RecordLogError):
 
 
 class Repeat(Enum):
-    """What may be done when the response to a request was lost."""
+    """Allowed reactions when the response to a request was lost."""
 
     FREELY = auto()
     """A repeat changes nothing: reads, truncates, creating with `exist_ok`."""
@@ -122,12 +122,12 @@ class Attempts:
     pause_seconds: float = FIRST_PAUSE_SECONDS
     at_least_seconds: float = 0.0
     lost: str = ""
-    """Why the first lost response was lost; empty while no response was lost."""
+    """Reason for the loss of the first lost response; empty while no response was lost."""
     clock: Callable[[], float] = monotonic
 
     @classmethod
     def begun(cls, action: str, address: str, repeat: Repeat, seconds: float, wait_seconds: float) -> Attempts:
-        """Return those of a call that begins now. *wait_seconds*: for so long a response may take without a failure."""
+        """Return those of a call that begins now. *wait_seconds*: a response may take this long without a failure."""
         return cls(action, address, repeat, seconds, monotonic() + seconds + wait_seconds)
 
     def left_seconds(self) -> float:

@@ -26,7 +26,7 @@ from mrecordlog_async.protocol.schemas import Count, NextPosition, Position, Que
 
 
 class QueueStatus(StrEnum):
-    """What a bulk route found about one queue of the request."""
+    """Finding of a bulk route about one queue of the request."""
 
     OK = "ok"
     """The queue is as the request expects it, and what was requested is done."""
@@ -72,7 +72,7 @@ class PositionsRequest(Request, frozen=True):
 
 
 class QueuePosition(Response, frozen=True, gc=False):
-    """Where the records of one queue begin that were stored at the time or later.
+    """First position of one queue whose record was stored at the time or later.
 
     Attributes:
         queue: Name of the queue.
@@ -89,7 +89,7 @@ class QueuePosition(Response, frozen=True, gc=False):
 
 
 class PositionsResponse(Response, frozen=True):
-    """Where the records of many queues begin.
+    """First positions of many queues.
 
     Attributes:
         queues: One entry for each queue of the request, in its order; sorted by name if all queues were requested.
@@ -102,7 +102,7 @@ class PositionsResponse(Response, frozen=True):
 
 
 class PlanStart(Request, frozen=True, gc=False):
-    """Where to continue in one queue.
+    """Position to continue at in one queue.
 
     Attributes:
         queue: Name of the queue.
@@ -118,7 +118,7 @@ class PlanStart(Request, frozen=True, gc=False):
 
 
 class PlanRequest(Request, frozen=True):
-    """What to plan.
+    """Request for a plan.
 
     The limits are split over the queues in proportion to what each holds, and each queue with records gets at least
     one. A plan exceeds its limits only by that one record per queue. A share is cut to whole records, and what that
@@ -231,7 +231,7 @@ class FetchRange(Request, frozen=True, gc=False):
 
 
 class FetchRequest(Request, frozen=True):
-    """What to fetch. The response has a QUEUE entry and BLOCKs for each range, in this order (see `wire`).
+    """Request for records. The response has a QUEUE entry and BLOCKs for each range, in this order (see `wire`).
 
     It is refused as a whole with 404 if a queue is missing or was recreated, with 410 and first_position if records of
     a range are truncated, and with 409 and next_position if a range ends after the last assigned position.

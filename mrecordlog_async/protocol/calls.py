@@ -58,7 +58,7 @@ JSON = "application/json"
 OCTET_STREAM = "application/octet-stream"
 
 QUEUES_AT_ONCE = 1_000
-"""How many queues or ranges one request names; services limit it."""
+"""Queues or ranges that one request names; services limit them."""
 
 PAGE_BYTES = 8 * 1024 * 1024
 

@@ -98,7 +98,7 @@ class SealResponse(Response, frozen=True):
 
 
 class ConsumerResponse(Response, frozen=True, gc=False):
-    """Where a consumer stands.
+    """Position of a consumer.
 
     Attributes:
         queue: Name of the queue.
@@ -192,7 +192,7 @@ class AttachRequest(Request, frozen=True):
 
 
 class AttachResponse(Response, frozen=True, gc=False):
-    """What the holder sends with its later requests.
+    """Values that the holder sends with its later requests.
 
     Attributes:
         queue: Name of the queue.
@@ -238,7 +238,7 @@ class SeekRequest(Request, frozen=True):
 
 
 class ConsumerPositionResponse(Response, frozen=True, gc=False):
-    """Where a consumer stands now.
+    """Present position of a consumer.
 
     Attributes:
         queue: Name of the queue.
@@ -255,10 +255,10 @@ class ConsumerPositionResponse(Response, frozen=True, gc=False):
 
 
 class ConsumerStatus(StrEnum):
-    """What a bulk route found about one consumer."""
+    """Finding of a bulk route about one consumer."""
 
     OK = "ok"
-    """What was requested is done."""
+    """The request is done."""
     MISSING = "missing"
     """The queue does not exist."""
     RECREATED = "recreated"

@@ -1,4 +1,4 @@
-"""What identifies a log, and how far it has come: the JSON bodies of `/v1/log` and of listings.
+"""Identity and progress of a log: the JSON bodies of `/v1/log` and of listings.
 
 An address is only a way to a log. Responses that hand out positions carry the log's id in the header `X-Log-Id`; a
 request that sends the header back is refused with 412 where another log responds at that address by now.

@@ -55,7 +55,7 @@ IN_HTTP = (
     ("take_over=True", "take_over"),
     ("raise its limits with configure_queue", "raise its limits in its options"),
 )
-"""What the errors of the log advise a Python program, and what that is in a request."""
+"""Advice in the errors of the log for a Python program, with the words for a request."""
 
 logger = logging.getLogger("mrecordlog_async.service")
 
@@ -69,7 +69,7 @@ class Member(NamedTuple):
 
 
 class Row(NamedTuple):
-    """How errors of one class are written."""
+    """Form of the errors of one class."""
 
     status: int
     code: str

@@ -15,7 +15,7 @@ Response = TypeVar("Response")
 
 PAGE_BYTES = 4_096
 EXCERPT_CHARACTERS = 200
-"""So much of a page that the service did not write is looked at, and shown."""
+"""This much of a page that the service did not write is looked at, and shown."""
 
 _TAG = re.compile(r"<(title|style|script)\b.*?</\1>|<[^>]*>", re.DOTALL | re.IGNORECASE)
 

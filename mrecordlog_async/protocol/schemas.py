@@ -152,7 +152,7 @@ class AppendResponse(Response, frozen=True):
     """Result of an append.
 
     Attributes:
-        position: Position of the last record, also for a repeat; null if the request had no records.
+        position: Position of the last record, even for a repeat; null if the request had no records.
         records: Number of records in the request.
         duplicate: True if the records were already stored at these positions.
     """
@@ -177,7 +177,7 @@ class RecordResponse(Response, frozen=True):
 
 
 class PositionResponse(Response, frozen=True):
-    """Where the records of a queue begin that were stored at a time or later.
+    """First position of a queue whose record was stored at a time or later.
 
     Attributes:
         queue: Name of the queue.
@@ -266,7 +266,7 @@ class HealthResponse(Response, frozen=True):
 
 
 class ReadyResponse(Response, frozen=True):
-    """Whether the service accepts records.
+    """State of the service: whether it accepts records.
 
     Attributes:
         state: State of the log.

@@ -52,7 +52,7 @@ class Block(NamedTuple):
 
 
 class Totals(NamedTuple):
-    """What a trailer counts."""
+    """Counts of a trailer."""
 
     queues: int = 0
     blocks: int = 0

@@ -25,7 +25,7 @@ from mrecordlog_async.quickwit.state import PlacedQueue, PlacedState, PositionEr
 
 @dataclass(slots=True)
 class Report:
-    """What the crate reads from a directory, and what it passes over.
+    """Contents that the crate reads from a directory, and the files that it passes over.
 
     file, offset: the end of the log, where the crate continues writing. records: how many log records were read.
     """

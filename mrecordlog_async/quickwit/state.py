@@ -1,4 +1,4 @@
-"""What the crate holds in memory: the queues, and how each record changes them. The reader and the writer share it."""
+"""The memory of the crate: the queues, and how each record changes them. The reader and the writer share it."""
 
 from __future__ import annotations
 

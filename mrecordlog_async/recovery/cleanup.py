@@ -1,4 +1,4 @@
-"""What opening changes once it has judged the log: zero what follows its end, remove leftovers. Only with the lock."""
+"""Cleans up once opening has judged the log: zeros what follows its end, removes leftovers. Only with the lock."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ class Follower:
     def read_on(self) -> bool:
         """Replay what was written since; return whether anything was.
 
-        Raises LostTrackError, also after a read that failed, and OSError for what cannot be read or synced.
+        Raises LostTrackError, even after a read that failed, and OSError for what cannot be read or synced.
         """
         if self._lost:
             raise LostTrackError("the previous read failed half-way, or the writer had overtaken the reader")

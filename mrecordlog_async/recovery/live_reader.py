@@ -25,7 +25,7 @@ from mrecordlog_async.storage.directory import Listing, LogDirectory
 from mrecordlog_async.storage.segment import segment_name
 
 LOST_MAX = 3
-"""How often the log is read again because the writer was faster than the reader."""
+"""Times that the log is read again because the writer was faster than the reader."""
 
 
 def read_live_log(

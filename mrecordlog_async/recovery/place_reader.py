@@ -25,7 +25,7 @@ from mrecordlog_async.storage.segment import segment_name
 
 @dataclass(slots=True)
 class Share:
-    """What to read of one segment: from *offset*, where batch *due_batch* begins, until all of *wanted* was met.
+    """The part of one segment to read: from *offset*, where batch *due_batch* begins, until all of *wanted* was met.
 
     wanted: queue id → (first position, the one after the last); the queue has a record that ends there or later.
     """

@@ -32,7 +32,7 @@ class Place(NamedTuple):
     """Records of one queue in one segment: on the disk from first_position to next_position - 1.
 
     offset, due_batch: where the first batch begins that holds any of them, and its number. records, bytes: all that
-    were stored, also those that are truncated by now.
+    were stored, even those that are truncated by now.
     """
 
     segment: int

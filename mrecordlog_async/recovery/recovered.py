@@ -1,4 +1,4 @@
-"""What reading a log directory yields: the values that recovery hands to a writer or a reader."""
+"""Results of reading a log directory: the values that recovery hands to a writer or a reader."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from mrecordlog_async.storage.segment import segment_name
 
 @dataclass(slots=True)
 class Counts:
-    """What was read, for the report."""
+    """Numbers of what was read, for the report."""
 
     batches: int = 0
     records: int = 0
@@ -23,7 +23,7 @@ class Counts:
 
 @dataclass(slots=True)
 class LogEnd:
-    """Where a log ends: its last segment, where the next batch goes there, and the numbers of batches.
+    """End of a log: its last segment, where the next batch goes there, and the numbers of batches.
 
     table_end: offset after the segment's table, where its first batch is. offset: where the next batch begins.
     first_batch: number of the segment's first batch. last_batch: of the newest one, wherever it is; one less than

@@ -104,7 +104,7 @@ def read_without_lock(
     """Read the log in *directory* without the lock, as far as the writer has not removed it.
 
     *listing* has segments; *new_stores* decides what is kept of the records. Raises what `read_log` does;
-    FileNotFoundError also if *listing* is out of date.
+    FileNotFoundError as well if *listing* is out of date.
     """
     return _LogReader(SegmentFiles(directory, has_lock=False), listing, on_progress, new_stores).read()
 

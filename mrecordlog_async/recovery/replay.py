@@ -65,7 +65,7 @@ class Replay:
 
 
 class SegmentChain:
-    """What has been replayed since the last segment that failed or was removed.
+    """State since the last segment that failed or was removed.
 
     state: the queues. older: (number, bytes) of the segments that are whole. removed: the newest segment that the
     writer removed before it was read, None if there is none. counts: what was read in all, for the report.

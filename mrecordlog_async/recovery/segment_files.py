@@ -75,7 +75,7 @@ class SegmentFiles:
     def opened(self, number: int) -> Iterator[int]:
         """Open an older segment; the context manager closes it.
 
-        Raises SegmentRemovedError if the writer removed it, also for damage that was found in it after that.
+        Raises SegmentRemovedError if the writer removed it, even for damage that was found in it after that.
         """
         try:
             handle = self.directory.open(number)

@@ -54,7 +54,7 @@ class SegmentEnd(NamedTuple):
 
 
 class Evidence(NamedTuple):
-    """What was found after a segment's last whole batch.
+    """Bytes found after a segment's last whole batch.
 
     not_zero: from the first byte that is not zero to the last one, None if all bytes are zero.
     torn_end: the offset after the last COMMIT of this segment, or after the frames where the batch is due.
@@ -68,7 +68,7 @@ class Evidence(NamedTuple):
 
 
 class Tail(NamedTuple):
-    """What follows the last batch of a log that may be continued.
+    """Bytes that follow the last batch of a log that may be continued.
 
     not_zero: the bytes that a writer must zero, None if there are none. torn_bytes: of a batch that was being written.
     """
@@ -81,7 +81,7 @@ NOTHING = Tail(None, 0)
 
 
 class Verdict(Enum):
-    """What bytes mean that are not the batch due there."""
+    """Meaning of bytes that are not the batch due there."""
 
     CLEAN_END = "nothing of this segment: zeros, or bytes that the file held when it was another segment"
     TORN_TAIL = "a batch that was being written, or was not synced"

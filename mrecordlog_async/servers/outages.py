@@ -1,4 +1,4 @@
-"""Who is away: since when, whether it is expected back at any moment, and when it is looked at again. Pure.
+"""Tracks servers that are away: since when, whether one is expected back at any moment, and when it is probed. Pure.
 
 Most outages are restarts. So a server that is away is looked at every `RETRY_SECONDS` for a minute, then as often as
 servers that respond are, every `LOOK_SECONDS`.

@@ -1,4 +1,4 @@
-"""Which logs there are and where: what probes of addresses have shown, and which of it cannot be.
+"""Finds out which logs exist, and where, from probes of addresses, and refuses what cannot be.
 
 A log is identified by its id, and an opening of it by a random number that never comes back. So:
 
@@ -29,14 +29,14 @@ from mrecordlog_async.servers.names import Endpoint
 PERIOD_SECONDS = 60.0
 RETURNED_SECONDS = 600.0
 PROBES_OF_NEW = 3
-"""How often a new address is probed, over a connection each: a load balancer chooses for each connection."""
+"""Probes of a new address, over a connection each: a load balancer chooses for each connection."""
 
 KEPT = 16
-"""How many openings are remembered, of a log and of an address."""
+"""Openings that are remembered, of a log and of an address."""
 
 
 class Seen(NamedTuple):
-    """What a probe of an address has shown. ready: it takes records."""
+    """Result of a probe of an address. ready: it takes records."""
 
     log_id: str
     opening: str
@@ -45,7 +45,7 @@ class Seen(NamedTuple):
 
 
 class Sighting(NamedTuple):
-    """What one probe has shown, when it was sent, and when the response was there."""
+    """Result of one probe, when it was sent, and when the response was there."""
 
     seen: Seen
     asked: float
@@ -53,7 +53,7 @@ class Sighting(NamedTuple):
 
 
 class _Address:
-    """What was seen at one address."""
+    """Observations at one address."""
 
     def __init__(self) -> None:
         self.seen: Seen | None = None
@@ -102,7 +102,7 @@ class _Address:
 
 
 class _Log:
-    """What was seen of one log: its openings, the newest one last."""
+    """Observations of one log: its openings, the newest one last."""
 
     def __init__(self, opening: str) -> None:
         self.openings = deque([opening], maxlen=KEPT)

@@ -1,8 +1,8 @@
-"""Which server takes a key: rendezvous hashing over the ids of the logs, and substitutes for those that fail.
+"""Chooses the server of a key: rendezvous hashing over the ids of the logs, and substitutes for those that fail.
 
 1. A key falls into one of `SLOTS` slots, and each slot ranks the logs: the highest hash of slot and log id is its home.
    A log that comes or goes moves only the keys that it takes, or had.
-2. A slot whose record went elsewhere stays with that substitute for `STAY_SECONDS`, also if its home is back before: a
+2. A slot whose record went elsewhere stays with that substitute for `STAY_SECONDS`, even if its home is back before: a
    server that fails again and again does not scatter the records of a key over its comings and goings. What the
    substitute takes after that does not renew it: the slot goes home as soon as its home takes records.
 

@@ -1,4 +1,4 @@
-"""What the service allows: sizes, counts and deadlines. Every value is bounded; nothing is unlimited."""
+"""Limits of the service: sizes, counts and deadlines. Every value is bounded; nothing is unlimited."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ logger = logging.getLogger("mrecordlog_async.serve")
 LOG_FAILED = 6
 """The exit code of a service whose log failed: starting it again recovers. Like those in `cli/shell/exit_codes`."""
 LINGER_SECONDS = 2.0
-"""How long the rest of a refused body is read and discarded, so that the client sees the response and not a reset."""
+"""Seconds for reading and discarding the rest of a refused body: the client sees the response and not a reset."""
 
 FILES_RESERVED = 40
 """Descriptors for all but the connections: the log's files, the event loop, modules that are imported late."""
@@ -50,7 +50,7 @@ CLOSE_SECONDS_MIN = 5.0
 
 @dataclass(frozen=True, slots=True)
 class ServeSettings:
-    """Where to listen and what to open.
+    """The address to listen at, and the log to open.
 
     Args:
         directory: The directory of the log.

@@ -45,7 +45,7 @@ HEAVY = 2
 
 
 class WakeReason(Enum):
-    """Why a wait for records ended."""
+    """Reason for the end of a wait for records."""
 
     RECORDS = auto()
     TIMEOUT = auto()
@@ -85,7 +85,7 @@ def _log_end(reason: str, episode: Episode) -> None:
 
 
 class Service:
-    """What the routes of one log share. Belongs to one event loop."""
+    """The state that the routes of one log share. Belongs to one event loop."""
 
     def __init__(self, options: ServiceOptions | None = None) -> None:
         self.options = ServiceOptions() if options is None else options
@@ -164,12 +164,12 @@ class Service:
 
     @property
     def uptime_seconds(self) -> float:
-        """How long the log has been served; 0 during recovery."""
+        """Seconds that the log has been served; 0 during recovery."""
         return 0.0 if self._attached_at is None else monotonic() - self._attached_at
 
     @property
     def shutting_down(self) -> bool:
-        """Whether the service is shutting down."""
+        """True if the service is shutting down."""
         return self._shutting_down.is_set()
 
     @property

@@ -76,7 +76,7 @@ def _is_asked_for(setting: str) -> bool:
 
 
 _ignore_sigterm = False
-"""Whether child processes ignore SIGTERM. Java does not handle a signal that was ignored when it started."""
+"""True if child processes ignore SIGTERM. Java does not handle a signal that was ignored when it started."""
 
 
 def _apply_in_child() -> None:

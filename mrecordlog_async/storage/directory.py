@@ -38,7 +38,7 @@ from mrecordlog_async.storage.segment import (
 )
 
 ATTEMPTS_MAX = 20
-"""How many times a log is read if a writer keeps changing its files between the listing and the last read."""
+"""Times that a log is read if a writer keeps changing its files between the listing and the last read."""
 
 Found = TypeVar("Found")
 

@@ -1,4 +1,4 @@
-"""What the log needs of a file system, and reading and writing through it.
+"""The interface of file systems that the log needs, and reading and writing through it.
 
 Everything the log does to a disk goes through one `FileSystem` object, so that tests can replace it with a disk that
 loses unsynced data or fails at the n-th call. Methods are thin: one system call each, explicit offsets, errors as plain
@@ -145,7 +145,7 @@ class FileSystem(Protocol):
 
 
 class LinkCount:
-    """How many names an open file has.
+    """Number of names of an open file.
 
     Attributes:
         is_removed: It has lost its last name, as far as `read` has seen.

@@ -20,7 +20,7 @@ class Episode:
 
     @property
     def seconds(self) -> float:
-        """How long it lasted, from the first refusal to the last."""
+        """Seconds that it lasted, from the first refusal to the last."""
         return round(self.last - self.began, 3)
 
 

@@ -33,7 +33,7 @@ class Caller(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """The log, and the raw disk with the same writes and syncs; also on fresh blocks where asked for."""
+    """The log, and the raw disk with the same writes and syncs; even on fresh blocks where asked for."""
 
     measurement: Measurement
     raw: RawMeasurement

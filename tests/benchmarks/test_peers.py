@@ -91,7 +91,7 @@ async def test_peer_reads_back_what_callers_stored(name: str, tmp_path: Path) ->
 
 
 async def test_positions_count_up_in_each_queue() -> None:
-    """Every call returns the position of its (last) record, also where a transaction holds several calls."""
+    """Every call returns the position of its (last) record, even where a transaction holds several calls."""
     log = _open_at_once()
     await log.create_queue("a")
     await log.create_queue("b")
@@ -129,7 +129,7 @@ async def test_cancelled_caller_affects_no_other() -> None:
 
 
 async def test_callers_above_the_bound_wait_in_order() -> None:
-    """At most so many bytes wait to be stored; a cancelled caller gives up its place."""
+    """At most this many bytes wait to be stored; a cancelled caller gives up its place."""
     log, store = await _open_slow(pending_bytes=10)
     tasks = [asyncio.create_task(log.append_record("q", None, b"%d" % number * 4)) for number in range(6)]
     await asyncio.sleep(0)

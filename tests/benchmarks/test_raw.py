@@ -44,7 +44,7 @@ def test_replay_without_syncs_times_each_write(tmp_path: Path) -> None:
 
 
 def test_file_never_grows_behind_its_blocks(tmp_path: Path) -> None:
-    """Writes wrap around, also those larger than the file: allocating is not the disk's work."""
+    """Writes wrap around, even those larger than the file: allocating is not the disk's work."""
     raw = RawDisk(str(tmp_path), 64 * 1024)
     raw.replay([40_000, 40_000, 200_000, SYNC])
     assert os.path.getsize(tmp_path / "raw") == 64 * 1024

@@ -216,7 +216,7 @@ def test_append_ends_on_ctrl_c_while_nothing_comes(tmp_path: Path) -> None:
 
 
 def interrupt_unread(pipe: tuple[int, int], held: int, *words: str) -> tuple[int, bytes]:
-    """Interrupt a command once *pipe*, its output, holds so many bytes; return its exit code and standard error."""
+    """Interrupt a command once *pipe*, its output, holds this many bytes; return its exit code and standard error."""
     reading, writing = pipe
     line = [sys.executable, "-m", "mrecordlog_async", *words]
     with subprocess.Popen(line, stdout=writing, stderr=subprocess.PIPE) as process:

@@ -126,7 +126,7 @@ def test_consumers_are_created_listed_moved_and_deleted(target: str) -> None:
 
 
 def test_the_owner_of_a_consumer_is_listed(tmp_path: Path) -> None:
-    """Also from the files: without it nobody else may attach, and a dash would say that there is none."""
+    """Even from the files: without it nobody else may attach, and a dash would say that there is none."""
 
     async def fill(log: MultiRecordLog) -> None:
         await log.create_queue("q")

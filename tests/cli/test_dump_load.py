@@ -121,7 +121,7 @@ def test_a_wrong_line_is_named(tmp_path: Path) -> None:
     ],
 )
 def test_what_no_dump_has_is_named_by_its_line(tmp_path: Path, line: bytes) -> None:
-    """Members of another type, positions below 0, bytes that are not UTF-8: also in a file."""
+    """Members of another type, positions below 0, bytes that are not UTF-8: even in a file."""
     (tmp_path / "lines").write_bytes(b'{"queue": "q", "text": "one"}\n' + line + b"\n")
     for number, source in enumerate(([], [str(tmp_path / "lines")])):
         with open(tmp_path / "lines", "rb") as lines:
@@ -229,7 +229,7 @@ async def _with_rule(log: MultiRecordLog) -> None:
 
 
 def test_a_consumer_by_a_rule_of_the_target_is_moved(tmp_path: Path) -> None:
-    """It stands where the dump says, also in a queue whose first records were truncated."""
+    """It stands where the dump says, even in a queue whose first records were truncated."""
     copy = build(tmp_path / "copy", _with_rule)
     lines = (
         '{"queue": "q", "first_position": 5, "next_position": 7, "consumers": [{"consumer": "lake", "position": 6}]}\n'

@@ -122,7 +122,7 @@ async def _two_records(log: MultiRecordLog) -> None:
 
 @pytest.mark.parametrize(("first", "following"), [(2, 2), (2, 4), (9, 9)])
 def test_records_of_other_origin_stay(tmp_path: Path, first: int, following: int) -> None:
-    """A queue that holds records which are not in the lines keeps them, also where its line begins after them."""
+    """A queue that holds records which are not in the lines keeps them, even where its line begins after them."""
     copy = build(tmp_path / "copy", _two_records)
     lines = [f'{{"queue": "q", "first_position": {first}, "next_position": {following}}}\n']
     lines += [f'{{"queue": "q", "position": {at}, "text": "{at}"}}\n' for at in range(first, following)]
@@ -251,7 +251,7 @@ async def test_a_log_without_queues_is_dumped_and_loaded(
 
 
 def test_the_records_that_are_missing_are_named(tmp_path: Path) -> None:
-    """Also in a dump of an older version, which does not say how many lines follow."""
+    """Even in a dump of an older version, which does not say how many lines follow."""
     lines = '{"queue": "a", "first_position": 0, "next_position": 3}\n{"queue": "a", "position": 0, "text": "x"}\n'
     ran = mrecordlog("load", tmp_path / "wal", stdin=lines)
     assert ran.code == 1
@@ -361,7 +361,7 @@ async def test_a_dump_of_a_service_is_whole_if_a_queue_is_deleted_meanwhile(
 async def test_a_dump_of_a_queue_that_does_not_exist_prints_nothing(
     served: Served, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Also if a queue that exists is named before it: as in a directory."""
+    """Even if a queue that exists is named before it: as in a directory."""
     await served.log.append("there", b"x", create=True)
     for named in (["not there"], ["there", "not there"]):
         options = [option for queue in named for option in ("--queue", queue)]

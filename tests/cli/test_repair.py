@@ -89,7 +89,7 @@ def test_a_flipped_byte_from_verify_to_open(directory: Path, tmp_path: Path) -> 
 def test_a_repair_of_the_working_directory_is_next_to_it(
     directory: Path, tmp_path: Path, typed: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The damaged directory is never changed, also where its name is not in the path that was typed."""
+    """The damaged directory is never changed, even where its name is not in the path that was typed."""
     (directory / "empty").mkdir()
     damage.flip_byte(*frame_of(directory, b"<b30>"))
     before = sorted(os.listdir(directory))
@@ -367,7 +367,7 @@ def test_copies_with_two_records_at_one_position_are_not_mixed_by_repair(tmp_pat
 
 
 def test_the_advice_writes_what_was_announced(directory: Path, tmp_path: Path) -> None:
-    """Also to a directory that was named: the command that the report advises names it, too."""
+    """Even to a directory that was named: the command that the report advises names it, too."""
     path, offset = frame_of(directory, b"<b30>")
     damage.flip_byte(path, offset)
     target = tmp_path / "elsewhere"

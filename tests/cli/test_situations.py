@@ -278,7 +278,7 @@ def test_ctrl_c_during_imports_is_no_traceback(tmp_path: Path, started: list[str
     "command", [("cat", "DIR", "orders"), ("dump", "DIR"), ("ls", "DIR"), ("top", "DIR", "--once")]
 )
 def test_a_full_disk_behind_standard_output_is_code_1(place: Place, command: tuple[str, ...]) -> None:
-    """The message says that it is the output, not the log, also where a help text or an error has no room."""
+    """The message says that it is the output, not the log, even where a help text or an error has no room."""
     words = [word.replace("DIR", str(place.intact)) for word in command]
     with open("/dev/full", "w") as full:
         ran = buffering(words, stdout=full, stderr=subprocess.PIPE)

@@ -90,7 +90,7 @@ async def test_a_holder_refuses_what_is_not_a_position(served: Served, client: R
 
 
 async def test_a_fleet_refuses_options_of_another_type() -> None:
-    """The error says what is expected, also while no server responds."""
+    """The error says what is expected, even while no server responds."""
     wrong: Any = {"max_records": 1}
     async with RecordLogFleet("http://127.0.0.1:9") as fleet:
         with pytest.raises(TypeError, match="options must be QueueOptions, not dict"):

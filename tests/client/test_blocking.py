@@ -115,7 +115,7 @@ def test_a_consumer_holds_a_position_in_a_with_block(client: BlockingRecordLogCl
 def test_an_interrupted_call_of_a_reader_loses_no_record(client: BlockingRecordLogClient) -> None:
     """A signal handler, such as one for a time limit, may raise once the records are there: the next call returns them.
 
-    Entering and seeking begin at their position, also after such a call.
+    Entering and seeking begin at their position, even after such a call.
     """
     client.append_records("q", None, [b"%d" % number for number in range(9)])
     tail = client.tail("q")

@@ -143,7 +143,7 @@ async def _payloads(consumer: Consumer) -> list[bytes]:
 
 
 async def test_a_second_holder_fences_the_first(served: Served) -> None:
-    """Also while the first one waits for a record; with an owner nobody else attaches."""
+    """Even while the first one waits for a record; with an owner nobody else attaches."""
     async with RecordLogClient(served.url) as client, client.consumer("q", "c") as old:
         waiting = asyncio.create_task(old.batch())
         await asyncio.sleep(0)

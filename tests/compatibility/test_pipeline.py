@@ -75,7 +75,7 @@ def test_a_drain_into_parquet_files_is_refused(place: Path) -> None:
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_plain_stream_goes_on(service: ThreadedService, place: Path, killed: bool) -> None:
-    """It reads what it has not read, also a batch again that was planned and whose commit file is missing."""
+    """It reads what it has not read, even a batch again that was planned and whose commit file is missing."""
     from tests.spark.query import Query
 
     offsets = (place / "clicks" / "checkpoint" / "offsets").glob("[0-9]*")

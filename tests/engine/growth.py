@@ -33,7 +33,7 @@ from mrecordlog_async.patterns import matches
 
 SIZES = (2_000, 4_000)
 FEW = 50
-"""So many calls are made next to many items."""
+"""This many calls are made next to many items."""
 
 LIMITED = StoredOptions(DROP_OLDEST, 0, 10, 0)
 KEEP = StoredOptions(KEEP_UNTIL_ACKNOWLEDGED, 0, 0, 0)

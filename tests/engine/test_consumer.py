@@ -99,7 +99,7 @@ async def test_an_acknowledgement_never_goes_back(log: MultiRecordLog) -> None:
 
 
 async def test_a_new_holder_fences_the_old_one_off(log: MultiRecordLog) -> None:
-    """The old one gets no records and moves nothing, also if it waits for records at that moment."""
+    """The old one gets no records and moves nothing, even if it waits for records at that moment."""
     async with log.consumer("q", "c") as old:
         assert (await old.batch(max_wait=0) or pytest.fail()).last_position == 9
         waiting = asyncio.ensure_future(old.batch())
@@ -320,7 +320,7 @@ async def test_a_rule_with_many_stars_is_made_used_and_deleted(directory: Path, 
 
 
 async def test_a_rule_gives_every_queue_a_consumer(directory: Path, log: MultiRecordLog) -> None:
-    """Those that exist, and new ones in the same moment as they are; also after a restart, until it is removed."""
+    """Those that exist, and new ones in the same moment as they are; even after a restart, until it is removed."""
     await log.create_queue("other")
     assert await log.create_consumer("*", "lake")
     assert not await log.create_consumer("*", "lake", exist_ok=True)
@@ -596,7 +596,7 @@ async def test_a_consumer_is_used_inside_its_context(log: MultiRecordLog) -> Non
 
 
 async def test_openings_are_recorded_with_the_first_batch(directory: Path) -> None:
-    """An opening that stores nothing leaves no trace; the others have a number each, also in the next segment."""
+    """An opening that stores nothing leaves no trace; the others have a number each, even in the next segment."""
     async with MultiRecordLog.open(directory, persist_policy=PersistPolicy.never()) as log:
         assert (log.inspection.opening, log.inspection.openings) == (0, ())
         await log.create_queue("q")
@@ -630,7 +630,7 @@ async def test_a_position_of_the_wrong_type_is_refused(log: MultiRecordLog, wron
 
 
 async def test_a_consumer_name_of_the_wrong_type_is_refused(log: MultiRecordLog) -> None:
-    """Also one that no dictionary takes."""
+    """Even one that no dictionary takes."""
     with pytest.raises(ConsumerNameError, match="must be a str, not list"):
         await log.create_consumer("q", cast("Any", ["c"]))
 

@@ -80,7 +80,7 @@ async def test_close_tells_what_could_not_be_synced(directory: Path, policy: Per
 
 
 async def test_the_lowest_position_in_doubt_is_named(directory: Path) -> None:
-    """Also where the first change that was not synced concerns a later one: an acknowledgement comes after appends."""
+    """Even where the first change that was not synced concerns a later one: an acknowledgement comes after appends."""
     disk = Failing()
     log = await MultiRecordLog.open(directory, persist_policy=NEVER, filesystem=disk)
     await log.append_records("q", None, [b"0", b"1", b"2", b"3"], create=True)

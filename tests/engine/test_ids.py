@@ -112,7 +112,7 @@ async def test_a_log_that_rolls_before_it_draws_opens_again(directory: Path) -> 
 
 
 async def test_an_opening_moves_up_once_and_one_that_draws_nothing_does_not(directory: Path) -> None:
-    """Ids after the first are consecutive, also if a create was refused between them."""
+    """Ids after the first are consecutive, even if a create was refused between them."""
     async with MultiRecordLog.open(directory, queues=["q"], limits=Limits(queues=2)) as log:
         first = log.queue_summary("q").id
         await log.create_queue("r")

@@ -99,7 +99,7 @@ async def test_nothing_is_joined_once_it_was_stopped() -> None:
 
 
 async def test_log_joins_what_it_held_before_a_roll(tmp_path: Path) -> None:
-    """Also while nobody calls; every record is read as it was, and the memory in use is what the queues hold."""
+    """Even while nobody calls; every record is read as it was, and the memory in use is what the queues hold."""
     names = [str(number) for number in range(QUEUES)]
     async with MultiRecordLog.open(tmp_path / "wal", segment_bytes=100_000) as log:
         for name in names:

@@ -275,7 +275,7 @@ async def test_a_call_does_not_overtake_one_of_its_queue_that_found_no_room(
 
 
 def calls_between(log: MultiRecordLog, cut: str) -> list[Any]:
-    """Return calls that end a batch: so many, or such large ones."""
+    """Return calls that end a batch: this many, or such large ones."""
     if cut == "calls":
         return [log.create_queue("a", exist_ok=True) for _ in range(BATCH_CONTROLS + 1)]
     return [log.append_records("b", None, [bytes(3 * MIB)]) for _ in range(2)]

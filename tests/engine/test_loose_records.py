@@ -1,4 +1,4 @@
-"""Loose records in an open log: what dead ones keep in memory is given back, also while nobody calls."""
+"""Loose records in an open log: what dead ones keep in memory is given back, even while nobody calls."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def idle_soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def written(log: MultiRecordLog, batches: int) -> int:
-    """Wait until so many batches are on the medium and their syncs are counted; return where the last one ends."""
+    """Wait until this many batches are on the medium and their syncs are counted; return where the last one ends."""
     at = log._engine.opened.journal.end
     while at.durable_batch < batches or log.stats().syncs < batches:
         await asyncio.sleep(0.001)

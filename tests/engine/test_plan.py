@@ -130,14 +130,14 @@ async def test_single_records_of_several_queues_become_one_many() -> None:
 
 
 async def test_many_records_for_few_queues_become_a_run_for_each_queue() -> None:
-    """A run takes less space than so many places in a MANY, on disk and in memory."""
+    """A run takes less space than this many places in a MANY, on disk and in memory."""
     records, _, later = planned([singles(*[("q", b"c"), ("r", b"x")] * RUN_RECORDS_MIN)])
     assert records == [PlannedRun(1, 2, [b"c"] * RUN_RECORDS_MIN), PlannedRun(2, 0, [b"x"] * RUN_RECORDS_MIN)]
     assert later == [[2, 0, 3, 1, 4, 2, 5, 3]]
 
 
 async def test_groups_of_one_batch_go_on_where_the_group_before_them_ended() -> None:
-    """Also where that group named the queue without a look at each record."""
+    """Even where that group named the queue without a look at each record."""
     pair = (("q", b"c"), ("r", b"x"))
     records, _, later = planned([singles(*pair), singles(*reversed(pair)), group("q", b"d")])
     assert records == [

@@ -96,7 +96,7 @@ async def test_a_repeat_is_recognized_before_any_limit_or_seal(log: MultiRecordL
 
 
 async def test_the_oldest_records_make_room(directory: Path, log: MultiRecordLog) -> None:
-    """Down to 90 % at a time, by count or by bytes, also for many records of one batch; they are counted."""
+    """Down to 90 % at a time, by count or by bytes, including for many records of one batch; they are counted."""
     await log.create_queue("q", options=TEN_NEWEST)
     await log.append_records("q", None, [b"x"] * 10)
     assert await log.append_record("q", None, b"x") == 10
@@ -116,7 +116,7 @@ async def test_the_oldest_records_make_room(directory: Path, log: MultiRecordLog
 
 
 async def test_a_seal_is_final(directory: Path, log: MultiRecordLog) -> None:
-    """Appends of the same batch after it are refused, those before it stored; also after a restart, until deleted."""
+    """Appends of the same batch after it are refused, those before it stored; even after a restart, until deleted."""
     await log.create_queue("q")
     first = asyncio.ensure_future(log.append_record("q", None, b"x"))
     await asyncio.sleep(0)
@@ -244,7 +244,7 @@ async def test_a_log_without_its_records_drops_none(directory: Path, log: MultiR
 
 
 async def test_a_limit_counts_single_records_of_its_own_batch(log: MultiRecordLog) -> None:
-    """A limit below what earlier calls of the batch have stored is refused, also if one of them looked before that."""
+    """A limit below what earlier calls of the batch have stored is refused, even if one of them looked before that."""
     await log.append_records("q", None, [b"x", b"x"], create=True)
     results = await asyncio.gather(
         log.configure_queue("q", QueueOptions(max_records=1)),

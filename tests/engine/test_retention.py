@@ -349,7 +349,7 @@ async def test_a_queue_whose_age_changes_often_has_one_entry(directory: Path, cl
 
 
 async def test_an_age_that_is_taken_away_and_given_again_counts(directory: Path, clocks: Clocks) -> None:
-    """Also if retention looks only after both, or forgets others first."""
+    """Even if retention looks only after both, or forgets others first."""
     async with opened(directory, queues={"q": QueueOptions(max_age=AGE)}) as log:
         await log.append("q", b"")
         await expire(log)

@@ -220,7 +220,7 @@ async def test_shared_segment_is_left_to_the_writer(directory: Path, taken: Take
 
 
 async def test_what_goes_back_to_the_writer_stays_before_later_calls(directory: Path, taken: Taken) -> None:
-    """Records are stored in the order of the calls, also if the first one was already on its way."""
+    """Records are stored in the order of the calls, even if the first one was already on its way."""
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
         await asleep(log)

@@ -113,7 +113,7 @@ async def test_gaps_are_passed_over_without_spinning(log: MultiRecordLog) -> Non
 
 @pytest.mark.parametrize("by_consumer", [False, True], ids=["tail", "consumer"])
 async def test_a_batch_holds_the_record_at_the_last_position(log: MultiRecordLog, by_consumer: bool) -> None:
-    """Also once it is in a run with gaps, which it completes here."""
+    """Even once it is in a run with gaps, which it completes here."""
     records = SEAL_RECORDS - log.queue_summary("q").id % SEAL_SPREAD
     gaps = [2 * number for number in range(records - 1)]
     await asyncio.gather(*(log.append_record("q", position, b"x") for position in gaps))

@@ -81,7 +81,7 @@ class Clocked:
         monkeypatch.setattr(watching, "perf_counter", lambda: self.now)
 
     def tick(self, late: float = 0.0) -> None:
-        """Tick now; *late*: by so much after the time that was set."""
+        """Tick now; *late*: by this much after the time that was set."""
         self.watch._due = self.now - late
         self.watch._tick()
         self.watch.stop()
@@ -93,7 +93,7 @@ class Clocked:
         return job
 
     def end(self, job: Job, seconds: float) -> None:
-        """Have the thread end a job whose system calls took so long."""
+        """Have the thread end a job whose system calls took this long."""
         self.progress.job, self.progress.call_begun = None, 0.0
         self.progress.slow.append(SlowJob(job, seconds))
 
@@ -187,7 +187,7 @@ async def test_the_disk_is_not_blamed_while_nothing_can_run(
 
 
 async def test_only_time_in_system_calls_is_counted() -> None:
-    """Of a job of the log's thread: that of each call, also of one that fails, and of the one under way."""
+    """Of a job of the log's thread: that of each call, even of one that fails, and of the one under way."""
     worker = LogThread(asyncio.get_running_loop())
     disk = HangingDisk()
     files, progress = timed(disk, worker.progress), worker.progress

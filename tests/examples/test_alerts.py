@@ -138,7 +138,7 @@ def test_every_alert_has_its_runbook_and_every_runbook_its_alert() -> None:
 
 @pytest.mark.parametrize("file", ["kubernetes.yaml", "kubernetes-fleet.yaml"])
 def test_prometheus_scrapes_one_port_of_each_pod_of_a_service(file: str) -> None:
-    """Its role pod finds every container, also one that ran before the service and has no port: that is always down."""
+    """Its role pod finds every container, even one that ran before the service and has no port: that is always down."""
     text = (DEPLOY / "prometheus.yml").read_text()
     commented = text[text.index("# kubernetes_sd_configs") :].partition("\n\n")[0]
     config = yaml.safe_load("\n".join(line.strip().removeprefix("# ") for line in commented.splitlines()))

@@ -1,4 +1,4 @@
-"""The examples that consume run as a person would run them, also through kill -9 and SIGTERM."""
+"""The examples that consume run as a person would run them, even through kill -9 and SIGTERM."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def containers(spec: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize(("file", "kind"), PODS)
 def test_the_pod_meets_the_restricted_standard(file: str, kind: str) -> None:
-    """Every container, also those that run before the service. The fields are those that the standard names."""
+    """Every container, even those that run before the service. The fields are those that the standard names."""
     spec = pod(file, kind)
     context = spec["securityContext"]
     assert (context["runAsNonRoot"], context["seccompProfile"]) == (True, {"type": "RuntimeDefault"})

@@ -4,7 +4,7 @@ Each round has its own seed. It runs a random history, explores its crash states
 the log that it leaves. Every violation is printed with the seed that reproduces it (`--seed N --rounds 1`), and the
 exit code is then 1. With `--all` the written histories come first, and no state is skipped to save time: hours.
 `--history NAME` takes one of them alone. `--only crash` (`faults`, `damage`) leaves the other kinds out. The last lines
-say what was done, also after Ctrl-C, and the CPU time that each kind took.
+say what was done, even after Ctrl-C, and the CPU time that each kind took.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ _ENDS = count(1)
 
 
 SHOWN_MAX = 2_000
-"""So many characters of a violation are printed, half from each end: a payload has as many as a megabyte."""
+"""This many characters of a violation are printed, half from each end: a payload has as many as a megabyte."""
 
 
 class Violation(AssertionError):

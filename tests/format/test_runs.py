@@ -17,7 +17,7 @@ from mrecordlog_async.model import Run
 
 
 def test_records_of_many_queues_are_single_appends() -> None:
-    """A MANY stands for one append per record, in order, also where it names a queue twice."""
+    """A MANY stands for one append per record, in order, even where it names a queue twice."""
     many = Many.of([7, 8, 7], [2, 0, 3], [b"a", b"", b"bc"])
     singles = [Append(7, Run.of(2, [b"a"])), Append(8, Run.of(0, [b""])), Append(7, Run.of(3, [b"bc"]))]
     assert list(appends_of(many)) == singles

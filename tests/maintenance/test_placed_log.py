@@ -122,7 +122,7 @@ def test_an_import_does_not_keep_the_log_in_memory(directory: Path) -> None:
 
 
 async def test_limits_count_what_a_truncate_left(directory: Path) -> None:
-    """Also of a stored append that was cut: there is room for as many records as were removed."""
+    """Even of a stored append that was cut: there is room for as many records as were removed."""
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q", options=QueueOptions(max_records=10))
         await log.append_records("q", None, [b"x"] * 10)
@@ -135,7 +135,7 @@ async def test_limits_count_what_a_truncate_left(directory: Path) -> None:
 
 
 async def test_a_log_that_was_not_closed_stays_so(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if the open fails after recovery: the next open of its service must see that it was not closed."""
+    """Even if the open fails after recovery: the next open of its service must see that it was not closed."""
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
     async with await open_placed_log(directory) as placed:

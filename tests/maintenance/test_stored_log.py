@@ -105,7 +105,7 @@ async def test_an_older_copy_in_the_place_of_the_log_is_not_read_for_it(director
 
 
 def test_an_empty_range_has_no_records(directory: Path) -> None:
-    """A range whose end is before its beginning is empty, also where both are inside one run."""
+    """A range whose end is before its beginning is empty, even where both are inside one run."""
 
     async def fill(log: MultiRecordLog) -> None:
         await log.create_queue("q")
@@ -118,7 +118,7 @@ def test_an_empty_range_has_no_records(directory: Path) -> None:
 @pytest.mark.usefixtures("bounds")
 @pytest.mark.parametrize("seed", range(6))
 def test_it_shows_what_a_log_in_memory_shows(directory: Path, seed: int) -> None:
-    """Positions, records, sizes, times, ranges and the report are the same for any history, also after a refresh."""
+    """Positions, records, sizes, times, ranges and the report are the same for any history, even after a refresh."""
     dice = random.Random(seed)
     moments = count(10**18, TICK_NS)  # no two batches have the same time
 

@@ -86,7 +86,7 @@ class Model:
 
 @given(st.lists(CHANGES, max_size=25))
 def test_positions_and_what_is_skipped_match_a_model(changes: list[tuple[str, str | int, int]]) -> None:
-    """Consumers that truncates pass move with the queue and count what they lose, also when they move on later."""
+    """Consumers that truncates pass move with the queue and count what they lose, even when they move on later."""
     model = Model()
     for change, *arguments in changes:
         getattr(model, change)(*arguments)

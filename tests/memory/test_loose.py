@@ -151,7 +151,7 @@ def test_enough_loose_records_become_a_run() -> None:
 
 
 def test_last_append_and_table_are_those_of_single_appends() -> None:
-    """The digest does not depend on how records are kept, also after they were settled or truncated."""
+    """The digest does not depend on how records are kept, even after they were settled or truncated."""
     apart, together = queues_with(4), queues_with(4)
     for number in range(3):
         many = append_to(together, [1, 2, 3, 4, 1])
@@ -345,7 +345,7 @@ def test_nothing_is_settled_while_a_table_is_written() -> None:
 
 
 def test_counted_memory_is_that_of_the_process() -> None:
-    """Also after nine of ten queues were truncated."""
+    """Even after nine of ten queues were truncated."""
     chance = random.Random(7)
     queues = queues_with(1_000)
     gc.collect()

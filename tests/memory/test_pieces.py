@@ -57,7 +57,7 @@ def test_runs_are_what_a_list_says(steps: list[tuple[str, int, int]], start: int
 
 @given(steps=steps, start=st.integers(-1, 400), length=st.integers(1, 50))
 def test_sealed_runs_are_what_a_list_says(steps: list[tuple[str, int, int]], start: int, length: int) -> None:
-    """Also where some of them have gaps inside."""
+    """Even where some of them have gaps inside."""
     runs, model, position = SealedRuns(), list[HeldRun](), 0
     for kind, gap, count in steps:
         if kind == "drop":

@@ -310,7 +310,7 @@ def test_the_commands_of_a_queue_are_whole_for_a_shell(window: Browser, service:
 
 
 def test_the_consumers_shown_are_those_of_the_queue_that_is_shown(window: Browser, service: Process) -> None:
-    """Also if it was typed in, does not exist, or if the response for an earlier one comes late."""
+    """Even if it was typed in, does not exist, or if the response for an earlier one comes late."""
     for queue in ("orders", "audit"):
         append(service, queue, b"a")
         call(service, "PUT", f"/v1/queues/{queue}/consumers/of-{queue}", b"{}")

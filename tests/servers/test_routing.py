@@ -34,7 +34,7 @@ def test_a_key_is_the_same_in_every_process() -> None:
 
 
 def test_a_slot_stays_with_its_substitute_for_a_while() -> None:
-    """For 30 s after the first record went there, also if its home is back; then it goes home."""
+    """For 30 s after the first record went there, even if its home is back; then it goes home."""
     found = routing(*LOGS)
     home, second, third = found.order(5, 0.0)
     found.stored(5, second, 100.0)

@@ -68,7 +68,7 @@ async def test_a_body_in_chunks_arrives_whole(served: Mounted) -> None:
 
 
 async def test_an_encoded_slash_is_part_of_a_name_below_any_root_path(directory: Path) -> None:
-    """Also if a proxy serves the application below a path that is not its own."""
+    """Even if a proxy serves the application below a path that is not its own."""
     app = FastAPI(lifespan=lifespan(directory))
     mount(app, "/deep/wal")
     async with running(app, root_path="/api") as server, aiohttp.ClientSession() as session:

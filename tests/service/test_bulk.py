@@ -311,7 +311,7 @@ async def test_a_request_for_another_opening_is_refused(served: Served) -> None:
 
 
 async def test_a_plan_has_the_time_of_its_first_record(served: Served) -> None:
-    """Of the first record that the range holds, also after a gap; null if it holds none."""
+    """Of the first record that the range holds, even after a gap; null if it holds none."""
     await served.log.append_record("q", None, b"a")
     await served.log.append_record("q", 9, b"b")
     stored = served.log.time_of("q", 9)

@@ -14,7 +14,7 @@ from tests.serving import serving
 
 
 def test_an_episode_has_a_beginning_and_an_end(caplog: pytest.LogCaptureFixture) -> None:
-    """Also where nothing calls `check`: the next refusal ends the episode before it."""
+    """Even where nothing calls `check`: the next refusal ends the episode before it."""
     caplog.set_level(logging.INFO, "mrecordlog_async")
     now = 0.0
     refused = RefusedRequests(lambda: now)

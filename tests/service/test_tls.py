@@ -74,7 +74,7 @@ async def test_a_renewed_certificate_is_used_without_a_restart(
 
 
 def test_a_certificate_is_read_again_after_any_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Also one that leaves the time of modification: another mode or owner, or a file with the time of its source."""
+    """Even one that leaves the time of modification: another mode or owner, or a file with the time of its source."""
     caplog.set_level("INFO", "mrecordlog_async")
     cert, key = make_certificate(tmp_path)
     certificate = Certificate(str(cert), str(key))

@@ -32,7 +32,7 @@ from tests.spark.delta_engine import STEPS, DeltaEngine
 from tests.spark.services import ThreadedService, numbered
 
 OLD_SECONDS = 25
-"""Files of this age get the age of those that a vacuum may delete; no batch takes so long."""
+"""Files of this age get the age of those that a vacuum may delete; no batch takes this long."""
 
 FOREIGN = "of another program"
 

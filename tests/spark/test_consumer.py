@@ -160,7 +160,7 @@ def test_a_checkpoint_ahead_of_the_consumer_acknowledges(service: ThreadedServic
 
 
 def test_a_restarted_service_is_attached_to_again(service: ThreadedService) -> None:
-    """Also if the service restarts in the middle of a trigger; the epochs of a killed log may be invalid."""
+    """Even if the service restarts in the middle of a trigger; the epochs of a killed log may be invalid."""
     shared(service, "q")
     lake = stream(service, serverWait="10")
     lake.step()

@@ -220,7 +220,7 @@ def set_metadata(engine: DeltaEngine, change: Callable[[dict[str, Any], dict[str
 def test_a_table_that_others_change_while_the_drain_runs(
     engine: DeltaEngine, service: ThreadedService, change: Callable[[DeltaEngine], None], said: str
 ) -> None:
-    """The next batch is not stored and nothing more is truncated, also if the change comes right before its commit."""
+    """The next batch is not stored and nothing more is truncated, even if the change comes right before its commit."""
     versions = []
 
     def stepped(name: str) -> None:

@@ -284,7 +284,7 @@ def test_a_table_may_keep_all_entries_of_its_log(drained: DeltaEngine) -> None:
 def test_a_lost_checkpoint_is_resumed(
     drained: DeltaEngine, service: ThreadedService, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A new checkpoint continues after what the table holds, also of a recreated queue; the lost one is refused."""
+    """A new checkpoint continues after what the table holds, even of a recreated queue; the lost one is refused."""
     service.delete("7")
     service.append("7", numbered("again", 0, 5))
     drained.drain()
@@ -483,7 +483,7 @@ def test_an_option_of_another_action_is_refused(
     ],
 )
 def test_columns_of_another_program_have_any_type(tmp_path: Path, column: str, values: list[Any]) -> None:
-    """Also if they have the name of a column of a drain; a filter finds their rows afterwards."""
+    """Even if they have the name of a column of a drain; a filter finds their rows afterwards."""
     place = TablePlace(str(tmp_path / "table"))
     for _ in range(2):
         write_deltalake(place.uri, pa.table({column: values, "x": [1, 2]}), mode="append")

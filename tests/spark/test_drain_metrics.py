@@ -1,4 +1,4 @@
-"""Metrics of a drain: what Prometheus reads of it, also while a service is down."""
+"""Metrics of a drain: what Prometheus reads of it, even while a service is down."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def scrape(url: str) -> dict[tuple[str, str], float]:
 
 
 def test_the_lag_is_what_the_checkpoint_has_not_committed(new_service: NewService, tmp_path: Path) -> None:
-    """Also of queues that the drain has not met, and of records that other consumers keep in the log."""
+    """Even of queues that the drain has not met, and of records that other consumers keep in the log."""
     service, other = new_service(), new_service()
     service.call(service.log.create_queue("q", options=QueueOptions(keep="until_acknowledged")))
     service.call(service.log.create_consumer("q", "slow"))

@@ -1,4 +1,4 @@
-"""A drain follows its query: what is reported, also of the batch during which it is stopped."""
+"""A drain follows its query: what is reported, even of the batch during which it is stopped."""
 
 from __future__ import annotations
 

@@ -243,7 +243,7 @@ def test_a_batch_that_was_begun_needs_its_logs_until_they_are_forgotten(new_serv
 
 
 def test_servers_that_changed_places_are_read_on(new_service: NewService) -> None:
-    """Also a batch that was planned before: its rows keep the names under which it was planned."""
+    """Even a batch that was planned before: its rows keep the names under which it was planned."""
     a, b = new_service(), new_service()
     a.append("q", numbered("q", 0, 5))
     b.append("r", numbered("r", 0, 5))
@@ -332,7 +332,7 @@ def balancing(*ports: int) -> Iterator[str]:
 
 
 def test_a_task_is_refused_by_another_log(service: ThreadedService) -> None:
-    """Also if its queue has the same name and positions: the request names the log that was planned."""
+    """Even if its queue has the same name and positions: the request names the log that was planned."""
     service.append("q", numbered("q", 0, 5))
     query = Query(service.url)
     query.step()

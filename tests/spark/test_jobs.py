@@ -46,7 +46,7 @@ def test_an_empty_log_is_an_empty_table(spark: SparkSession, service: ThreadedSe
 def test_a_query_finds_all_rows_after_a_filtered_query_of_the_same_frame(
     spark: SparkSession, service: ThreadedService
 ) -> None:
-    """A filter narrows its own query only, also where Spark may push filters down; pushdown=true is refused."""
+    """A filter narrows its own query only, even where Spark may push filters down; pushdown=true is refused."""
     for queue in "abc":
         service.append(queue, numbered(queue, 0, 10))
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")

@@ -155,7 +155,7 @@ def few(names: tuple[str, ...]) -> Iterator[Filter]:
 def test_every_reader_finds_the_same_rows_with_filters(
     partition_by: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Filters find each row in every reader, whatever characters its names have, also after the table's upkeep."""
+    """Filters find each row in every reader, whatever characters its names have, even after the table's upkeep."""
     place, rows = TablePlace(str(tmp_path / "lake")), rows_of(NAMES)
     written(place, partition_by, rows)
     compared(Readers(place.uri), rows, filters(NAMES))

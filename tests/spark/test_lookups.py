@@ -76,7 +76,7 @@ def test_services_come_go_and_move(new_service: NewService, addresses: list[str]
 def test_only_services_that_were_found_by_a_name_can_vanish_from_it(
     new_service: NewService, addresses: list[str]
 ) -> None:
-    """A server, or a DNS name, that the options leave out is not missed, also if they have other DNS names."""
+    """A server, or a DNS name, that the options leave out is not missed, even if they have other DNS names."""
     services = [new_service(host=f"127.0.0.{at}", name=f"wal-{at}") for at in range(1, 4)]
     for service in services:
         service.append("q", numbered("q", 0, 3))
@@ -153,7 +153,7 @@ def test_a_batch_that_was_begun_does_not_wait_for_a_server_that_is_not_named_any
 def test_a_stream_that_waits_for_a_service_finds_it_at_another_address(
     new_service: NewService, addresses: list[str], monkeypatch: pytest.MonkeyPatch, begun: bool, returns: bool
 ) -> None:
-    """A pod that is replaced has another address: it is waited for there, also if its batch was planned before."""
+    """A pod that is replaced has another address: it is waited for there, even if its batch was planned before."""
     first = new_service(host="127.0.0.1", name="wal-0")
     second = new_service(host="127.0.0.2", port=first.port, name="wal-1")
     addresses[:] = ["127.0.0.1", "127.0.0.2"]

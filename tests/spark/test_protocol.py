@@ -157,7 +157,7 @@ class Campaign:
         return bool(self.query.reader._held.sentences)  # the other log goes on
 
     def refused_until_accepted(self, *, again: str | None = None) -> None:
-        """Check that the query is refused, also after a restart; then accept it. again: the log that went back."""
+        """Check that the query is refused, even after a restart; then accept it. again: the log that went back."""
         for _ in range(2):
             with pytest.raises(DataLossError) as refused:
                 self.finish_batch()

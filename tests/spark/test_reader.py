@@ -98,7 +98,7 @@ def test_partitions_are_as_small_as_asked(service: ThreadedService) -> None:
 
 
 def test_a_token_beyond_ascii_is_sent_as_the_service_reads_it(new_service: NewService) -> None:
-    """In UTF-8, as by the command line; also one that Latin-1 does not have."""
+    """In UTF-8, as by the command line; even one that Latin-1 does not have."""
     for token in ("0123456789abcdef-ü", "0123456789abcdef-€"):
         service = new_service(token)
         service.append("q", numbered("q", 0, 2))

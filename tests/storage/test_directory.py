@@ -138,7 +138,7 @@ def test_reading_begins_again_while_segments_come_and_go(tmp_path: Path) -> None
 
 
 def test_reading_ends_however_fast_the_writer_is(tmp_path: Path) -> None:
-    """After so many attempts the last error is raised."""
+    """After this many attempts the last error is raised."""
     put(tmp_path, 0)
     log, reads = LogDirectory.at(tmp_path), list[int]()
 

@@ -73,7 +73,7 @@ def test_every_module_can_be_imported_there() -> None:
 
 
 def test_a_log_is_on_the_medium_there(directory: Path) -> None:
-    """Every durable change ends with F_FULLFSYNC, also of the directory: fsync alone leaves bytes in the drive."""
+    """Every durable change ends with F_FULLFSYNC, even one of the directory: fsync alone leaves bytes in the drive."""
     assert on_a_mac(ONE_LOG, str(directory)).splitlines() == [
         "opened: True",
         "appended: ['wal-']",

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from mrecordlog_async.client.client import RecordLogClient
 
 _LIMITS = {"bytes": (SIZE, "SIZE"), "records": (COUNT, "N"), "seconds": (TIME, "TIME")}
-"""How a limit is read, and what its value is called in the help, by its unit."""
+"""Parser and placeholder of a limit, by its unit."""
 
 
 def add_parser(command_line: Parser) -> Parser:

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
 BATCH_RECORDS = 1_000
 LOOK_SECONDS = 1.0
-"""How often --once looks whether the records that it waits for are still there: an age limit removes them."""
+"""Seconds between looks of --once whether the records that it waits for still exist: an age limit removes them."""
 
 AWAY_SECONDS = 30.0
-"""How long --once waits for a server that went away meanwhile: a restart takes less."""
+"""Seconds that --once waits for a server that stopped responding: a restart takes less."""
 
 Take = Callable[[Batch], Awaitable[int]]
 """Takes a batch, and returns 0 if it may be acknowledged."""

@@ -1,4 +1,4 @@
-r"""Look after the Delta table of a drain, also while the drain runs.
+r"""Maintain the Delta table of a drain, even while the drain runs.
 
 show prints what the table holds; with --bad, the rows whose payload did not parse. optimize rewrites small files into
 larger ones. vacuum deletes files of the table's writers that no recent version of the table names; with

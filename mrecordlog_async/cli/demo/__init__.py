@@ -1,1 +1,1 @@
-"""What `mrecordlog demo` runs: a service that is killed repeatedly, and the ledger that checks its records."""
+"""Runs `mrecordlog demo`: a service that is killed repeatedly, and the ledger that checks its records."""

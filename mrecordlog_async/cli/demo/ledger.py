@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class DemoVerdict:
-    """What the demo found. unanswered: stored records whose append got no response, which is allowed."""
+    """Result of the demo. unanswered: stored records whose append got no response, which is allowed."""
 
     acknowledged: int
     found: int

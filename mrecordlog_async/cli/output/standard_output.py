@@ -39,7 +39,7 @@ class _Descriptor(io.FileIO):
 
 @contextmanager
 def _ended_by_interrupt() -> Iterator[None]:
-    """Let the first Ctrl-C end a write that nobody reads, also in a coroutine.
+    """Let the first Ctrl-C end a write that nobody reads, even in a coroutine.
 
     There asyncio's handler has asked the main task to end, which the task cannot do before the write returns.
     """

@@ -1,4 +1,4 @@
-"""What commands print: sizes, names, aligned columns, and progress if standard error is a terminal."""
+"""Formats the output of commands: sizes, names, aligned columns, and progress if standard error is a terminal."""
 
 from __future__ import annotations
 

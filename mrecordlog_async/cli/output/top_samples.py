@@ -1,4 +1,4 @@
-"""What `top` knows: samples of one log, the rates between them, and since when the log cannot be reached."""
+"""Data of `top`: samples of one log, the rates between them, and since when the log cannot be reached."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SPARK_SAMPLES = 60
 
 @dataclass(frozen=True, slots=True)
 class ServiceFacts:
-    """What only a service reports. Pairs are (in use, limit) in bytes; times are seconds."""
+    """Facts that only a service reports. Pairs are (in use, limit) in bytes; times are seconds."""
 
     state: str
     memory: tuple[int, int]
@@ -27,7 +27,7 @@ class ServiceFacts:
     policy: str = ""
     failure: str | None = None
     queues: int = 0
-    """How many there are; a sample of a service with very many has only the largest."""
+    """Number of queues; a sample of a service with very many has only the largest."""
 
 
 @dataclass(frozen=True, slots=True)

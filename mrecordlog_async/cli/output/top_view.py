@@ -1,4 +1,4 @@
-"""What `top` shows: a table for a terminal of any size, or lines of text."""
+"""Screen of `top`: a table for a terminal of any size, or lines of text."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SPARK_MIN_WIDTH = 140
 
 @dataclass(slots=True)
 class View:
-    """What the person at the terminal chose: an order, and how many rows are scrolled away."""
+    """Choices of the person at the terminal: an order, and the number of rows that are scrolled away."""
 
     order: str = "i"
     scrolled: int = 0

@@ -1,4 +1,4 @@
-"""Which argument the word at the cursor is, and the words that can complete it.
+"""Finds the argument at the cursor, and the words that can complete it.
 
 The script of `mrecordlog completion` runs `mrecordlog` with the variable `_MRECORDLOG_COMPLETE`: the line up to the
 cursor. What fits is printed, one per line. Nothing is printed for a path, which shells complete themselves, and nothing

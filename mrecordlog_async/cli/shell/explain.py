@@ -1,4 +1,4 @@
-"""What goes wrong with a directory, in the words of somebody at a shell: which one it is, and what to run next."""
+"""Explains errors to somebody at a shell: the directory that is meant, and the command to run next."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IN_A_SHELL = (
     ),
     ("raise its limits with configure_queue", "raise its limits with `mrecordlog configure`"),
 )
-"""What the errors of the log advise a Python program, and what that is in a shell."""
+"""Advice in the errors of the log for a Python program, with the words for a shell."""
 
 
 def explain(error: BaseException, directory: str | None, *, takes_url: bool = True, could_create: bool = False) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 PLAIN = (str, int, float)
 
 _CONTROLS = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
-"""What takes the place of characters that a terminal may obey."""
+"""Replacements of characters that a terminal may obey."""
 
 
 def timestamp(record: logging.LogRecord) -> str:

@@ -40,9 +40,9 @@ class Parser(argparse.ArgumentParser):
         self.words: list[str] = []
         """The arguments in order, as the usage line shows them."""
         self.known: dict[argparse.Action, Callable[[], Iterable[str]]] = {}
-        """What finds the values of an argument, for completion."""
+        """Functions that find the values of an argument, for completion."""
         self.takes_no_more = ""
-        """What to say of an argument after the last one; "" for what every command says."""
+        """Error for an argument after the last one; "" for that of every command."""
         self.commands: dict[str, Parser] = {}
         """The parser of each command, by its name."""
         self.summaries: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What a command works on: LOG, which is the directory of a log or the URL of a service.
+"""The target of a command: LOG, which is the directory of a log or the URL of a service.
 
 Reading a directory needs no lock and works while a service uses it. Writing to one takes the lock, so it fails while a
 service holds the lock.

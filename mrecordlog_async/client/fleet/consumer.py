@@ -4,7 +4,7 @@
    pattern. Servers and queues that come later are found when the servers are looked at, every 10 s.
 2. A `Reader` for each queue offers one batch at a time; `batch` hands them out in the order in which they came.
 3. A server that is away holds up nothing but its own records.
-4. The end is reached when the queue is sealed and read on every server that is known, also on those that are away.
+4. The end is reached when the queue is sealed and read on every server that is known, even on those that are away.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a fleet does after a failure at one server: try the next one, wait for this one, or raise.
+"""Decides what a fleet does after a failure at one server: try the next one, wait for this one, or raise.
 
 | failure at a server | the record is | next |
 |---|---|---|
@@ -26,7 +26,7 @@ OnUnknown = Literal["raise", "wait", "send_elsewhere"]
 
 
 class AttemptOutcome(Enum):
-    """What a failure says about the record, and about its server."""
+    """Meaning of a failure for the record, and for its server."""
 
     ABSENT = auto()
     """It is certainly not stored there, and another server may take it."""
@@ -39,7 +39,7 @@ class AttemptOutcome(Enum):
 
 
 class Next(Enum):
-    """What the fleet does next."""
+    """Next step of the fleet."""
 
     ELSEWHERE = auto()
     WAIT = auto()
@@ -47,7 +47,7 @@ class Next(Enum):
 
 
 class Policy(NamedTuple):
-    """What the user chose. on_unknown: see the table. spill: a full server is passed over too."""
+    """Options that the user chose. on_unknown: see the table. spill: a full server is passed over too."""
 
     on_unknown: OnUnknown = "raise"
     spill: bool = False

@@ -34,7 +34,7 @@ from mrecordlog_async.servers.names import Endpoint, names_of, parse
 from mrecordlog_async.support.coroutine_mark import coroutine_function
 
 WAIT_SECONDS = 30 * 86_400.0
-"""How long `on_unknown="wait"` repeats an append whose response was lost: until somebody ends the wait."""
+"""Seconds that `on_unknown="wait"` repeats an append whose response was lost: until somebody ends the wait."""
 
 
 class RecordLogFleet:
@@ -46,7 +46,7 @@ class RecordLogFleet:
     stored or not.
 
     Args:
-        servers: URLs (`http://host:port`, `unix:/path`), also with names (`a=http://host:port`, or a mapping), or
+        servers: URLs (`http://host:port`, `unix:/path`), with names too (`a=http://host:port`, or a mapping), or
             `dns+http://host:port` for every address of a name; `dns+http://_port._tcp.host` for its SRV records
             (needs dnspython). Several in one text are separated by commas.
         token: Bearer token, if the services require one.

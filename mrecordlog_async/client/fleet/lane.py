@@ -26,7 +26,7 @@ from mrecordlog_async.protocol.attempts import OutcomeUnknownError, ServiceUnrea
 
 
 class _Calls:
-    """What a producer asks of one server. Only records that were sent are worth a long wait for their response."""
+    """Requests of a producer to one server. Only records that were sent are worth a long wait for their response."""
 
     def __init__(self, server: Server) -> None:
         self.create_queue = server.client.create_queue

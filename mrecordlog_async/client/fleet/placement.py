@@ -26,7 +26,7 @@ Key = str | bytes
 
 
 class Stored(NamedTuple):
-    """Where a record is: (log_id, queue, position). server: the name of the service. position: None without records."""
+    """Place of a record: (log_id, queue, position). server: the name of the service. position: None without records."""
 
     log_id: str
     server: str

@@ -45,7 +45,7 @@ class FleetBatch(Batch):
 
 
 class End(Enum):
-    """Why a reader has ended."""
+    """Reason why a reader has ended."""
 
     MISSING = auto()
     """The queue does not exist, or was deleted."""

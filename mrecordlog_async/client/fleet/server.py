@@ -19,7 +19,7 @@ from mrecordlog_async.servers.roster import Seen
 
 PROBE_SECONDS = 5.0
 SETTLE_SECONDS = 2.0
-"""How long a read or an acknowledgement whose response was lost is repeated before its caller gets an error."""
+"""Seconds that a read or an acknowledgement whose response was lost is repeated before its caller gets an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Tokens:
 
 
 class Connecting(NamedTuple):
-    """How to connect: what the clients of all servers of a fleet have in common."""
+    """Connection options that the clients of all servers of a fleet have in common."""
 
     tokens: Tokens
     timeout_seconds: float

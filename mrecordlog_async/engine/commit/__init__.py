@@ -1,4 +1,4 @@
-"""How a batch becomes durable: the writer's task on the event loop, and the files on the log's thread.
+"""Makes batches durable: the writer's task on the event loop, and the files on the log's thread.
 
 | on the event loop | what it does |
 |---|---|

@@ -1,4 +1,4 @@
-"""How much of the disk a log may take: the size of its segments, its limit, and what the file system can hold."""
+"""Computes how much of the disk a log may take: the size of its segments, its limit, the room of the file system."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SEGMENTS_MIN = 8
 
 
 class DiskSpace:
-    """What one log may take. It does not change while the log is open.
+    """Disk limits of one log. They do not change while the log is open.
 
     segment_bytes: where a segment is full, counted after its table. limit_bytes: space of all segments and the spare.
     """

@@ -19,7 +19,7 @@ from mrecordlog_async.engine.intake.commands import AppendGroup, AppendRecords, 
 from mrecordlog_async.errors import LogFullError
 
 TRIES_MAX = 64
-"""How many parts of one batch are written, or refused, before its remaining appends are dropped."""
+"""Parts of one batch that are written, or refused, before its remaining appends are dropped."""
 
 
 class FullDisk:

@@ -115,7 +115,7 @@ class Journal:
 
     @property
     def all_synced(self) -> bool:
-        """Whether every batch is on the medium."""
+        """True if every batch is on the medium."""
         return self.end.durable_batch == self.end.last_batch
 
     def disk_bytes_at_best(self) -> tuple[int, str]:

@@ -61,7 +61,7 @@ NONCE_BITS = 64
 
 @dataclass(frozen=True, slots=True)
 class OpenOptions:
-    """How to open a log.
+    """Options for opening a log.
 
     segment_bytes: nominal size of a segment. disk_bytes_limit: space for all segments. create: create the directory and
     the log if they do not exist. direct: write past the page cache where that is possible, which pays if each batch is

@@ -1,4 +1,4 @@
-"""What passes between the event loop and the log's thread: a batch, its result, and the failures that end the log."""
+"""Values that pass between the event loop and the log's thread: a batch, its result, the failures that end the log."""
 
 from __future__ import annotations
 

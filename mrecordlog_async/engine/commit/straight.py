@@ -36,7 +36,7 @@ CALLERS_MAX = 128
 """A group of more callers is the writer's, which wakes them in several turns of the loop."""
 
 BATCH_OVERHEAD_BYTES = APPEND_BYTES + OFFSET_BYTES + 2 * FRAME_HEADER_BYTES + COMMIT_BYTES
-"""What a batch of one run takes besides the payloads and an offset for each."""
+"""Bytes of a batch of one run, besides the payloads and an offset for each."""
 
 
 class _UncountedBatch(NamedTuple):

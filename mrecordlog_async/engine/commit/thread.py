@@ -48,7 +48,7 @@ class SlowJob(NamedTuple):
 
 
 class ThreadProgress:
-    """What the thread does now, for the event loop to read.
+    """Current work of the thread, for the event loop to read.
 
     Attributes:
         job: The job under way, which the thread sets.

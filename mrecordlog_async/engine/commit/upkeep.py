@@ -1,4 +1,4 @@
-"""What the writer does between batches: the spare, dead segments, timed syncs, the idle mark, the process's heap.
+"""The writer's work between batches: the spare, dead segments, timed syncs, the idle mark, the process's heap.
 
 None of it changes the outcome of a call, so all of it can wait. It runs in the writer's task, one step at a time, never
 while a batch is being stored. `Timers` wakes the writer for what is due later; `Joining` takes its steps by itself.
@@ -68,7 +68,7 @@ class LogParts:
 
 @dataclass(slots=True)
 class UpkeepState:
-    """What upkeep keeps in mind between batches. Only the writer's task reads and writes it, on the event loop.
+    """State that upkeep keeps between batches. Only the writer's task reads and writes it, on the event loop.
 
     | flag | set by | cleared by |
     |---|---|---|

@@ -1,1 +1,1 @@
-"""Who may enter: calls become commands, which wait in order until the writer takes them, or are refused and counted."""
+"""Admits calls: they become commands, which wait in order until the writer takes them, or are refused and counted."""

@@ -5,7 +5,7 @@
 | that can never fit | its caller: RecordTooLargeError |
 | within the budget | `_pending`; single records share a group whatever their queues, so 1,000 callers are one command |
 | above `pending_bytes` | `_line`, and moves up to `_pending` in order |
-| above `memory_bytes` | its caller: LogFullError, or `_line` if `on_full="wait"`; also once it is the first in line |
+| above `memory_bytes` | its caller: LogFullError, or `_line` if `on_full="wait"`; even once it is the first in line |
 | that the full disk refused, if `on_full="wait"` | `_parked`, which goes before `_pending` and `_line` |
 | of `append_soon` above any of these limits | its caller: LogFullError |
 | truncate, delete, create, sync | `_pending`, past every limit |

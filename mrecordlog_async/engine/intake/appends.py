@@ -1,4 +1,4 @@
-"""How a caller appends: one record and a wait, one record and a future, or any records at a position.
+"""The ways to append: one record and a wait, one record and a future, or any records at a position.
 
 The first two are the hot path. Each compares a charge with the fast budget, spends it, and joins the open group: no
 await stands between the comparison and the group, so two callers cannot spend the same budget. Both contain the same

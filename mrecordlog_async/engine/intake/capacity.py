@@ -1,4 +1,4 @@
-"""Whether a call fits: now, later or never. Compares sizes with the limits, memory and the disk."""
+"""Decides whether a call fits, now, later or never: compares sizes with the limits, memory and the disk."""
 
 from __future__ import annotations
 

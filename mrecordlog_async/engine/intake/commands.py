@@ -15,7 +15,7 @@ from mrecordlog_async.format.stored_options import StoredOptions
 
 CALL_OVERHEAD_BYTES = 200
 RECORD_OVERHEAD_BYTES = 60
-"""What a waiting call and each of its records are charged besides payloads, so that empty records have a bound."""
+"""Bytes charged for a waiting call and each of its records besides payloads, so that empty records have a bound."""
 
 SINGLE_OVERHEAD_BYTES = CALL_OVERHEAD_BYTES + RECORD_OVERHEAD_BYTES
 """The same for a call with one record."""

@@ -1,1 +1,1 @@
-"""What a batch does: which position each record gets, what is written, and what each call returns. Pure; no asyncio."""
+"""Plans a batch: which position each record gets, what is written, and what each call returns. Pure; no asyncio."""

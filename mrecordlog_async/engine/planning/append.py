@@ -37,10 +37,10 @@ REFUSED = -1
 """Stands for a position of a refused record. Never read: the call is finished before positions are reported."""
 
 RUN_RECORDS_MIN = 4
-"""Single records are planned as runs if a queue gets so many on average: runs then take less space than MANYs."""
+"""Single records are planned as runs if a queue gets this many on average: runs then take less space than MANYs."""
 
 GROUPS_AT_ONCE = 8
-"""So many groups of a batch are planned without a look at each record: every later command looks through all of them.
+"""This many groups of a batch are planned without a look at each record: every later command looks through all of them.
 A batch of 5,000 small groups with commands between them took 6 seconds of the event loop."""
 
 LEFT_WHEN_DROPPING = 0.9
@@ -244,7 +244,7 @@ def _refusal(draft: Draft, view: QueueView, queue: str, first: int, payloads: Se
 
 
 def _make_room(draft: Draft, view: QueueView, queue: str, records: int, size: int) -> RecordLogError | None:
-    """Return why a queue with limits has no room for so many records and bytes, or None; drop its oldest ones."""
+    """Return why a queue with limits has no room for this many records and bytes, or None; drop its oldest ones."""
     assert view.options is not None
     flags, max_bytes, max_records, _ = view.options
     if max_records and records > max_records:

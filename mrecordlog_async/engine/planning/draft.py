@@ -19,7 +19,7 @@ from mrecordlog_async.patterns import beginning_of
 
 
 class CommandOutcome(NamedTuple):
-    """How a command ends: with a value, an error, or the number of records that a log record drops.
+    """Result of a command: a value, an error, or the number of records that a log record drops.
 
     dropped_by: which of the batch's truncates and deletes that is, counted from 0; -1 for none.
     """

@@ -31,7 +31,7 @@ class PlannedMany(NamedTuple):
 
 
 PlannedRecord = LogRecord | PlannedRun | PlannedMany
-"""What a plan writes."""
+"""Log records that a plan writes."""
 
 
 def split_into_runs(first_position: int, payloads: Sequence[bytes]) -> list[Run]:

@@ -59,7 +59,7 @@ class QueueView:
         return position
 
     def touched(self) -> bool:
-        """Whether this batch changes the queue."""
+        """Return whether this batch changes the queue."""
         return (
             self.queue is None
             or bool(self.planned)

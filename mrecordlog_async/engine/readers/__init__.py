@@ -1,1 +1,1 @@
-"""Who waits for memory to change: tails and consumers, the removal of old records, the watch over a slow disk."""
+"""Waits for memory to change: tails and consumers, the removal of old records, the watch over a slow disk."""

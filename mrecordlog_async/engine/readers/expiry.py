@@ -1,4 +1,4 @@
-"""Expiry: records of queues with `max_age` are removed by ordinary truncates, also while nobody appends.
+"""Expiry: records of queues with `max_age` are removed by ordinary truncates, even while nobody appends.
 
 1. A heap has one entry for each queue with `max_age`: the earliest time at which its oldest record can be too old. An
    append does not touch it: what is appended to an empty queue is not too old before *max_age* has passed.

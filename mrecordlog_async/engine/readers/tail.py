@@ -14,7 +14,7 @@ from mrecordlog_async.model import Batch, Record
 
 
 class Tail(AsyncIterator[Record]):
-    """What `log.tail` returns: iterate over it, or take batches. Both continue where the other one stopped.
+    """Result of `log.tail`: iterate over it, or take batches. Both continue where the other one stopped.
 
     Cancelling a call, even by `asyncio.wait_for` or `asyncio.timeout`, loses nothing and does not end the tail. It ends
     when the queue is deleted or the log closes, and after the last record of a queue that is sealed or of a log that is

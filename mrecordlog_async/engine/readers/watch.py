@@ -1,4 +1,4 @@
-"""What the event loop sees of the log's thread: a job that does not come back, slow ones, the times of the last minute.
+"""Watches the log's thread from the event loop: a job that does not return, slow ones, the times of the last minute.
 
 One timer ticks while the log works, about once per second, and stops when it is idle. So a disk that hangs is reported
 while it hangs, by the loop, which does not hang with it. A batch pays for none of this but the times of its calls.
@@ -38,7 +38,7 @@ NAMES = {
     "reclaim": "removing segments",
     "shrink": "freeing the space of a removed segment",
 }
-"""What the jobs of the log's thread are called."""
+"""Names of the jobs of the log's thread."""
 
 
 class Recent:

@@ -1,4 +1,4 @@
-"""What has changed since an earlier list of queues: a client that lists often receives only that.
+"""Finds the changes since an earlier list of queues: a client that lists often receives only those.
 
 An earlier list is known by its ETag. Of the last few that were requested with `changed_since`, a fingerprint of each
 queue is kept, about 60 bytes. A list that is not known, or not any more, is sent as a whole.
@@ -20,7 +20,7 @@ QUEUES_MAX = 10_000
 
 
 class ListChanges(NamedTuple):
-    """What changed since an earlier list.
+    """Changes since an earlier list.
 
     Attributes:
         names: the queues that were created, recreated or changed.

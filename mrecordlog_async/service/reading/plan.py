@@ -86,7 +86,7 @@ PIECES_AT_ONCE = 500
 
 @dataclass(slots=True)
 class Available:
-    """What a plan can cover of one queue: the range start … stop - 1, with counts. ended: see `QueuePlan`.
+    """Part of one queue that a plan can cover: the range start … stop - 1, with counts. ended: see `QueuePlan`.
 
     version: of the log, when *summary* was made.
     """
@@ -104,7 +104,7 @@ class Available:
 
 @dataclass(slots=True)
 class Taken:
-    """What a plan covers of one queue."""
+    """Part of one queue that a plan covers."""
 
     stop: int
     records: int = 0

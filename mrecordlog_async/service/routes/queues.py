@@ -195,7 +195,7 @@ def _digest(body: bytes) -> str:
 
 
 def _has(request: web.Request, etag: str) -> bool:
-    """Return whether `If-None-Match` names *etag*, also as the weak one that a compressing proxy makes of it."""
+    """Return whether `If-None-Match` names *etag*, even as the weak one that a compressing proxy makes of it."""
     return any(f'"{one.value}"' == etag or one.value == "*" for one in request.if_none_match or ())
 
 
@@ -236,7 +236,7 @@ ROUTES = (
         status=204,
         parameters=(
             ("id", "only if the queue still has this id, else 404"),
-            ("past_consumers", "1: also if a consumer has not acknowledged all records"),
+            ("past_consumers", "1: even if a consumer has not acknowledged all records"),
         ),
         problems=(404, 409, 507),
     ),

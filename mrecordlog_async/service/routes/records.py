@@ -63,7 +63,7 @@ LINE_BYTES = 64
 """Bytes that a record takes in a response besides its payload."""
 
 LOOK_SECONDS = 1.0
-"""How often a request that waits inside another application looks whether its client is still there."""
+"""Seconds between the looks of a request that waits inside another application whether its client is still there."""
 
 READ_RUNS = 10_000
 """Runs in one response; if positions have gaps, each may hold a single record."""

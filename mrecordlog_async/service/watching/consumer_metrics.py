@@ -1,4 +1,4 @@
-"""How far the consumers are behind, for Prometheus: the series that alerts are made of."""
+"""The lag of consumers for Prometheus: the series that alerts are made of."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ SWEEP_SECONDS = 1.0
 CROWDED = 0.75
 """Share of all connections above which idle ones are cut sooner."""
 HURRY = 10
-"""How many times sooner."""
+"""Factor by which idle connections are then cut sooner."""
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ class Connection(RequestHandler):
 
     @property
     def is_serving(self) -> bool:
-        """Whether a request is being served now."""
+        """True if a request is being served now."""
         return self._request_in_progress
 
     def waiting_bytes(self) -> int:
@@ -114,7 +114,7 @@ class Connection(RequestHandler):
 
 @dataclass(slots=True)
 class LastSweep:
-    """What the last sweep saw of one connection: how many requests it had made, and since when."""
+    """The last sweep's view of one connection: how many requests it had made, and since when."""
 
     requests: int
     since: float
@@ -140,7 +140,7 @@ class Connections:
 
     @property
     def are_full(self) -> bool:
-        """Whether a new connection must replace another one."""
+        """True if a new connection must replace another one."""
         return self.count >= self._options.connections
 
     def admit(self) -> Connection | None:

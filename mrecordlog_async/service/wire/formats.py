@@ -56,7 +56,7 @@ Pieces = Iterator[bytes]
 
 
 class Format(NamedTuple):
-    """How runs become a body.
+    """Encoder of runs as a body.
 
     encode: yields the pieces, given queue, queue id, runs and their times. size: bytes of the whole body, if known in
     advance. held: the most bytes that encoding holds at a time.

@@ -36,7 +36,7 @@ HANDSHAKES = 256
 SLOW_SECONDS = 0.5
 """Age at which a handshake is cut if others need its room."""
 PAUSE_SECONDS = 1.0
-"""How long nothing is accepted after the system had no descriptor or memory for a connection."""
+"""Seconds without an accept after the system had no descriptor or memory for a connection."""
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""Who is admitted: token, Host and Origin. Checked before the body is read and before a route does anything.
+"""Decides who is admitted by token, Host and Origin, before the body is read and before a route does anything.
 
 1. Token, if the service has any: its digest is compared with every known digest in constant time, so neither the length
    nor a common prefix can be measured. The 401 says nothing more.
@@ -27,7 +27,7 @@ from mrecordlog_async.protocol.problems import ProblemError
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 TEST_SERVER, TEST_CLIENT = "testserver", ("testclient", 50_000)
-"""What Starlette's TestClient says of its server and of itself. A server of a network gives its socket's address."""
+"""The addresses that Starlette's TestClient states. A server of a network gives its socket's address."""
 
 ACCEPTED_MAX = 100
 

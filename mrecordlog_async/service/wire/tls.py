@@ -12,7 +12,7 @@ logger = logging.getLogger("mrecordlog_async.serve")
 
 CHECK_SECONDS = 60.0
 READ_BYTES = 32 * 1024
-"""What asyncio reads of a TLS connection at a time. It holds a buffer of this size for each one, 256 KiB by default."""
+"""Bytes that asyncio reads of a TLS connection at a time: a buffer of this size for each one, 256 KiB by default."""
 
 
 class Certificate:

@@ -1,4 +1,4 @@
-"""Which query a checkpoint belongs to.
+"""Ties a checkpoint to its query.
 
 The file `<checkpoint>/metadata` has the query's id. It is Spark's file, and is written here before Spark would write
 it, because a table names the query that owns it (`delta.start`).
@@ -16,10 +16,10 @@ from mrecordlog_async.spark.checkpoints.lake import OWN, Lake
 
 METADATA = "metadata"
 PARQUET_OUTPUT = f"{OWN}/output"
-"""What a drain of 0.2.0 into Parquet files left in its checkpoint."""
+"""File that a drain of 0.2.0 into Parquet files left in its checkpoint."""
 
 WHERE = "what `mrecordlog lake show` prints as the table's query"
-"""Where the id of a query is, apart from its checkpoint."""
+"""Second place of a query's id, apart from its checkpoint."""
 
 
 class RefusedError(RecordLogError):

@@ -25,7 +25,7 @@ from mrecordlog_async.spark.checkpoints.lake import (
 from mrecordlog_async.storage.os_filesystem import drop_cache, full_sync
 
 LOCK_SECONDS = 10.0
-"""How long a start waits for the lock: the Java process of a killed driver takes a moment to exit."""
+"""Seconds that a start waits for the lock: the Java process of a killed driver takes a moment to exit."""
 
 
 class LocalLake:
@@ -134,7 +134,7 @@ class LocalLake:
     def _beside(self, target: Path, content: bytes) -> Iterator[Path]:
         """Write *content* durably to a temporary file next to *target*, which is removed if it is left there.
 
-        A missing directory is created. Raises WriteFailedError, also for an error of the system in the caller's block.
+        A missing directory is created. Raises WriteFailedError, even for an error of the system in the caller's block.
         """
         temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
         try:

@@ -49,7 +49,7 @@ class Acknowledged(NamedTuple):
 
 
 def add_rule(client: ServiceClient, pattern: str, consumer: str) -> None:
-    """Give *consumer* to every queue that matches *pattern*, also to those that are created later."""
+    """Give *consumer* to every queue that matches *pattern*, even to those that are created later."""
     path = f"/v1/queues/{quote(pattern, safe='')}/consumers/{quote(consumer, safe='')}?exist_ok=1"
     client.send("PUT", path, {}, lambda found: None)
 

@@ -1,4 +1,4 @@
-"""What the checkpoint has committed is released from the logs: truncated, or acknowledged as a consumer.
+"""Releases committed records from the logs: truncates them, or acknowledges them as a consumer.
 
 The order is the same for both: the file systems of the checkpoint are synced first, so that a power cut cannot take
 back a commit after the log has dropped its records.
@@ -23,7 +23,7 @@ from mrecordlog_async.spark.settings.options import Options
 logger = logging.getLogger("mrecordlog_async.spark")
 
 LISTED_MAX = 5
-"""How often one trigger lists again because it attached to new queues."""
+"""Times that one trigger lists again because it attached to new queues."""
 
 SHARING = "To share the queue, make this stream a consumer as well: set consumer=NAME (--consumer NAME)"
 
@@ -44,7 +44,7 @@ class Committed:
 
     @property
     def releases(self) -> bool:
-        """Whether anything is released."""
+        """True if anything is released."""
         return self._options.truncate or self._holder is not None
 
     def expect_kept(self) -> None:
@@ -55,7 +55,7 @@ class Committed:
 
     @property
     def must_begin(self) -> bool:
-        """Whether the stream is a consumer and has not attached to anything yet."""
+        """True if the stream is a consumer and has not attached to anything yet."""
         return self._holder is not None and not self._holder.has_begun
 
     def attach(self, surveys: dict[str, Listed]) -> bool:

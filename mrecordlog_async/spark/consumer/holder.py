@@ -39,7 +39,7 @@ from mrecordlog_async.spark.settings.options import Options
 logger = logging.getLogger("mrecordlog_async.spark")
 
 NAMED = 3
-"""How many queues a sentence names."""
+"""Number of queues that a sentence names."""
 
 
 class ConsumerRefusedError(RecordLogError):
@@ -78,7 +78,7 @@ class Holder:
 
     @property
     def has_begun(self) -> bool:
-        """Whether it has attached to anything."""
+        """True if it has attached to anything."""
         return bool(self._openings)
 
     def add_rule(self, server: str) -> None:

@@ -19,14 +19,14 @@
 Each commit carries two transactions (Delta's word for a pair of an application's name and a number): `Q` = N, the id of
 Spark's query and the number of its batch, and `Q/content`, a digest of what the batch holds. Batch N is stored only if
 the table stands at N - 1. At N with the same digest it is skipped. Anything else ends the query with a sentence that
-says what it looks like. Every batch is committed, also one without rows.
+says what it looks like. Every batch is committed, even one without rows.
 
 The order on a disk, because neither delta-rs nor Spark syncs anything:
 
     1  each data file; then the table's directory
     2  the checkpoint's file system, with offsets/N
     3  the commit: delta-rs links a new entry of the table's log
-    4  the entry: its bytes to a new file, synced, renamed over it, the directory synced; also if the batch is skipped
+    4  the entry: its bytes to a new file, synced, renamed over it, the directory synced; even if the batch is skipped
     5  Spark writes commits/N
     6  the checkpoint's file system, before each truncate of a log
 

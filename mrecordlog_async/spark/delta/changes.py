@@ -1,4 +1,4 @@
-"""What other writers may do to a drain's table, and which changes make the drain, or the table's upkeep, stop.
+"""Judges changes that other writers made to a drain's table: which make the drain, or the table's upkeep, stop.
 
 Others may append, delete rows and rewrite files, one program at a time: delta-rs commits a compaction that was planned
 before another one was committed, and then the table has the rows twice. A drain reports such a version

@@ -1,4 +1,4 @@
-"""What a batch holds, as numbers: it decides whether a batch is already in the table. Pure.
+"""The contents of a batch as numbers, which decide whether it is already in the table. Pure.
 
 Spark's batch numbers alone decide nothing: another checkpoint has a batch of the same number. So each commit carries,
 next to the number, a digest of what its rows are: of each queue its id, the number of records, the first and last
@@ -105,7 +105,7 @@ def digest(content: Iterable[QueueRows]) -> int:
 
 
 class BatchVerdict(Enum):
-    """What to do with a batch."""
+    """Decision about a batch."""
 
     STORE = auto()
     SKIP = auto()

@@ -27,7 +27,7 @@ def entry_numbers(path: str) -> list[int]:
 
 
 WRITTEN_AGAIN = 3
-"""How many of the newest entries are written again to be durable; older ones are only synced."""
+"""Newest entries that are written again to be durable; older ones are only synced."""
 
 
 def sync_entries(lake: LocalLake, numbers: Sequence[int], own: int | None = None) -> None:

@@ -28,7 +28,7 @@ from mrecordlog_async.spark.settings.options import TARGET_FILE_BYTES
 
 ROW_GROUP_BYTES = 32 << 20
 BUFFERED_BYTES = 96 << 20
-"""How much a task gathers over all its files; above it, the largest part is written."""
+"""Bytes that a task gathers over all its files; above it, the largest part is written."""
 
 OPEN_FILES_MAX = 64
 
@@ -61,7 +61,7 @@ NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 """Stands for null in the name of a directory."""
 
 NAME_BYTES_MAX = 255
-"""How long the name of a directory may be on nearly all file systems."""
+"""Bytes that the name of a directory may have on nearly all file systems."""
 
 Values = tuple[str | None, ...]
 """The values of the partition columns, as the table's log states them."""
@@ -113,7 +113,7 @@ def _is_plain(column: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How rows are divided into files."""
+    """Division of rows into files."""
 
     partition_by: tuple[str, ...] = ()
     bytes_per_file: int = TARGET_FILE_BYTES

@@ -1,4 +1,4 @@
-"""Where a table is: on a disk of this machine, or in an object store that delta-rs knows (s3://, gs://, az://, …).
+"""The place of a table: a disk of this machine, or an object store that delta-rs knows (s3://, gs://, az://, …).
 
 A disk needs care that an object store does not: a file is durable once it, its directory and each new parent are
 synced. delta-rs never syncs, and Spark does not either.
@@ -53,16 +53,16 @@ class TablePlace:
 
     @property
     def uri(self) -> str:
-        """What delta-rs opens."""
+        """URI that delta-rs opens."""
         return self.path or self.address
 
     @property
     def is_misread(self) -> bool:
-        """Whether delta-rs would look for the table somewhere else."""
+        """True if delta-rs would look for the table somewhere else."""
         return self.path is not None and bool(set(self.path) & set(MISREAD))
 
     def holds(self, address: str) -> bool:
-        """Return whether *address* is that of the table, or of something below it, also through a link."""
+        """Return whether *address* is that of the table, or of something below it, even through a link."""
         path, given = self.path, local_path(address)
         if path is not None and given is not None:
             return Path(os.path.realpath(given)).is_relative_to(os.path.realpath(path))

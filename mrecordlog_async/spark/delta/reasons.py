@@ -1,4 +1,4 @@
-"""What an error of delta-rs says, in one line: it comes as a call stack of many lines, with colours and XML."""
+"""Shortens an error of delta-rs to one line: it comes as a call stack of many lines, with colours and XML."""
 
 from __future__ import annotations
 

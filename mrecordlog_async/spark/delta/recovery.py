@@ -1,4 +1,4 @@
-"""What a drain repairs at its start, and `lake` before a commit: files that a kill or a power cut left half written.
+"""Repairs a table at the start of a drain, and before a commit of `lake`: files that a kill left half written.
 
 Nobody relied on any of them yet. The sink returns only when a batch is durable in the table, and what Spark writes is
 synced before anything depends on it. So only the newest file of each kind can be half written, or the newest entries of

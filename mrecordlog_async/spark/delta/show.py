@@ -1,4 +1,4 @@
-"""What a table holds, for people and programs: sizes, the drain that writes it, rows that did not parse."""
+"""Describes a table for people and programs: sizes, the drain that writes it, rows that did not parse."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ FORMAT = "mrecordlog-delta"
 
 @dataclass
 class StoredRows(WriterCommitMessage):
-    """What a task stored."""
+    """Files that a task stored."""
 
     query: str
     files: list[NewFile] = field(default_factory=list)
@@ -53,7 +53,7 @@ class StoredRows(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Where rows go, as options of Spark's writer carry it.
+    """Destination of rows, as options of Spark's writer carry it.
 
     Attributes:
         place: the table.

@@ -1,4 +1,4 @@
-"""What a drain decides about its table before the query starts: create it, add columns, or refuse it.
+"""Decides about a drain's table before the query starts: create it, add columns, or refuse it.
 
 | found | what happens |
 |---|---|

@@ -50,7 +50,7 @@ from mrecordlog_async.spark.delta.reasons import reason_of
 logger = logging.getLogger("mrecordlog_async.spark")
 
 ATTEMPTS = 15
-"""How often a commit is tried: another writer may have committed in between, and a drain may do so every second."""
+"""Tries of a commit: another writer may have committed in between, and a drain may do so every second."""
 
 FILE_SECONDS_MAX = 30 * 60
 """Files of a batch that took longer may be removed by a vacuum, which spares files of the last hour."""
@@ -76,7 +76,7 @@ NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_log
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """What a batch adds to the table.
+    """Files that a batch adds to the table.
 
     Attributes:
         query: the id of the drain's query.
@@ -92,7 +92,7 @@ class NewBatch:
 
     @property
     def records(self) -> int:
-        """How many rows the batch has."""
+        """Number of rows of the batch."""
         return sum(each.records for each in self.content)
 
     @property

@@ -1,4 +1,4 @@
-"""What keeps a table fast and small: fewer and larger files, no old rows.
+"""Keeps a table fast and small: fewer and larger files, no old rows.
 
 Each change is one commit, written and synced before anything is deleted. It may run next to a drain and to readers: a
 commit that another writer was faster than is prepared again, and files that a reader may still need stay for a while
@@ -42,7 +42,7 @@ from mrecordlog_async.spark.settings.options import TARGET_FILE_BYTES
 logger = logging.getLogger("mrecordlog_async.spark")
 
 LITERAL = "!$&'()+,-./:;=@_~"
-"""What delta-rs does not percent-encode in the path of an action, apart from ASCII letters and digits."""
+"""Characters that delta-rs does not percent-encode in the path of an action, besides ASCII letters and digits."""
 
 
 NAMES = ("server", "queue")
@@ -117,7 +117,7 @@ def _text(value: Any) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Replaced:
-    """How many files a change removed and added."""
+    """Number of files that a change removed and added."""
 
     removed: int = 0
     added: int = 0

@@ -116,7 +116,7 @@ def _refuse_short(seconds: float) -> None:
 def _refuse_unwritable(table: DeltaTable, address: str) -> None:
     """Raise TableError if *table* has features that delta-rs does not write: they may say which files it needs.
 
-    delta-rs looks at them before it drops a constraint, also one that does not exist, and then commits nothing.
+    delta-rs looks at them before it drops a constraint, even one that does not exist, and then commits nothing.
     """
     try:
         table.alter.drop_constraint(
@@ -152,7 +152,7 @@ def _stated_seconds(table: DeltaTable, address: str) -> float:
 
 
 def _unnamed(table: DeltaTable, seconds: float, *, orphans: bool) -> list[str]:
-    """Return the names of the files that a version removed before the period; with *orphans*, also of others."""
+    """Return the names of the files that a version removed before the period; with *orphans*, those of others too."""
     return table.vacuum(
         retention_hours=math.ceil(min(seconds, time.time()) / 3_600),  # whole hours: no file may go too early
         # Otherwise, it would add two entries to the table's log without a sync, and delete what others made.

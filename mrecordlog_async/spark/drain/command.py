@@ -1,4 +1,4 @@
-"""What the commands of both jobs share: signals, the token file, lines on standard error, failures as one sentence."""
+"""Shared parts of the commands of both jobs: signals, the token file, standard error, failures as one sentence."""
 
 from __future__ import annotations
 

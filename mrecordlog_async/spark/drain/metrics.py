@@ -37,7 +37,7 @@ logger = logging.getLogger("mrecordlog_async.spark")
 LOOPBACK = "127.0.0.1"
 
 SCRAPE_SECONDS = 3.0
-"""How long a scrape waits for one response of a service."""
+"""Seconds that a scrape waits for one response of a service."""
 
 COUNTERS = {
     "drain_rows_total": ("records", "Rows stored since the drain started"),
@@ -184,7 +184,7 @@ _clock: Callable[[], datetime] = lambda: datetime.now(UTC)  # noqa: E731  # repl
 
 
 class Behind(NamedTuple):
-    """What waits on one server. seconds: age of the oldest record that is not stored; 0.0 if there is none."""
+    """Records that wait on one server. seconds: age of the oldest record that is not stored; 0.0 if there is none."""
 
     records: int
     seconds: float

@@ -1,4 +1,4 @@
-"""What a drain refuses to start: truncating cannot be undone.
+"""Refuses drains that must not start: truncating cannot be undone.
 
 | what would lose data | what happens |
 |---|---|

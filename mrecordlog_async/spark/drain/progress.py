@@ -1,4 +1,4 @@
-"""What a drain reports: one line per batch, and a summary at the end."""
+"""Reports of a drain: one line per batch, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Line(str):
 
 @dataclass(slots=True)
 class DrainProgress:
-    """What a query has done so far, from Spark's progress reports.
+    """Progress of a query so far, from Spark's progress reports.
 
     held: sentences about logs that are held back. down: servers that are skipped until they respond → the reason.
     last_commit: when a batch with records was last reported, in seconds since 1970; None if there was none.
@@ -97,7 +97,7 @@ class DrainProgress:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """How a drain ended.
+    """End of a drain.
 
     Attributes:
         batches: batches with records.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 1
 STOP_SECONDS = 30.0
-"""How long a stop waits for the running batch; an interrupted batch runs again at the next start."""
+"""Seconds that a stop waits for the running batch; an interrupted batch runs again at the next start."""
 
 IDLE_REPORTS = "spark.sql.streaming.noDataProgressEventInterval"
 """Spark's setting: how long it reports nothing while there are no records. A query reads it when it starts."""

@@ -1,4 +1,4 @@
-"""What a drain does around its query: queues that do not exist, losses, what is left."""
+"""Steps of a drain around its query: queues that do not exist, losses, remaining records."""
 
 from __future__ import annotations
 

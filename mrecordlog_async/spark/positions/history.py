@@ -1,4 +1,4 @@
-"""Which log responds at which address, and whether it is still the log that a checkpoint continues. Pure.
+"""Finds which log responds at which address, and whether it is still the log that a checkpoint continues. Pure.
 
 A log is identified by its public id. A log that is not what the checkpoint continues is held back: nothing is read from
 it or truncated, its entry in the offset stays as it is, and the other logs go on. The evidence is in the offset and in
@@ -27,7 +27,7 @@ from mrecordlog_async.spark.settings.offset import At, Offset, Positions, name_i
 from mrecordlog_async.spark.settings.option_values import OptionError
 
 OPENINGS_MAX = 1_024
-"""So many openings a log remembers."""
+"""This many openings a log remembers."""
 
 FORGET_DIGITS = 8
 """The fewest digits that name a log to forget."""
@@ -54,7 +54,7 @@ class HeldLog(NamedTuple):
 
 @dataclass(slots=True)
 class Standing:
-    """What the servers have, by log.
+    """Listings of the servers, by log.
 
     Attributes:
         logs: log → its listing, with the name of the server that has it.

@@ -1,4 +1,4 @@
-"""What to read next. Pure: offsets and listings in, offsets and ranges out.
+"""Decides what to read next. Pure: offsets and listings in, offsets and ranges out.
 
 One micro-batch, in this order (`stream` sends the requests; every decision is made here):
 
@@ -46,7 +46,7 @@ class HeldBackError(DataLossError):
 
 @dataclass(slots=True)
 class Checked:
-    """Which parts of a start offset are still valid.
+    """Parts of a start offset that are still valid.
 
     Attributes:
         positions: where to continue.

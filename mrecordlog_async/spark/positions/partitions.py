@@ -1,4 +1,4 @@
-"""What one task reads: ranges of positions, packed into partitions of about one size. Pure."""
+"""Packs ranges of positions into partitions of about one size, one for each task. Pure."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """What one task reads: ranges of one log.
+    """Input of one task: ranges of one log.
 
     Attributes:
         server: the name that the rows carry.
@@ -64,7 +64,7 @@ def _arrived(
 
 @dataclass(frozen=True, slots=True)
 class PartitionSize:
-    """How much one task should read: a cost in bytes, and a number of records."""
+    """Amount that one task should read: a cost in bytes, and a number of records."""
 
     cost: int
     records: int

@@ -1,4 +1,4 @@
-"""Whether a log's queues still match a checkpoint: what to request, and what the responses mean. Pure.
+"""Checks whether a log's queues still match a checkpoint: what to request, and what the responses mean. Pure.
 
 A queue that is no longer listed, or was recreated, is looked up by its id: if it was read to its end, its deletion lost
 nothing; otherwise, or if the service does not know the id, its remaining records count as lost.

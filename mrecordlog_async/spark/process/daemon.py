@@ -19,7 +19,7 @@ from pyspark import daemon
 _worker: Callable[..., Any] = daemon.worker
 
 LOST = (BrokenPipeError, ConnectionResetError)
-"""What a flush raises if Java has closed the connection."""
+"""Errors that a flush raises if Java has closed the connection."""
 
 
 def worker(sock: Any, authenticated: Any) -> Any:

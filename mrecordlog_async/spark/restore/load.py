@@ -35,7 +35,7 @@ COLUMNS = ("queue", "position", "payload")
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What a load did.
+    """Result of a load.
 
     Attributes:
         stored: rows that were new.

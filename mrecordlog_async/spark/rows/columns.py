@@ -85,7 +85,7 @@ def _refuse_names(names: list[str]) -> None:
 
 
 def with_day(rows: DataFrame) -> DataFrame:
-    """Add to *rows* the column `date`: the day of storing, in UTC, also in a session that has another time zone."""
+    """Add to *rows* the column `date`: the day of storing, in UTC, even in a session that has another time zone."""
     from pyspark.sql.functions import expr
 
     return rows.withColumn("date", expr("date_from_unix_date(cast(floor(unix_seconds(timestamp) / 86400) as int))"))

@@ -1,4 +1,4 @@
-"""What Spark's `from_json` reads otherwise than a payload says, and says nothing about, as SQL that finds it.
+"""Finds values that Spark's `from_json` silently reads otherwise than the payload says, as SQL.
 
 | in the payload | `from_json` | found by |
 |---|---|---|

@@ -1,4 +1,4 @@
-"""What no column holds, where payloads are not stored: unknown fields, and payloads that do not parse.
+"""Fields without a column, where payloads are not stored: unknown fields, and payloads that do not parse.
 
     {"customer": "ada", "amount": 3, "coupon": "X"}   with the columns customer, amount   →   {"coupon": "X"}
 

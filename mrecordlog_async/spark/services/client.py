@@ -47,10 +47,10 @@ LISTING_TIMEOUT_SECONDS = 10.0
 """A listing is small and requested before every batch: a server that hangs should be noticed soon."""
 
 PAGE_QUEUES = 10_000
-"""How many queues one page of a listing holds; services limit it."""
+"""Queues on one page of a listing; services limit them."""
 
 REOPENED_MAX = 5
-"""How often a listing begins again because the log was opened again between two of its pages."""
+"""Times that a listing begins again because the log was opened again between two of its pages."""
 
 _JSON = {"Content-Type": "application/json"}
 

@@ -34,7 +34,7 @@ PAUSE_SECONDS_MAX = 5.0
 RETRY_AFTER_SECONDS_MAX = 60.0
 
 QUEUES_AT_ONCE = 1_000
-"""How many queues or ranges one request names; services limit it."""
+"""Queues or ranges that one request names; services limit them."""
 
 
 class ServiceRefusedError(RecordLogError):
@@ -58,7 +58,7 @@ class ServiceRefusedError(RecordLogError):
 
     @property
     def reason(self) -> str:
-        """What the service returned, and what to do about it."""
+        """Response of the service, and what to do about it."""
         detail = self.problem.get("detail") or self.problem.get("title")
         advice = ""
         if self.status == 401:
@@ -226,7 +226,7 @@ class Attempts:
 
 
 class Retries:
-    """How many requests this process has sent again."""
+    """Number of requests that this process has sent again."""
 
     count = 0
 

@@ -39,7 +39,7 @@ def requests_for(ranges: Iterable[Range]) -> Iterator[list[Range]]:
 
 
 class Rest:
-    """What remains of the ranges of one request while blocks arrive, which `verified` checks."""
+    """Rest of the ranges of one request while blocks arrive, which `verified` checks."""
 
     def __init__(self, part: list[Range]) -> None:
         self._part = part

@@ -96,8 +96,8 @@ class Fleet:
 
         Raises:
             ServerDownError: a server is down, unless the options say to skip it.
-            ServiceRefusedError: a server refuses to list its queues, unless the options say to skip it. Also if they
-                do, but no other server has ever responded: then nothing would be left to read.
+            ServiceRefusedError: a server refuses to list its queues, unless the options say to skip it. With them
+                as well, if no other server has ever responded: then nothing would be left to read.
         """
         return self.listings.survey()
 

@@ -29,7 +29,7 @@ LISTED_AT_ONCE = 16
 
 
 class _Response(NamedTuple):
-    """What one server listed, and which log and opening it showed each time that it was asked."""
+    """Listing of one server, and the log and opening that it showed each time that it was asked."""
 
     listed: Listed
     seen: list[Sighting]
@@ -54,7 +54,7 @@ class Listings:
 
         Raises:
             ServerDownError: a server is down, unless the options say to skip it.
-            ServiceRefusedError: a server refuses to list its queues, unless the options say to skip it. Also if they
+            ServiceRefusedError: a server refuses to list its queues, unless the options say to skip it. Even if they
                 do, but no other server has ever responded: then nothing would be left to read.
         """
         self._outages.begin()  # before anything can fail: what is reported from here on is down as of this listing

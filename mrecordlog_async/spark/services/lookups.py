@@ -31,10 +31,10 @@ LOG_DIGITS = 8
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a look has found.
+    """Result of a look.
 
     Attributes:
-        servers: the services by name, also those of earlier looks.
+        servers: the services by name, even those of earlier looks.
         down: names and addresses that gave no service.
         refused: addresses that refused to say which service they are.
     """

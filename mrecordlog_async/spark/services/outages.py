@@ -48,7 +48,7 @@ class Outages:
 
     @property
     def has_reached_any(self) -> bool:
-        """Whether any server has responded."""
+        """True if any server has responded."""
         return any(each.reached for each in self._servers.every())
 
     def report(self, error: Failure) -> None:

@@ -1,4 +1,4 @@
-"""What a service returns, as values, and how they are decoded from JSON. Pure.
+"""Responses of a service as values, and their decoding from JSON. Pure.
 
 The decoders raise ValueError, KeyError, TypeError or AttributeError for anything else: `connection` then retries.
 """
@@ -19,7 +19,7 @@ from mrecordlog_async.spark.settings.offset import At
 
 @dataclass(frozen=True, slots=True)
 class ServiceListing:
-    """What a service has.
+    """Listing of a service.
 
     Attributes:
         queues: all queues by name, sorted.
@@ -37,7 +37,7 @@ class ServiceListing:
 
 
 class LogHistory(NamedTuple):
-    """Which log a service has.
+    """Identity of a service's log.
 
     Attributes:
         log: the log's public id.
@@ -67,7 +67,7 @@ class ListingPage(NamedTuple):
 
 
 class QueuePlan(NamedTuple):
-    """What a service plans for one queue. status: ok, missing, recreated, truncated or ahead.
+    """Plan of a service for one queue. status: ok, missing, recreated, truncated or ahead.
 
     ended: where the incarnation that was requested
     ended, if the queue was deleted since and the service knows. bytes: payload bytes. time: when the first record was
@@ -87,7 +87,7 @@ class QueuePlan(NamedTuple):
 
 
 class FoundPosition(NamedTuple):
-    """Where the records of one queue begin that were stored at a time or later. status: ok, missing or recreated."""
+    """First position of one queue whose record was stored at a time or later. status: ok, missing or recreated."""
 
     queue: str
     status: str

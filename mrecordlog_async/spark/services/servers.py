@@ -24,7 +24,7 @@ It also applies to servers that may be at another address meanwhile.
 """
 
 Failure = ServerDownError | ServiceRefusedError
-"""Why a server is down: it does not respond, or it refuses what every query requests."""
+"""Reason why a server is down: it does not respond, or it refuses what every query requests."""
 
 
 class Probe:

@@ -1,4 +1,4 @@
-"""What a user may set: options of the data source, arguments of the jobs, and offsets as both may give them.
+"""Everything that a user may set: options of the data source, arguments of the jobs, offsets as both may give them.
 
 options        the options: each one once
 drain_job      the settings that only a drain has: each one once

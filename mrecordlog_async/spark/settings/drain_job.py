@@ -12,7 +12,7 @@ from mrecordlog_async.spark.settings.option_values import interval, size
 from mrecordlog_async.spark.settings.options import TARGET_FILE_BYTES
 
 PARTITIONS = ("server", "queue", "date")
-"""What the table can be partitioned by.
+"""Columns by which the table can be partitioned.
 
 date: the day, in UTC, on which a record was stored. It stays the same when a batch runs again.
 """
@@ -38,7 +38,7 @@ def pair(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class DrainJob:
-    """What to drain, and where to. Fields without a flag have that of the option of the same name.
+    """Source and destination of a drain. Fields without a flag have that of the option of the same name.
 
     Attributes:
         servers: as the option `servers`: name=url, separated by commas.

@@ -1,4 +1,4 @@
-"""What an offset in Spark's checkpoint holds, as JSON and as values. Pure.
+"""Offsets in Spark's checkpoint, as JSON and as values. Pure.
 
     {"version": 3, "logs": {"4f…": {"server": "a", "at": ["9f…", 17], "queues": {"orders": [id, next]}}}}
 

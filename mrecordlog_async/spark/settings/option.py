@@ -1,4 +1,4 @@
-"""What the rows of the two tables of settings are made of: `Options` of the data source, and `DrainJob`.
+"""Parts of the rows of the two tables of settings: `Options` of the data source, and `DrainJob`.
 
 Both are dataclasses. The metadata of a field says once how users spell it, how its text is read and what it means. The
 parser of Spark's options, the command line of `drain` and the table in the manual are derived from that.
@@ -36,7 +36,7 @@ _ELSEWHERE = {
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """How the command line of `drain` spells a setting.
+    """Spelling of a setting on the command line of `drain`.
 
     Attributes:
         name: with its dashes.

@@ -28,7 +28,7 @@ DEFAULT_SERVER = "default"
 """The name of the server if the option `servers` is a bare address."""
 
 TOKEN_OF = "token."
-"""How the option begins that has the token of one server. Spark redacts options with `token` in their names."""
+"""Prefix of the option that has the token of one server. Spark redacts options with `token` in their names."""
 
 EARLIEST = -2
 LATEST = -1
@@ -37,7 +37,7 @@ GivenPositions = Mapping[str, Mapping[str, int]]
 """server → queue → position, as `startingOffsets` and `endingOffsets` state it."""
 
 Bound = str | GivenPositions | datetime
-"""Where reading begins or ends: "earliest", "latest", positions, or a time."""
+"""Begin or end of reading: "earliest", "latest", positions, or a time."""
 
 MILLISECONDS_MIN = 10**11
 """Of a time as a whole number: this is in 1973. A smaller one was meant as seconds, or as a date such as 20261122."""
@@ -51,14 +51,14 @@ class OptionError(RecordLogError, ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """Which queues are read: those listed, those whose whole name matches, or all."""
+    """Selection of queues: those listed, those whose whole name matches, or all."""
 
     names: frozenset[str] | None = None
     pattern: str | None = None
 
     @property
     def includes_all(self) -> bool:
-        """Whether every queue is subscribed."""
+        """True if every queue is subscribed."""
         return self.names is None and self.pattern is None
 
     def includes(self, queue: str) -> bool:
@@ -69,7 +69,7 @@ class Subscription:
 
 
 class WhenDown(Enum):
-    """What a read does while a server cannot be reached (see `services.outages`)."""
+    """Behaviour of a read while a server cannot be reached (see `services.outages`)."""
 
     FAIL = "true"
     FAIL_AT_END = "atend"

@@ -44,7 +44,7 @@ SERVER = ""
 
 @dataclass(frozen=True, slots=True)
 class SegmentPart:
-    """What to read of one segment, and by the ids of its queues: their names, and when the records were stored."""
+    """The part of one segment to read, and by the ids of its queues: their names, and when the records were stored."""
 
     directory: str
     log_id: bytes

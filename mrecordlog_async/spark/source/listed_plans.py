@@ -33,7 +33,7 @@ Starts = dict[str, list[PlanStart]]
 
 
 class BatchLimits(NamedTuple):
-    """What one batch may hold, in records and payload bytes; None for no limit."""
+    """Limits of one batch, in records and payload bytes; None for no limit."""
 
     records: int | None = None
     bytes: int | None = None
@@ -50,7 +50,7 @@ class BatchLimits(NamedTuple):
 
 
 class _Read(NamedTuple):
-    """How far a queue was read. sizes: first position → payload bytes from there to *stop*, where they are known."""
+    """Position up to which a queue was read. sizes: first position → payload bytes from there to *stop*, if known."""
 
     id: int
     stop: int
@@ -58,7 +58,7 @@ class _Read(NamedTuple):
 
 
 class ReadBefore:
-    """What is known about the queues of the batch before. Without it, after a restart, plans are requested once."""
+    """State of the queues of the batch before. Without it, after a restart, plans are requested once."""
 
     def __init__(self) -> None:
         self._read: dict[tuple[str, str], _Read] = {}

@@ -1,4 +1,4 @@
-"""What is requested of the services of a fleet: how far the next batch reaches, and what its tasks read.
+"""Plans batches with the services of a fleet: how far the next batch reaches, and what its tasks read.
 
 Each function takes the fleet that has the connections, and the listings that `Fleet.standing` returned. Requests carry
 the log and its opening: a log that was reopened or has moved since is noticed, and listed again.
@@ -197,7 +197,7 @@ def _plan_pieces(
 ) -> list[QueuePlan]:
     """Request the pieces of *starts*; if the log has moved since it was listed, at its new address.
 
-    A batch that was begun waits for a server that is down, also if the options say to skip it.
+    A batch that was begun waits for a server that is down, even if the options say to skip it.
     """
     moved = False
     while True:
@@ -210,7 +210,7 @@ def _plan_pieces(
         except ServerDownError as error:
             if key not in names:  # a table: nothing was begun
                 raise
-            fleet.lose(key)  # also if this is called again: it may be elsewhere by then
+            fleet.lose(key)  # even if this is called again: it may be elsewhere by then
             fleet.outages.report(error)
         fleet.lose(key)
         fleet.locate({key}, names, origins)

@@ -58,7 +58,7 @@ logger = logging.getLogger("mrecordlog_async.spark")
 _clock: Callable[[], float] = time.monotonic
 
 REOPENED_MAX = 5
-"""How often one trigger starts over because a log was opened in the middle of it."""
+"""Times that one trigger starts over because a log was opened in the middle of it."""
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -47,7 +47,7 @@ class PositionConflictError(RecordLogError):
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What a task wrote.
+    """Records that a task wrote.
 
     Attributes:
         records: how many records the task was given.

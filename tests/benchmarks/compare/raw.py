@@ -1,8 +1,8 @@
 """The raw disk next to a contestant: pwrite and sync on a file whose blocks exist, in one thread.
 
 `python -m tests.benchmarks.compare.raw PATH`, one process for each contestant. Standard input: lines with a number of
-bytes and of seconds. Standard output: for each line the latencies, as JSON, of writes and syncs of so many bytes in so
-many seconds.
+bytes and of seconds. Standard output: for each line the latencies, as JSON, of writes and syncs of this many bytes in
+this many seconds.
 
 It is written out here, not taken from `tests.benchmarks.raw`, which uses the storage of the log: versions may
 differ there.
@@ -34,7 +34,7 @@ class RawFile:
         os.fsync(self._handle)
 
     def repeat(self, size: int, seconds: float) -> list[float]:
-        """Write and sync *size* bytes for so long, at least once; return the seconds that each took."""
+        """Write and sync *size* bytes for this long, at least once; return the seconds that each took."""
         latencies: list[float] = []
         clock = time.perf_counter
         begun = since = clock()

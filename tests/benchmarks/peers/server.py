@@ -47,7 +47,7 @@ class Server:
         self._output = output
         with open(output, "wb") as file:
             self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
-        atexit.register(self._process.kill)  # also where an error ends this process before `stop`
+        atexit.register(self._process.kill)  # even where an error ends this process before `stop`
 
     async def wait(self) -> None:
         """Return when it accepts connections; raise MissingPeerError with its last line of output if it ends before."""

@@ -2,7 +2,7 @@
 
 1. Fill the queue with what a minute brings, as fast as it goes; that part is not measured.
 2. Then records are due by the clock, whatever the log does. Each is its own task, as a request would be, at most
-   1,000 at a time, as a server has so many connections; its latency counts from the moment it was due. A log that
+   1,000 at a time, as a server has this many connections; its latency counts from the moment it was due. A log that
    cannot hold the rate shows it in the latencies and in the time until the last record is stored.
 3. Ten times per second what is older than a minute is truncated. Memory, CPU and the longest stall of the event loop
    are those of the whole process, load generator included. A second process does nothing but watch the clock

@@ -42,7 +42,7 @@ RECORDS = 10_000
 IDLE_SHARES = {"one": 0.02, "many": 0.06}
 TRIGGER_SECONDS = 0.060
 FEW = 100
-"""So many queues of many have new records."""
+"""This many queues of many have new records."""
 
 SETTLE_SECONDS = 10.0
 CAUGHT_UP_SECONDS = 300.0

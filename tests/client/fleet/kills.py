@@ -69,7 +69,7 @@ async def kill_some(services: dict[str, Process], kills: int, seed: int, progres
 
 
 async def passed(progress: dict[str, int], records: int) -> None:
-    """Wait until so many more records are stored."""
+    """Wait until this many more records are stored."""
     until = progress["stored"] + records
     while progress["stored"] < until:
         await asyncio.sleep(0.01)

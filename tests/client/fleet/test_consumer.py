@@ -112,7 +112,7 @@ async def test_a_consumer_that_cannot_be_entered_leaves_nothing_behind(tmp_path:
 
 
 async def test_a_consumer_that_is_entered_again_hands_out_what_was_not_acknowledged(tmp_path: Path) -> None:
-    """As one of a single service does; also after an end, and after a server that refused it lets it in."""
+    """As one of a single service does; even after an end, and after a server that refused it lets it in."""
     async with running(tmp_path) as here:
         await here.served[0].log.append_record("q", None, b"a", create=True)
         await here.served[1].log.create_queue("q")
@@ -147,7 +147,7 @@ async def test_a_consumer_ends_with_its_fleet_also_while_a_server_is_away(tmp_pa
 
 
 async def test_a_batch_that_waits_while_the_block_is_left_ends(tmp_path: Path) -> None:
-    """Nothing reads for it any more. It raises what the next call does, also if the consumer is entered again."""
+    """Nothing reads for it any more. It raises what the next call does, even if the consumer is entered again."""
     async with running(tmp_path, 1) as here:
         consumer = here.fleet.consumer("q", "lake")
         for enters_again in (False, True):
@@ -274,7 +274,7 @@ async def test_a_queue_that_was_made_again_while_a_batch_waited_is_read(tmp_path
 
 @pytest.mark.parametrize("queue", ["q", "*"])
 async def test_a_server_that_is_forgotten_ends_only_its_own_readers(tmp_path: Path, queue: str) -> None:
-    """Also if a request waits there: a machine that is switched off closes no connection."""
+    """Even if a request waits there: a machine that is switched off closes no connection."""
     async with running(tmp_path) as here:
         for number, one in enumerate(here.served):
             await one.log.append_record("q", None, b"%d" % number, create=True)
@@ -296,7 +296,7 @@ async def test_a_server_that_is_forgotten_ends_only_its_own_readers(tmp_path: Pa
 
 
 async def test_what_is_handed_out_and_not_acknowledged_comes_again(tmp_path: Path) -> None:
-    """To the next holder of the name, also after the fleet was closed."""
+    """To the next holder of the name, even after the fleet was closed."""
     async with serving(tmp_path / "wal", persist_policy=PersistPolicy.always()) as served:
         await served.log.append_record("q", None, b"a", create=True)
         for _ in range(2):

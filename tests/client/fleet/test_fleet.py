@@ -63,7 +63,7 @@ async def test_a_server_that_is_down_is_passed_over_and_its_keys_stay_away_for_a
 
 
 async def test_why_a_server_does_not_respond_is_said_until_it_does(tmp_path: Path) -> None:
-    """Also while it is being probed; `look` finds it again at once."""
+    """Even while it is being probed; `look` finds it again at once."""
     async with running(tmp_path) as here:
         here.proxies[1].targets, target = [1], here.proxies[1].targets  # nothing listens there
         await here.fleet.look()
