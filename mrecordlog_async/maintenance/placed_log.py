@@ -72,7 +72,7 @@ class PlacedLog:
         dropped = 0
         if found is not None:
             stop = position + 1
-            dropped = await self._engine.thread.call(count_records, opened.directory, opened.log_id, found, 0, stop)
+            dropped = await self._engine.thread.call(count_records, opened.directory.log, opened.log_id, found, 0, stop)
         await self.log.truncate(queue, position, queue_id=queue_id, past_consumers=past_consumers)
         return dropped
 
@@ -96,7 +96,7 @@ class PlacedLog:
             found = self._engine.queues.get(name)
             if found is not None and placed(found).is_cut():
                 opened = self._engine.opened
-                left = await self._engine.thread.call(count_left, opened.directory, opened.log_id, found)
+                left = await self._engine.thread.call(count_left, opened.directory.log, opened.log_id, found)
                 placed(found).recount(*left)
 
 

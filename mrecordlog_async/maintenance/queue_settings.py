@@ -46,7 +46,7 @@ class QueueSettings:
         flags = (values or DEFAULT_OPTIONS).flags
         settings = cls(options_of(values), bool(flags & SEALED))
         for name, state in sorted(consumers):
-            settings._set_consumer(name, state)
+            settings.set_consumer(name, state)
         return settings
 
     def __bool__(self) -> bool:
@@ -57,7 +57,7 @@ class QueueSettings:
         """Apply a log record that names the queue. Records that set nothing change nothing."""
         match record:
             case Consumer(_, name, state):
-                self._set_consumer(name, state)
+                self.set_consumer(name, state)
             case ConsumerDelete(_, name):
                 self.consumers.pop(name, None)
                 self.owners.pop(name, None)
@@ -70,7 +70,8 @@ class QueueSettings:
             case _:
                 assert_never(record)
 
-    def _set_consumer(self, name: str, state: ConsumerState) -> None:
+    def set_consumer(self, name: str, state: ConsumerState) -> None:
+        """Create a consumer, or move it."""
         self.consumers[name] = state.position
         owner = owner_text(state.owner)
         if owner is None:

@@ -55,7 +55,7 @@ NO_PLACES = array("Q")
 _BOUNDS = Struct("<ii")
 
 
-class Block:
+class LooseBlock:
     """The payloads of a MANY. live: how many of its records are still loose. ids: the queue of each record.
 
     tick: when it was stored.
@@ -92,15 +92,15 @@ class Blocks:
     def __init__(self) -> None:
         self.memory_bytes = 0
         self.sparse: deque[int] = deque()  # numbers of sparse blocks; some of them may be gone
-        self._blocks: dict[int, Block] = {}
+        self._blocks: dict[int, LooseBlock] = {}
         self.next_number = 0
         self._released = 0  # records that are no longer loose, ever
         self._search_after = 0
 
-    def __iter__(self) -> Iterator[tuple[int, Block]]:
+    def __iter__(self) -> Iterator[tuple[int, LooseBlock]]:
         return iter(self._blocks.items())
 
-    def get(self, number: int) -> Block | None:
+    def get(self, number: int) -> LooseBlock | None:
         """Return a block, or None if none of its records is loose any more."""
         return self._blocks.get(number)
 
@@ -108,7 +108,7 @@ class Blocks:
         """Keep the payloads of *many*, stored at *tick*, all of them loose; return the place of the first one."""
         number = self.next_number
         self.next_number = number + 1
-        block = self._blocks[number] = Block(many, tick)
+        block = self._blocks[number] = LooseBlock(many, tick)
         self.memory_bytes += block.memory_bytes
         return number << PLACE_BITS
 

@@ -1,7 +1,7 @@
 """Read a directory as the crate does, and report what the crate does not.
 
 1. `scan` follows the blocks by the crate's rules, up to the place that the crate takes for the end.
-2. `_read_record` joins frames to records, which change a `State`.
+2. `_read_record` joins frames to records, which change a `CrateState`.
 3. Everything that was passed over becomes a `Finding`. Bytes after the end are checked too: the crate does not see
    them, and frames among them are lost records.
 
@@ -18,9 +18,9 @@ from itertools import pairwise
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.quickwit.files import Source, file_name
 from mrecordlog_async.quickwit.frame import FIRST, FRAME_HEADER_BYTES, FULL, LAST
-from mrecordlog_async.quickwit.record import APPEND, LogRecord, RecordError, decode_record
+from mrecordlog_async.quickwit.record import APPEND, CrateRecordError, LogRecord, decode_record
 from mrecordlog_async.quickwit.scan import Finding, FrameScan, OnBlock
-from mrecordlog_async.quickwit.state import PlacedQueue, PlacedState, PositionError, State
+from mrecordlog_async.quickwit.state import CrateState, PlacedQueue, PositionError, placed_state
 
 
 @dataclass(slots=True)
@@ -30,7 +30,7 @@ class Report:
     file, offset: the end of the log, where the crate continues writing. records: how many log records were read.
     """
 
-    state: State = field(default_factory=State)
+    state: CrateState = field(default_factory=CrateState)
     findings: list[Finding] = field(default_factory=list)
     records: int = 0
     file: int = 0
@@ -47,7 +47,7 @@ class Report:
         return sum(not finding.silent for finding in self.findings)
 
 
-def read(source: Source, state: State | None = None, on_block: OnBlock | None = None) -> Report:
+def read(source: Source, state: CrateState | None = None, on_block: OnBlock | None = None) -> Report:
     """Read everything.
 
     Args:
@@ -62,7 +62,7 @@ def read(source: Source, state: State | None = None, on_block: OnBlock | None = 
         FileNotFoundError: There are no files of the crate.
         CorruptionError: The crate refuses to open them.
     """
-    report = Report(state or State())
+    report = Report(state or CrateState())
     frames = _begin(source, report, on_block)
     for _ in _records(frames, report):
         pass
@@ -80,11 +80,11 @@ def read_appends(source: Source, on_block: OnBlock | None = None) -> Iterator[tu
 
     Arguments and errors are those of `read`.
     """
-    report = Report(PlacedState())
+    report = Report(placed_state())
     for record in _records(_begin(source, report, on_block), report):
         if record.kind == APPEND:
             queue = report.state.queues[record.queue]
-            assert isinstance(queue, PlacedQueue), "made by PlacedState"
+            assert isinstance(queue, PlacedQueue), "made by placed_state"
             yield queue, record
 
 
@@ -170,7 +170,7 @@ def _apply(report: Report, body: _Body, file: int) -> LogRecord | None:
     try:
         record = decode_record(b"".join(body.parts))
         report.state.apply(record, file)
-    except RecordError as error:
+    except CrateRecordError as error:
         report.findings.append(Finding(file_name(body.file), body.offset, body.size, str(error), torn=False))
         return None
     except PositionError as error:

@@ -22,7 +22,7 @@ class LogRecord(NamedTuple):
     items: tuple[tuple[int, bytes], ...] = ()
 
 
-class RecordError(ValueError):
+class CrateRecordError(ValueError):
     """The bytes are not a record that the crate can read. The crate skips them."""
 
 
@@ -37,19 +37,19 @@ def encode_record(record: LogRecord) -> bytes:
 
 
 def decode_record(body: bytes) -> LogRecord:
-    """Decode a record. Raises RecordError if the crate could not read it."""
+    """Decode a record. Raises CrateRecordError if the crate could not read it."""
     if len(body) < _HEAD.size:
-        raise RecordError("a record is shorter than its head")
+        raise CrateRecordError("a record is shorter than its head")
     kind, position, name_bytes = _HEAD.unpack_from(body)
     if not TRUNCATE <= kind <= APPEND:
-        raise RecordError(f"record kind {kind} is not known")
+        raise CrateRecordError(f"record kind {kind} is not known")
     items_at = _HEAD.size + name_bytes
     if items_at > len(body):
-        raise RecordError("a record's queue name is cut short")
+        raise CrateRecordError("a record's queue name is cut short")
     try:
         queue = body[_HEAD.size : items_at].decode()
     except UnicodeDecodeError:
-        raise RecordError("a record's queue name is not UTF-8") from None
+        raise CrateRecordError("a record's queue name is not UTF-8") from None
     items = _decode_items(body, items_at) if kind == APPEND else ()
     return LogRecord(kind, queue, position, items)
 
@@ -58,11 +58,11 @@ def _decode_items(body: bytes, at: int) -> tuple[tuple[int, bytes], ...]:
     items = []
     while at < len(body):
         if at + _ITEM.size > len(body):
-            raise RecordError("an item is cut short")
+            raise CrateRecordError("an item is cut short")
         position, length = _ITEM.unpack_from(body, at)
         start = at + _ITEM.size
         at = start + length
         if at > len(body):
-            raise RecordError("an item is cut short")
+            raise CrateRecordError("an item is cut short")
         items.append((position, body[start:at]))
     return tuple(items)

@@ -44,7 +44,7 @@ class Finding:
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class CrateFrame:
     """A valid frame, and where it begins."""
 
     kind: int
@@ -80,7 +80,7 @@ class FrameScan:
         """Return the position of the cursor in the file, in bytes."""
         return self._block_offset + self._cursor
 
-    def next(self) -> Frame | Finding | None:
+    def next(self) -> CrateFrame | Finding | None:
         """Return the next frame, a finding in its place, or None at the place that the crate takes for the end."""
         block = self._block
         if self._bad or BLOCK_BYTES - self._cursor < FRAME_HEADER_BYTES:
@@ -101,7 +101,7 @@ class FrameScan:
         payload = block[at + FRAME_HEADER_BYTES : stop]
         if checksum_of(header.kind, payload) != header.checksum:
             return Finding(file_name(self.file), self._block_offset + at, stop - at, "a frame fails its checksum")
-        return Frame(header.kind, payload, self.file, self._block_offset + at)
+        return CrateFrame(header.kind, payload, self.file, self._block_offset + at)
 
     def after_the_end(self) -> Finding | None:
         """Return the nonzero bytes after the end, which the crate never reads."""

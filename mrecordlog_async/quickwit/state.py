@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import count
 
 from mrecordlog_async.model import OFFSET_STOP, Run
 from mrecordlog_async.quickwit.record import APPEND, DELETE, TOUCH, TRUNCATE, LogRecord
@@ -40,7 +41,7 @@ def runs_of(records: Iterable[tuple[int, bytes]]) -> Iterator[Run]:
         yield Run.of(first, payloads)
 
 
-class Queue:
+class CrateQueue:
     """One queue: its positions, and the retained records, each with the file that it keeps."""
 
     __slots__ = ("first_position", "next_position", "records")
@@ -94,13 +95,13 @@ class Queue:
         return runs_of((position, payload) for position, payload, _ in self.records)
 
 
-class CountedQueue(Queue):
+class CountedQueue(CrateQueue):
     """A queue that keeps no payloads: of each file only the last position, which is all that writing needs."""
 
     __slots__ = ()
 
     def append(self, position: int, payload: bytes, file: int) -> None:
-        """Add a record at *position*; see `Queue.append`."""
+        """Add a record at *position*; see `CrateQueue.append`."""
         super().append(position, b"", file)
         if len(self.records) > 1 and self.records[-2][2] == file:
             del self.records[-2]
@@ -137,7 +138,7 @@ class Stretches:
             bounds[0] = max(bounds[0], position + 1)
 
 
-class PlacedQueue(Queue):
+class PlacedQueue(CrateQueue):
     """A queue read without payloads: the positions of its records. number: how many queues were made before it.
 
     A queue that is deleted and made again is a new one, so only the number shows which one a record belongs to.
@@ -160,7 +161,7 @@ class PlacedQueue(Queue):
         return bool(self.positions)
 
     def append(self, position: int, payload: bytes, file: int) -> None:
-        """Note a record at *position*; see `Queue.append`."""
+        """Note a record at *position*; see `CrateQueue.append`."""
         self._check(position)
         if self.first_position == 0 and not self.positions:
             self.first_position = position
@@ -168,7 +169,7 @@ class PlacedQueue(Queue):
         self.next_position = position + 1
 
     def truncate(self, position: int) -> int:
-        """Drop records; see `Queue.truncate`."""
+        """Drop records; see `CrateQueue.truncate`."""
         if position < self.first_position:
             return 0
         before = len(self.positions)
@@ -178,15 +179,13 @@ class PlacedQueue(Queue):
         return before - len(self.positions)
 
 
-class State:
+class CrateState:
     """All queues by name."""
 
-    def __init__(self) -> None:
-        self.queues: dict[str, Queue] = {}
-
-    def new_queue(self, position: int) -> Queue:
-        """Return a new queue whose next position is *position*."""
-        return Queue(position)
+    def __init__(self, new_queue: Callable[[int], CrateQueue] = CrateQueue) -> None:
+        """*new_queue* makes a queue whose next position it is given, and so decides what is kept of the records."""
+        self.queues: dict[str, CrateQueue] = {}
+        self.new_queue = new_queue
 
     def apply(self, record: LogRecord, file: int) -> None:
         """Apply a record read from *file*. Raises PositionError if the crate would refuse to continue."""
@@ -215,14 +214,7 @@ class State:
         return sorted(name for name, queue in self.queues.items() if not queue.records)
 
 
-class PlacedState(State):
-    """All queues without payloads."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._queues_made = 0
-
-    def new_queue(self, position: int) -> Queue:
-        """Return a new queue with the next number."""
-        self._queues_made += 1
-        return PlacedQueue(position, self._queues_made)
+def placed_state() -> CrateState:
+    """Return a state that keeps no payloads, whose queues are numbered."""
+    numbers = count(1)
+    return CrateState(lambda position: PlacedQueue(position, next(numbers)))

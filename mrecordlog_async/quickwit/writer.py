@@ -8,38 +8,53 @@ the random order of a hash map, so two runs of the crate differ only there; here
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from mrecordlog_async.quickwit.files import NUMBER_MAX, Target
 from mrecordlog_async.quickwit.frame import FILE_BYTES, encode_frames
 from mrecordlog_async.quickwit.record import APPEND, DELETE, NAME_BYTES_MAX, TOUCH, TRUNCATE, LogRecord, encode_record
-from mrecordlog_async.quickwit.state import CountedQueue, Queue, State
+from mrecordlog_async.quickwit.state import CountedQueue, CrateQueue, CrateState
 
 PAYLOAD_BYTES_MAX = 2**32 - 1
 
 
-class Writer:
+class ResumedLog(NamedTuple):
+    """A log that was read: its state, the numbers of its files, and where it ends."""
+
+    state: CrateState
+    files: Sequence[int]
+    file: int
+    offset: int
+
+
+class CrateWriter:
     """A log in the crate's format, open for writing. It blocks, and has one owner."""
 
-    def __init__(self, target: Target, *, file_bytes: int = FILE_BYTES, keeps_records: bool = True) -> None:
-        """Begin a new log in an empty *target*. Without *keeps_records*, the state has positions but no records."""
-        self._queue_type = Queue if keeps_records else CountedQueue
-        self.state = State()
+    def __init__(
+        self,
+        target: Target,
+        *,
+        file_bytes: int = FILE_BYTES,
+        keeps_records: bool = True,
+        resumed: ResumedLog | None = None,
+    ) -> None:
+        """Begin a new log in an empty *target*, or continue the one that is *resumed*.
+
+        Without *keeps_records*, the state of a new log has positions but no records.
+        """
         self._target = target
         self._file_bytes = file_bytes
-        self._file = 0
-        self._offset = 0
-        self._files = [0]
-        target.create(0, file_bytes)
+        if resumed is None:
+            resumed = ResumedLog(CrateState(CrateQueue if keeps_records else CountedQueue), [0], 0, 0)
+            target.create(0, file_bytes)
+        self.state, self._file, self._offset = resumed.state, resumed.file, resumed.offset
+        self._files = list(resumed.files)
+        self._collect()
 
     @classmethod
-    def resume(cls, target: Target, state: State, files: Sequence[int], file: int, offset: int) -> Writer:
+    def resume(cls, target: Target, state: CrateState, files: Sequence[int], file: int, offset: int) -> CrateWriter:
         """Continue a log that was read: its state, its files, and where it ends."""
-        writer = cls.__new__(cls)
-        writer.state, writer._target, writer._file_bytes = state, target, FILE_BYTES
-        writer._queue_type = Queue
-        writer._file, writer._offset, writer._files = file, offset, list(files)
-        writer._collect()
-        return writer
+        return cls(target, resumed=ResumedLog(state, files, file, offset))
 
     def create_queue(self, queue: str) -> None:
         """Create *queue*. Raises KeyError if it exists, ValueError if the name is too long."""
@@ -49,7 +64,7 @@ class Writer:
             raise ValueError(f"the crate takes queue names of at most {NAME_BYTES_MAX} bytes")
         self._write(LogRecord(TOUCH, queue, 0))
         self.sync()
-        self.state.queues[queue] = self._queue_type()
+        self.state.queues[queue] = self.state.new_queue(0)
 
     def append(self, queue: str, position: int | None, payloads: Sequence[bytes]) -> int | None:
         """Append *payloads* as one record; return the last position, None for nothing or a repeat of the last one."""

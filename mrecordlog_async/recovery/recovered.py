@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import LastEnd, RecoveryReport
-from mrecordlog_async.recovery.torn_or_damaged import Tail
+from mrecordlog_async.recovery.torn_or_damaged import LogTail
 from mrecordlog_async.storage.locked_directory import EndNote
 from mrecordlog_async.storage.segment import segment_name
 
@@ -68,7 +68,7 @@ class RecoveredLog:
     oldest_segment: int
     size: int
     queues: Queues
-    tail: Tail
+    tail: LogTail
     closed: bool
     last: LastRead | None = None
     created: bool = False

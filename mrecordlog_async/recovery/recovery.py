@@ -52,7 +52,7 @@ from mrecordlog_async.recovery.segment_files import (
     SegmentRemovedError,
     sync_for_readers,
 )
-from mrecordlog_async.recovery.torn_or_damaged import SegmentEnd, Tail, check_closed_segment, judge_end
+from mrecordlog_async.recovery.torn_or_damaged import LogTail, SegmentEnd, check_closed_segment, judge_end
 from mrecordlog_async.storage.directory import Listing, LogDirectory
 from mrecordlog_async.storage.segment import segment_name
 
@@ -209,7 +209,7 @@ class _LogReader:
             self._files.directory.sync_name()
         return self._recovered(segment, size, tail, closed is not None)
 
-    def _read_to_the_end(self, segment: OpenSegment, closed: Closed | None, size: int) -> Tail:
+    def _read_to_the_end(self, segment: OpenSegment, closed: Closed | None, size: int) -> LogTail:
         """Read whole batches and judge what follows them.
 
         While a writer runs, half of a batch may have been read before it was complete: what looks like damage is read
@@ -231,7 +231,7 @@ class _LogReader:
                 parser.resume()
                 closed = self._files.closed() if closed is not None else None
 
-    def _recovered(self, segment: OpenSegment, size: int, tail: Tail, is_closed: bool) -> RecoveredLog:
+    def _recovered(self, segment: OpenSegment, size: int, tail: LogTail, is_closed: bool) -> RecoveredLog:
         header, parser, chain = segment.header, segment.parser, self._chain
         assert chain.state.queues is not None
         oldest = max(header.oldest_segment, chain.state.oldest_segment)

@@ -67,7 +67,7 @@ class Evidence(NamedTuple):
     proof: Commit | None
 
 
-class Tail(NamedTuple):
+class LogTail(NamedTuple):
     """Bytes that follow the last batch of a log that may be continued.
 
     not_zero: the bytes that a writer must zero, None if there are none. torn_bytes: of a batch that was being written.
@@ -77,7 +77,7 @@ class Tail(NamedTuple):
     torn_bytes: int
 
 
-NOTHING = Tail(None, 0)
+NOTHING = LogTail(None, 0)
 
 
 class Verdict(Enum):
@@ -107,7 +107,7 @@ def judge(evidence: Evidence, end: SegmentEnd, *, acknowledged: bool) -> Verdict
     return Verdict.TORN_TAIL
 
 
-def judge_end(files: FileSystem, handle: int, end: SegmentEnd, closed: Closed | None, size: int) -> Tail:
+def judge_end(files: FileSystem, handle: int, end: SegmentEnd, closed: Closed | None, size: int) -> LogTail:
     """Decide what the bytes after *end* mean, in the last segment of a log. The rows are those of `recovery`'s table.
 
     Args:
@@ -132,9 +132,9 @@ def judge_end(files: FileSystem, handle: int, end: SegmentEnd, closed: Closed | 
     evidence = look_after(files, handle, end, size)  # row 7: an OSError is the medium's, nothing is decided
     match judge(evidence, end, acknowledged=False):
         case Verdict.CLEAN_END:  # row 1
-            return Tail(evidence.not_zero, 0)
+            return LogTail(evidence.not_zero, 0)
         case Verdict.TORN_TAIL:  # row 2
-            return Tail(evidence.not_zero, evidence.torn_end - end.offset)
+            return LogTail(evidence.not_zero, evidence.torn_end - end.offset)
         case Verdict.DAMAGED:  # row 3
             raise _damaged(end, evidence)
 

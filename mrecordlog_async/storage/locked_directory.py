@@ -57,14 +57,19 @@ def decode_end_note(data: bytes) -> EndNote:
     return EndNote(int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else 0, failure)
 
 
-class LockedDirectory(LogDirectory):
-    """A log's directory, open, and its lock. It belongs to the log's thread."""
+class LockedDirectory:
+    """A log's directory, open, and its lock. It belongs to the log's thread.
 
-    __slots__ = ("_handle", "_lock_handle", "_lock_names")
+    log: the directory as everybody may read it, without the lock.
+    """
+
+    __slots__ = ("_handle", "_lock_handle", "_lock_names", "files", "log", "path")
 
     def __init__(self, directory: LogDirectory, handle: int, lock_handle: int) -> None:
         """Use `take`."""
-        super().__init__(directory.files, directory.path)
+        self.log = directory
+        self.files = directory.files
+        self.path = directory.path
         self._handle = handle
         self._lock_handle = lock_handle
         self._lock_names = LinkCount(self.files, lock_handle)
@@ -84,6 +89,10 @@ class LockedDirectory(LogDirectory):
         except BaseException:
             directory.files.close(handle)
             raise
+
+    def path_of(self, number: int) -> str:
+        """Return the path of segment *number*."""
+        return self.log.path_of(number)
 
     def sync(self) -> None:
         """Wait until the directory's entries are on the medium."""
@@ -141,20 +150,20 @@ class LockedDirectory(LogDirectory):
         """
         may_exist = False
         with contextlib.suppress(OSError):
-            temporary, handle = self.create_temporary(self.closed_path)
+            temporary, handle = self.create_temporary(self.log.closed_path)
             try:
                 write_all(self.files, handle, [encode_closed(closed)], 0)
                 self.files.sync(handle)
             finally:
                 self.files.close(handle)
             may_exist = True
-            self.files.rename(temporary, self.closed_path)
+            self.files.rename(temporary, self.log.closed_path)
             self.sync()
         return may_exist
 
     def remove_closed(self) -> None:
         """Remove `CLOSED`, durably, before the next batch: a log that has both does not open."""
-        self.files.unlink(self.closed_path)
+        self.files.unlink(self.log.closed_path)
         self.sync()
 
     def read_end_note(self) -> EndNote:

@@ -24,8 +24,8 @@ from mrecordlog_async.maintenance import stored_log
 from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.quickwit.frame import BLOCK_BYTES
 from mrecordlog_async.quickwit.reader import read
-from mrecordlog_async.quickwit.state import PlacedState
-from mrecordlog_async.quickwit.writer import Writer
+from mrecordlog_async.quickwit.state import placed_state
+from mrecordlog_async.quickwit.writer import CrateWriter
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests.cli.carried import all_settings
 from tests.cli.running import build, mrecordlog, open_then_truncate, over_several_segments, three_queues
@@ -173,16 +173,16 @@ def test_an_export_exists_whole_or_not_at_all(
 ) -> None:
     """The crate opens a directory with only some of the queues, and reports nothing."""
     build(tmp_path / "wal", three_queues)
-    append = Writer.append
+    append = CrateWriter.append
 
-    def fail(writer: Writer, queue: str, position: int | None, payloads: Sequence[bytes]) -> int | None:
+    def fail(writer: CrateWriter, queue: str, position: int | None, payloads: Sequence[bytes]) -> int | None:
         if queue == "orders":
             assert sorted(os.listdir(tmp_path)) == ["crate.partial", "wal"]
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return append(writer, queue, position, payloads)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Writer, "append", fail)
+        patched.setattr(CrateWriter, "append", fail)
         assert main(["export-quickwit", str(tmp_path / "wal"), str(tmp_path / "crate")]) == 1
     assert "No space left" in capsys.readouterr().err
     assert os.listdir(tmp_path) == ["wal"]
@@ -193,7 +193,7 @@ def test_an_export_exists_whole_or_not_at_all(
 def test_there_and_back_again(calls: list[tuple[object, ...]], blocks: int) -> None:
     """Any directory of the crate, imported and exported, shows the same queues, positions and payloads."""
     files = Memory()
-    writer = Writer(files, file_bytes=blocks * BLOCK_BYTES)
+    writer = CrateWriter(files, file_bytes=blocks * BLOCK_BYTES)
     for call in calls:
         do(writer, call)
     state = read(files).state
@@ -201,11 +201,11 @@ def test_there_and_back_again(calls: list[tuple[object, ...]], blocks: int) -> N
         state.queues["no name"] = state.queues.pop("")
 
     async def through(directory: str) -> Memory:
-        queues = queues_of(read(files, PlacedState()), "no name")
+        queues = queues_of(read(files, placed_state()), "no name")
         await build_log(directory, files, queues, segment_bytes=BLOCK_BYTES)
         exported = Memory()
         with StoredLog.open(directory) as log:
-            export(log, Writer(exported, file_bytes=BLOCK_BYTES))
+            export(log, CrateWriter(exported, file_bytes=BLOCK_BYTES))
         return exported
 
     with tempfile.TemporaryDirectory() as directory:

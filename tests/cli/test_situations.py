@@ -21,7 +21,7 @@ from mrecordlog_async.cli.shell.exit_codes import DAMAGE, FAILED, FINE, INTERRUP
 from mrecordlog_async.format import header
 from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.quickwit.files import Directory
-from mrecordlog_async.quickwit.writer import Writer
+from mrecordlog_async.quickwit.writer import CrateWriter
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.lock import take_lock
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
@@ -72,7 +72,7 @@ class Place:
         path.mkdir()
         files = Directory(OsFileSystem(), str(path))
         with StoredLog.open(self.intact) as log:
-            export(log, Writer(files))
+            export(log, CrateWriter(files))
         files.close()
         return path
 

@@ -395,7 +395,7 @@ def closed_removed_without_fsync() -> AbstractContextManager[Any]:
         file = SegmentFile(directory.files, path, directory.files.open(path), contents.end.offset)
         cleanup.zero_tail(file, contents)
         if contents.closed:
-            directory.files.unlink(directory.closed_path)
+            directory.files.unlink(directory.log.closed_path)
         return file
 
     return patch.object(opening, "_take_over", take_over)

@@ -26,8 +26,8 @@ from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.maintenance.usage import usage
 from mrecordlog_async.quickwit.frame import BLOCK_BYTES
 from mrecordlog_async.quickwit.reader import read
-from mrecordlog_async.quickwit.state import PlacedState
-from mrecordlog_async.quickwit.writer import Writer
+from mrecordlog_async.quickwit.state import placed_state
+from mrecordlog_async.quickwit.writer import CrateWriter
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.storage.directory import LogDirectory
 from tests.quickwit.memory import Memory
@@ -66,13 +66,13 @@ async def repair(disk: Disk) -> None:
 
 async def import_queues(disk: Disk) -> None:
     """Do what `mrecordlog import-quickwit` does after it has read its source for positions."""
-    await build(TARGET, CRATE, queues_of(read(CRATE, PlacedState()), None), SEGMENT_BYTES, disk)
+    await build(TARGET, CRATE, queues_of(read(CRATE, placed_state()), None), SEGMENT_BYTES, disk)
 
 
 def crate_files() -> Memory:
     """Return files of the crate: a truncated queue, an empty one, a recreated one, and a record larger than a block."""
     files = Memory()
-    writer = Writer(files, file_bytes=2 * BLOCK_BYTES)
+    writer = CrateWriter(files, file_bytes=2 * BLOCK_BYTES)
     for queue in ("first", "empty", "third"):
         writer.create_queue(queue)
     writer.append("first", 0, [b"w" * 100] * 3)

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import unquote
 
 from mrecordlog_async.quickwit.reader import Report, read
-from mrecordlog_async.quickwit.writer import Writer
+from mrecordlog_async.quickwit.writer import CrateWriter
 from tests.quickwit.memory import Memory
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -67,11 +67,11 @@ class Replay:
     """Makes the calls of a case on files in memory, and keeps each result in the crate's format."""
 
     files: Memory = field(default_factory=Memory)
-    writer: Writer | None = None
+    writer: CrateWriter | None = None
     answers: list[str] = field(default_factory=list)
 
     def run(self, lines: Iterator[str]) -> None:
-        self.writer = Writer(self.files)
+        self.writer = CrateWriter(self.files)
         for line in lines:
             if not line.startswith("#"):
                 self.answers.append(self.do(line.split()))
@@ -85,7 +85,7 @@ class Replay:
             return "ok"
         if verb == "reopen":
             report = read(self.files)
-            self.writer = Writer.resume(self.files, report.state, self.files.numbers, report.file, report.offset)
+            self.writer = CrateWriter.resume(self.files, report.state, self.files.numbers, report.file, report.offset)
             return "ok"
         try:
             return self.call(verb, queue_of(arguments[0]), arguments[1:])

@@ -8,7 +8,7 @@ from pathlib import Path
 from mrecordlog_async.quickwit.files import Directory
 from mrecordlog_async.quickwit.frame import BLOCK_BYTES
 from mrecordlog_async.quickwit.reader import read
-from mrecordlog_async.quickwit.writer import Writer
+from mrecordlog_async.quickwit.writer import CrateWriter
 from mrecordlog_async.storage.filesystem import Buffer
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
@@ -49,7 +49,7 @@ def test_one_file_is_open_at_a_time_and_all_are_synced(tmp_path: Path) -> None:
     """Writing and reading a directory of any number of files needs one descriptor."""
     files = Counted()
     target = Directory(files, str(tmp_path))
-    writer = Writer(target, file_bytes=BLOCK_BYTES)
+    writer = CrateWriter(target, file_bytes=BLOCK_BYTES)
     writer.create_queue("q")
     for number in range(40):
         writer.append("q", None, [bytes([number]) * 20_000])

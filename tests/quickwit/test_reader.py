@@ -9,7 +9,7 @@ from mrecordlog_async.quickwit.files import file_numbers
 from mrecordlog_async.quickwit.frame import BLOCK_BYTES, encode_frames
 from mrecordlog_async.quickwit.reader import Report, read
 from mrecordlog_async.quickwit.record import APPEND, TOUCH, LogRecord, encode_record
-from mrecordlog_async.quickwit.writer import Writer
+from mrecordlog_async.quickwit.writer import CrateWriter
 from tests.quickwit.memory import Memory
 
 FRAME_BYTES = 7 + 12 + 12 + 100
@@ -19,7 +19,7 @@ CREATE_BYTES = 7 + 12
 def written(records: int = 600, file_bytes: int = 8 * BLOCK_BYTES) -> Memory:
     """Write a queue "q" with records of 100 bytes; `frame_at` returns where those of the first block begin."""
     files = Memory()
-    writer = Writer(files, file_bytes=file_bytes)
+    writer = CrateWriter(files, file_bytes=file_bytes)
     writer.create_queue("q")
     for number in range(records):
         writer.append("q", None, [bytes([number % 256]) * 100])

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from mrecordlog_async.quickwit.frame import BLOCK_BYTES
 from mrecordlog_async.quickwit.reader import read
-from mrecordlog_async.quickwit.state import State
-from mrecordlog_async.quickwit.writer import Writer
+from mrecordlog_async.quickwit.state import CrateState
+from mrecordlog_async.quickwit.writer import CrateWriter
 from tests.quickwit.memory import Memory
 
 Seen = dict[str, tuple[int, int, list[tuple[int, bytes]]]]
@@ -23,7 +23,7 @@ CALLS = st.one_of(
 )
 
 
-def seen(state: State) -> Seen:
+def seen(state: CrateState) -> Seen:
     return {
         name: (
             queue.first_position,
@@ -34,7 +34,7 @@ def seen(state: State) -> Seen:
     }
 
 
-def do(writer: Writer, call: tuple[object, ...]) -> None:
+def do(writer: CrateWriter, call: tuple[object, ...]) -> None:
     verb, queue, *arguments = call
     assert isinstance(queue, str)
     if verb == "create":
@@ -58,7 +58,7 @@ def do(writer: Writer, call: tuple[object, ...]) -> None:
 def test_what_was_written_is_read_back(calls: list[tuple[object, ...]], blocks: int) -> None:
     """After any history of calls, with files of any size, the reader shows the writer's state and has no findings."""
     files = Memory()
-    writer = Writer(files, file_bytes=blocks * BLOCK_BYTES)
+    writer = CrateWriter(files, file_bytes=blocks * BLOCK_BYTES)
     for call in calls:
         do(writer, call)
     report = read(files)
@@ -69,7 +69,7 @@ def test_what_was_written_is_read_back(calls: list[tuple[object, ...]], blocks: 
 def test_files_go_when_no_record_counts_for_them() -> None:
     """Truncating removes the lowest files, after writing the positions of the empty queues."""
     files = Memory()
-    writer = Writer(files, file_bytes=BLOCK_BYTES)
+    writer = CrateWriter(files, file_bytes=BLOCK_BYTES)
     writer.create_queue("idle")
     writer.truncate("idle", 41)
     writer.create_queue("q")
@@ -84,7 +84,7 @@ def test_files_go_when_no_record_counts_for_them() -> None:
 def test_a_record_that_spans_two_files_counts_for_the_first() -> None:
     """The file in which its frames begin is kept as long as the record."""
     files = Memory()
-    writer = Writer(files, file_bytes=BLOCK_BYTES)
+    writer = CrateWriter(files, file_bytes=BLOCK_BYTES)
     writer.create_queue("q")
     writer.append("q", None, [bytes(40_000)])
     assert writer.state.first_file() == read(files).state.first_file() == 0
@@ -96,8 +96,8 @@ def test_without_payloads_the_same_is_written(calls: list[tuple[object, ...]], b
     """A state without payloads gives the same files, byte by byte."""
     kept, counted = Memory(), Memory()
     writers = [
-        Writer(kept, file_bytes=blocks * BLOCK_BYTES),
-        Writer(counted, file_bytes=blocks * BLOCK_BYTES, keeps_records=False),
+        CrateWriter(kept, file_bytes=blocks * BLOCK_BYTES),
+        CrateWriter(counted, file_bytes=blocks * BLOCK_BYTES, keeps_records=False),
     ]
     for call in calls:
         for writer in writers:

@@ -83,10 +83,10 @@ def test_the_end_of_the_log_is_written_and_removed(tmp_path: Path) -> None:
     """It appears under its name only, and a reader finds what was written."""
     directory = LockedDirectory.take(LogDirectory.at(tmp_path))
     assert directory.write_closed(CLOSED)
-    assert directory.closed() == CLOSED
+    assert directory.log.closed() == CLOSED
     assert sorted(path.name for path in tmp_path.iterdir()) == ["CLOSED", "LOCK"]
     directory.remove_closed()
-    assert directory.closed() is None
+    assert directory.log.closed() is None
     directory.close()
 
 
@@ -95,7 +95,7 @@ def test_an_end_that_cannot_be_written_is_left_out(tmp_path: Path, call: str, ma
     """Closing a log does not fail for it. A rename that fails may have been done."""
     directory = LockedDirectory.take(LogDirectory.at(tmp_path, Watched(call)))
     assert directory.write_closed(CLOSED) is may_exist
-    assert directory.closed() is None
+    assert directory.log.closed() is None
     directory.close()
 
 

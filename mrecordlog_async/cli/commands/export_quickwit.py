@@ -23,7 +23,7 @@ from mrecordlog_async.maintenance.new_directory import free_names, new_directory
 from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.maintenance.transfer import QueueShape
 from mrecordlog_async.quickwit.files import Directory
-from mrecordlog_async.quickwit.writer import Writer
+from mrecordlog_async.quickwit.writer import CrateWriter
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> int:
     with open_log(arguments.log) as log, new_directory(files, arguments.target, like=arguments.log) as partial:
         target = Directory(files, partial)
         try:
-            records = export(log, Writer(target, keeps_records=False))
+            records = export(log, CrateWriter(target, keeps_records=False))
             names = log.list_queues()
             left_out = {name: found for name in names if (found := log.settings(name))}
             rules = log.consumer_rules()
@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     return FINE
 
 
-def export(log: StoredLog, writer: Writer) -> int:
+def export(log: StoredLog, writer: CrateWriter) -> int:
     """Make the calls that recreate the queues of *log*; return the number of records."""
     records = 0
     for name, first, following, runs in log.contents():

@@ -31,7 +31,7 @@ from mrecordlog_async.names import check_name
 from mrecordlog_async.quickwit.files import Directory, Source
 from mrecordlog_async.quickwit.reader import Report, read, read_appends
 from mrecordlog_async.quickwit.scan import Finding, OnBlock
-from mrecordlog_async.quickwit.state import PlacedQueue, PlacedState, runs_of
+from mrecordlog_async.quickwit.state import PlacedQueue, placed_state, runs_of
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _read(source: Directory, path: str, progress: ProgressBar) -> Report:
     """Read which queues there are and what the crate would skip, without keeping the records."""
     try:
-        return read(source, PlacedState(), _meter(source, progress))
+        return read(source, placed_state(), _meter(source, progress))
     except FileNotFoundError as error:
         raise FileNotFoundError(error.errno, error.strerror, path) from None
     except CorruptionError as error:
@@ -127,7 +127,7 @@ def queues_of(report: Report, empty_name: str | None) -> dict[int, QueueShape]:
     found = {}
     for name in sorted(queues):
         queue = queues[name]
-        assert isinstance(queue, PlacedQueue), "made by PlacedState"
+        assert isinstance(queue, PlacedQueue), "made by placed_state"
         shape = QueueShape(_rename(name, empty_name, queues), queue.first_position, queue.next_position)
         found[queue.number] = shape
     return found

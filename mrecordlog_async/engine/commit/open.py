@@ -178,17 +178,17 @@ def _recover_or_create(
     directory: LockedDirectory, options: OpenOptions, on_progress: Progress | None
 ) -> tuple[RecoveredLog, SegmentFile]:
     """Return the log and its last segment, ready for the next batch."""
-    listing = directory.list()
+    listing = directory.log.list()
     if listing.is_empty:
         recovered, file = _create_log(directory, listing, options)
     else:
-        directory.sync_name()
-        recovered = read_log(directory, listing, on_progress=on_progress, new_stores=options.new_stores)
+        directory.log.sync_name()
+        recovered = read_log(directory.log, listing, on_progress=on_progress, new_stores=options.new_stores)
         file = _take_over(directory, recovered)
     if LAST_END_NAME in listing.others:
         recovered.noted = directory.read_end_note()
     # After the log was judged: files of a log that is refused stay as they are.
-    remove_leftovers(directory, listing, recovered)
+    remove_leftovers(directory.log, listing, recovered)
     return recovered, file
 
 
@@ -205,7 +205,7 @@ def _refuse_other_directory(directory: LogDirectory, listing: Listing, create: b
 
 
 def _create_log(directory: LockedDirectory, listing: Listing, options: OpenOptions) -> tuple[RecoveredLog, SegmentFile]:
-    _refuse_other_directory(directory, listing, options.create)
+    _refuse_other_directory(directory.log, listing, options.create)
     # A spare of a log that was deleted here would say that a segment of the new one is missing.
     if listing.temporary:
         for name in listing.temporary:
