@@ -47,6 +47,11 @@ class Endpoint:
     name: str = ""
     origin: str = ""
 
+    @property
+    def token_name(self) -> str:
+        """The name by which the user gives its token: that of its DNS name, if it was found by one."""
+        return self.origin or self.name
+
     def __str__(self) -> str:
         """Return where it is, for messages."""
         return shown_url(self.url) if self.address is None else f"{shown_url(self.url)} ({self.address})"

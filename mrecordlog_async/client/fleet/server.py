@@ -31,7 +31,7 @@ class Tokens:
 
     def of(self, endpoint: Endpoint) -> str | None:
         """Return the token to send to *endpoint*. It is that of the endpoint: a log that moves brings none along."""
-        return self.single.get(endpoint.name or endpoint.origin, self.others)
+        return self.single.get(endpoint.token_name, self.others)
 
 
 class Connecting(NamedTuple):

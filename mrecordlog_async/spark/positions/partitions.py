@@ -36,14 +36,14 @@ class Partition:
         ranges: what to read.
         log: the log's public id; "" if any log will do that has these queues.
         address: the name of the server that has the log now; "" if it is *server*.
-        place: that server, if it was found by its DNS name: a task looks up no names.
+        endpoint: that server, if it was found by its DNS name: a task looks up no names.
     """
 
     server: str
     ranges: tuple[Range, ...]
     log: str = ""
     address: str = ""
-    place: Endpoint | None = None
+    endpoint: Endpoint | None = None
 
     @property
     def records(self) -> int:
@@ -53,13 +53,13 @@ class Partition:
     def __reduce__(self) -> tuple[Callable[..., Partition], tuple[object, ...]]:
         """Travel as columns: pickling thousands of ranges one by one takes five times as long."""
         columns = tuple(zip(*self.ranges, strict=True))
-        return _arrived, (self.server, columns, self.log, self.address, self.place)
+        return _arrived, (self.server, columns, self.log, self.address, self.endpoint)
 
 
 def _arrived(
-    server: str, columns: Sequence[Sequence[Any]], log: str, address: str, place: Endpoint | None
+    server: str, columns: Sequence[Sequence[Any]], log: str, address: str, endpoint: Endpoint | None
 ) -> Partition:
-    return Partition(server, tuple(map(Range._make, zip(*columns, strict=True))), log, address, place)
+    return Partition(server, tuple(map(Range._make, zip(*columns, strict=True))), log, address, endpoint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ def pack(
     *,
     log: str = "",
     address: str = "",
-    place: Endpoint | None = None,
+    endpoint: Endpoint | None = None,
 ) -> list[Partition]:
     """Pack *ranges*, in order, into partitions of about *size*.
 
@@ -120,10 +120,10 @@ def pack(
                 head_cost = head_cost if fits else _cost(head)
                 cost, records, rest = cost - head_cost, records - head.records, tail
             if not joins or cost <= 0 or records <= 0:
-                partitions.append(Partition(server, tuple(gathered), log, address, place))
+                partitions.append(Partition(server, tuple(gathered), log, address, endpoint))
                 gathered, cost, records = [], size.cost, size.records
     if gathered:
-        partitions.append(Partition(server, tuple(gathered), log, address, place))
+        partitions.append(Partition(server, tuple(gathered), log, address, endpoint))
     return partitions
 
 

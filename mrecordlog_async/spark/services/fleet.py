@@ -195,9 +195,9 @@ class Fleet:
         """Return the name of the server that has the log *key*; *key* itself if it is a server."""
         return self._places.get(key, key)
 
-    def place_of(self, key: str) -> Endpoint | None:
+    def found_at(self, key: str) -> Endpoint | None:
         """Return the server that has the log *key*, if tasks do not know it from the options."""
-        return self.servers.found_one(self.name_of(key))
+        return self.servers.found_at(self.name_of(key))
 
     def log_of(self, key: str) -> str:
         """Return the log that requests about *key*, a log or a server, are for; "" for any."""

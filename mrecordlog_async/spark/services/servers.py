@@ -155,7 +155,7 @@ class QueryServers:
         """Add a server, or note that it has another address now."""
         self[endpoint.name].move(endpoint)
 
-    def found_one(self, name: str) -> Endpoint | None:
+    def found_at(self, name: str) -> Endpoint | None:
         """Return where the server *name* is if it was found by a DNS name: tasks do not know it from the options."""
         endpoint = self[name].endpoint
         return endpoint if endpoint is not None and endpoint.origin else None
@@ -188,7 +188,7 @@ class QueryServers:
             timeout, patience = min(timeout, SKIPPED_TIMEOUT_SECONDS), 0.0
         return ServiceClient(
             endpoint,
-            token=options.token_of(endpoint.origin or endpoint.name),
+            token=options.token_of(endpoint.token_name),
             timeout_seconds=timeout,
             retries=retries,
             patience_seconds=patience,

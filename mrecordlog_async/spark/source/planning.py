@@ -187,7 +187,7 @@ def partitions(
             size,
             log=fleet.log_of(key),
             address=fleet.name_of(key),
-            place=fleet.place_of(key),
+            endpoint=fleet.found_at(key),
         )
     ]
 

@@ -97,8 +97,8 @@ class LogReader(DataSourceReader):
 
 def read_partition(fleet: Fleet, partition: Partition, *, payload: bool) -> Iterator[pa.RecordBatch]:
     """Fetch a partition and yield its rows; payload: False for positions only."""
-    if partition.place is not None:
-        fleet.servers.add(partition.place)
+    if partition.endpoint is not None:
+        fleet.servers.add(partition.endpoint)
     client = fleet.client(partition.address or partition.server)
     try:
         with rare_collections():  # thousands of ranges are many small objects, and none is part of a cycle

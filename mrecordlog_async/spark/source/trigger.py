@@ -328,9 +328,9 @@ class Trigger:
             end.servers[log] = listed.server
             if listed.at is not None:
                 end.at[log] = listed.at
-            place = self._state.fleet.place_of(log)
-            if place is not None:  # it is there by a DNS name: only such a log can vanish from the fleet
-                end.origins[log] = place.origin
+            endpoint = self._state.fleet.found_at(log)
+            if endpoint is not None:  # it is there by a DNS name: only such a log can vanish from the fleet
+                end.origins[log] = endpoint.origin
             else:
                 end.origins.pop(log, None)
         return end
