@@ -17,7 +17,7 @@ class Absence:
     """Since when one server has been away. Times are those of the caller's clock, in seconds.
 
     Attributes:
-        since: When it was first missed; None if it is there, or was never looked for.
+        since: When it was first missed; None if it responds, or was never looked for.
     """
 
     __slots__ = ("since",)
@@ -31,7 +31,7 @@ class Absence:
             self.since = now
 
     def end(self) -> None:
-        """Note that the server is there."""
+        """Note that the server responds."""
         self.since = None
 
     def is_expected(self, now: float) -> bool:

@@ -71,7 +71,7 @@ class _Address:
         if not self._logs or self._logs[-1][0] != seen.log_id:
             self._logs.append((seen.log_id, now))
         if changed and self._has_three(now):
-            self.refused_until = max(self.refused_until, now + PERIOD_SECONDS)
+            self.refused_until = max(self.refused_until, now + PERIOD_SECONDS)  # a longer refusal is not cut short
         if asked >= self._changed_at:  # otherwise the response was under way while another log got the address
             if self._has_returned(seen):
                 self.refused_until = now + RETURNED_SECONDS
@@ -84,11 +84,13 @@ class _Address:
 
     def _has_three(self, now: float) -> bool:
         """Return whether three logs had the address within the period."""
+        # The first of them was there until the second came.
         return len({log_id for log_id, _ in self._logs}) == 3 and now - self._logs[1][1] < PERIOD_SECONDS
 
     def _has_returned(self, seen: Seen) -> bool:
         """Return whether the address showed this opening before, and another log since."""
         shown, opening = list(self._shown), (seen.log_id, seen.opening)
+        # Openings of the same log in between are copies of it, which the log's own openings show.
         return opening in shown and any(log_id != seen.log_id for log_id, _ in shown[shown.index(opening) :])
 
     def _note(self, seen: Seen, now: float) -> None:

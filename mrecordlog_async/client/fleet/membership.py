@@ -181,7 +181,7 @@ class Membership:
             async with asyncio.timeout(LOOK_SECONDS):
                 self._found[lookup] = await look_up(lookup, self._resolver)
             self.failures.pop(str(lookup), None)
-        except (OSError, TimeoutError) as error:  # what it returned last stands
+        except (OSError, TimeoutError) as error:  # keep what it returned last
             self.failures[str(lookup)] = str(error) or type(error).__name__
 
     async def _probe_all(self) -> bool:

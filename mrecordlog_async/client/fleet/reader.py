@@ -1,6 +1,6 @@
 """`Reader`: the holder of a consumer on one queue of one server, as long as the fleet's consumer lives.
 
-It reads one batch ahead and offers it. While its server cannot be read it waits, and then goes on where it was: the
+It reads one batch ahead and offers it. While its server cannot be read it waits, and then continues where it was: the
 position is in the log, and so are the acknowledgements, which are sent later if the server was away.
 """
 

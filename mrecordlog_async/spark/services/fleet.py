@@ -124,7 +124,7 @@ class Fleet:
             The checkpoint by the ids of logs, without those that the options forget; and which logs may be read.
 
         Raises:
-            OptionError: a log that the options forget is there.
+            OptionError: a server has a log that the options forget.
             ReopenedError: a log was opened since it was listed.
             ServerDownError: a server is down, unless the options say to skip it.
         """
@@ -154,7 +154,7 @@ class Fleet:
             found: what `survey` has just returned; None to request it if a log would be forgotten.
 
         Raises:
-            OptionError: a log that the options forget is there.
+            OptionError: a server has a log that the options forget.
         """
         if found is None and not any(log.startswith(self.options.forget) for log in known.positions):
             return frozenset()

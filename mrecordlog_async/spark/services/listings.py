@@ -3,7 +3,7 @@
 1. Every server that is not skipped is listed, all at once. One that shows another log or opening than before is asked
    again, on new connections: a load balancer chooses for each connection.
 2. What the addresses have shown goes to the roster (`servers.roster`), which knows load balancers and copies.
-3. What failed is reported to `outages`, which decides whether the query fails or goes on without the server.
+3. A failure is reported to `outages`, which fails the query or lets it continue without the server.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The services behind DNS names: `dns+http://wal:8080` stands for every address of `wal` (see `servers.names`).
+"""Finds the services behind DNS names: `dns+http://wal:8080` stands for every address of `wal` (see `servers.names`).
 
 1. At the first call, and then every `LOOK_SECONDS` in the background, the names are looked up, and each address is
    asked which service it is: a resolver or an address that hangs delays no batch.
@@ -102,7 +102,7 @@ class Discovery:
         try:
             # Called what they are until they say their names.
             self._endpoints[lookup] = [replace(each, name=str(each)) for each in look_up(lookup)]
-        except OSError as error:  # what it stood for last stands
+        except OSError as error:  # keep what it stood for last
             if lookup not in self._endpoints:
                 down.append(ServerDownError(lookup.name, str(lookup), f"the name was not found: {error}"))
         return self._endpoints.get(lookup, [])

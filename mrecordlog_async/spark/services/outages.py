@@ -10,7 +10,15 @@ A server that refuses to list its queues (a wrong token, or another program at i
 fails the query at once. One that was found by a DNS name is waited for wherever that name finds it.
 
 One that is skipped gets no request but a probe in the background, after a pause (see `servers.outages`). So a server
-that hangs delays the others once, by one timeout.
+that hangs delays the others once, by one timeout:
+
+| a server is | by | until |
+|---|---|---|
+| listed | `skipped_until` is None | a failure is reported: it pauses |
+| pausing | `skipped_until` | that time: it is probed |
+| probed | `probe` | the probe ends: it is listed if it responded, otherwise it pauses |
+
+Whether it is down for a run is another question: its absence ends with a listing after which no request has failed.
 """
 
 from __future__ import annotations

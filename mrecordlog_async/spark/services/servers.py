@@ -1,4 +1,4 @@
-"""The servers of one query: what is known of each, its address, and a connection to it.
+"""The servers of one query: the state of each, its address, and a connection to it.
 
 Those that the options name are known from the start; those behind DNS names are found (`lookups`).
 """
