@@ -34,8 +34,7 @@ try:
     from yarl import URL
 
     from mrecordlog_async.embedding import Queues, Worker, embedded
-    from mrecordlog_async.engine.intake.arguments import check_queues
-    from mrecordlog_async.log import MultiRecordLog
+    from mrecordlog_async.log import MultiRecordLog, check_queues
     from mrecordlog_async.service.app import build_app
     from mrecordlog_async.service.options import ServiceOptions
     from mrecordlog_async.service.service import Service

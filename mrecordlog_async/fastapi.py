@@ -45,9 +45,8 @@ try:
     from starlette.requests import HTTPConnection
 
     from mrecordlog_async.embedding import Queues, Worker, embedded
-    from mrecordlog_async.engine.intake.arguments import check_queues
     from mrecordlog_async.errors import LogClosedError, QueueNotFoundError, RecordLogError
-    from mrecordlog_async.log import MultiRecordLog
+    from mrecordlog_async.log import MultiRecordLog, check_queues
     from mrecordlog_async.model import LogState, Record
     from mrecordlog_async.options import check_type
     from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, problem_of

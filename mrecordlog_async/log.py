@@ -22,7 +22,6 @@ from mrecordlog_async.engine.commit.open import OpenOptions
 from mrecordlog_async.engine.consumer import Consumer
 from mrecordlog_async.engine.consuming import Attaching, ConsumerChanges
 from mrecordlog_async.engine.inspection import Inspection
-from mrecordlog_async.engine.intake.arguments import Payload, check_payloads, check_queues, copy_payload
 from mrecordlog_async.engine.intake.commands import (
     ConfigureQueue,
     CreateQueue,
@@ -53,6 +52,7 @@ from mrecordlog_async.model import (
 )
 from mrecordlog_async.names import check_name
 from mrecordlog_async.options import GIB, Limits, PersistPolicy, QueueOptions, check_type
+from mrecordlog_async.record_log import Payload
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
@@ -884,3 +884,36 @@ async def _declare(log: MultiRecordLog, queues: dict[str, QueueOptions | None]) 
     except BaseException:
         await log.close()
         raise
+
+
+# Arguments: what callers pass is checked once, when the method is called.
+
+
+def copy_payload(payload: object) -> bytes:
+    """Return the bytes of any bytes-like object; raise TypeError for anything else."""
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
+    if isinstance(payload, str):
+        raise TypeError("payload must be bytes, not str; encode it first")
+    try:
+        return memoryview(payload).tobytes()  # type: ignore[arg-type]  # any object with a buffer; TypeError otherwise
+    except TypeError:
+        raise TypeError(f"payload must be a bytes-like object, not {type(payload).__name__}") from None
+
+
+def check_payloads(payloads: Iterable[Payload]) -> Iterable[Payload]:
+    """Return *payloads*; raise TypeError for a single payload, each byte of which would become a record."""
+    if isinstance(payloads, str | bytes | bytearray | memoryview):
+        raise TypeError("append_records takes an iterable of payloads, not a single one; use append_record")
+    return payloads
+
+
+def check_queues(queues: Iterable[str] | Mapping[str, QueueOptions]) -> dict[str, QueueOptions | None]:
+    """Return the names with their options; raise TypeError for a single name: each letter would become a queue."""
+    if isinstance(queues, str | bytes):
+        raise TypeError(f"queues takes an iterable of names, not a single one; pass [{queues!r}]")
+    declared = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
+    for queue, options in declared.items():
+        if options is not None:
+            check_type(f"queues[{queue!r}]", options, QueueOptions)
+    return declared

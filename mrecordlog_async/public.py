@@ -3,7 +3,6 @@
 from importlib.metadata import version
 
 from mrecordlog_async.engine.consumer import Consumer
-from mrecordlog_async.engine.intake.arguments import Payload
 from mrecordlog_async.engine.intake.commands import Attached
 from mrecordlog_async.engine.readers.tail import Tail
 from mrecordlog_async.errors import (
@@ -45,7 +44,7 @@ from mrecordlog_async.model import (
 )
 from mrecordlog_async.options import Limits, PersistAction, PersistPolicy, QueueOptions
 from mrecordlog_async.readonly import ReadOnlyLog
-from mrecordlog_async.record_log import RecordBatches, RecordConsumer, RecordLog
+from mrecordlog_async.record_log import Payload, RecordBatches, RecordConsumer, RecordLog
 from mrecordlog_async.storage.filesystem import FileSystem
 
 __all__ = [

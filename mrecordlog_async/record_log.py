@@ -18,6 +18,7 @@ from mrecordlog_async.model import Batch, Record, Start
 from mrecordlog_async.options import QueueOptions
 
 Payload = bytes | bytearray | memoryview
+"""Any bytes-like object. What is not `bytes` is copied when the method is called."""
 
 
 class RecordBatches(Protocol):

@@ -7,5 +7,8 @@
 | `commit` | how a batch becomes durable |
 | `readers` | who waits for memory to change |
 
+`running` is the engine of an open log: it owns these parts, and its state and end. `consuming` checks changes of
+consumers, `inspection` shows services and tools what users of a log do not need.
+
 Opening a log is files → frames → records → queues, in `recovery`.
 """

@@ -16,7 +16,7 @@ import logging
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -89,7 +89,7 @@ class Engine:
         self.lookup = QueueLookup(
             self.queues, check_name if options.any_name else partial(check_new_name, bytes_max=limits.name_bytes)
         )
-        self.changes = Changes(self._loop)
+        self.changes = Changes(self._loop, self.queues)
         capacity = Capacity(limits, opened.queues, opened.journal.disk_bytes_at_best)
         self._refusals = Refusals(self.counters, self.directory, self._loop.time)
         self.admission = Appends(limits, capacity, self._refusals)
@@ -106,7 +106,7 @@ class Engine:
 
     def _start_writer(self) -> None:
         journal, ids_from = self.opened.journal, self.opened.ids_from
-        parts = LogParts(journal, self.queues, self.admission, self.counters, self.thread, self._on_applied)
+        parts = LogParts(journal, self.queues, self.admission, self.counters, self.thread, self.changes.applied)
         self.writer = Writer(parts, self.options.policy, self._on_failed, self.epochs_from, ids_from)
         self._writer_task = self._loop.create_task(self.writer.run(), name="mrecordlog writer")
         self._writer_task.add_done_callback(self._on_writer_done)
@@ -129,6 +129,7 @@ class Engine:
         self.expiry: Expiry | None = None
         if self.options.retention:
             self.expiry = Expiry(self.queues, AgeClock(), self.counters, self.admission.add_control, self.opened.aging)
+            self.changes.on_aging = self.expiry.queue_configured
             self.expiry.start()
 
     # State.
@@ -249,13 +250,6 @@ class Engine:
         else:
             task.exception()  # marked as retrieved; `failure` holds it
         self.changes.wake_all()
-
-    def _on_applied(self, queue_ids: Iterable[int]) -> None:
-        """Wake who waits for these queues; have expiry look if a `max_age` was given or taken away."""
-        self.changes.wake(queue_ids)
-        # The call that set it cannot do this, because it may have been cancelled.
-        if self.expiry is not None and (self.queues.newly_aging or self.queues.stopped_aging):
-            self.expiry.queue_configured()
 
     def _stop_expiry(self) -> None:
         if self.expiry is not None:

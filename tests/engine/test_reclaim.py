@@ -177,7 +177,7 @@ async def test_a_log_whose_dead_segments_stay_does_not_grow_beyond_its_limit(dir
                 await log.append_record("q", None, bytes(20_000))
             await log.truncate("q", log.next_position("q"))
         assert log.resource_usage().disk_bytes < limits.disk_bytes + limits.disk_bytes // 8
-        with pytest.raises(LogFullError, match="segments without retained records, which cannot be removed") as raised:
+        with pytest.raises(LogFullError, match="segments that are no longer needed but could not be deleted") as raised:
             await log.append_record("q", None, bytes(100_000))
         assert isinstance(raised.value.__cause__, PermissionError)
         files.is_stuck = False

@@ -1,4 +1,4 @@
-"""Waiting for a queue to change, for tails and long polls. Costs an append nothing while nothing waits."""
+"""What waits for a queue to change: tails and long polls, and expiry. Costs an append nothing while nothing waits."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ from mrecordlog_async.memory.queues import Queues
 class Changes:
     """Waiters by queue id. The log owns it; the writer wakes the waiters of the queues that a batch changed.
 
-    ended: no record will be appended to any queue, as the log is being drained.
+    ended: no record will be appended to any queue, as the log is being drained. on_aging: called after a batch by which
+    a queue was given a `max_age`, or lost it.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, queues: Queues) -> None:
         self._loop = loop
+        self._queues = queues
         self._sleepers: dict[int, set[asyncio.Future[None]]] = {}
         self.ended = False
+        self.on_aging: Callable[[], None] | None = None
 
     def end(self) -> None:
         """Note that nothing more will be appended, and wake all waiters: they end once they have read what is there.
@@ -42,6 +45,13 @@ class Changes:
                 sleepers.discard(future)
                 if not sleepers:
                     del self._sleepers[queue_id]
+
+    def applied(self, queue_ids: Iterable[int]) -> None:
+        """Tell all who wait for these queues that a batch has changed them."""
+        self.wake(queue_ids)
+        # The call that set a `max_age` cannot do this, because it may have been cancelled.
+        if self.on_aging is not None and (self._queues.newly_aging or self._queues.stopped_aging):
+            self.on_aging()
 
     def wake(self, queue_ids: Iterable[int]) -> None:
         """Wake all waiters of these queues."""
