@@ -160,6 +160,16 @@ def pytest_configure(config: pytest.Config) -> None:
     """Keep pytest-xdist from sorting files by their number of tests: `pytest_collection_modifyitems` sorts better."""
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
+    _refuse_missing_paths(config)
+
+
+def _refuse_missing_paths(config: pytest.Config) -> None:
+    """End the run if a path that was named does not exist: with pytest-xdist it would end as if it had no tests."""
+    if config.args_source is not pytest.Config.ArgsSource.ARGS or config.option.pyargs:
+        return
+    paths = [config.invocation_params.dir / argument.partition("::")[0] for argument in config.args]
+    if missing := [str(path) for path in paths if not path.exists()]:
+        raise pytest.UsageError(f"no such file or directory: {', '.join(missing)}; CONTRIBUTING.md lists the tests")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -1,0 +1,218 @@
+"""The index of what the log promises: each promise, and each row of the tables of crashes and ends, with its tests.
+
+The promises are those of `docs/durability.md`. The tables stand where the code is that they describe: how recovery
+judges the end of a log, how an open log ends, and what a kill leaves of a batch of a drain. A new promise or row has no
+test here, and fails, until its line is written.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async.engine import running
+from mrecordlog_async.recovery import recovery
+from mrecordlog_async.spark import delta
+
+TESTS = Path(__file__).parent
+
+Index = dict[str, tuple[str, ...]]
+"""A promise or a row → its tests, by file below `tests/` and function."""
+
+PROMISES: Index = {
+    "1": (
+        "faults/test_crash_states.py::test_every_crash_state_keeps_what_was_answered",
+        "faults/test_process.py::test_kill_9_in_a_loop_loses_nothing_that_was_answered",
+        "faults/test_process.py::test_cancel_storm_leaves_no_hole_and_no_hanging_call",
+        "faults/test_real_disk.py::test_a_power_cut_on_a_real_file_system_loses_nothing",
+        "faults/test_disk_faults.py::test_a_fault_at_every_call_loses_nothing",
+    ),
+    "2": (
+        "faults/test_state_machine.py::test_any_history_with_policy_always",
+        "faults/test_crash_states.py::test_an_opening_is_durable_before_anything_is_acknowledged_in_it",
+        "test_log.py::test_truncate_past_the_end_moves_the_next_position",
+        "test_log.py::test_the_last_position_can_be_used_and_none_after_it",
+    ),
+    "3": (
+        "faults/test_crash_states.py::test_every_crash_state_keeps_what_was_answered",
+        "recovery/test_recovery.py::test_truncated_segments_are_removed_and_stay_away",
+        "test_log.py::test_deleted_queue_does_not_exist_and_a_new_one_is_new",
+        "engine/test_ids.py::test_a_log_that_was_restored_draws_nothing_that_it_drew_before",
+    ),
+    "4": (
+        "faults/test_crash_states.py::test_every_crash_state_keeps_what_was_answered",
+        "recovery/test_recovery.py::test_a_torn_tail_is_zeroed_durably_before_the_log_is_open",
+        "faults/test_crash_states.py::test_commit_at_every_place_relative_to_the_end_of_a_block",
+    ),
+    "5": (
+        "faults/test_damage.py::test_damage_at_every_frame_is_refused_or_cut_never_misread",
+        "faults/test_damage.py::test_missing_swapped_and_renamed_files_are_refused",
+        "recovery/test_recovery.py::test_torn_tail_is_cut_reported_and_never_seen_again",
+        "faults/test_fuzz.py::test_whole_logs_of_hostile_bytes",
+    ),
+    "6": (
+        "faults/test_disk_faults.py::test_failed_sync_ends_the_log_and_tells_everyone",
+        "faults/test_disk_faults.py::test_a_fault_at_every_call_loses_nothing",
+        "engine/test_failing.py::test_close_tells_what_could_not_be_synced",
+    ),
+    "7": (
+        "faults/test_loop_end.py::test_loop_that_ends_at_any_turn_gives_everything_back",
+        "engine/test_failing.py::test_every_call_that_waits_ends_with_its_loop",
+        "faults/test_process.py::test_close_with_calls_on_their_way_ends_each_of_them",
+        "faults/test_process.py::test_writer_thread_that_raises_tells_everyone",
+    ),
+    "8": (
+        "faults/test_process.py::test_second_process_is_refused_with_the_owners_pid",
+        "storage/test_locked_directory.py::test_a_directory_has_one_holder_at_a_time",
+        "engine/test_lost_lock.py::test_a_log_whose_lock_was_removed_fails_before_it_writes_over_another",
+    ),
+    "9": (
+        "test_log.py::test_full_memory_pushes_back_and_truncate_makes_room",
+        "test_log.py::test_waiting_callers_are_bounded_in_bytes_and_keep_their_order",
+        "test_log.py::test_number_of_queues_is_limited",
+        "test_log.py::test_too_large_records_are_refused_at_once",
+        "faults/test_crash_states.py::test_full_disk_refuses_no_truncate_and_takes_appends_again",
+        "faults/test_consumer_states.py::test_the_reserve_is_for_what_truncates",
+    ),
+    "10": (
+        "faults/test_crash_states.py::test_reader_beside_a_living_writer_sees_what_stays",
+        "faults/test_beside_a_writer.py::test_open_and_refresh_beside_a_writer",
+    ),
+}
+
+ENDS_ON_DISK: Index = {
+    "1": (
+        "recovery/test_recovery.py::test_only_zeros_behind_the_last_batch_is_a_clean_end",
+        "recovery/test_recovery.py::test_bytes_of_another_segment_are_neither_damage_nor_a_torn_tail",
+    ),
+    "2": ("recovery/test_recovery.py::test_torn_tail_is_cut_reported_and_never_seen_again",),
+    "3": (
+        "recovery/test_recovery.py::test_damage_with_a_later_commit_is_refused",
+        "recovery/test_recovery.py::test_a_commit_is_found_at_any_byte_behind_the_damage",
+        "recovery/test_recovery.py::test_last_batch_is_known_as_durable_after_the_mark",
+    ),
+    "4": (
+        "recovery/test_recovery.py::test_closed_log_notices_any_damage_to_its_end",
+        "recovery/test_recovery.py::test_closed_log_with_its_last_segment_removed_is_refused",
+        "recovery/test_recovery.py::test_closed_that_cannot_be_read_is_refused",
+    ),
+    "5": (
+        "recovery/test_recovery.py::test_a_closed_that_is_older_than_the_batches_after_it_is_refused",
+        "recovery/test_recovery.py::test_a_closed_of_an_earlier_segment_is_refused_with_advice",
+    ),
+    "6": (
+        "recovery/test_recovery.py::test_bytes_after_the_end_that_closed_names_are_left_alone",
+        "recovery/test_recovery.py::test_a_batch_that_is_not_the_next_one_does_not_contradict_closed",
+    ),
+    "7": (
+        "faults/test_damage.py::test_read_errors_are_not_taken_for_damage",
+        "recovery/test_recovery.py::test_a_live_segment_that_cannot_be_read_is_an_error_of_the_medium",
+    ),
+}
+
+ENDS_OF_A_LOG: Index = {
+    "`close`": (
+        "test_log.py::test_close_finishes_what_was_called_before",
+        "faults/test_process.py::test_close_with_calls_on_their_way_ends_each_of_them",
+        "faults/test_loop_end.py::test_history_reaches_the_end_of_close",
+    ),
+    "the log failed, then `close`": (
+        "engine/test_failing.py::test_failed_log_under_always_is_logged_and_closes_without_error",
+        "engine/test_lost_lock.py::test_a_log_whose_lock_was_removed_does_not_mark_the_other_as_closed",
+    ),
+    "the event loop ends": (
+        "faults/test_loop_end.py::test_loop_that_ends_at_any_turn_gives_everything_back",
+        "engine/test_letting_go.py::test_directory_is_free_for_the_next_loop",
+    ),
+    "garbage collected": (
+        "engine/test_letting_go.py::test_forgotten_log_gives_the_directory_back",
+        "engine/test_letting_go.py::test_log_forgotten_after_its_loop_was_closed_gives_the_directory_back",
+    ),
+    "in a forked child": (
+        "engine/test_letting_go.py::test_forked_child_keeps_nothing",
+        "engine/test_letting_go.py::test_forked_child_is_told_that_the_log_is_not_its_own",
+        "faults/test_process.py::test_forked_child_writes_nothing_and_unlocks_nothing",
+    ),
+}
+
+AT_EVERY_STEP = (
+    "spark/test_delta_crashes.py::test_a_kill_before_any_step_changes_nothing",
+    "spark/test_delta_crashes.py::test_a_power_cut_before_any_step_changes_nothing",
+)
+"""Both stop a batch before each of its steps, so they meet every row."""
+
+CRASHES_OF_A_DRAIN: Index = {
+    "after offsets/N": AT_EVERY_STEP,
+    "after some data files": (
+        *AT_EVERY_STEP,
+        "spark/test_delta_crashes.py::test_the_directories_of_partitions_survive_power_cuts",
+    ),
+    "after the sync of the checkpoint": AT_EVERY_STEP,
+    "after the entry is linked": (
+        *AT_EVERY_STEP,
+        "spark/test_delta_recovery.py::test_a_half_written_checkpoint_of_another_engine_is_removed",
+    ),
+    "after the entry is durable": (
+        *AT_EVERY_STEP,
+        "spark/test_delta_confirm.py::test_a_stored_batch_of_a_forgotten_log_is_confirmed",
+    ),
+    "after commits/N": (
+        *AT_EVERY_STEP,
+        "spark/test_delta_disks.py::test_a_batch_that_is_skipped_is_written_again_below_others",
+    ),
+    "before or inside a truncate": (
+        *AT_EVERY_STEP,
+        "spark/test_delta_crashes.py::test_acknowledgements_survive_kills_and_power_cuts",
+        "spark/test_kill.py::test_every_record_is_stored_once_though_the_driver_is_killed",
+    ),
+}
+
+
+def _promises() -> list[str]:
+    page = (TESTS.parent / "docs/durability.md").read_text(encoding="utf-8")
+    section = page.partition("\n## The promises\n")[2].partition("\n## ")[0]
+    return re.findall(r"^(\d+)\. ", section, re.MULTILINE)
+
+
+def _rows(text: str | None, heading: str) -> list[str]:
+    """Return the first cells of the table in *text* whose first row begins with *heading*."""
+    table = (text or "").partition(f"| {heading} |")[2].partition("\n\n")[0]
+    return [line.strip().removeprefix("| ").partition(" |")[0] for line in table.splitlines()[2:]]
+
+
+@pytest.mark.parametrize(
+    ("index", "stated"),
+    [
+        (PROMISES, _promises()),
+        (ENDS_ON_DISK, _rows(recovery.__doc__, "row")),
+        (ENDS_OF_A_LOG, _rows(running.__doc__, "how it ends")),
+        (CRASHES_OF_A_DRAIN, _rows(delta.__doc__, "a kill or a power cut")),
+    ],
+    ids=["promises", "ends on the disk", "ends of a log", "crashes of a drain"],
+)
+def test_every_promise_and_every_row_has_its_tests(index: Index, stated: list[str]) -> None:
+    """One line for each that is stated, in its order, and at least one test in each."""
+    assert len(stated) > 4
+    assert list(index) == stated
+    assert all(index.values())
+
+
+def test_the_tests_of_the_index_exist() -> None:
+    """A test that was renamed or removed leaves no promise behind without a word."""
+    named = {test for index in (PROMISES, ENDS_ON_DISK, ENDS_OF_A_LOG, CRASHES_OF_A_DRAIN) for test in _tests(index)}
+    known = {f"{file}::{name}" for file in {test.partition("::")[0] for test in named} for name in _functions(file)}
+    assert named - known == set()
+
+
+def _tests(index: Index) -> Iterable[str]:
+    return (test for tests in index.values() for test in tests)
+
+
+def _functions(file: str) -> list[str]:
+    path = TESTS / file
+    body = ast.parse(path.read_text(encoding="utf-8")).body if path.exists() else []
+    return [node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
