@@ -41,7 +41,7 @@ COMMIT_FRAME_BYTES = FRAME_HEADER_BYTES + COMMIT_BYTES
 _PATTERN_OFFSET_IN_FRAME = FRAME_HEADER_BYTES + PATTERN_OFFSET_IN_COMMIT
 
 
-class Batch(NamedTuple):
+class ParsedBatch(NamedTuple):
     """A whole batch: its records, its COMMIT and the offset after it."""
 
     records: list[LogRecord]
@@ -103,7 +103,7 @@ class SegmentParser:
         """
         return encode_commit(self.commit) if self.commit is not None else self._table_tail
 
-    def feed(self, piece: bytes | memoryview, base: int) -> Iterator[Batch]:
+    def feed(self, piece: bytes | memoryview, base: int) -> Iterator[ParsedBatch]:
         """Yield the batches that end in *piece*, whose first byte is at offset *base*.
 
         Raises MalformedError if a valid frame holds something that is not allowed there.
@@ -161,7 +161,7 @@ class SegmentParser:
         self.end = self.table_end = self._at
         self._table_tail = bytes(parts[-1][-COMMIT_BYTES:])
 
-    def _add(self, parts: Sequence[memoryview]) -> Batch | None:
+    def _add(self, parts: Sequence[memoryview]) -> ParsedBatch | None:
         try:
             record = decode_parts(parts)
         except RecordError as error:
@@ -172,7 +172,7 @@ class SegmentParser:
         if record[:3] != (self.log_id, self.segment, self.due_batch) or record.batch_offset != self.end:
             self.stopped = True
             return None
-        batch = Batch(self._records, record, self._at)
+        batch = ParsedBatch(self._records, record, self._at)
         self._records = []
         self.end = self._at
         self.due_batch += 1

@@ -82,7 +82,7 @@ class ConsumerState(NamedTuple):
     owner: bytes
 
 
-class Consumer(NamedTuple):
+class SetConsumer(NamedTuple):
     """Creates a consumer of a queue, or moves it."""
 
     id: int
@@ -137,14 +137,16 @@ class Commit(NamedTuple):
 
 # Whatever handles log records dispatches on their class with `match` and `assert_never`, so that the type checker names
 # each place that a new kind concerns.
-LogRecord = Create | Delete | Append | Many | Truncate | Consumer | ConsumerDelete | SetOptions | ConsumerRule | Opened
+LogRecord = (
+    Create | Delete | Append | Many | Truncate | SetConsumer | ConsumerDelete | SetOptions | ConsumerRule | Opened
+)
 
 
 def queue_ids(records: Iterable[LogRecord]) -> Iterator[int]:
     """Yield the id of every queue that *records* name, as often as they do."""
     for record in records:
         match record:
-            case Append() | Create() | Delete() | Truncate() | Consumer() | ConsumerDelete() | SetOptions():
+            case Append() | Create() | Delete() | Truncate() | SetConsumer() | ConsumerDelete() | SetOptions():
                 yield record.id
             case Many():
                 yield from record.ids
@@ -166,7 +168,7 @@ def encode_record(record: LogRecord) -> tuple[Buffer, ...]:
 
 
 def _encode_small(
-    record: Create | Delete | Truncate | Consumer | ConsumerDelete | SetOptions | ConsumerRule | Opened,
+    record: Create | Delete | Truncate | SetConsumer | ConsumerDelete | SetOptions | ConsumerRule | Opened,
 ) -> bytes:
     """Encode a log record without payloads."""
     match record:
@@ -176,7 +178,7 @@ def _encode_small(
             return _QUEUE_ID.pack(CREATE, queue_id) + name.encode()
         case Delete(queue_id):
             return _QUEUE_ID.pack(DELETE, queue_id)
-        case Consumer(queue_id, name, state):
+        case SetConsumer(queue_id, name, state):
             return _CONSUMER.pack(CONSUMER, queue_id, *state) + name.encode()
         case ConsumerDelete(queue_id, name):
             return _QUEUE_ID.pack(CONSUMER_DELETE, queue_id) + name.encode()
@@ -228,7 +230,7 @@ def _decode_setting(kind: int, body: memoryview | bytes) -> LogRecord:
         _, queue_id, *fields = unpack(_CONSUMER, body)
         state = ConsumerState._make(fields)
         check_consumer(state)
-        return Consumer(queue_id, decode_name(body[_CONSUMER.size :], "a consumer's name"), state)
+        return SetConsumer(queue_id, decode_name(body[_CONSUMER.size :], "a consumer's name"), state)
     if kind == CONSUMER_DELETE:
         return ConsumerDelete(unpack(_QUEUE_ID, body)[1], decode_name(body[_QUEUE_ID.size :], "a consumer's name"))
     if kind == OPTIONS:

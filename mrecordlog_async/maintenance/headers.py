@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import CLOSED_BYTES, Closed, HeaderError, SegmentHeader
-from mrecordlog_async.format.parse import Batch
+from mrecordlog_async.format.parse import ParsedBatch
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.maintenance.damage import Damage, DamagedRange
 from mrecordlog_async.maintenance.scan import ExpectedEnd, SegmentScan
@@ -64,10 +64,10 @@ class ProgressMeter:
         self._on_progress = on_progress
         self._done_bytes = 0
 
-    def watch(self, scan: SegmentScan) -> Iterator[Table | Batch | DamagedRange]:
+    def watch(self, scan: SegmentScan) -> Iterator[Table | ParsedBatch | DamagedRange]:
         """Yield what *scan* yields."""
         for item in scan.items():
-            if self._on_progress is not None and type(item) is Batch:
+            if self._on_progress is not None and type(item) is ParsedBatch:
                 self._on_progress(RecoveryProgress(self._done_bytes + item.end, self._total_bytes))
             yield item
         self._done_bytes += scan.size
@@ -145,7 +145,7 @@ def _read_last(scan: SegmentScan) -> tuple[int, int | None]:
     oldest, is_damaged = 0, False
     last_batch: int | None = None
     for item in scan.items():
-        if type(item) is Batch:
+        if type(item) is ParsedBatch:
             oldest, last_batch = max(oldest, item.commit.oldest_segment), item.commit.batch
         is_damaged = is_damaged or type(item) is DamagedRange
     if last_batch is None and scan.header is not None:

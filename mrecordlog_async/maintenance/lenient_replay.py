@@ -20,15 +20,15 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import assert_never
 
-from mrecordlog_async.format.parse import Batch
+from mrecordlog_async.format.parse import ParsedBatch
 from mrecordlog_async.format.record import (
-    Consumer,
     ConsumerDelete,
     ConsumerRule,
     Create,
     Delete,
     LogRecord,
     Opened,
+    SetConsumer,
     SetOptions,
     Truncate,
 )
@@ -110,9 +110,9 @@ class LenientReplay:
         self._queues: dict[int, SalvagedQueue] = {}
         self._expected_next: dict[int, int] = {}
 
-    def add(self, segment: str, item: Table | Batch | DamagedRange) -> None:
+    def add(self, segment: str, item: Table | ParsedBatch | DamagedRange) -> None:
         """Replay one item that a scan yields."""
-        if type(item) is Batch:
+        if type(item) is ParsedBatch:
             for record in item.records:
                 self._apply(record)
         elif type(item) is Table:
@@ -168,7 +168,7 @@ class LenientReplay:
             case ConsumerRule(pattern, name, removes):
                 change = self.rules.discard if removes else self.rules.add
                 change(TableRule(pattern, name))
-            case Consumer() | ConsumerDelete() | SetOptions():
+            case SetConsumer() | ConsumerDelete() | SetOptions():
                 self._known(record.id).settings.apply(record)
             case Opened():
                 pass  # a restored log has its own openings

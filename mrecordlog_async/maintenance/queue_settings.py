@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from mrecordlog_async.format.record import (
-    Consumer,
     ConsumerDelete,
     ConsumerRule,
     ConsumerState,
@@ -15,6 +14,7 @@ from mrecordlog_async.format.record import (
     Delete,
     LogRecord,
     Opened,
+    SetConsumer,
     SetOptions,
     Truncate,
 )
@@ -56,7 +56,7 @@ class QueueSettings:
     def apply(self, record: LogRecord) -> None:
         """Apply a log record that names the queue. Records that set nothing change nothing."""
         match record:
-            case Consumer(_, name, state):
+            case SetConsumer(_, name, state):
                 self.set_consumer(name, state)
             case ConsumerDelete(_, name):
                 self.consumers.pop(name, None)

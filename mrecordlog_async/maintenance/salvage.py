@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
-from mrecordlog_async.format.parse import Batch
+from mrecordlog_async.format.parse import ParsedBatch
 from mrecordlog_async.format.runs import Append, appends_of
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.maintenance.damage import Damage, DamagedRange
@@ -135,7 +135,7 @@ def _salvage(
     return Salvage(replay.finish(), replay.damage, len(listing.segments), torn_bytes, rules)
 
 
-Item = Table | Batch | DamagedRange | Damage | int
+Item = Table | ParsedBatch | DamagedRange | Damage | int
 """Elements of a log: the results of scans, a missing segment, and the number of torn bytes at a segment's end."""
 
 
@@ -156,5 +156,5 @@ def _items(log: LogHeaders, on_progress: Callable[[RecoveryProgress], None] | No
 
 def _appends(item: Item) -> Iterator[Append]:
     """Yield the appends that can be read in an item."""
-    records = item.records if isinstance(item, Batch | DamagedRange) else ()
+    records = item.records if isinstance(item, ParsedBatch | DamagedRange) else ()
     return chain.from_iterable(map(appends_of, records))

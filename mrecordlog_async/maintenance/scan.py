@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from mrecordlog_async.format.frame import BLOCK_BYTES, FRAME_HEADER_BYTES, Frame, read_frame, segment_seed
 from mrecordlog_async.format.header import HEADER_BYTES, HeaderError, SegmentHeader
-from mrecordlog_async.format.parse import Batch, MalformedError, SegmentParser
+from mrecordlog_async.format.parse import MalformedError, ParsedBatch, SegmentParser
 from mrecordlog_async.format.record import Commit
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.maintenance.damage import DamagedRange, FrameJoiner
@@ -61,7 +61,7 @@ class SegmentScan:
         self._stop = 0
         self._reason = ""
 
-    def items(self) -> Iterator[Table | Batch | DamagedRange]:
+    def items(self) -> Iterator[Table | ParsedBatch | DamagedRange]:
         """Yield the table, whole batches and damaged ranges in the order of the log.
 
         Raises:
@@ -91,7 +91,7 @@ class SegmentScan:
         if self._directory.was_removed(self.number):
             raise self._directory.removed(self.number)
 
-    def _read_batches(self) -> Iterator[Table | Batch | DamagedRange]:
+    def _read_batches(self) -> Iterator[Table | ParsedBatch | DamagedRange]:
         parser = SegmentParser(self._log_id, self.number, self._first_batch())
         doubted = -1
         while True:
@@ -114,7 +114,7 @@ class SegmentScan:
                 return
             parser = self._parser_after(damaged)
 
-    def _batches(self, parser: SegmentParser) -> Iterator[Table | Batch]:
+    def _batches(self, parser: SegmentParser) -> Iterator[Table | ParsedBatch]:
         begun = parser.table is not None
         self._reason = "a frame is damaged"
         try:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import Closed, encode_closed
-from mrecordlog_async.format.parse import Batch
+from mrecordlog_async.format.parse import ParsedBatch
 from mrecordlog_async.maintenance.damage import DamagedRange
 from mrecordlog_async.maintenance.headers import LogHeaders, read_headers
 from mrecordlog_async.maintenance.new_directory import new_directory
@@ -218,7 +218,7 @@ def _last_batch(scan: SegmentScan) -> int:
     for item in scan.items():
         if type(item) is DamagedRange:
             raise CorruptionError(segment_name(scan.number), item.offset, f"{item.reason}; see `mrecordlog verify`")
-        if type(item) is Batch:
+        if type(item) is ParsedBatch:
             last_batch = item.commit.batch
     if last_batch < 0:
         assert scan.header is not None, "a damaged header is a damaged range"

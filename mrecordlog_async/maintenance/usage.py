@@ -14,15 +14,15 @@ from dataclasses import dataclass, field
 from typing import assert_never
 
 from mrecordlog_async.format.header import public_log_id
-from mrecordlog_async.format.parse import Batch
+from mrecordlog_async.format.parse import ParsedBatch
 from mrecordlog_async.format.record import (
-    Consumer,
     ConsumerDelete,
     ConsumerRule,
     Create,
     Delete,
     LogRecord,
     Opened,
+    SetConsumer,
     SetOptions,
     Truncate,
 )
@@ -238,7 +238,7 @@ class _UsageCounter:
     def _segment(self, scan: SegmentScan) -> SegmentUsage:
         segment = SegmentUsage(scan.number, segment_name(scan.number))
         for item in self._meter.watch(scan):
-            if type(item) is Batch:
+            if type(item) is ParsedBatch:
                 self._batch(segment, item)
             elif type(item) is Table:
                 self._table(item)
@@ -247,7 +247,7 @@ class _UsageCounter:
         segment.file_bytes, segment.written_bytes, segment.tail_bytes = scan.size, scan.end, scan.torn_bytes
         return segment
 
-    def _batch(self, segment: SegmentUsage, batch: Batch) -> None:
+    def _batch(self, segment: SegmentUsage, batch: ParsedBatch) -> None:
         segment.batches += 1
         segment.first_time_ns = segment.first_time_ns or batch.commit.time_ns
         segment.last_time_ns = batch.commit.time_ns
@@ -265,7 +265,7 @@ class _UsageCounter:
                     self._append(segment, self._queues.get(append.id), append)
             case Delete(queue_id):
                 self._queues.pop(queue_id, None)
-            case Truncate() | Consumer() | ConsumerDelete() | SetOptions():
+            case Truncate() | SetConsumer() | ConsumerDelete() | SetOptions():
                 queue = self._queues.get(record.id)
                 if queue is not None:
                     self._set(queue, record)
@@ -274,7 +274,7 @@ class _UsageCounter:
             case _:
                 assert_never(record)
 
-    def _set(self, queue: QueueUsage, record: Truncate | Consumer | ConsumerDelete | SetOptions) -> None:
+    def _set(self, queue: QueueUsage, record: Truncate | SetConsumer | ConsumerDelete | SetOptions) -> None:
         queue.settings.apply(record)
         if isinstance(record, Truncate) and record.position >= queue.first_position:
             queue.first_position = record.position + 1

@@ -8,13 +8,13 @@ from itertools import count, islice
 from typing import NamedTuple, assert_never
 
 from mrecordlog_async.format.record import (
-    Consumer,
     ConsumerDelete,
     ConsumerRule,
     Create,
     Delete,
     LogRecord,
     Opened,
+    SetConsumer,
     SetOptions,
     Truncate,
 )
@@ -214,10 +214,10 @@ class Queues:
         """Memory of the queues and their records."""
         return self._queue_bytes + self.settling.grown_bytes + self.blocks.memory_bytes
 
-    def _apply_setting(self, record: Consumer | ConsumerDelete | SetOptions | ConsumerRule | Opened) -> None:
+    def _apply_setting(self, record: SetConsumer | ConsumerDelete | SetOptions | ConsumerRule | Opened) -> None:
         """Apply a record that concerns no payloads: consumers, options, rules, openings."""
         match record:
-            case Consumer():
+            case SetConsumer():
                 self._set_consumer(record)
             case ConsumerDelete(queue_id, name):
                 self._known(queue_id).delete_consumer(name)
@@ -232,7 +232,7 @@ class Queues:
             case _:
                 assert_never(record)
 
-    def _set_consumer(self, record: Consumer) -> None:
+    def _set_consumer(self, record: SetConsumer) -> None:
         queue = self._known(record.id)
         is_new = record.name not in queue.consumers
         queue.set_consumer(record.name, record.state)

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.frame import BLOCK_BYTES, FRAME_HEADER_BYTES, block_left, read_frame, segment_seed
 from mrecordlog_async.format.header import HeaderError, SegmentHeader
-from mrecordlog_async.format.parse import Batch, MalformedError, SegmentParser
+from mrecordlog_async.format.parse import MalformedError, ParsedBatch, SegmentParser
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.recovery.recovered import LastRead, RecoveredLog
 from mrecordlog_async.recovery.replay import Replay
@@ -104,9 +104,9 @@ class Follower:
         self._apply(batches)
         return any(batch.records for batch in batches)
 
-    def _take_batches(self, handle: int) -> list[Batch]:
+    def _take_batches(self, handle: int) -> list[ParsedBatch]:
         parser = self._parser
-        batches: list[Batch] = []
+        batches: list[ParsedBatch] = []
         had_table = parser.table is not None
         try:
             for base, piece in self._pieces(handle, parser.end):
@@ -170,7 +170,7 @@ class Follower:
         stop = min(self._files.size(handle), end.offset + PIECE_BYTES)
         return look_after(self._files, handle, end, stop).proof is not None
 
-    def _apply(self, batches: list[Batch]) -> None:
+    def _apply(self, batches: list[ParsedBatch]) -> None:
         recovered = self.recovered
         number = recovered.end.segment
         try:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import HEADER_BYTES, SegmentHeader
-from mrecordlog_async.format.parse import Batch, MalformedError
+from mrecordlog_async.format.parse import MalformedError, ParsedBatch
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.memory.queue import ReplayError
 from mrecordlog_async.memory.queues import Queues
@@ -47,7 +47,7 @@ class Replay:
                 name, HEADER_BYTES, "its table of queues does not match the end of the previous segment"
             )
 
-    def add(self, name: str, segment: int, batch: Batch) -> None:
+    def add(self, name: str, segment: int, batch: ParsedBatch) -> None:
         """Apply a batch."""
         assert self.queues is not None
         counts = self._counts

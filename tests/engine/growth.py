@@ -22,7 +22,7 @@ from mrecordlog_async.engine.intake.commands import (
     TruncateQueue,
 )
 from mrecordlog_async.engine.planning.plan import plan
-from mrecordlog_async.format.record import NO_OWNER, Consumer, ConsumerRule, ConsumerState, Create, SetOptions
+from mrecordlog_async.format.record import NO_OWNER, ConsumerRule, ConsumerState, Create, SetConsumer, SetOptions
 from mrecordlog_async.format.runs import Append
 from mrecordlog_async.format.stored_options import DROP_OLDEST, KEEP_UNTIL_ACKNOWLEDGED, StoredOptions
 from mrecordlog_async.memory.queues import Queues
@@ -68,7 +68,7 @@ def with_consumers(count: int, options: StoredOptions | None = None) -> Queues:
     if options is not None:
         queues.apply(0, SetOptions(1, options))
     for number in range(count):
-        queues.apply(0, Consumer(1, f"c{number}", ConsumerState(0, 2 + number, NO_OWNER)))
+        queues.apply(0, SetConsumer(1, f"c{number}", ConsumerState(0, 2 + number, NO_OWNER)))
     return queues
 
 

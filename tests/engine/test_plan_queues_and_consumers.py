@@ -22,7 +22,7 @@ from mrecordlog_async.engine.intake.commands import (
 )
 from mrecordlog_async.engine.planning.plan import plan
 from mrecordlog_async.errors import ConsumerFencedError, LogFullError, QueueSealedError
-from mrecordlog_async.format.record import NO_OWNER, Consumer, ConsumerDelete, Truncate
+from mrecordlog_async.format.record import NO_OWNER, ConsumerDelete, SetConsumer, Truncate
 from mrecordlog_async.format.stored_options import DROP_OLDEST, KEEP_UNTIL_ACKNOWLEDGED, StoredOptions
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.options import Limits
@@ -131,10 +131,16 @@ def kept() -> Queues:
 async def test_the_truncate_comes_after_what_moved_the_slowest() -> None:
     """The fold sees the consumer past the records before they go, in the same batch."""
     planned = plan(commands_of([("move", "q", "d", 2, False, 4)]), kept(), Limits())
-    assert [type(record) for record in planned.records] == [Consumer] and planned.reserve is Reserve.NOTHING
+    assert [type(record) for record in planned.records] == [SetConsumer] and planned.reserve is Reserve.NOTHING
     calls = commands_of([("move", "q", "d", 2, False, 4), ("move", "q", "c", 1, False, 3), ("release", "q", "c")])
     planned = plan(calls, kept(), Limits())
-    assert [type(record) for record in planned.records] == [Consumer, Consumer, Truncate, ConsumerDelete, Truncate]
+    assert [type(record) for record in planned.records] == [
+        SetConsumer,
+        SetConsumer,
+        Truncate,
+        ConsumerDelete,
+        Truncate,
+    ]
     assert [call.reserve for call in calls] == [Reserve.NOTHING, Reserve.ALL, Reserve.ALL]
 
 

@@ -14,8 +14,7 @@ from typing import NamedTuple
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.frame import BLOCK_BYTES, FILLER, read_frame, segment_seed
 from mrecordlog_async.format.header import HEADER_BYTES, decode_closed, decode_header
-from mrecordlog_async.format.parse import COMMIT_FRAME_BYTES, SegmentParser
-from mrecordlog_async.format.parse import Batch as ParsedBatch
+from mrecordlog_async.format.parse import COMMIT_FRAME_BYTES, ParsedBatch, SegmentParser
 from mrecordlog_async.readonly import ReadOnlyLog
 
 from .disk import SECTOR_BYTES, Disk

@@ -20,7 +20,6 @@ from mrecordlog_async.engine.intake.commands import Reserve
 from mrecordlog_async.engine.planning.planned import PlannedRun
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.format.record import (
-    Consumer,
     ConsumerDelete,
     ConsumerRule,
     ConsumerState,
@@ -28,6 +27,7 @@ from mrecordlog_async.format.record import (
     Delete,
     LogRecord,
     Opened,
+    SetConsumer,
     SetOptions,
     Truncate,
 )
@@ -362,7 +362,7 @@ def changes_settings(queues: Queues) -> Iterator[Step]:
     yield [Opened(7, batch), ConsumerRule("*", f"every {batch}", removes=False)], True
     for queue in list(queues)[:2]:
         state = ConsumerState(queue.first_position, batch, b"o" * 16)
-        yield [Consumer(queue.id, "a", state), Consumer(queue.id, "b", state)], True
+        yield [SetConsumer(queue.id, "a", state), SetConsumer(queue.id, "b", state)], True
         yield (
             [SetOptions(queue.id, StoredOptions(KEEP_UNTIL_ACKNOWLEDGED, 5, 6, 7)), ConsumerDelete(queue.id, "b")],
             False,

@@ -20,7 +20,7 @@ from mrecordlog_async.engine.planning.draft import Draft
 from mrecordlog_async.engine.planning.queue import plan_truncate
 from mrecordlog_async.engine.planning.view import QueueView
 from mrecordlog_async.engine.readers.age_clock import AgeClock
-from mrecordlog_async.format.parse import Batch
+from mrecordlog_async.format.parse import ParsedBatch
 from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.recovery import torn_or_damaged
 from mrecordlog_async.recovery.replay import Replay
@@ -145,7 +145,7 @@ def aged_by_the_wall_clock() -> AbstractContextManager[Any]:
 def times_of_the_restart() -> AbstractContextManager[Any]:
     original = Replay.add
 
-    def add(self: Replay, name: str, segment: int, batch: Batch) -> None:
+    def add(self: Replay, name: str, segment: int, batch: ParsedBatch) -> None:
         original(self, name, segment, batch._replace(commit=batch.commit._replace(time_ns=time.time_ns())))
 
     return patch.object(Replay, "add", add)

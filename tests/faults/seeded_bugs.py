@@ -27,8 +27,8 @@ from mrecordlog_async.engine.planning.view import QueueView
 from mrecordlog_async.errors import ConsumerFencedError, CorruptionError
 from mrecordlog_async.format import frame, parse
 from mrecordlog_async.format.frame import encode_frames, read_frame
-from mrecordlog_async.format.parse import Batch, SegmentParser
-from mrecordlog_async.format.record import Commit, Consumer, ConsumerState, decode_record
+from mrecordlog_async.format.parse import ParsedBatch, SegmentParser
+from mrecordlog_async.format.record import Commit, ConsumerState, SetConsumer, decode_record
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.maintenance import scan
 from mrecordlog_async.memory.queue import Queue
@@ -196,7 +196,7 @@ def frames_of_any_segment_count() -> AbstractContextManager[Any]:
     """Neither checksums nor COMMITs tell the segments of a log apart."""
     original_add, original_seed = SegmentParser._add, frame.segment_seed
 
-    def add(self: SegmentParser, parts: Any) -> Batch | None:
+    def add(self: SegmentParser, parts: Any) -> ParsedBatch | None:
         record = decode_record(b"".join(parts))
         self.segment = record.segment if type(record) is Commit else self.segment
         return original_add(self, parts)
@@ -322,7 +322,7 @@ def bad_frames_skipped() -> AbstractContextManager[Any]:
                 frame = original_read(piece, base, at, seed)
         return frame
 
-    def add(self: SegmentParser, parts: Any) -> Batch | None:
+    def add(self: SegmentParser, parts: Any) -> ParsedBatch | None:
         record = decode_record(b"".join(parts))
         if type(record) is Commit:
             self.due_batch, self.end = record.batch, record.batch_offset
@@ -337,12 +337,12 @@ def bad_frames_skipped() -> AbstractContextManager[Any]:
 def part_of_a_batch_applied() -> AbstractContextManager[Any]:
     original = SegmentParser.feed
 
-    def feed(self: SegmentParser, piece: Any, base: int) -> Iterator[Batch]:
+    def feed(self: SegmentParser, piece: Any, base: int) -> Iterator[ParsedBatch]:
         yield from original(self, piece, base)
         if self.stopped and self._records:
             commit = Commit(self.log_id, self.segment, self.due_batch, 0, self.end, 0, 0)
             records, self._records = self._records, []
-            yield Batch(records, commit, self.end)
+            yield ParsedBatch(records, commit, self.end)
 
     return patch.object(SegmentParser, "feed", feed)
 
@@ -447,7 +447,7 @@ def damage_refused_after_touching() -> AbstractContextManager[Any]:
 def epoch_used_twice() -> AbstractContextManager[Any]:
     original = Queues._set_consumer
 
-    def set_consumer(self: Queues, record: Consumer) -> None:
+    def set_consumer(self: Queues, record: SetConsumer) -> None:
         following = self.next_queue_id
         original(self, record)
         self.next_queue_id = following

@@ -8,7 +8,7 @@ import pytest
 
 from mrecordlog_async.format.frame import BLOCK_BYTES, Buffer, encode_frames, encode_unsplit, segment_seed
 from mrecordlog_async.format.header import HEADER_BYTES
-from mrecordlog_async.format.parse import Batch, MalformedError, SegmentParser, find_commits
+from mrecordlog_async.format.parse import MalformedError, ParsedBatch, SegmentParser, find_commits
 from mrecordlog_async.format.record import Commit, Create, LogRecord, encode_commit, encode_record
 from mrecordlog_async.format.runs import Append
 from mrecordlog_async.format.table import Table, encode_table
@@ -30,10 +30,10 @@ def segment(batches: list[list[LogRecord]]) -> bytes:
     return b"".join(buffers)
 
 
-def parse(data: bytes, piece_bytes: int) -> tuple[list[Batch], SegmentParser]:
+def parse(data: bytes, piece_bytes: int) -> tuple[list[ParsedBatch], SegmentParser]:
     """Feed *data* in pieces."""
     parser = SegmentParser(LOG_ID, 0, 1)
-    batches: list[Batch] = []
+    batches: list[ParsedBatch] = []
     for base in range(0, len(data), piece_bytes):
         batches += parser.feed(data[base : base + piece_bytes], base)
     return batches, parser

@@ -13,7 +13,6 @@ from mrecordlog_async.format.fields import RecordError
 from mrecordlog_async.format.record import (
     COMMIT_BYTES,
     Commit,
-    Consumer,
     ConsumerDelete,
     ConsumerRule,
     ConsumerState,
@@ -21,6 +20,7 @@ from mrecordlog_async.format.record import (
     Delete,
     LogRecord,
     Opened,
+    SetConsumer,
     SetOptions,
     Truncate,
     commit_pattern,
@@ -57,7 +57,7 @@ records = st.one_of(
     st.builds(Append, ids, runs, st.booleans()),
     st.builds(Truncate, ids, st.integers(0, POSITION_MAX)),
     manies(),
-    st.builds(Consumer, ids, names, states),
+    st.builds(SetConsumer, ids, names, states),
     st.builds(ConsumerDelete, ids, names),
     st.builds(SetOptions, ids, options),
     st.builds(ConsumerRule, names, names, st.booleans()),
@@ -159,7 +159,7 @@ def test_queues_that_records_name_are_listed() -> None:
         Many.of([2, 3, 2], [0, 0, 1], [b"", b"", b""]),
         ConsumerRule("*", "c", False),
         Opened(5, 1),
-        Consumer(4, "c", state),
+        SetConsumer(4, "c", state),
         SetOptions(5, StoredOptions(0, 0, 0, 0)),
     ]
     assert list(queue_ids(named)) == [1, 2, 3, 2, 4, 5]

@@ -9,7 +9,7 @@ from typing import NamedTuple, get_args
 import pytest
 
 from mrecordlog_async import MultiRecordLog, QueueOptions, ReadOnlyLog
-from mrecordlog_async.format.parse import Batch
+from mrecordlog_async.format.parse import ParsedBatch
 from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.maintenance.headers import read_headers
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
@@ -75,7 +75,7 @@ def filled(directory: Path) -> Path:
 def test_the_log_has_every_kind(filled: Path) -> None:
     """Otherwise the tests below pass without having tried it: write a new kind in `fill`."""
     items = list(read_headers(LogDirectory.at(filled), [0]).scan(0).items())
-    kinds = {type(record) for item in items if isinstance(item, Batch) for record in item.records}
+    kinds = {type(record) for item in items if isinstance(item, ParsedBatch) for record in item.records}
     assert kinds == set(get_args(LogRecord))
 
 

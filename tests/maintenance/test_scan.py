@@ -11,7 +11,7 @@ import pytest
 from mrecordlog_async import MultiRecordLog, PersistPolicy
 from mrecordlog_async.cli.commands.repair import describe
 from mrecordlog_async.format.frame import BLOCK_BYTES, FIRST, FRAME_HEADER_BYTES, LAST
-from mrecordlog_async.format.parse import Batch
+from mrecordlog_async.format.parse import ParsedBatch
 from mrecordlog_async.format.runs import Append
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.maintenance.damage import Damage, DamagedRange
@@ -35,7 +35,7 @@ def build(directory: Path, fill: Callable[[MultiRecordLog], Awaitable[object]]) 
     return directory / SEGMENT
 
 
-def scan(directory: Path) -> tuple[SegmentScan, list[Table | Batch | DamagedRange]]:
+def scan(directory: Path) -> tuple[SegmentScan, list[Table | ParsedBatch | DamagedRange]]:
     scanned = read_headers(LogDirectory.at(directory), [0]).scan(0)
     return scanned, list(scanned.items())
 
@@ -59,7 +59,7 @@ def test_a_healthy_segment_is_its_table_and_its_batches(directory: Path) -> None
     """A scan yields the table and the batches in order, and nothing else."""
     path = build(directory, three_records)
     scanned, items = scan(directory)
-    assert [type(item) for item in items] == [Table, *[Batch] * (len(items) - 1)]
+    assert [type(item) for item in items] == [Table, *[ParsedBatch] * (len(items) - 1)]
     assert (scanned.end, scanned.torn_bytes) == (damage.batch_ends(path)[-1], 0)
 
 
@@ -73,7 +73,7 @@ def test_a_damaged_batch_is_a_damaged_range_and_the_scan_continues_after_it(dire
     assert damaged.offset == ends[-1]
     assert damaged.first_batch == damaged.last_batch == len(ends) + 1
     next_batch = items[items.index(damaged) + 1]
-    assert isinstance(next_batch, Batch)
+    assert isinstance(next_batch, ParsedBatch)
     assert (next_batch.commit.batch_offset, next_batch.commit.batch) == (damaged.end, len(ends) + 2)
 
 
@@ -137,9 +137,9 @@ def test_a_file_cut_short_is_a_damaged_range_up_to_where_it_ended(directory: Pat
 def test_the_beginning_of_a_segment_can_be_lost(directory: Path, where: int) -> None:
     """Batches are found by their COMMITs; the log's id comes from CLOSED."""
     path = build(directory, three_records)
-    whole = [item for item in scan(directory)[1] if isinstance(item, Batch)]
+    whole = [item for item in scan(directory)[1] if isinstance(item, ParsedBatch)]
     damage.flip_byte(path, where)
-    batches = [item for item in scan(directory)[1] if isinstance(item, Batch)]
+    batches = [item for item in scan(directory)[1] if isinstance(item, ParsedBatch)]
     assert batches == whole
     assert damaged_ranges(directory)
 

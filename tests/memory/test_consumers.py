@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from mrecordlog_async.engine.planning.view import QueueView
-from mrecordlog_async.format.record import NO_OWNER, Consumer, ConsumerDelete, ConsumerState, Create, Truncate
+from mrecordlog_async.format.record import NO_OWNER, ConsumerDelete, ConsumerState, Create, SetConsumer, Truncate
 from mrecordlog_async.format.runs import Append
 from mrecordlog_async.memory.consumers import OUTDATED_MIN
 from mrecordlog_async.memory.queue import Queue
@@ -62,7 +62,7 @@ class Model:
     def move(self, name: str, position: int) -> None:
         """Create a consumer, or move it to where the queue has records."""
         position = min(max(position, self.first), self.next)
-        self.queues.apply(0, Consumer(1, name, ConsumerState(position, 7, NO_OWNER)))
+        self.queues.apply(0, SetConsumer(1, name, ConsumerState(position, 7, NO_OWNER)))
         self.positions[name] = position
         self.skipped.setdefault(name, 0)
 

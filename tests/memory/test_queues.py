@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from mrecordlog_async.format.record import (
-    Consumer,
     ConsumerDelete,
     ConsumerRule,
     ConsumerState,
@@ -13,6 +12,7 @@ from mrecordlog_async.format.record import (
     Delete,
     LogRecord,
     Opened,
+    SetConsumer,
     SetOptions,
     Truncate,
 )
@@ -103,7 +103,9 @@ def test_what_continues_no_append_is_refused(records: list[LogRecord]) -> None:
 
 def test_a_consumer_is_created_moved_and_deleted() -> None:
     """The newest CONSUMER says where a consumer stands, until it or its queue is deleted."""
-    queues = queues_after(Consumer(1, "c", ConsumerState(0, 5, OWNER)), Consumer(1, "c", ConsumerState(2, 6, OWNER)))
+    queues = queues_after(
+        SetConsumer(1, "c", ConsumerState(0, 5, OWNER)), SetConsumer(1, "c", ConsumerState(2, 6, OWNER))
+    )
     assert stands_at(queues, "q") == {"c": 2}
     assert stands_at(queues, "r") == {}
     with_consumer = queues.table_bytes
@@ -115,8 +117,8 @@ def test_a_consumer_is_created_moved_and_deleted() -> None:
 def test_a_truncate_moves_the_consumers_that_it_passes() -> None:
     """A consumer never stands where records are removed; one that is further on stays there."""
     queues = queues_after(
-        Consumer(1, "slow", ConsumerState(0, 1, OWNER)),
-        Consumer(1, "fast", ConsumerState(2, 1, OWNER)),
+        SetConsumer(1, "slow", ConsumerState(0, 1, OWNER)),
+        SetConsumer(1, "fast", ConsumerState(2, 1, OWNER)),
         Truncate(1, 0),
     )
     assert stands_at(queues, "q") == {"slow": 1, "fast": 2}
@@ -142,8 +144,8 @@ def test_openings_are_remembered_up_to_a_number() -> None:
 @pytest.mark.parametrize(
     "record",
     [
-        Consumer(3, "c", ConsumerState(0, 1, OWNER)),
-        Consumer(1, "c", ConsumerState(3, 1, OWNER)),
+        SetConsumer(3, "c", ConsumerState(0, 1, OWNER)),
+        SetConsumer(1, "c", ConsumerState(3, 1, OWNER)),
         ConsumerDelete(1, "d"),
         ConsumerDelete(2, "c"),
         SetOptions(3, DEFAULT_OPTIONS),
@@ -156,7 +158,7 @@ def test_openings_are_remembered_up_to_a_number() -> None:
 def test_a_setting_that_does_not_fit_is_refused(record: LogRecord) -> None:
     """What names an unknown queue, consumer or rule, adds a rule twice or opens the log in the past is damage."""
     before: list[LogRecord] = [
-        Consumer(1, "c", ConsumerState(0, 1, OWNER)),
+        SetConsumer(1, "c", ConsumerState(0, 1, OWNER)),
         ConsumerRule("*", "c", removes=False),
         Opened(1, 5),
     ]
@@ -168,8 +170,8 @@ def test_the_table_holds_all_of_it_and_gives_it_back() -> None:
     """Queues that start from a table go on as those that wrote it would, down to the size of the next table."""
     queues = queues_after(
         Many.of([2], [7], [b"x"]),
-        Consumer(1, "b", ConsumerState(1, 5, OWNER)),
-        Consumer(1, "a", ConsumerState(2, 5, OWNER)),
+        SetConsumer(1, "b", ConsumerState(1, 5, OWNER)),
+        SetConsumer(1, "a", ConsumerState(2, 5, OWNER)),
         SetOptions(2, StoredOptions(0, 0, 9, 0)),
         ConsumerRule("r*", "c", removes=False),
         ConsumerRule("*", "c", removes=False),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from mrecordlog_async import CorruptionError
-from mrecordlog_async.format.parse import Batch
+from mrecordlog_async.format.parse import ParsedBatch
 from mrecordlog_async.format.record import Commit, ConsumerState
 from mrecordlog_async.format.runs import Append
 from mrecordlog_async.format.stored_options import StoredOptions
@@ -25,7 +25,7 @@ def replayed() -> Replay:
     """Replay a segment that appends a record to the only queue."""
     replay = Replay(Counts())
     replay.begin("first", BEGUN)
-    replay.add("first", 0, Batch([Append(7, Run.of(5, [b"a"]))], Commit(bytes(16), 0, 1, 0, 0, 0, 0), 500))
+    replay.add("first", 0, ParsedBatch([Append(7, Run.of(5, [b"a"]))], Commit(bytes(16), 0, 1, 0, 0, 0, 0), 500))
     return replay
 
 

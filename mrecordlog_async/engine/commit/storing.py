@@ -20,13 +20,13 @@ from mrecordlog_async.engine.planning.draft import CommandOutcome, Plan
 from mrecordlog_async.engine.planning.plan import plan
 from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.format.record import (
-    Consumer,
     ConsumerDelete,
     ConsumerRule,
     Create,
     Delete,
     LogRecord,
     Opened,
+    SetConsumer,
     SetOptions,
     Truncate,
     queue_ids,
@@ -174,7 +174,7 @@ class UnsyncedChanges:
                     deque(map(self._first_positions.setdefault, record.ids, record.positions), maxlen=0)
                 case Truncate():
                     self._lower(record.id, record.position)
-                case Consumer():
+                case SetConsumer():
                     self._lower(record.id, record.state.position)
                 case Create() | Delete() | ConsumerDelete() | SetOptions() | ConsumerRule() | Opened():
                     pass  # their batches are synced under every policy, or concern no position

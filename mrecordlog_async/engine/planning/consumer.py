@@ -172,7 +172,7 @@ def _refused_move(
 
 def _move(draft: Draft, view: QueueView, name: str, state: ConsumerState) -> None:
     view.set_consumer(name, state)
-    draft.plan.records.append(log_record.Consumer(view.id, name, state))
+    draft.plan.records.append(log_record.SetConsumer(view.id, name, state))
 
 
 # Rules. They belong to no queue, so their outcomes always wait for the batch.

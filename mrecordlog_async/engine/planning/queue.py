@@ -94,7 +94,7 @@ def add_consumer(draft: Draft, view: QueueView, name: str, position: int, owner:
     state = log_record.ConsumerState(position, draft.draw_id(), owner)
     view.set_consumer(name, state)
     draft.consumer_count += 1
-    draft.plan.records.append(log_record.Consumer(view.id, name, state))
+    draft.plan.records.append(log_record.SetConsumer(view.id, name, state))
     draft.plan.more_table_bytes += consumer_bytes(name)
     return state.epoch
 

@@ -19,7 +19,6 @@ from mrecordlog_async.format.header import (
 from mrecordlog_async.format.parse import MalformedError, SegmentParser, find_commits
 from mrecordlog_async.format.record import (
     Commit,
-    Consumer,
     ConsumerDelete,
     ConsumerRule,
     ConsumerState,
@@ -27,6 +26,7 @@ from mrecordlog_async.format.record import (
     Delete,
     LogRecord,
     Opened,
+    SetConsumer,
     SetOptions,
     Truncate,
     decode_record,
@@ -70,7 +70,7 @@ _RECORDS: list[LogRecord] = [
     Append(1, Run.of(0, [b"x" * 100])),
     Append(1, Run.of(1, [b"y"]), continues=True),
     Many.of([1, 5, 1], [0, 9, 1], [b"one", b"", b"two"]),
-    Consumer(5, "c", ConsumerState(4, 1, bytes(16))),
+    SetConsumer(5, "c", ConsumerState(4, 1, bytes(16))),
     ConsumerDelete(1, "c"),
     SetOptions(5, StoredOptions(5, 1, 2, 3)),
     ConsumerRule("*", "c", removes=False),
