@@ -1,4 +1,4 @@
-"""`python -m mrecordlog_async.spark drain | load`: the jobs, also as a script for spark-submit."""
+"""`python -m mrecordlog_async.spark drain | load`: the jobs, and a script for spark-submit."""
 
 from __future__ import annotations
 

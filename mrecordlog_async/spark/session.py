@@ -71,7 +71,8 @@ def _is_asked_for(setting: str) -> bool:
         return setting in os.environ.get("PYSPARK_SUBMIT_ARGS", "")
     from pyspark import SparkConf, SparkContext
 
-    SparkContext._ensure_initialized()  # connects to the Java of spark-submit, which has its settings
+    # It connects to the Java of spark-submit, which has its settings.
+    SparkContext._ensure_initialized()  # noqa: SLF001  # pyspark has no public name for it
     return SparkConf().contains(setting)
 
 
@@ -137,11 +138,11 @@ REPORTED_BY = (
 def _quiet(session: SparkSession) -> None:
     """Keep out of Spark's log why a query ended, which the command reports in one sentence. Other errors stay."""
     session.sparkContext.setLogLevel("ERROR")
-    java: Any = session.sparkContext._jvm  # py4j has no types
+    java: Any = session.sparkContext._jvm  # noqa: SLF001  # pyspark has no public name for it
     log4j = java.org.apache.logging.log4j
     for name in REPORTED_BY:
         log4j.core.config.Configurator.setLevel(f"org.apache.spark.{name}", log4j.Level.OFF)
-    _quiet_server(session.sparkContext._accumulatorServer)
+    _quiet_server(session.sparkContext._accumulatorServer)  # noqa: SLF001  # pyspark has no public name for it
     logging.getLogger().addFilter(_is_no_loss_of_java)
 
 

@@ -25,11 +25,9 @@ class HadoopLake:
 
     def __init__(self, session: SparkSession, path: str) -> None:
         self.path = path
-        self._session = session
-        java: Any = session.sparkContext._jvm  # py4j has no types
-        self._java = java
-        self._fs = java.org.apache.hadoop.fs
-        self._files = self._fs.Path(path).getFileSystem(session.sparkContext._jsc.hadoopConfiguration())
+        self._java, configuration = _java_of(session)
+        self._fs = self._java.org.apache.hadoop.fs
+        self._files = self._fs.Path(path).getFileSystem(configuration)
 
     def names(self, directory: str = "") -> list[str]:
         """List a directory; empty if it does not exist."""
@@ -88,7 +86,7 @@ class HadoopLake:
             stream.write(bytearray(content))
         finally:
             stream.close()
-        options = self._java.java.lang.reflect.Array.newInstance(renames._java_lang_class, 1)
+        options = self._java.java.lang.reflect.Array.newInstance(renames._java_lang_class, 1)  # noqa: SLF001  # py4j's name
         options[0] = renames.OVERWRITE if replace else renames.NONE
         try:
             self._fs.FileContext.getFileContext(self._files.getUri()).rename(temporary, self._at(name), options)
@@ -105,7 +103,7 @@ class LakeFiles:
 
     def __init__(self, session: SparkSession) -> None:
         self._session = session
-        self._context: Any = session.sparkContext  # py4j has no types
+        self._java, self._configuration = _java_of(session)
 
     def is_local(self, path: str) -> bool:
         """Return whether *path* is on a disk of this machine."""
@@ -139,8 +137,7 @@ class LakeFiles:
             yield
 
     def _lock_in_java(self, path: str) -> Any:
-        java = self._context._jvm.java
-        file = java.io.RandomAccessFile(path, "rw")
+        file = self._java.java.io.RandomAccessFile(path, "rw")
         deadline = time.monotonic() + LOCK_SECONDS
         while file.getChannel().tryLock() is None:
             if time.monotonic() >= deadline:
@@ -153,5 +150,11 @@ class LakeFiles:
         return file
 
     def _at(self, path: str) -> tuple[Any, Any]:
-        at = self._context._jvm.org.apache.hadoop.fs.Path(path)
-        return at.getFileSystem(self._context._jsc.hadoopConfiguration()), at
+        at = self._java.org.apache.hadoop.fs.Path(path)
+        return at.getFileSystem(self._configuration), at
+
+
+def _java_of(session: SparkSession) -> tuple[Any, Any]:
+    """Return Java's packages, and Hadoop's configuration. py4j has no types."""
+    context: Any = session.sparkContext
+    return context._jvm, context._jsc.hadoopConfiguration()  # noqa: SLF001  # pyspark has no public names for them

@@ -56,6 +56,7 @@ class LocalLake:
     def write(self, name: str, content: bytes) -> None:
         """Replace a file atomically and durably. Raises WriteFailedError, SyncFailedError."""
         target = Path(self.path, name)
+        # The content is durable before the rename, and the name after it: a reader finds the old file or the new one.
         with self._beside(target, content) as temporary:
             temporary.replace(target)
         sync_directory(target.parent)
@@ -75,6 +76,7 @@ class LocalLake:
         """Remove files of *directory*, in this order, durably, each with the checksum file that Hadoop wrote for it."""
         place = Path(self.path, directory)
         for name in names:
+            # With its checksum: Hadoop would compare that with the next file of this name.
             (place / name).unlink(missing_ok=True)
             (place / f".{name}.crc").unlink(missing_ok=True)
         if place.exists():
@@ -94,7 +96,7 @@ class LocalLake:
         except BaseException:
             os.close(handle)  # unlocks it
             raise
-        self._lock = handle
+        self._lock = handle  # the kernel unlocks it when the process ends, however it ends
 
     def sync(self) -> None:
         """Sync everything written to this file system to the medium. Raises SyncFailedError."""
@@ -224,7 +226,7 @@ def make_directories(path: str) -> None:
     """
     absolute = Path(path).absolute()
     missing = [each for each in (absolute, *absolute.parents) if not each.exists()]
-    for each in reversed(missing):
+    for each in reversed(missing):  # parents first
         each.mkdir(exist_ok=True)
     for each in reversed((absolute, *absolute.parents[:-1])):
         try:

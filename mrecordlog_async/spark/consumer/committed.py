@@ -96,11 +96,13 @@ class Committed:
             due = truncations(checked.intact, {log: listed.queues for log, listed in surveys.items()})
         if not due:
             return False
+        # Before the first request: what a log drops cannot be read again, so the commit must be durable by then.
         sync_file_systems(self._options.sync_directories)
         for log, queues in due.items():
             try:
                 self._release_one(log, queues, surveys[log])
             except (ServerDownError, ServiceRefusedError) as error:
+                # Releasing less is safe: the logs hold more than they must, and the next trigger repeats it.
                 logger.warning("releasing what is committed failed; retrying at the next trigger: %s", error)
         return True
 

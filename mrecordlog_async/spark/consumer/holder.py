@@ -91,7 +91,7 @@ class Holder:
         """Attach to every listed queue that is not held yet.
 
         Args:
-            surveys: the listings; a server that goes down meanwhile is removed.
+            surveys: the listings; a server that goes down during the call is removed.
 
         Returns:
             Whether anything was attached; then list again: records may have been dropped before the attach.
@@ -119,6 +119,8 @@ class Holder:
         again = [queue for queue in queues if queue in known]
         new = [queue for queue in queues if queue not in known]
         client, found, log = self._fleet.client(server), list[calls.Attached](), self._fleet.log_of(server)
+        # Only the first attach may take over. A queue that was held before and is lost now has another holder since:
+        # taking it back would make two queries take the consumer from each other for ever.
         for part, take_over in ((new, self._take_over), (again, False)):
             found += calls.attach(client, self._consumer, part, owner=self._owner, take_over=take_over, log=log)
         self._refuse_owned(server, [one for one in found if one.status == "owned"])
@@ -254,6 +256,7 @@ class Holder:
             ServerDownError, ServiceRefusedError: a service could not be reached, or refused the request.
         """
         holds = self._holds[server]
+        # With the epoch of the attach: a holder that has been replaced since moves nothing.
         wanted = {queue: (at[0], at[1], holds[queue].epoch) for queue, at in due.items()}
         lost = []
         for one in calls.acknowledge(self._fleet.client(server), self._consumer, wanted, opening=opening):

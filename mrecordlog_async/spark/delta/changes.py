@@ -209,5 +209,5 @@ def refuse_deletion_vectors(table: DeltaTable, address: str) -> None:
     if DELETION_VECTORS in (table.protocol().reader_features or ()):
         raise TableError(
             f"{address} has deletion vectors, without which deleted rows would come back. Let the engine that deleted "
-            "the rows read, optimize and vacuum the table. The drain goes on"
+            "the rows read, optimize and vacuum the table. The drain continues"
         )

@@ -123,7 +123,7 @@ def judge(batch: int, content: int, stands: int | None, stored_content: int | No
         table: the table's address, for messages.
 
     Raises:
-        ForeignBatchError: the table does not stand right before this batch.
+        ForeignBatchError: the last batch in the table is not the one before this batch.
     """
     last = -1 if stands is None else stands
     if last == batch - 1:
@@ -135,7 +135,7 @@ def judge(batch: int, content: int, stands: int | None, stored_content: int | No
 
 
 def refuse_apart(planned: int, committed: int, stands: int | None, table: str) -> None:
-    """Check that a table stands where its checkpoint continues.
+    """Check that the last batch in a table is the one that its checkpoint continues.
 
     Args:
         planned: the last batch that the checkpoint has offsets of; -1 if there is none.

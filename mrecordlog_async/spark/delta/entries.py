@@ -46,7 +46,7 @@ def sync_entries(lake: LocalLake, numbers: Sequence[int], own: int | None = None
         lake.sync()
     for number in newest if own is None or own in newest else [own, *newest]:
         content = lake.read(f"{LOG}/{entry_name(number)}")
-        if content is not None:  # otherwise it was summed up and deleted meanwhile
+        if content is not None:  # otherwise it has been summed up and deleted since
             write_again(lake, number, content)
 
 

@@ -239,19 +239,21 @@ class _Parts:
 
     def add(self, values: Values, rows: pa.RecordBatch) -> None:
         part = self._parts.pop(values, None) or _Part()
-        self._parts[values] = part  # the last one used stands last
+        self._parts[values] = part  # in the order of their last use
         part.waiting.append(rows)
         part.bytes += rows.nbytes
         self._bytes += rows.nbytes
         if part.bytes >= ROW_GROUP_BYTES:
             self._write(values)
         elif self._bytes >= BUFFERED_BYTES:
+            # The largest one frees the most memory, and makes the fewest row groups.
             self._write(max(self._parts, key=lambda each: self._parts[each].bytes))
 
     def finish(self) -> list[NewFile]:
         for values in list(self._parts):
             self._write(values)
             self._close(values)
+        # After the last file: one sync of each directory makes the names of all of them durable.
         if self._files:
             self._place.sync_names(each.path for each in self._files)
         return self._files
@@ -285,7 +287,7 @@ class _Parts:
     def _make_room(self) -> None:
         opened = [values for values, part in self._parts.items() if part.writer is not None]
         if len(opened) >= OPEN_FILES_MAX:
-            self._close(opened[0])
+            self._close(opened[0])  # the one that was not used for the longest time
 
     def _open(self, part: _Part, values: Values) -> None:
         part.name = f"{directory_of(self._named(values))}part-{uuid.uuid4()}.parquet"
@@ -301,7 +303,7 @@ class _Parts:
         part = self._parts.get(values)
         if part is None or part.writer is None or part.opened is None:
             return
-        part.writer.close()
+        part.writer.close()  # writes the footer, so the size is known only now
         size = part.file.tell()
         part.opened.__exit__(None, None, None)
         self._files.append(NewFile(part.name, size, self._named(values), _statistics(part.seen)))

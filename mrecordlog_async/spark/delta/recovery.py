@@ -45,11 +45,13 @@ def repair_table(lake: LocalLake) -> list[str]:
     """
     if not Path(lake.path, LOG).is_dir():
         return []
+    # Pages of a process that was killed are written first; then what is read comes from the medium, not from the cache.
     lake.sync()
     said = []
     numbers = sorted(entry_numbers(lake.path))
     for name in os.listdir(Path(lake.path, LOG)):
         lake.forget_cached(f"{LOG}/{name}")
+    # From the newest one back to one that is whole: a drain that stores a batch makes the entries before it durable.
     while numbers and (wrong := wrong_with_entry(lake.read(f"{LOG}/{entry_name(numbers[-1])}") or b"")):
         _set_aside(lake, entry_name(numbers[-1]))
         said.append(f"version {numbers[-1]} of the table was half written ({wrong}) and is set aside")
@@ -86,6 +88,7 @@ def wrong_with_entry(content: bytes) -> str | None:
 
 def _set_aside(lake: LocalLake, name: str) -> None:
     """Keep an entry under a name that no reader of the table knows."""
+    # The copy is durable before the entry goes: a kill in between leaves both, and the next start does this again.
     lake.write(f"{LOG}/.torn.{name}", lake.read(f"{LOG}/{name}") or b"")
     lake.remove(LOG, [name])
 
@@ -167,7 +170,7 @@ def repair_checkpoint(checkpoint: Lake) -> list[str]:
     """
     checkpoint.sync()
     batches, said = SparkBatches(checkpoint), []
-    for directory in (COMMITS, OFFSETS):
+    for directory in (COMMITS, OFFSETS):  # a commit without its offset would be a batch that nobody can plan again
         number = newest(checkpoint, directory)
         if number < 0:
             continue

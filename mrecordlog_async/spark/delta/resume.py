@@ -4,7 +4,7 @@ A queue's next position follows the highest position that the table has of it, b
 in order. The steps, which all run again after a kill:
 
 1. a new query id in `metadata`
-2. the table's owner: this resume. From here on no drain can store a batch, also not the old one, if it still runs
+2. the table's owner: this resume. From here on no drain can store a batch, not even the old one if it still runs
 3. the positions, as batch 0 in `offsets/0`
 4. batch 0 of the new query in the table, without rows
 5. `commits/0`
@@ -107,7 +107,7 @@ def _rows(place: TablePlace) -> Any:
 
 
 def _finish(place: TablePlace, query: str) -> None:
-    """Give the table to *query*, unless another resume took it meanwhile."""
+    """Give the table to *query*, unless another resume has taken it since."""
     table = open_table(place)
     if table.metadata().configuration.get(OWNER) != RESUMING + query:
         raise RefusedError(f"another `mrecordlog lake resume` took the table at {place.address}: use its checkpoint")

@@ -163,6 +163,7 @@ class DeltaWriter(DataSourceStreamArrowWriter):
         try:
             table.store(batch, self._columns(), self._options.layout.partition_by, self._sync_checkpoint)
         except BaseException:
+            # The outcome is unknown: the next attempt must load the table instead of trusting what it remembers.
             _tables.clear()
             raise
 

@@ -147,6 +147,7 @@ class DrainTable:
             TableError: the table changed, a file is missing, or other writers were faster each time.
             SyncFailedError, WriteFailedError: the disk failed; the batch may be in the table or not.
         """
+        # First: after a power cut the table may know more than a checkpoint that was not synced, and then refuses it.
         self._step("sync of the checkpoint")
         prepare()
         try:
@@ -159,6 +160,7 @@ class DrainTable:
 
     def _store(self, batch: NewBatch, schema: Schema, partition_by: Iterable[str]) -> BatchVerdict:
         for attempt in range(ATTEMPTS + 1):
+            # Loaded in each attempt: a commit whose response was lost shows here as a batch that the table has.
             table = self.loaded
             stands = table.transaction_version(batch.query)
             stored = table.transaction_version(batch.query + CONTENT)
@@ -174,6 +176,7 @@ class DrainTable:
                 if not self._committed(table, batch, partition_by):
                     continue
                 self._step("sync of the entry")
+            # Even for a batch that is skipped: the run that committed it may have ended before its entry was durable.
             self._make_durable(batch)
             self._step("end of the commit")
             self._look_again(batch)
@@ -203,7 +206,7 @@ class DrainTable:
 
     def _committed(self, table: DeltaTable, batch: NewBatch, partition_by: Iterable[str]) -> bool:
         """Commit *batch*; return False if the table has changed since it was loaded."""
-        now = round(time.time() * 1_000)
+        now = round(time.time() * 1_000)  # milliseconds since 1970, as entries have them
         added: list[AddAction | RemoveAction] = [
             AddAction(each.path, each.size, each.values, now, True, each.statistics) for each in batch.files
         ]
@@ -231,6 +234,7 @@ class DrainTable:
 
     def _refuse_missing(self, batch: NewBatch) -> None:
         """Raise TableError unless every file of *batch* is there, with its size, and young."""
+        # A task on a machine without the mount has written its file somewhere else, and has reported success.
         found = self.place.sizes([each.path for each in batch.files])
         for each in batch.files:
             size, changed = found.get(each.path, (-1, 0.0))
@@ -294,6 +298,7 @@ def sum_up(table: DeltaTable, place: TablePlace) -> None:
     Entries stay while they show that the table was restored to a version without the last batch of its drain, and where
     the table turns their cleanup off, which delta-rs leaves to its caller.
     """
+    # The entries that it sums up are deleted below: after a power cut, nothing else would have what they say.
     table.create_checkpoint()
     place.sync()
     properties = table.metadata().configuration

@@ -154,7 +154,7 @@ def optimize(place: TablePlace, bytes_per_file: int = TARGET_FILE_BYTES, *, rewr
         if wants_others:
             added = [without_ends(each) for each in added]
         if not _replace(place, group, added, changes_data=False):
-            continue  # a file of the group was removed meanwhile
+            continue  # a file of the group has been removed since
         done = Replaced(done.removed + len(group), done.added + len(added))
     sum_up(open_table(place), place)
     return done
@@ -239,7 +239,7 @@ def drop_older(place: TablePlace, seconds: float, *, apply: bool = True) -> Repl
                 "dropped. Delete the old rows with the engine that wrote the file"
             )
     if apply and old and not _replace(place, old, [], changes_data=True):
-        return Replaced()  # a file was removed meanwhile
+        return Replaced()  # a file has been removed since
     return Replaced(len(old))
 
 
@@ -329,7 +329,7 @@ def _replace(place: TablePlace, removed: list[TableFile], added: list[NewFile], 
             continue
         _sync_entries(place)
         return True
-    raise TableError(f"other writers changed {place.address} {ATTEMPTS} times meanwhile. Run it again")
+    raise TableError(f"other writers changed {place.address} {ATTEMPTS} times at the same time. Run it again")
 
 
 def _is_committed(place: TablePlace, change: str, first: int, last: int) -> bool:

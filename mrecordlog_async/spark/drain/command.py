@@ -64,13 +64,13 @@ def reporter(session: SparkSession, *, as_json: bool = False) -> Report:
     shown: Callable[[str], str] = _as_json if as_json else str
     if "PYSPARK_GATEWAY_PORT" not in os.environ:
         return lambda line: _print_or_drop(shown(line))
-    java: Any = session.sparkContext._jvm  # py4j has no types
+    java: Any = session.sparkContext._jvm  # noqa: SLF001  # pyspark has no public name for it
     error = java.System.err
     return lambda line: error.println(shown(line))
 
 
 def _print_or_drop(line: str) -> None:
-    """Print *line* on standard error. One that cannot be written is dropped: the job goes on, as a service does."""
+    """Print *line* on standard error. One that cannot be written is dropped: the job continues, as a service does."""
     with suppress(OSError):
         print(line, file=sys.stderr, flush=True)
 
@@ -102,7 +102,7 @@ def print_error(line: str) -> None:
         from py4j.protocol import Py4JError  # type: ignore[import-untyped]  # it has none
         from pyspark import SparkContext
 
-        java: Any = SparkContext._jvm  # py4j has no types
+        java: Any = SparkContext._jvm  # noqa: SLF001  # pyspark has no public name for it
         with suppress(Py4JError, OSError, AttributeError):
             java.System.err.println(line)
             return

@@ -146,6 +146,7 @@ class DrainRun:
             position = self._settle(query_id, columns)
             again = refusal.check(self.checkpoint, accepted(self.job), position)
             given = self._follow(sink, query_id, again, stopped)
+            # The query has ended, so nobody else releases. Failing here loses nothing: the next run does it.
             if self.job.truncate:
                 _release_rest(given, self.batches, self.report)
             left, down = remaining(self.job, self.options, self.fleet, self.progress)

@@ -122,7 +122,7 @@ def _latest(query: StreamingQuery) -> _Latest | None:
 
 def _java(query: StreamingQuery) -> Any:
     """Return Java's object: a drain runs where Java is, not through Spark Connect. py4j has no types."""
-    return query._jsq
+    return query._jsq  # noqa: SLF001  # pyspark has no public name for it
 
 
 def _report_batches(query: StreamingQuery, progress: DrainProgress, report: Report) -> None:
@@ -139,7 +139,7 @@ def _failed_tasks(query: StreamingQuery, progress: DrainProgress) -> int:
     """Return how many tasks have failed in the query's jobs since the last call."""
     from pyspark import SparkContext
 
-    context: Any = SparkContext._active_spark_context  # None with Spark Connect
+    context: Any = SparkContext._active_spark_context  # noqa: SLF001  # the public ones fail with Spark Connect
     if context is None:
         return 0
     tracker, failed = context.statusTracker(), 0

@@ -71,7 +71,7 @@ def refuse_missing(job: DrainJob, options: Options, fleet: Fleet, position: Posi
 
 
 def refuse_unreached(options: Options, batches: SparkBatches) -> None:
-    """Check the servers that no run has reached yet. Those of the checkpoint may be down: the query goes on without.
+    """Check the servers that no run has reached yet. Those of the checkpoint may be down: the query continues without.
 
     Raises:
         RefusedError: one refuses requests, because of its token, say.

@@ -2,6 +2,6 @@
 
 java    Java for machines without it
 python  the Python of Spark's workers
-shims   scripts that stand in for both
+shims   scripts that replace both
 daemon  the process that starts the workers
 """

@@ -42,6 +42,7 @@ def _end_by_sigterm() -> None:
 
 
 if __name__ == "__main__":
+    # Before pyspark's daemon forks its first worker: a worker inherits handlers, and SIGTERM may come at once.
     os.register_at_fork(after_in_child=_end_by_sigterm)
     daemon.worker = worker
     daemon.manager()

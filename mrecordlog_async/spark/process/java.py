@@ -52,6 +52,7 @@ def ensure_java() -> str:
     home = os.environ.get("JAVA_HOME")
     if not home:
         home = _installed() or _bundled()
+        # Spark's launcher reads it in a process that it starts, so it is set here and not passed.
         os.environ["JAVA_HOME"] = home
     else:
         _check(home)

@@ -1,4 +1,4 @@
-"""Small scripts that stand in for a program that Spark starts: written once, kept in the user's cache."""
+"""Small scripts that replace a program that Spark starts: written once, kept in the user's cache."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ def write(home: Path, name: str, script: str) -> Path:
         handle, temporary = tempfile.mkstemp(dir=program.parent)
         with os.fdopen(handle, "w") as file:
             file.write(script)
+        # Executable before it has its name: another process may run it at that moment.
         Path(temporary).chmod(0o700)
         Path(temporary).replace(program)
     return home

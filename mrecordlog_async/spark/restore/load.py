@@ -110,12 +110,14 @@ def run_load(
     options = {"servers": url} | ({"token": token} if token else {})
     parsed = Options.parse(options)
     bounds = _bounds(parsed)
+    # Counted before the first row is stored: after that, a row that was new looks like one that was there.
     placed = _placed(session, rows, bounds)
     loaded = _counted(placed)
     if loaded.skipped and not skip_truncated:
         raise RefusedError(_where_truncated(placed, loaded.skipped))
     tasks = session.sparkContext.defaultParallelism
     wanted = placed.where(f"not {_UNUSABLE} and position >= first").select(*COLUMNS)
+    # Each queue in one task, and in order: the log assigns positions in order.
     ordered = wanted.repartition(tasks, "queue").sortWithinPartitions("queue", "position")
     ends = {queue: following for queue, _, following in bounds}
     refused = ordered.mapInArrow(partial(restored, parsed, ends), REFUSED_SCHEMA).collect()

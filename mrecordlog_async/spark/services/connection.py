@@ -189,7 +189,7 @@ class Connection:
             if (address := self.server.address) is not None:
                 # The connection keeps the name, for Host and for TLS. http.client has this hook for its own tunnels.
                 to_address = lambda at, *more: socket.create_connection((address, at[1]), *more)  # noqa: E731
-                self._http._create_connection = to_address  # type: ignore[attr-defined]  # typeshed omits it
+                self._http._create_connection = to_address  # type: ignore[attr-defined]  # noqa: SLF001  # no other way
         return self._http
 
 

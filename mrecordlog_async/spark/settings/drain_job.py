@@ -47,7 +47,7 @@ class DrainJob:
         every_seconds: the shortest time between two batches; None to stop when the job has caught up.
         truncate: whether the logs are truncated up to what is stored.
         consumer: acknowledge what is stored as this consumer, instead of truncating; others may share the queues.
-        take_over: take the consumer over from another query, or move it back to where the checkpoint stands.
+        take_over: take the consumer over from another query, or move it back to where the checkpoint is.
         metrics: address at which Prometheus finds `/metrics` of the drain: HOST:PORT, or PORT for this machine alone.
         partition_by: columns of `PARTITIONS`.
         shared_paths: every machine mounts the file system of output and checkpoint at the same path (NFS, say); on a
@@ -161,7 +161,7 @@ class DrainJob:
                 by its mark fails the query, whatever `options` allow.
         """
         found = {"servers": self.servers, "truncate": "false", "readAgain": json.dumps(again or {})}
-        found["failOnServerDown"] = "atEnd"  # no watermark that an outage could let pass: the other servers go on
+        found["failOnServerDown"] = "atEnd"  # no watermark that an outage could let pass: the other servers continue
         found |= self.options
         if self.accept_went_back:
             found["acceptWentBack"] = "true"

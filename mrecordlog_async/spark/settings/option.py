@@ -41,9 +41,9 @@ class Flag:
     Attributes:
         name: with its dashes.
         help: what it does, for `--help`.
-        metavar: what stands for its value in `--help`; "" for a flag without a value.
+        metavar: the word for its value in `--help`; "" for a flag without a value.
         read: reads its text, and raises ValueError; None for a flag of an option, which has its own.
-        means: what a flag without a value stands for.
+        means: the value of a flag that takes none.
         gather: for a flag that may be repeated: makes one value of all of them.
         required: whether the command needs it.
     """

@@ -217,7 +217,7 @@ class Options:
             "true (`drain`: `atEnd`)",
             Flag(
                 "--skip-down",
-                "start without servers that are down; with --once, also end without them",
+                "start without servers that are down; with --once, end without them as well",
                 means="false",
             ),
         ),

@@ -3,7 +3,7 @@
 The driver reads the positions of the log, without its records, to find out where the live ones are. Each task reads one
 segment from the first batch that is wanted to the last one, piece by piece: a directory of any size needs little memory
 (see `recovery.place_reader`). Driver and tasks must see the same directory: use this on one machine or on a shared file
-system. If the writer removes a segment meanwhile, its task fails, because its records were truncated.
+system. If the writer removes a segment during the read, its task fails, because its records were truncated.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ def starting_positions(
     Args:
         wanted: what the options say.
         fleet: the services.
-        surveys: their listings; a server that goes down meanwhile is removed.
+        surveys: their listings; a server that goes down during the call is removed.
         servers: the servers that are asked.
 
     Raises:

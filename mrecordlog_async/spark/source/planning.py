@@ -26,7 +26,7 @@ def ends_of_gone(fleet: Fleet, offset: Offset, surveys: dict[str, Listed]) -> di
 
     Args:
         offset: where the stream continues.
-        surveys: the listings by log; a log whose server goes down meanwhile is removed.
+        surveys: the listings by log; a log whose server goes down during the call is removed.
 
     Returns:
         log → queue → where its incarnation ended; None if the service does not know.

@@ -15,7 +15,7 @@ Spark keeps one instance for all triggers of a query, in a separate Python proce
 tasks. A truncate or an acknowledgement that gets no response is logged and retried at the next trigger; it does not
 fail the query. A failed sync does, and another holder of the consumer.
 
-A log that is not what the checkpoint continues is held back (`history`): the others go on, and a warning and
+A log that is not what the checkpoint continues is held back (`history`): the others are read on, and a warning and
 `reportLatestOffset` say so. If no other log is left, the query fails; a run that ends fails once it has read the rest.
 
 What becomes of the others if a service is down is decided in `outages`. A batch that was begun needs its services: its
