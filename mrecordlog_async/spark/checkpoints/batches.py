@@ -37,10 +37,10 @@ class SparkBatches:
 
     def end(self, batch: int) -> Positions | None:
         """Return where *batch* ends, by server; {} before the first; None if the file is missing or damaged."""
-        found = self.checkpoint_at(batch)
+        found = self.offset_at(batch)
         return None if found is None else found.by_server()
 
-    def checkpoint_at(self, batch: int) -> Offset | None:
+    def offset_at(self, batch: int) -> Offset | None:
         """Return the offset at which *batch* ends; None as for `end`."""
         if batch < 0:
             return Offset()

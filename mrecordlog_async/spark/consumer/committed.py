@@ -58,16 +58,16 @@ class Committed:
         """True if the stream is a consumer and has not attached to anything yet."""
         return self._holder is not None and not self._holder.has_begun
 
-    def attach(self, surveys: dict[str, Listed]) -> bool:
+    def attach(self, logs: dict[str, Listed]) -> bool:
         """Attach to the consumers of new queues; return whether anything was attached, and must be listed again.
 
         Raises:
             ConsumerRefusedError: a consumer belongs to another owner.
             ServerDownError, ServiceRefusedError: a service could not be reached, or refused a request.
         """
-        return self._holder is not None and self._holder.attach(surveys)
+        return self._holder is not None and self._holder.attach(logs)
 
-    def admitted(self, first_positions: Positions, surveys: Mapping[str, Listed]) -> Positions:
+    def admitted(self, first_positions: Positions, logs: Mapping[str, Listed]) -> Positions:
         """Return the *first_positions* of queues that may enter the checkpoint: those whose consumer is held.
 
         Raises:
@@ -76,10 +76,10 @@ class Committed:
         if self._holder is None:
             return first_positions
         found = self._holder.held(first_positions)
-        self._holder.compare(found, surveys)
+        self._holder.compare(found, logs)
         return found
 
-    def release(self, checked: Checked, surveys: Mapping[str, Listed]) -> bool:
+    def release(self, checked: Checked, logs: Mapping[str, Listed]) -> bool:
         """Truncate or acknowledge what the checkpoint has committed; return False if nothing was due.
 
         A service that does not respond is logged, and the next call releases more.
@@ -90,26 +90,26 @@ class Committed:
         """
         due: Positions = {}
         if self._holder is not None:
-            self._holder.compare(checked.intact, surveys)
-            due = self._holder.due(checked.intact, surveys)
+            self._holder.compare(checked.intact, logs)
+            due = self._holder.due(checked.intact, logs)
         elif self._options.truncate:
-            due = truncations(checked.intact, {log: listed.queues for log, listed in surveys.items()})
+            due = truncations(checked.intact, {log: listed.queues for log, listed in logs.items()})
         if not due:
             return False
         # Before the first request: what a log drops cannot be read again, so the commit must be durable by then.
         sync_file_systems(self._options.sync_directories)
         for log, queues in due.items():
             try:
-                self._release_one(log, queues, surveys[log])
+                self._release_one(log, queues, logs[log])
             except (ServerDownError, ServiceRefusedError) as error:
                 # Releasing less is safe: the logs hold more than they must, and the next trigger repeats it.
                 logger.warning("releasing what is committed failed; retrying at the next trigger: %s", error)
         return True
 
-    def move_back(self, checked: Checked, surveys: Mapping[str, Listed]) -> None:
+    def move_back(self, checked: Checked, logs: Mapping[str, Listed]) -> None:
         """Keep what is reread, or read after a loss that was accepted, from being dropped for this consumer."""
         if self._holder is not None:
-            self._holder.compare(checked.positions, surveys, refuse=False)
+            self._holder.compare(checked.positions, logs, refuse=False)
 
     def _release_one(self, log: str, queues: dict[str, list[int]], listed: Listed) -> None:
         if self._holder is not None:

@@ -87,11 +87,11 @@ class Holder:
             calls.add_rule(self._fleet.client(server), self._rule, self._consumer)
             self._ruled.add(server)
 
-    def attach(self, surveys: dict[str, Listed]) -> bool:
+    def attach(self, logs: dict[str, Listed]) -> bool:
         """Attach to every listed queue that is not held yet.
 
         Args:
-            surveys: the listings; a server that goes down during the call is removed.
+            logs: the listings; a server that goes down during the call is removed.
 
         Returns:
             Whether anything was attached; then list again: records may have been dropped before the attach.
@@ -101,7 +101,7 @@ class Holder:
             ServerDownError, ServiceRefusedError: a service could not be reached, or refused the request.
         """
         attached = False
-        for server, listed in list(surveys.items()):
+        for server, listed in list(logs.items()):
             if self._openings.get(server) != listed.opening:
                 # Under a weak policy, an opening that follows a power cut makes all earlier epochs invalid.
                 self._openings[server], self._holds[server] = listed.opening, {}
@@ -111,7 +111,7 @@ class Holder:
                 attached |= bool(wanted) and self._attach(server, wanted)
             except ServerDownError as error:
                 self._fleet.outages.report(error)
-                del surveys[server]
+                del logs[server]
         return attached
 
     def _attach(self, server: str, queues: list[str]) -> bool:
@@ -180,19 +180,19 @@ class Holder:
             for server, queues in positions.items()
         }
 
-    def compare(self, positions: Positions, surveys: Mapping[str, Listed], *, refuse: bool = True) -> None:
+    def compare(self, positions: Positions, logs: Mapping[str, Listed], *, refuse: bool = True) -> None:
         """Compare consumers that were just attached with *positions*, where the stream continues.
 
         Args:
             positions: server → queue → [id, next position to read].
-            surveys: the listings.
+            logs: the listings.
             refuse: refuse consumers that are ahead, unless they are taken over; otherwise move them back.
 
         Raises:
             ConsumerRefusedError: a consumer is ahead of the checkpoint.
         """
         ahead = []
-        for server, queue, hold, goal in self._uncompared(positions, surveys):
+        for server, queue, hold, goal in self._uncompared(positions, logs):
             if hold.position <= goal:
                 self._fresh[server].discard(queue)
             elif refuse and not self._take_over:
@@ -207,15 +207,15 @@ class Holder:
                 "consumer back to where the checkpoint stands"
             )
 
-    def _uncompared(self, positions: Positions, surveys: Mapping[str, Listed]) -> Iterator[tuple[str, str, Hold, int]]:
+    def _uncompared(self, positions: Positions, logs: Mapping[str, Listed]) -> Iterator[tuple[str, str, Hold, int]]:
         """Yield (server, queue, hold, position that it may have) for what was attached since the last comparison."""
         for server, fresh in self._fresh.items():
-            if not fresh or server not in surveys:
+            if not fresh or server not in logs:
                 continue
             for queue in sorted(fresh & positions.get(server, {}).keys()):
                 queue_id, position = positions[server][queue]
-                if self.holds(server, queue, queue_id) and queue in surveys[server].queues:
-                    goal = max(position, surveys[server].queues[queue].first_position)
+                if self.holds(server, queue, queue_id) and queue in logs[server].queues:
+                    goal = max(position, logs[server].queues[queue].first_position)
                     yield server, queue, self._holds[server][queue], goal
 
     def _move_back(self, server: str, queue: str, hold: Hold, position: int) -> None:
@@ -232,11 +232,11 @@ class Holder:
         hold.position = position
         self._fresh[server].discard(queue)
 
-    def due(self, intact: Positions, surveys: Mapping[str, Listed]) -> Positions:
+    def due(self, intact: Positions, logs: Mapping[str, Listed]) -> Positions:
         """Return what can be acknowledged: server → queue → [id, last position]."""
         found: Positions = {}
         for server, queues in intact.items():
-            holds, listing = self._holds.get(server, {}), surveys[server].queues
+            holds, listing = self._holds.get(server, {}), logs[server].queues
             due = {
                 queue: [queue_id, position - 1]
                 for queue, (queue_id, position) in queues.items()

@@ -37,7 +37,7 @@ def confirm(checkpoint: Lake, place: TablePlace, query: str, options: Options) -
     """
     number = newest(checkpoint, OFFSETS)
     batches = SparkBatches(checkpoint)
-    start, end = batches.checkpoint_at(number - 1), batches.checkpoint_at(number)
+    start, end = batches.offset_at(number - 1), batches.offset_at(number)
     if number <= newest(checkpoint, COMMITS) or start is None or end is None or not _may_lack(start, end, options):
         return []
     batch = NewBatch(query, number, _content(start, end), [])

@@ -242,7 +242,7 @@ def _release_rest(options: dict[str, str], batches: SparkBatches, report: Report
     from mrecordlog_async.spark.source.stream import LogStreamReader
 
     last = newest(batches.checkpoint, COMMITS)
-    end = batches.checkpoint_at(last) if last >= 0 and batches.is_committed(last) else None
+    end = batches.offset_at(last) if last >= 0 and batches.is_committed(last) else None
     if end is None:
         return
     # What this query took over at its start is its own; if another one has taken it since, that one keeps it.

@@ -214,7 +214,7 @@ class Lag:
         return found
 
     def _committed(self) -> Offset:
-        return self.batches.checkpoint_at(newest(self.batches.checkpoint, COMMITS)) or Offset()
+        return self.batches.offset_at(newest(self.batches.checkpoint, COMMITS)) or Offset()
 
     def _behind(self, server: str, known: Mapping[str, list[int]], listed: Listed) -> Behind:
         waiting = {queue: at for queue, at in _positions(known, listed.queues) if _waits(at, listed.queues[queue])}

@@ -77,8 +77,8 @@ def refuse_unreached(options: Options, batches: SparkBatches) -> None:
         RefusedError: one refuses requests, because of its token, say.
         ServerDownError: one does not respond: its address may be wrong.
     """
-    known = batches.checkpoint_at(newest(batches.checkpoint, OFFSETS)) or Offset()
-    reached = set(known.servers.values())
+    offset = batches.offset_at(newest(batches.checkpoint, OFFSETS)) or Offset()
+    reached = set(offset.servers.values())
     new = tuple(
         each for each in options.servers if each.name not in reached and not (isinstance(each, Lookup) and reached)
     )
@@ -106,9 +106,9 @@ def held_back(fleet: Fleet, batches: SparkBatches) -> dict[str, str]:
 
 def _standing(fleet: Fleet, batches: SparkBatches) -> tuple[Offset, history.Standing] | None:
     """Compare the newest batch with the logs; None if it cannot be read, or a server cannot: the query reports that."""
-    known = batches.checkpoint_at(newest(batches.checkpoint, OFFSETS))
+    offset = batches.offset_at(newest(batches.checkpoint, OFFSETS))
     try:
-        return fleet.standing(known) if known is not None else None
+        return fleet.standing(offset) if offset is not None else None
     except (OSError, ReopenedError, ServerDownError, ServiceRefusedError):
         return None
 

@@ -80,7 +80,7 @@ def select(listing: Iterable[QueueSummary], subscription: Subscription) -> dict[
 
 def check(
     start: Positions,
-    surveys: Mapping[str, Listed],
+    logs: Mapping[str, Listed],
     *,
     ended: Mapping[str, Mapping[str, int | None]] | None = None,
     includes: Callable[[str], bool] = lambda queue: True,
@@ -88,19 +88,19 @@ def check(
 ) -> Checked:
     """Compare *start* with what the logs have.
 
-    GivenPositions of logs that are not listed and of queues that are not subscribed are kept and not read: if they are
+    Positions of logs that are not listed and of queues that are not subscribed are kept and not read: if they are
     subscribed again, reading continues there. If records are lost, the position moves to the first record left. A log
     that went back is reread from its first record: no record is skipped, some may be read twice.
 
     Args:
         start: the positions of the checkpoint.
-        surveys: log → its listing; logs that could not be reached, or are held back, are missing.
+        logs: log → its listing; logs that could not be reached, or are held back, are missing.
         ended: log → queue → where the incarnation that is no longer listed ended (see `proof.gone`).
         includes: returns whether a queue is subscribed.
         again: positions whose queues are reread from their first record, because the log went back and was accepted.
     """
     checked = Checked(positions={log: dict(queues) for log, queues in start.items()})
-    for log, listed in surveys.items():
+    for log, listed in logs.items():
         checked.intact.setdefault(log, {})
         plain = log not in (again or {})
         intact, queues = checked.intact[log], listed.queues

@@ -64,20 +64,20 @@ class ReadBefore:
         self._read: dict[tuple[str, str], _Read] = {}
 
     def planned(
-        self, starts: Starts, surveys: Mapping[str, Listed], limits: BatchLimits
+        self, starts: Starts, logs: Mapping[str, Listed], limits: BatchLimits
     ) -> tuple[list[tuple[str, QueuePlan]], Starts, BatchLimits]:
         """Return the plans that follow from the listings, what must be requested, and the limits for that.
 
         Args:
             starts: where reading begins.
-            surveys: the listings by log.
+            logs: the listings by log.
             limits: what the batch may hold.
         """
         found: list[tuple[str, QueuePlan]] = []
         rest: Starts = {}
         records = size = rest_records = rest_size = 0
         for log, some in starts.items():
-            queues, asked = surveys[log].queues, list[PlanStart]()
+            queues, asked = logs[log].queues, list[PlanStart]()
             for start in some:
                 summary = queues[start.queue]
                 plan = self._plan(log, start, summary)
@@ -94,15 +94,15 @@ class ReadBefore:
             return [], starts, limits
         return found, rest, limits.without(records, size)
 
-    def note(self, plans: Iterable[tuple[str, QueuePlan]], surveys: Mapping[str, Listed]) -> None:
+    def note(self, plans: Iterable[tuple[str, QueuePlan]], logs: Mapping[str, Listed]) -> None:
         """Note that the next batch reads *plans*."""
         for log, plan in plans:
-            sizes, summary = {plan.start: plan.bytes}, surveys[log].queues[plan.queue]
+            sizes, summary = {plan.start: plan.bytes}, logs[log].queues[plan.queue]
             if summary.next_position == plan.stop:
                 sizes[summary.first_position] = summary.bytes
             self._read[log, plan.queue] = _Read(plan.id, plan.stop, sizes)
-        if len(self._read) > 2 * sum(len(listed.queues) for listed in surveys.values()) + FORGOTTEN_AT:
-            self._read = {key: read for key, read in self._read.items() if _is_listed(key, surveys)}
+        if len(self._read) > 2 * sum(len(listed.queues) for listed in logs.values()) + FORGOTTEN_AT:
+            self._read = {key: read for key, read in self._read.items() if _is_listed(key, logs)}
 
     def _plan(self, log: str, start: PlanStart, summary: QueueSummary) -> QueuePlan | None:
         """Return the plan of one queue; None if the listing does not say enough."""
@@ -130,6 +130,6 @@ class ReadBefore:
         return read.sizes.get(first)
 
 
-def _is_listed(key: tuple[str, str], surveys: Mapping[str, Listed]) -> bool:
+def _is_listed(key: tuple[str, str], logs: Mapping[str, Listed]) -> bool:
     log, queue = key
-    return log in surveys and queue in surveys[log].queues
+    return log in logs and queue in logs[log].queues

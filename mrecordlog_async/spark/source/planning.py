@@ -21,12 +21,12 @@ from mrecordlog_async.spark.settings.offset import Offset, Positions
 from mrecordlog_async.spark.source.listed_plans import PIECE_BYTES, PIECE_RECORDS, BatchLimits, ReadBefore
 
 
-def ends_of_gone(fleet: Fleet, offset: Offset, surveys: dict[str, Listed]) -> dict[str, dict[str, int | None]]:
+def ends_of_gone(fleet: Fleet, offset: Offset, logs: dict[str, Listed]) -> dict[str, dict[str, int | None]]:
     """Request where queues of *offset* ended that are no longer listed; usually there is none.
 
     Args:
         offset: where the stream continues.
-        surveys: the listings by log; a log whose server goes down during the call is removed.
+        logs: the listings by log; a log whose server goes down during the call is removed.
 
     Returns:
         log → queue → where its incarnation ended; None if the service does not know.
@@ -36,14 +36,14 @@ def ends_of_gone(fleet: Fleet, offset: Offset, surveys: dict[str, Listed]) -> di
         ServerDownError: a server is down, unless the options say to skip it.
     """
     found: dict[str, dict[str, int | None]] = {}
-    for name, listed in list(surveys.items()):
+    for name, listed in list(logs.items()):
         absent = gone(offset, name, listed, fleet.options.subscription.includes)
         starts = [PlanStart(queue, queue_id, 0, 0) for queue, queue_id in absent.items()]
         try:
             found[name] = {plan.queue: plan.ended for plan in _plan(fleet, name, starts, listed)}
         except ServerDownError as error:
             fleet.outages.report(error)
-            del surveys[name]
+            del logs[name]
     return found
 
 
@@ -55,7 +55,7 @@ def _plan(fleet: Fleet, name: str, starts: list[PlanStart], listed: Listed) -> l
 def advance(
     fleet: Fleet,
     positions: Positions,
-    surveys: Mapping[str, Listed],
+    logs: Mapping[str, Listed],
     stops: Positions | None,
     limits: BatchLimits,
     read_before: ReadBefore,
@@ -66,7 +66,7 @@ def advance(
 
     Args:
         positions: where the last batch ended.
-        surveys: the listings by log.
+        logs: the listings by log.
         stops: read no further than this, and no queue that it does not name; None for no such limit.
         limits: what the batch may hold.
         read_before: the queues that need no request (see `listed_plans`).
@@ -75,12 +75,12 @@ def advance(
         ReopenedError: a log was opened since it was listed.
         ServerDownError: a server is down, unless the options say to skip it.
     """
-    starts = {name: _starts(positions.get(name, {}), listed.queues, stops, name) for name, listed in surveys.items()}
-    found, starts, limits = read_before.planned(starts, surveys, limits)
+    starts = {name: _starts(positions.get(name, {}), listed.queues, stops, name) for name, listed in logs.items()}
+    found, starts, limits = read_before.planned(starts, logs, limits)
     asked: dict[tuple[str, int], list[PlanStart]] = {}
     weights: dict[tuple[str, int], int] = {}
     for name, some in starts.items():
-        known, listing = positions.get(name, {}), surveys[name].queues
+        known, listing = positions.get(name, {}), logs[name].queues
         for index, part in enumerate(chunks(some, QUEUES_AT_ONCE)):
             asked[name, index] = list(part)
             weights[name, index] = backlog({start.queue: known[start.queue] for start in part}, listing)
@@ -89,7 +89,7 @@ def advance(
     for key, part in asked.items():
         name = key[0]
         if fleet.name_of(name) not in fleet.down:
-            plans = _advance_one(fleet, name, surveys[name], part, records.get(key), size.get(key))
+            plans = _advance_one(fleet, name, logs[name], part, records.get(key), size.get(key))
             found += [(name, plan) for plan in plans]
     # A batch that had some queues of a server that has just gone down would wait for it, and all others with it.
     # A queue that was truncated or recreated between listing and plan does not advance: the next check reports it.
