@@ -10,12 +10,10 @@ from __future__ import annotations
 from mrecordlog_async.support.extras import naming
 
 try:
-    from mrecordlog_async.client.blocking import (
-        BlockingConsumer,
-        BlockingProducer,
-        BlockingRecordLogClient,
-        BlockingTail,
-    )
+    from mrecordlog_async.client._sync.client import BlockingRecordLogClient
+    from mrecordlog_async.client._sync.consumer import BlockingConsumer
+    from mrecordlog_async.client._sync.tail import BlockingTail
+    from mrecordlog_async.client.blocking import BlockingProducer
     from mrecordlog_async.client.client import RecordLogClient
     from mrecordlog_async.client.consumer import ClientConsumer as Consumer
     from mrecordlog_async.client.fleet.consumer import FleetConsumer

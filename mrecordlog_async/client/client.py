@@ -36,7 +36,7 @@ from mrecordlog_async.model import ConsumerSummary, QueueSummary, Record, Run, S
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.protocol import calls
 from mrecordlog_async.protocol.attempts import ServiceUnreachableError
-from mrecordlog_async.protocol.calls import Order, Page, Payload, copied
+from mrecordlog_async.protocol.calls import Order, Page, PageRequest, Payload, copied
 from mrecordlog_async.protocol.consumer_schemas import AttachRequest
 from mrecordlog_async.protocol.log_schemas import LogResponse
 from mrecordlog_async.protocol.schemas import AppendResponse, StatsResponse
@@ -91,12 +91,15 @@ class RecordLogClient:
         )
         self.sender = Sender(Transport(options), retry_seconds)
 
+    # asyncio only: begin
     @classmethod
     def over(cls, sender: Sender) -> RecordLogClient:
         """Return a client that sends with *sender*, such as one that follows its log to other addresses."""
         client = cls.__new__(cls)
         client.sender = sender
         return client
+
+    # asyncio only: end
 
     @property
     def url(self) -> str:
@@ -551,16 +554,14 @@ class RecordLogClient:
             queue does not exist.
         """
 
-        async def begin() -> QueueSummary:
-            summary = await self.queue_summary(queue)
+        async def begin(end: float | None) -> QueueSummary:
+            summary = await self.sender.send(calls.queue_summary(queue).until(end))
             if not isinstance(start, datetime) or tail.position is not None:
                 return summary
             return replace(summary, first_position=await self.position_at(queue, start))
 
-        async def fetch(position: int, records: int | None, size: int, wait_seconds: int) -> Page:
-            return await reads.read_page(
-                self.sender, queue, position, limit=records, max_bytes=size, wait_seconds=wait_seconds
-            )
+        async def fetch(request: PageRequest) -> Page:
+            return await reads.read_page(self.sender, queue, request)
 
         first = None if start is None or isinstance(start, datetime) else check_start(start)
         tail = ClientTail(queue, first, begin, fetch, check=self.sender.transport.usage_check())

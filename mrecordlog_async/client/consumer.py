@@ -23,7 +23,7 @@ from mrecordlog_async.client.tail import ClientTail
 from mrecordlog_async.errors import ConsumerFencedError, ConsumerNotFoundError, QueueNotFoundError
 from mrecordlog_async.model import Batch, Record, Start
 from mrecordlog_async.protocol import calls
-from mrecordlog_async.protocol.calls import Page
+from mrecordlog_async.protocol.calls import Page, PageRequest
 from mrecordlog_async.protocol.consumer_schemas import AttachRequest, AttachResponse
 
 
@@ -179,20 +179,17 @@ class ClientConsumer(AsyncIterator[Record]):
         return found
 
     def _follow(self, holder: AttachResponse, position: int) -> None:
-        async def fetch(position: int, records: int | None, size: int, wait_seconds: int) -> Page:
-            return await self._read(holder, position, records, size, wait_seconds)
+        async def fetch(request: PageRequest) -> Page:
+            return await self._read(holder, request)
 
         self._tail = ClientTail(self.queue, position, None, fetch, check=self._check, queue_id=holder.id)
 
-    async def _read(
-        self, holder: AttachResponse, position: int, records: int | None, size: int, wait_seconds: int
-    ) -> Page:
-        call = calls.read_as_holder(holder, position, limit=records, max_bytes=size, wait_seconds=wait_seconds)
+    async def _read(self, holder: AttachResponse, request: PageRequest) -> Page:
         try:
-            return await self._sender.send(call)
+            return await self._sender.send(calls.read_as_holder(holder, request))
         except (ConsumerFencedError, ConsumerNotFoundError):
             # The request names the queue, not the incarnation: of a recreated queue nobody has been the holder yet.
-            if (await self._sender.send(calls.queue_summary(self.queue))).id != holder.id:
+            if (await self._sender.send(calls.queue_summary(self.queue).until(request.end))).id != holder.id:
                 raise QueueNotFoundError(self.queue) from None
             raise
 

@@ -10,8 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator
-from contextlib import suppress
+from collections.abc import Coroutine
 from typing import Any, Generic, TypeVar
 
 from mrecordlog_async.errors import LogClosedError
@@ -77,6 +76,11 @@ class LoopThread:
         """True if this process is a fork of the one that started the thread, which did not come along."""
         return self._pid != os.getpid()
 
+    @property
+    def has_stopped(self) -> bool:
+        """Whether it has stopped, or is about to."""
+        return self._stopped
+
     def is_current(self) -> bool:
         """Return whether the caller runs on this thread."""
         return threading.current_thread() is self._thread
@@ -116,21 +120,6 @@ class LoopThread:
     def _stay_if_exiting(self) -> None:
         if self._exiting and threading.current_thread().daemon:
             threading.Event().wait()
-
-    def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """Yield what *items* yields, one wait for each."""
-        end = object()
-
-        async def step() -> T | object:
-            return await anext(items, end)
-
-        try:
-            while (item := self.call(step())) is not end:
-                yield item  # type: ignore[misc]  # anything but `end` is a T
-        finally:
-            if isinstance(items, AsyncGenerator):
-                with suppress(LogClosedError):
-                    self.call(items.aclose())
 
     def exit(self) -> None:
         """Note that the interpreter ends: calls of daemon threads do not return, or each would print an error."""

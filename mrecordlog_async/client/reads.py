@@ -13,7 +13,7 @@ from mrecordlog_async.client.tail import PAUSE_SECONDS, WAIT_SECONDS, check_reac
 from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.model import QueueSummary, Run, Start, Times
 from mrecordlog_async.protocol import calls
-from mrecordlog_async.protocol.calls import PAGE_BYTES, Page
+from mrecordlog_async.protocol.calls import Page, PageRequest
 from mrecordlog_async.protocol.responses import ServiceError
 
 
@@ -22,24 +22,13 @@ async def position_of(sender: Sender, queue: str, start: Start) -> int:
     return await sender.send(calls.position_at(queue, start)) if isinstance(start, datetime) else start
 
 
-async def read_page(
-    sender: Sender,
-    queue: str,
-    position: int,
-    *,
-    stop: int | None = None,
-    limit: int | None = None,
-    max_bytes: int = PAGE_BYTES,
-    wait_seconds: int = 0,
-) -> Page:
-    """Return runs of *queue* from *position* on, or from the first retained record after it."""
+async def read_page(sender: Sender, queue: str, request: PageRequest) -> Page:
+    """Return runs of *queue* from a position on, or from the first retained record after it."""
     while True:
         try:
-            return await sender.send(
-                calls.read_page(queue, position, stop=stop, limit=limit, max_bytes=max_bytes, wait_seconds=wait_seconds)
-            )
+            return await sender.send(calls.read_page(queue, request))
         except ServiceError as error:
-            position = calls.first_retained(error, position)
+            request = request._replace(position=calls.first_retained(error, request.position))
 
 
 async def timed_runs(
@@ -57,7 +46,7 @@ async def timed_runs(
         return
     end = summary.next_position if stop is None else min(stop, summary.next_position)
     while position < end and limit != 0:
-        page = await read_page(sender, queue, position, stop=end, limit=limit)
+        page = await read_page(sender, queue, PageRequest(position, limit, stop=end))
         runs, position = page.runs, page.next_position
         if page.queue_id != summary.id:
             raise QueueNotFoundError(queue)  # deleted and recreated during the read
@@ -77,7 +66,7 @@ async def _follow(sender: Sender, known: QueueSummary, position: int) -> AsyncGe
     while True:
         begun = monotonic()
         try:
-            page = await read_page(sender, queue, position, wait_seconds=WAIT_SECONDS)
+            page = await read_page(sender, queue, PageRequest(position, wait_seconds=WAIT_SECONDS))
             if page.queue_id != known.id:
                 return
             position = page.next_position

@@ -60,7 +60,7 @@ class Sender:
                     return reply._replace(repeated=True) if attempts.lost else reply
                 if call.wait_seconds and reply.status == 429:
                     call, attempts.at_least_seconds = call.without_waiting(), POLL_SECONDS
-                    await transport.pause(attempts.next_pause() or 0.0)
+                    await transport.pause(attempts.next_pause() or 0.0, call.end)
                     continue
                 error = attempts.after_refusal(reply)
             except LogClosedError as closed:
@@ -74,4 +74,4 @@ class Sender:
             pause = attempts.next_pause()
             if pause is None:
                 raise attempts.final(error)
-            await transport.pause(pause)
+            await transport.pause(pause, call.end)

@@ -16,7 +16,7 @@ from time import monotonic
 from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, Batches, BatchLimits
 from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.model import Batch, QueueSummary, Record, Run
-from mrecordlog_async.protocol.calls import PAGE_BYTES, Page
+from mrecordlog_async.protocol.calls import PAGE_BYTES, Page, PageRequest
 from mrecordlog_async.protocol.responses import ServiceError
 
 WAIT_SECONDS = 30
@@ -25,8 +25,9 @@ WAIT_SECONDS = 30
 PAUSE_SECONDS = 1.0
 """Pause after a response without records that came early: the queue is sealed, or the service ends."""
 
-Fetch = Callable[[int, int | None, int, int], Awaitable[Page]]
-"""Reads from a position: at most this many records and bytes, after waiting for the first one for this many seconds."""
+Begin = Callable[[float | None], Awaitable[QueueSummary]]
+"""Returns where the queue begins, and whether it is sealed. Its argument is the `end` of a `ServiceCall`."""
+Fetch = Callable[[PageRequest], Awaitable[Page]]
 
 
 class ClientTail(AsyncIterator[Record]):
@@ -40,7 +41,7 @@ class ClientTail(AsyncIterator[Record]):
         self,
         queue: str,
         start: int | None,
-        begin: Callable[[], Awaitable[QueueSummary]] | None,
+        begin: Begin | None,
         fetch: Fetch,
         *,
         check: Callable[[], None],
@@ -174,7 +175,7 @@ class ClientTail(AsyncIterator[Record]):
         """Return the position to continue at; at the first call, find out where the queue begins."""
         if self._queue_id is None:
             assert self._begin is not None, "a consumer knows its queue"
-            summary = await self._begin()
+            summary = await self._begin(None)
             self._reached = summary.next_position
             self._position = summary.first_position if self._position is None else self._position
             self._queue_id = summary.id  # last: the other two are set once it is known
@@ -196,22 +197,22 @@ class ClientTail(AsyncIterator[Record]):
         assert self._position is not None
         while not self._ended:
             begun = monotonic()
-            page = await self._read(self._position, records, size, wait_seconds)
+            page = await self._read(PageRequest(self._position, records, size, wait_seconds))
             if page is None or page.runs:
                 return page
             self._position = page.next_position
             early = monotonic() - begun < wait_seconds / 2
-            self._ended = await self._is_complete(page)
+            self._ended = await self._is_complete(page, None)
             if early and not self._ended:
                 await asyncio.sleep(PAUSE_SECONDS)
         return None
 
-    async def _is_complete(self, page: Page) -> bool:
+    async def _is_complete(self, page: Page, end: float | None) -> bool:
         """Return whether the queue is sealed at the end of *page*, which has no records."""
         if page.complete or self._begin is None:  # the responses to a consumer say so
             return page.complete
         with suppress(QueueNotFoundError):
-            summary = await self._begin()
+            summary = await self._begin(end)
             check_reached(summary, self._queue_id, page.next_position, self._reached)
             return summary.sealed and page.next_position >= summary.next_position
         return False
@@ -223,13 +224,13 @@ class ClientTail(AsyncIterator[Record]):
         if records <= 0 or size <= 0 or limits.seconds == 0:
             return None
         left = WAIT_SECONDS if deadline is None else deadline - asyncio.get_running_loop().time()
-        page = await self._read(after, records, size, min(max(ceil(left), 1), WAIT_SECONDS))
+        page = await self._read(PageRequest(after, records, size, min(max(ceil(left), 1), WAIT_SECONDS), end=deadline))
         # A page has at least one record; a larger one than fits is left for the next batch.
         if page is None or sum(len(run.payload) for run in page.runs) > size:
             return None
         if not page.runs:
             try:
-                if await self._is_complete(page):
+                if await self._is_complete(page, deadline):
                     return None
             except ServiceError as error:
                 if error.code != "ahead":
@@ -238,9 +239,9 @@ class ClientTail(AsyncIterator[Record]):
             await asyncio.sleep(PAUSE_SECONDS if deadline is None else max(left, 0))
         return page
 
-    async def _read(self, position: int, records: int | None, size: int, wait_seconds: int) -> Page | None:
+    async def _read(self, request: PageRequest) -> Page | None:
         try:
-            page = await self._fetch(position, records, size, wait_seconds)
+            page = await self._fetch(request)
         except QueueNotFoundError:
             page = None
         if page is None or page.queue_id != self._queue_id:

@@ -103,8 +103,8 @@ class Transport:
             self._left.append(self._session)  # its connector is of the other kind, or for the other socket
             self._session = None
 
-    async def pause(self, seconds: float) -> None:
-        """Wait before another attempt, or until the client closes."""
+    async def pause(self, seconds: float, _: float | None) -> None:
+        """Wait before another attempt, or until the client closes. A task that waits no longer is cancelled."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._closing.wait()
@@ -145,7 +145,7 @@ class Transport:
     async def _exchange(self, call: ServiceCall[Any]) -> Reply:
         session, wait = self._open_session(), call.wait_seconds
         # The URL next to the headers: `move` changes both, and a token is for one address.
-        url = URL(self._base + call.path, encoded=True).with_query(call.query or None)
+        url = URL(self._base + call.target, encoded=True)
         headers = dict(self._headers)
         if call.content_type is not None:
             headers["Content-Type"] = call.content_type

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Generic, Literal, NamedTuple, NoReturn, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 import msgspec
 
@@ -82,6 +82,7 @@ class ServiceCall(NamedTuple, Generic[T]):
         accept: Content type to request.
         repeat: What is allowed after a lost response.
         wait_seconds: How long the service may wait for records before it responds (a long poll).
+        end: When a caller that is a thread gets TimeoutError, by `monotonic`; tasks are cancelled instead.
         after_error: Returns the result if the error that ends the call settles it; otherwise raises what it means.
     """
 
@@ -94,7 +95,17 @@ class ServiceCall(NamedTuple, Generic[T]):
     accept: str | None = None
     repeat: Repeat = Repeat.FREELY
     wait_seconds: int = 0
+    end: float | None = None
     after_error: Callable[[RecordLogError], T] = _raised
+
+    @property
+    def target(self) -> str:
+        """The path with the query, percent-encoded."""
+        return f"{self.path}?{urlencode(self.query, quote_via=quote, safe='')}" if self.query else self.path
+
+    def until(self, end: float | None) -> ServiceCall[T]:
+        """Return the same call with another `end`."""
+        return self if end is None else self._replace(end=end)
 
     def without_waiting(self) -> ServiceCall[T]:
         """Return the same call for a service that has no place to wait for records."""
@@ -114,6 +125,26 @@ class Page(NamedTuple):
     queue_id: int
     complete: bool = False
     times: Times = Times.none()
+
+
+class PageRequest(NamedTuple):
+    """Which page to read.
+
+    Attributes:
+        position: Where it begins.
+        records: At most this many records; None for no limit.
+        max_bytes: At most this many payload bytes, but at least one record.
+        wait_seconds: How long to wait for the first record.
+        stop: Position after the last one wanted; None for the end of the queue.
+        end: See `ServiceCall`.
+    """
+
+    position: int
+    records: int | None = None
+    max_bytes: int = PAGE_BYTES
+    wait_seconds: int = 0
+    stop: int | None = None
+    end: float | None = None
 
 
 # The service and its log.
@@ -260,7 +291,7 @@ def _append(
         query["create"] = "1"
     repeat = Repeat.NEVER if position is None else Repeat.RECOGNIZED
     path = path_of(queue, "records")
-    return ServiceCall("POST", path, read, query, body, content_type, None, repeat, 0, after_error)
+    return ServiceCall("POST", path, read, query, body, content_type, repeat=repeat, after_error=after_error)
 
 
 def _appended(reply: Reply, *, position: int | None, count: int) -> AppendResponse:
@@ -288,20 +319,14 @@ def position_at(queue: str, time: datetime) -> ServiceCall[int]:
     )
 
 
-def read_page(
-    queue: str,
-    position: int,
-    *,
-    stop: int | None = None,
-    limit: int | None = None,
-    max_bytes: int = PAGE_BYTES,
-    wait_seconds: int = 0,
-) -> ServiceCall[Page]:
-    """Read runs from *position* on. Refused with the code "truncated" if they begin later: see `first_retained`."""
-    more = {"stop": stop, "limit": None if limit is None else min(limit, POSITION_MAX), "wait": wait_seconds or None}
-    query = {"start": str(position), "max_bytes": str(max_bytes), **_texts(more)}
+def read_page(queue: str, request: PageRequest) -> ServiceCall[Page]:
+    """Read a page. Refused with the code "truncated" if the records begin later: see `first_retained`."""
+    position, records, max_bytes, wait_seconds, stop, end = request
+    limit = None if records is None else min(records, POSITION_MAX)
+    query = {"start": str(position), "max_bytes": str(max_bytes)}
+    query |= _texts({"stop": stop, "limit": limit, "wait": wait_seconds or None})
     path = path_of(queue, "records")
-    return ServiceCall("GET", path, page_of, query, accept=wire.CONTENT_TYPE, wait_seconds=wait_seconds)
+    return ServiceCall("GET", path, page_of, query, accept=wire.CONTENT_TYPE, wait_seconds=wait_seconds, end=end)
 
 
 def first_retained(error: ServiceError, position: int) -> int:
@@ -340,7 +365,7 @@ def page_of(reply: Reply) -> Page:
         runs = [block.run() for block in blocks]
         position, queue_id = int(reply.headers["X-Next-Position"]), int(reply.headers["X-Queue-Id"])
         return Page(runs, position, queue_id, "X-Queue-Complete" in reply.headers, times)
-    except (ValueError, KeyError) as error:  # a WireError is a ValueError
+    except (ValueError, KeyError, TypeError) as error:  # a WireError is a ValueError; a header may be None
         raise ServiceError(reply.status, "unreadable", f"not a response of this service: {error}") from None
 
 
@@ -385,12 +410,11 @@ def attach(queue: str, consumer: str, request: AttachRequest) -> ServiceCall[Att
     return _posted(f"{consumer_path(queue, consumer)}/attach", request, partial(decoded, kind=AttachResponse))
 
 
-def read_as_holder(
-    holder: AttachResponse, position: int, *, limit: int | None, max_bytes: int, wait_seconds: int
-) -> ServiceCall[Page]:
-    """Read runs from *position* on, as the holder of a consumer."""
+def read_as_holder(holder: AttachResponse, request: PageRequest) -> ServiceCall[Page]:
+    """Read a page as the holder of a consumer."""
+    position, records, max_bytes, wait_seconds, _, end = request
     query = {"epoch": str(holder.epoch), "start": str(position), "max_bytes": str(max_bytes)}
-    query |= _texts({"max_records": limit, "wait": wait_seconds or None})
+    query |= _texts({"max_records": records, "wait": wait_seconds or None})
     return ServiceCall(
         "GET",
         f"{consumer_path(holder.queue, holder.consumer)}/records",
@@ -398,6 +422,7 @@ def read_as_holder(
         query,
         accept=wire.CONTENT_TYPE,
         wait_seconds=wait_seconds,
+        end=end,
         after_error=partial(_raise_of_position, holder.queue, position),
     )
 

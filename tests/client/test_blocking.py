@@ -6,27 +6,36 @@ import gc
 import inspect
 import linecache
 import os
+import socket
 import subprocess
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from http.client import HTTPConnection
+from contextlib import contextmanager, suppress
+from http.client import HTTPConnection, HTTPResponse
 from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from urllib.parse import urlsplit
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import pytest
 
-from mrecordlog_async import Batch, LogClosedError, QueueNotFoundError
-from mrecordlog_async.client import BlockingRecordLogClient, RecordLogClient, blocking, loop_thread
-from mrecordlog_async.client.blocking import BlockingConsumer, BlockingTail
-from mrecordlog_async.client.loop_thread import LoopThread
+from mrecordlog_async import Batch, LogClosedError, QueueNotFoundError, blocking_http
+from mrecordlog_async.client import (
+    BlockingConsumer,
+    BlockingRecordLogClient,
+    BlockingTail,
+    RecordLogClient,
+    blocking_transport,
+)
+from mrecordlog_async.client._sync import client as sync_client
+from mrecordlog_async.client._sync import consumer as sync_consumer
+from mrecordlog_async.client._sync import sender
+from mrecordlog_async.client._sync import tail as sync_tail
 from tests.serving import TIMEOUT_SECONDS, Process
 
 
@@ -44,6 +53,10 @@ def client(url: str) -> Iterator[BlockingRecordLogClient]:
             client.delete_queue(queue)
         client.create_queue("q")
         yield client
+
+
+class Interrupted(Exception):
+    """What a signal handler raises."""
 
 
 def threads_of_clients() -> set[threading.Thread]:
@@ -134,32 +147,29 @@ def test_an_interrupted_call_of_a_reader_loses_no_record(client: BlockingRecordL
         assert c.seek(7) == 7
         assert next(c).position == 7
         with interrupted():
-            next(c)
+            c.batch(max_records=2)
     with c:
         assert next(c).position == 7
     client.delete_consumer("q", "worker")
 
 
-def test_a_call_that_was_interrupted_before_it_began_takes_nothing(
+def test_a_call_that_was_interrupted_before_its_response_takes_nothing(
     client: BlockingRecordLogClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A handler may raise when the call is already passed to the loop, which then carries it out for nobody."""
+    """A handler may raise when the request is already sent, and the service carries it out for nobody."""
     client.append_records("q", None, [b"%d" % number for number in range(9)])
-    tail, go = client.tail("q"), threading.Event()
-    loop = tail._thread._loop
-    schedule = loop.call_soon_threadsafe
+    tail = client.tail("q")
+    send = HTTPConnection.request
 
-    def schedule_and_raise(*arguments: Any) -> None:
-        schedule(*arguments)
-        raise InterruptedError
+    def send_and_raise(self: HTTPConnection, *arguments: Any) -> None:
+        send(self, *arguments)
+        raise Interrupted
 
-    loop.call_soon_threadsafe(go.wait)  # the loop begins no call until then
     with monkeypatch.context() as patched:
-        patched.setattr(loop, "call_soon_threadsafe", schedule_and_raise)
+        patched.setattr(HTTPConnection, "request", send_and_raise)
         for _ in range(2):
-            with pytest.raises(InterruptedError):
+            with pytest.raises(Interrupted):
                 tail.batch(max_records=2)
-    go.set()
     assert positions(tail.batch(max_records=2)) == [0, 1]
 
 
@@ -177,7 +187,7 @@ def test_an_exception_at_any_line_of_a_call_loses_no_record(
     client: BlockingRecordLogClient, kind: str, take: Callable[[BlockingTail | BlockingConsumer], list[int]]
 ) -> None:
     """A signal handler may raise wherever it likes: the next call returns what the interrupted one took."""
-    client.append_records("q", None, [b"%d" % number for number in range(200)])
+    client.append_records("q", None, [b"%d" % number for number in range(2_000)])
     found: list[int] = []
     with client.consumer("q", "worker") as consumer:
         reader = consumer if kind == "consumer" else client.tail("q")
@@ -185,13 +195,19 @@ def test_an_exception_at_any_line_of_a_call_loses_no_record(
             try:
                 with raising_at(line) as raised:
                     found += take(reader)
-            except InterruptedError:
+            except Interrupted:
                 found += take(reader)
             if not raised:
                 break
+    gc.collect()  # connections that an exception left before they were in use
     assert line > 10
     assert found == list(range(len(found)))
     client.delete_consumer("q", "worker")  # or the next test could not delete the queue
+
+
+TRACED = [
+    module.__file__ for module in (sync_client, sync_consumer, sync_tail, sender, blocking_transport, blocking_http)
+]
 
 
 @contextmanager
@@ -200,13 +216,13 @@ def raising_at(line: int) -> Iterator[list[int]]:
     lines, raised, before = count(), [], sys.gettrace()
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code.co_filename not in (blocking.__file__, loop_thread.__file__):
+        if frame.f_code.co_filename not in TRACED:
             return None
         # At `try:` and as a `with` is left, a lock would not be released; Python runs no handler there.
         source = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
         if event == "line" and not source.startswith(("with ", "try:")) and next(lines) == line:
             raised.append(line)
-            raise InterruptedError
+            raise Interrupted
         return trace
 
     sys.settrace(trace)
@@ -218,15 +234,17 @@ def raising_at(line: int) -> Iterator[list[int]]:
 
 @contextmanager
 def interrupted() -> Iterator[None]:
-    """Raise in the calling thread once its call has returned on the loop's thread."""
-    call = LoopThread.call
+    """Raise in the calling thread once the whole response with its records has arrived."""
+    read = HTTPResponse.read
 
-    def call_and_raise(self: LoopThread, coroutine: Any) -> Any:
-        call(self, coroutine)
-        raise InterruptedError
+    def read_and_raise(self: HTTPResponse, *arguments: Any) -> bytes:
+        body = read(self, *arguments)
+        if "X-Next-Position" in self.headers:
+            raise Interrupted
+        return body
 
-    with pytest.MonkeyPatch.context() as patched, pytest.raises(InterruptedError):
-        patched.setattr(LoopThread, "call", call_and_raise)
+    with pytest.MonkeyPatch.context() as patched, pytest.raises(Interrupted):
+        patched.setattr(HTTPResponse, "read", read_and_raise)
         yield
 
 
@@ -266,7 +284,7 @@ def test_close_ends_calls_of_other_threads(url: str, client: BlockingRecordLogCl
 
 
 @pytest.mark.parametrize("options", [{"token": "0123456789abcdef\n"}, {"tokens": "a"}])
-def test_what_the_client_refuses_at_once_is_refused_at_once(url: str, options: dict[str, str]) -> None:
+def test_what_the_client_refuses_at_once_is_refused_at_once(url: str, options: dict[str, Any]) -> None:
     """Not in the first call, which may be made in another process, long after."""
     with pytest.raises((TypeError, ValueError), match=r"pass token\.strip|unexpected keyword argument"):
         BlockingRecordLogClient(url, **options)
@@ -304,18 +322,29 @@ def _in_child(client: BlockingRecordLogClient, append_of_parent: Callable[[bytes
     return 2
 
 
-def test_a_fork_while_another_thread_makes_the_first_call(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The child finds a client that is half started, and begins again with every client."""
-    finalize = weakref.finalize
+def test_a_fork_while_other_threads_are_in_calls(client: BlockingRecordLogClient) -> None:
+    """The child finds a client whose connections and locks its threads hold, and begins again; the parent goes on."""
+    tail = client.tail("q")
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(next, tail)
+        while client.stats().tails == 0:
+            time.sleep(0.01)
+        child = os.fork()
+        if child == 0:
+            os._exit(_in_forked_child(client, tail))
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 7
+        assert waiting.result() == (0, b"child")
 
-    def fork_and_finalize(*arguments: Any) -> Any:
-        blocking._leave_to_parent()  # what a child does; the rest is the thread of the parent
-        return finalize(*arguments)
 
-    monkeypatch.setattr(weakref, "finalize", fork_and_finalize)
-    with BlockingRecordLogClient(url) as client:
-        client.append("forked", b"a", create=True)
-        assert [record.payload for record in client.range("forked")] == [b"a"]
+def _in_forked_child(client: BlockingRecordLogClient, tail: BlockingTail) -> int:
+    """Return 7 if a client works after a fork and a tail of the parent, whose turn another thread has, is refused."""
+    try:
+        client.append("q", b"child")
+        next(tail)
+    except LogClosedError as error:
+        return 7 if "forked" in str(error) else 1
+    return 2
 
 
 def test_a_wsgi_application_stores_what_is_posted(client: BlockingRecordLogClient) -> None:
@@ -346,17 +375,27 @@ def test_a_wsgi_application_stores_what_is_posted(client: BlockingRecordLogClien
 
 
 def test_a_tail_keeps_its_client(url: str, client: BlockingRecordLogClient) -> None:
-    """A client without another name is not closed while something of it is in use; then its thread ends."""
+    """A client without another name is not closed while something of it is in use; then its connections are."""
     client.append("q", b"a")
-    before = threads_of_clients()
+    before = connections_to(url)
     tail = BlockingRecordLogClient(url).tail("q")
     gc.collect()
     assert next(tail) == (0, b"a")
-    (its,) = threads_of_clients() - before
+    (its,) = connections_to(url) - before
     del tail
     gc.collect()
-    while its.is_alive():  # if the collector ran in that thread, another one ends it
-        time.sleep(0.001)
+    assert its.fileno() == -1
+
+
+def connections_to(url: str) -> set[socket.socket]:
+    """Return the open sockets of this process that are connected to a service."""
+    found = set()
+    for each in gc.get_objects():
+        if isinstance(each, socket.socket) and each.fileno() >= 0:
+            with suppress(OSError):
+                if each.getpeername()[1] == urlsplit(url).port:
+                    found.add(each)
+    return found
 
 
 def test_daemon_threads_in_a_call_are_silent_as_the_interpreter_ends(url: str) -> None:

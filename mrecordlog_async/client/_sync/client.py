@@ -1,0 +1,701 @@
+# Written by `python -m tests.client.unasync` from client/client.py: change that file, and run this.
+
+"""`BlockingRecordLogClient`: the HTTP service from code without asyncio, such as Flask, Django, Celery and scripts.
+
+    from mrecordlog_async.client import BlockingRecordLogClient
+
+    with BlockingRecordLogClient("http://127.0.0.1:8080") as client:
+        with client.producer("orders", create=True) as producer:
+            producer.append_record(b"two coffees")  # stored once, even if the connection breaks
+        for position, payload in client.range("orders"):
+            print(position, payload)
+
+Reads and appends of many records travel as runs, so single records are touched only where they are handed out. What is
+sent is in `protocol.calls`, what is retried and when in `protocol.attempts`; connections and deadlines are in
+`transport`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from types import TracebackType
+from typing import overload
+from uuid import UUID
+
+from mrecordlog_async.batches import check_position, check_start, owner_uuid
+from mrecordlog_async.client._sync import reads
+from mrecordlog_async.client._sync.consumer import BlockingConsumer
+from mrecordlog_async.client._sync.sender import BlockingSender
+from mrecordlog_async.client._sync.tail import BlockingTail
+from mrecordlog_async.client.blocking import BlockingProducer
+from mrecordlog_async.client.blocking_transport import BlockingTransport
+from mrecordlog_async.client.options import ClientOptions
+from mrecordlog_async.errors import QueueNotFoundError
+from mrecordlog_async.model import ConsumerSummary, QueueSummary, Record, Run, Start, Times
+from mrecordlog_async.options import QueueOptions
+from mrecordlog_async.protocol import calls
+from mrecordlog_async.protocol.attempts import ServiceUnreachableError
+from mrecordlog_async.protocol.calls import Order, Page, PageRequest, Payload, copied
+from mrecordlog_async.protocol.consumer_schemas import AttachRequest
+from mrecordlog_async.protocol.log_schemas import LogResponse
+from mrecordlog_async.protocol.schemas import AppendResponse, StatsResponse
+from mrecordlog_async.servers.names import Endpoint, shown_url
+
+
+class BlockingRecordLogClient:
+    """Call one service from any thread. Use it as `with`, or call `close` at the end.
+
+    Many threads may share the client. A forked child opens its own connections at its first call: servers may make
+    the client before they fork their workers. Tails, consumers and producers belong to the process that made
+    them. Each call is retried while the service cannot be reached, is recovering or is full, for `retry_seconds` at most. It raises the same errors as the
+    log. A change that an exception interrupts may be made or not: repeat an append with its position.
+
+    Args:
+        url: `http://host:port`, `https://host:port` or `unix:/path/to/socket`; with the path below which an application
+            serves the log, if there is one: `http://host:port/wal`.
+        token: Bearer token, if the service requires one. Without TLS it is sent in the clear.
+        retry_seconds: How long each call is retried.
+        timeout_seconds: Longest silence within one request.
+        response_seconds: Longest time for one request with its whole response.
+        connections: Calls in progress at once; further calls wait. Each tail uses one more connection.
+        log_id: The log that is meant (`id` of `log_info`): every call is refused with ServiceError, code `other_log`,
+            if another log responds at the address. None for whichever responds.
+
+    Raises:
+        ValueError: *url* is not the URL of a service, *token* holds a line break, there is a token and the URL has a
+            user name, or *connections* is below 1; raised at once.
+        QueueNotFoundError: The queue does not exist; raised by every method that names one, except `queue_exists` and
+            those that create it.
+        ServiceError: The service refused for a reason that the log itself does not have, such as a missing token; see
+            its `code`.
+        ServiceUnreachableError: No attempt succeeded within `retry_seconds`.
+        OutcomeUnknownError: The response to a change was lost, and it is unknown whether the change was made.
+        LogFailedError: The log of the service has failed, and was not started again in time; it can be read.
+        LogClosedError: This client is closed, or what was called belongs to the process that forked this one.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        retry_seconds: float = 30.0,
+        timeout_seconds: float = 60.0,
+        response_seconds: float = 300.0,
+        connections: int = 128,
+        log_id: str | None = None,
+    ) -> None:
+        options = ClientOptions(
+            Endpoint(url), token, retry_seconds, timeout_seconds, response_seconds, connections, log_id
+        )
+        self.sender = BlockingSender(BlockingTransport(options), retry_seconds)
+
+    @property
+    def url(self) -> str:
+        """The URL of the service."""
+        return self.sender.transport.url
+
+    def __repr__(self) -> str:
+        return f"<BlockingRecordLogClient {shown_url(self.url)!r}>"
+
+    def __enter__(self) -> BlockingRecordLogClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close all connections. Later calls, and calls that wait for another attempt, raise LogClosedError."""
+        self.sender.transport.close()
+
+    # The service.
+
+    def log_info(self) -> LogResponse:
+        """Return which log the service has: its id and name, its openings, and how far it has come."""
+        return self.sender.send(calls.log_info())
+
+    def stats(self) -> StatsResponse:
+        """Return the statistics of the service and its log.
+
+        Returns:
+            Resources in use with their limits, counters since the log was opened, and durations in seconds.
+        """
+        return self.sender.send(calls.stats())
+
+    def wait_ready(self) -> None:
+        """Wait until the service stores records.
+
+        Raises:
+            ServiceUnreachableError: It is not ready after `retry_seconds`.
+        """
+        try:
+            self.sender.send(calls.ready())
+        except ServiceUnreachableError as error:
+            # What a service that is not ready responds looks like a proxy's error; but this request changes nothing.
+            raise ServiceUnreachableError(error.address, error.seconds, error.reason) from error.__cause__
+
+    # Queues.
+
+    def create_queue(self, queue: str, *, exist_ok: bool = False, options: QueueOptions | None = None) -> bool:
+        """Create *queue* and wait until that is durable.
+
+        Args:
+            queue: Its name.
+            exist_ok: Accept a queue that exists already. The request is then sent again after a lost response, which
+                otherwise raises OutcomeUnknownError.
+            options: Its options, if it is created.
+
+        Returns:
+            True if the queue was created, False if it existed.
+
+        Raises:
+            QueueExistsError: The queue exists, and *exist_ok* is false.
+            QueueNameError: The name is not valid.
+            LogFullError: The log holds as many queues as it may, or the disk is full.
+        """
+        return self.sender.send(calls.create_queue(queue, exist_ok=exist_ok, options=options))
+
+    def delete_queue(self, queue: str, *, queue_id: int | None = None, past_consumers: bool = False) -> None:
+        """Delete *queue* and all its records.
+
+        Args:
+            queue: Its name.
+            queue_id: Delete only this incarnation (`queue_summary(queue).id`). Such a call is sent again after a lost
+                response. Without an id a lost response raises OutcomeUnknownError, because a second request could
+                delete a queue that was created in between.
+            past_consumers: Delete it even if a consumer has not acknowledged all records.
+
+        Raises:
+            QueueNotFoundError: The queue does not exist, or is another incarnation.
+            ConsumerBehindError: A consumer has not acknowledged all records, and *past_consumers* is false.
+        """
+        self.sender.send(calls.delete_queue(queue, queue_id=queue_id, past_consumers=past_consumers))
+
+    def queue_options(self, queue: str) -> QueueOptions:
+        """Return the options of *queue*. Whether it is sealed is in its summary.
+
+        Args:
+            queue: Its name.
+        """
+        return self.sender.send(calls.queue_options(queue))
+
+    def configure_queue(self, queue: str, options: QueueOptions) -> None:
+        """Replace all options of *queue*; a sealed queue stays sealed. Durable under every policy.
+
+        Args:
+            queue: Its name.
+            options: The new options.
+
+        Raises:
+            QueueOptionsError: The options contradict what the queue holds.
+        """
+        self.sender.send(calls.configure_queue(queue, options))
+
+    def seal_queue(self, queue: str, *, queue_id: int | None = None) -> int:
+        """Seal *queue* for good: later appends raise QueueSealedError, and readers end after its last record.
+
+        Args:
+            queue: Its name.
+            queue_id: Seal it only if it is still this incarnation. Without it, a call that is sent again after a lost
+                response may seal a queue that was created in between.
+
+        Returns:
+            Its next position, which stays as it is.
+
+        Raises:
+            QueueSealedError: The queue is already sealed.
+        """
+        return self.sender.send(calls.seal_queue(queue, queue_id=queue_id))
+
+    def truncate(self, queue: str, position: int, *, queue_id: int | None = None, past_consumers: bool = False) -> int:
+        """Drop the records of *queue* up to and including *position*; durable as the policy of the service says.
+
+        Args:
+            queue: Its name.
+            position: The last position to drop; it must have been assigned.
+            queue_id: Truncate only this incarnation of the queue (`queue_summary(queue).id`, or that of a batch).
+                Without it, a call that is sent again after a lost response may truncate a queue that was created in
+                between.
+            past_consumers: Truncate even what a consumer has not acknowledged.
+
+        Returns:
+            The number of records dropped.
+
+        Raises:
+            QueueNotFoundError: The queue does not exist, or is another incarnation.
+            ConsumerBehindError: A consumer has not acknowledged the records, and *past_consumers* is false.
+            ServiceError: The position has not been assigned yet (code `ahead`).
+        """
+        call = calls.truncate(queue, position, queue_id=queue_id, past_consumers=past_consumers)
+        return self.sender.send(call)
+
+    def queue_exists(self, queue: str) -> bool:
+        """Return whether *queue* exists.
+
+        Args:
+            queue: Its name.
+        """
+        try:
+            self.queue_summary(queue)
+        except QueueNotFoundError:
+            return False
+        return True
+
+    def list_queues(self) -> list[str]:
+        """Return the names of all queues, sorted."""
+        return list(self.summary())
+
+    def summary(self, *, order: Order | None = None, limit: int | None = None) -> dict[str, QueueSummary]:
+        """Return positions and sizes of every queue, or of the first ones in an order.
+
+        Args:
+            order: "bytes" or "records" for the queues that hold most, "segment" for those that keep the oldest segment,
+                "age" for those with the oldest records; needs a limit. None sorts by name.
+            limit: At most this many queues.
+
+        Returns:
+            The summaries by name, in this order.
+        """
+        return self.sender.send(calls.summary(order=order, limit=limit))
+
+    def queue_summary(self, queue: str) -> QueueSummary:
+        """Return positions and sizes of *queue*.
+
+        Args:
+            queue: Its name.
+
+        Raises:
+            QueueNotFoundError: The queue does not exist.
+        """
+        return self.sender.send(calls.queue_summary(queue))
+
+    def first_position(self, queue: str) -> int:
+        """Return the lowest position of *queue* that is not truncated.
+
+        Args:
+            queue: Its name.
+        """
+        return (self.queue_summary(queue)).first_position
+
+    def next_position(self, queue: str) -> int:
+        """Return the position that the next record of *queue* gets.
+
+        Args:
+            queue: Its name.
+        """
+        return (self.queue_summary(queue)).next_position
+
+    def last_position(self, queue: str) -> int | None:
+        """Return the last position assigned in *queue*.
+
+        Args:
+            queue: Its name.
+
+        Returns:
+            The position, or None if the queue never had a record.
+        """
+        next_position = self.next_position(queue)
+        return next_position - 1 if next_position else None
+
+    # Appends. As those of the log, they copy what is not `bytes` when they are called: a caller may reuse its buffer.
+
+    @overload
+    def append(self, queue: str, payload: Payload, *, create: bool = False) -> int: ...
+
+    @overload
+    def append(self, queue: str, payload: Payload, position: int | None, *, create: bool = False) -> int | None: ...
+
+    def append(self, queue: str, payload: Payload, position: int | None = None, *, create: bool = False) -> int | None:
+        """Append *payload* to *queue*: `append_record` with the position last, where it can be left out.
+
+        Args:
+            queue: Its name.
+            payload: The record; it may be empty.
+            position: Position of the record, at least the next position; None assigns the next one.
+            create: Create the queue if it does not exist.
+
+        Returns:
+            The position, or None if exactly this record was stored at *position* before.
+
+        Raises:
+            RecordLogError: The errors of `append_record`.
+        """
+        return self.append_record(queue, position, payload, create=create)
+
+    @overload
+    def append_record(self, queue: str, position: None, payload: Payload, *, create: bool = False) -> int: ...
+
+    @overload
+    def append_record(
+        self, queue: str, position: int | None, payload: Payload, *, create: bool = False
+    ) -> int | None: ...
+
+    def append_record(self, queue: str, position: int | None, payload: Payload, *, create: bool = False) -> int | None:
+        """Append *payload* to *queue* and wait until it is stored.
+
+        Without a position, a lost response raises OutcomeUnknownError, because sending the record again could store it
+        twice. With a position it is sent again; if that is refused, the call raises OutcomeUnknownError too, because
+        the first attempt may have been stored. `producer` assigns positions itself.
+
+        Args:
+            queue: Its name.
+            position: Position of the record, at least the next position; None assigns the next one.
+            payload: The record; it may be empty.
+            create: Create the queue if it does not exist.
+
+        Returns:
+            The position, or None if exactly this record was stored at *position* before. Never None without a position.
+
+        Raises:
+            QueueNotFoundError: The queue does not exist, and *create* is false.
+            PositionInPastError: Another record has this position.
+            RecordTooLargeError: The record exceeds a limit of the service.
+            LogFullError: The log has no room within `retry_seconds`; truncate queues.
+        """
+        record, checked = copied(payload), None if position is None else check_position(position)
+        return self._append(queue, checked, [record], create)
+
+    def append_records(
+        self, queue: str, position: int | None, payloads: Iterable[Payload], *, create: bool = False
+    ) -> int | None:
+        """Append *payloads* to *queue*, all or none, and wait until they are stored.
+
+        Args:
+            queue: Its name.
+            position: Position of the first record; None assigns the next one. Lost responses are handled as in
+                `append_record`.
+            payloads: The records; they get consecutive positions.
+            create: Create the queue if it does not exist.
+
+        Returns:
+            The last position, or None if the records were stored before or *payloads* is empty.
+
+        Raises:
+            QueueNotFoundError: The queue does not exist, and *create* is false.
+            PositionInPastError: Other records have these positions.
+            RecordTooLargeError: A record, or all together, exceed a limit of the service.
+            LogFullError: The log has no room within `retry_seconds`; truncate queues.
+        """
+        records = [copied(payload) for payload in payloads]
+        return self._append(queue, None if position is None else check_position(position), records, create)
+
+    def _append(self, queue: str, position: int | None, records: list[bytes], create: bool) -> int | None:
+        response = self._appended(queue, position, records, create)
+        return None if response.duplicate else response.position
+
+    def _appended(self, queue: str, position: int | None, records: list[bytes], create: bool) -> AppendResponse:
+        if create:  # after a refusal only, so *create* costs other calls nothing
+            with suppress(QueueNotFoundError):
+                return self.sender.send(calls.append(queue, position, records, create=False))
+        return self.sender.send(calls.append(queue, position, records, create=create))
+
+    def producer(self, queue: str, *, create: bool = False) -> BlockingProducer:
+        """Return a producer for *queue*: appends by one writer, each stored once even if it must be sent again.
+
+        Args:
+            queue: Its name.
+            create: Create the queue on `with` if it does not exist.
+
+        Returns:
+            The producer; use it as `with`. A queue may have one producer at a time.
+        """
+        return BlockingProducer(self.sender.transport, queue, create=create)
+
+    # Reads.
+
+    def range(
+        self, queue: str, start: Start | None = None, stop: int | None = None, *, limit: int | None = None
+    ) -> Iterator[Record]:
+        """Yield the records of *queue* from *start* to *stop* - 1.
+
+        Args:
+            queue: Its name.
+            start: First position, or a time (see `position_at`); None starts at the first retained record.
+            stop: Position after the last one wanted; None ends at the last record that exists when the call starts.
+            limit: At most this many records, the first ones; None for all.
+
+        Yields:
+            Records in the order of their positions.
+
+        Raises:
+            QueueNotFoundError: The queue does not exist, or was deleted and recreated during the read.
+            ValueError: *limit* is negative.
+        """
+        for run in self.runs(queue, start, stop, limit=limit):
+            for record in run.records():
+                yield record
+
+    def iter_from(self, queue: str, position: int) -> Iterator[Record]:
+        """Yield the records of *queue* from *position* to the last one that exists when the call starts.
+
+        Args:
+            queue: Its name.
+            position: First position.
+
+        Returns:
+            What `range(queue, position)` yields.
+        """
+        return self.range(queue, position)
+
+    def runs(
+        self, queue: str, start: Start | None = None, stop: int | None = None, *, limit: int | None = None
+    ) -> Iterator[Run]:
+        """Yield the records that `range` yields as whole runs, which is faster for many small records.
+
+        Args:
+            queue: Its name.
+            start: First position, or a time (see `position_at`); None starts at the first retained record.
+            stop: Position after the last one wanted; None ends at the last record that exists when the call starts.
+            limit: At most this many records, the first ones; None for all.
+
+        Yields:
+            Runs of consecutive positions, in their order.
+
+        Raises:
+            QueueNotFoundError: The queue does not exist, or was deleted and recreated during the read.
+            ValueError: *limit* is negative, or a time has no time zone.
+        """
+        for runs, _ in self.timed_runs(queue, start, stop, limit=limit):
+            for run in runs:
+                yield run
+
+    def timed_runs(
+        self,
+        queue: str,
+        start: Start | None = None,
+        stop: int | None = None,
+        *,
+        limit: int | None = None,
+        follow: bool = False,
+    ) -> Iterator[tuple[list[Run], Times]]:
+        """Yield what `runs` yields, page by page, together with the times when the records were stored.
+
+        Args:
+            queue: Its name.
+            start: First position, or a time (see `position_at`); None starts at the first retained record.
+            stop: Position after the last one wanted; None ends at the last record that exists when the call starts.
+            limit: At most this many records, the first ones; None for all.
+            follow: Wait for more, until the queue is deleted, or sealed and read; *stop* and *limit* are not used then.
+
+        Yields:
+            Runs, at least one, and their times.
+
+        Raises:
+            QueueNotFoundError: The queue does not exist, or was deleted and recreated during the read.
+            ServiceError: The log was restored to an older state than what *follow* has read (code `ahead`).
+            ValueError: *limit* is negative, or a time has no time zone.
+        """
+        return reads.timed_runs(self.sender, queue, start, stop, limit=limit, follow=follow)
+
+    def tail(self, queue: str, start: Start | None = None) -> BlockingTail:
+        """Follow *queue* from *start*: iterate over its records, or take batches, and wait for more.
+
+        The tail survives restarts of the service, and calls that are cancelled. Records that are truncated before it
+        reaches them are skipped. It ends when the queue is deleted, and after the last record of a sealed queue. If the
+        log is restored to an older state than what the tail has read, it raises ServiceError with the code `ahead`. It
+        looks every 30 s while no record comes: it misses records that have taken all those positions by then.
+
+        Args:
+            queue: Its name.
+            start: First position, or a time (see `position_at`); None starts at the first retained record.
+
+        Returns:
+            An iterator over the records in the order of their positions. The first one raises QueueNotFoundError if the
+            queue does not exist.
+        """
+
+        def begin(end: float | None) -> QueueSummary:
+            summary = self.sender.send(calls.queue_summary(queue).until(end))
+            if not isinstance(start, datetime) or tail.position is not None:
+                return summary
+            return replace(summary, first_position=self.position_at(queue, start))
+
+        def fetch(request: PageRequest) -> Page:
+            return reads.read_page(self.sender, queue, request)
+
+        first = None if start is None or isinstance(start, datetime) else check_start(start)
+        tail = BlockingTail(queue, first, begin, fetch, check=self.sender.transport.usage_check())
+        return tail
+
+    def position_at(self, queue: str, time: datetime) -> int:
+        """Return the position of the first retained record of *queue* that was stored at *time* or later.
+
+        Args:
+            queue: Its name.
+            time: A time with a time zone, not in the future; rounded down to 0.1 s.
+
+        Returns:
+            The position; the next position if every record is older.
+
+        Raises:
+            QueueNotFoundError: The queue does not exist.
+            ValueError: *time* has no time zone.
+            ServiceError: *time* is in the future.
+        """
+        return self.sender.send(calls.position_at(queue, time))
+
+    def time_of(self, queue: str, position: int) -> datetime | None:
+        """Return when the record of *queue* at *position* was stored, to 0.1 s.
+
+        Args:
+            queue: Its name.
+            position: Position of the record.
+
+        Returns:
+            The time in UTC; None if no record is retained at this position.
+
+        Raises:
+            QueueNotFoundError: The queue does not exist.
+        """
+        for runs, times in self.timed_runs(queue, position, position + 1):
+            return times.time_at(position) if runs[0].first_position == position else None
+        return None
+
+    def wait_for(self, queue: str, position: int) -> bool:
+        """Wait until *position* has been assigned in *queue*.
+
+        Args:
+            queue: Its name.
+            position: The position to wait for; truncated records count.
+
+        Returns:
+            True once the queue's next position is past *position*; False if the queue was deleted, or sealed before.
+
+        Raises:
+            QueueNotFoundError: The queue does not exist when the call starts.
+            ValueError: *position* is not one at which a tail can start.
+        """
+        return reads.wait_for(self.sender, queue, position)
+
+    def last_record(self, queue: str) -> Record | None:
+        """Return the newest retained record of *queue*.
+
+        Args:
+            queue: Its name.
+
+        Returns:
+            The record, or None if the queue holds none.
+        """
+        summary = self.queue_summary(queue)
+        if not summary.records:
+            return None
+        for record in self.range(queue, summary.next_position - 1):
+            return record
+        return None
+
+    # Consumers.
+
+    def consumer(
+        self,
+        queue: str,
+        consumer: str,
+        *,
+        create: bool = True,
+        start: Start | None = None,
+        owner: UUID | str | None = None,
+        take_over: bool = False,
+    ) -> BlockingConsumer:
+        """Return the holder of *consumer*: `with client.consumer("orders", "billing") as c`.
+
+        Args:
+            queue: The queue.
+            consumer: The name.
+            create: Create it if it does not exist.
+            start: Where it begins if it is created: the first position that it has not acknowledged, moved into what
+                the queue retains, or a time (see `position_at`); None for the first retained record.
+            owner: A UUID that alone may attach to the consumer from now on; None for a consumer without an owner.
+            take_over: Attach even if the consumer has another owner.
+
+        Returns:
+            The consumer. Entering it raises QueueNotFoundError, ConsumerNotFoundError or ConsumerOwnedError.
+
+        Raises:
+            ValueError: *owner* is not a UUID.
+        """
+        request = AttachRequest(create, None, None if owner is None else str(owner_uuid(owner)), take_over)
+        return BlockingConsumer(self.sender, queue, consumer, start=start, request=request)
+
+    def create_consumer(self, queue: str, consumer: str, *, start: Start | None = None, exist_ok: bool = False) -> bool:
+        """Create *consumer* on *queue*, or on all queues that match a pattern with `*`. Durable under every policy.
+
+        Args:
+            queue: The queue, or a pattern.
+            consumer: Its name.
+            start: The first position that it has not acknowledged, moved into what the queue retains, or a time, which
+                a pattern does not have; None for the first retained record.
+            exist_ok: Return False instead of raising if the consumer, or the rule for the pattern, already exists. The
+                request is then sent again after a lost response.
+
+        Returns:
+            True if the consumer, or the rule, was created.
+
+        Raises:
+            ConsumerExistsError: The consumer exists, and *exist_ok* is False.
+            ConsumerNameError: The name is invalid.
+            LogFullError: The limit on consumers is reached, or there is no space.
+        """
+        position = None if start is None else check_start(reads.position_of(self.sender, queue, start))
+        return self.sender.send(calls.create_consumer(queue, consumer, start=position, exist_ok=exist_ok))
+
+    def delete_consumer(self, queue: str, consumer: str) -> None:
+        """Delete *consumer* of *queue*, or with a pattern the rule, and the consumer of every queue that matches.
+
+        If there is no rule for a pattern, but a queue of exactly that name has the consumer, it is deleted there.
+
+        Args:
+            queue: The queue, or the pattern that was passed to `create_consumer`.
+            consumer: The name.
+
+        Raises:
+            ConsumerNotFoundError: The queue has no such consumer, or there is no rule for the pattern.
+        """
+        self.sender.send(calls.delete_consumer(queue, consumer))
+
+    def consumers(self, queue: str) -> dict[str, ConsumerSummary]:
+        """Return where the consumers of *queue* stand.
+
+        Args:
+            queue: Its name.
+
+        Returns:
+            The summaries by name, in order.
+        """
+        return self.sender.send(calls.consumers(queue))
+
+    def all_consumers(self) -> list[ConsumerSummary]:
+        """Return where the consumers of all queues stand, by queue and name."""
+        found: list[ConsumerSummary] = []
+        page = self.sender.send(calls.all_consumers())
+        while page.next is not None:
+            found += map(calls.consumer_summary_of, page.consumers)
+            page = self.sender.send(calls.all_consumers(page.next))
+        return [*found, *map(calls.consumer_summary_of, page.consumers)]
+
+    def consumer_rules(self) -> list[tuple[str, str]]:
+        """Return the rules that give new queues a consumer, as (pattern, consumer), in order."""
+        page = self.sender.send(calls.all_consumers(limit=1))
+        return [(rule.pattern, rule.consumer) for rule in page.rules]
+
+    def seek_consumer(self, queue: str, consumer: str, position: Start) -> int:
+        """Have *consumer* continue at *position*, as an operator: its present holder is fenced off.
+
+        Args:
+            queue: The queue.
+            consumer: The name.
+            position: From the first retained position up to the next one, or a time.
+
+        Returns:
+            The position.
+
+        Raises:
+            PositionAheadError: The position is past the next one.
+            PositionTruncatedError: The position was truncated.
+            ConsumerNotFoundError: The queue has no such consumer.
+        """
+        wanted = check_start(reads.position_of(self.sender, queue, position))
+        return self.sender.send(calls.seek(queue, consumer, wanted, None))

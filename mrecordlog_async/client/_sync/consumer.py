@@ -1,0 +1,206 @@
+# Written by `python -m tests.client.unasync` from client/consumer.py: change that file, and run this.
+
+"""`BlockingConsumer`: the holder of a durable position on one queue of a service. Entering it attaches it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from mrecordlog_async.batches import (
+    BATCH_BYTES,
+    BATCH_RECORDS,
+    BATCH_SECONDS,
+    BatchLimits,
+    check_start,
+    last_position,
+)
+from mrecordlog_async.client import blocking_transport
+from mrecordlog_async.client._sync.reads import position_of
+from mrecordlog_async.client._sync.sender import BlockingSender
+from mrecordlog_async.client._sync.tail import BlockingTail
+from mrecordlog_async.errors import ConsumerFencedError, ConsumerNotFoundError, QueueNotFoundError
+from mrecordlog_async.model import Batch, Record, Start
+from mrecordlog_async.protocol import calls
+from mrecordlog_async.protocol.calls import Page, PageRequest
+from mrecordlog_async.protocol.consumer_schemas import AttachRequest, AttachResponse
+
+
+class BlockingConsumer(Iterator[Record]):
+    """A durable position on one queue of a service: everything before it is acknowledged. One holder at a time.
+
+        with client.consumer("orders", "billing") as c:
+            for batch in c.batches():
+                deliver(batch)
+                c.acknowledge(batch)
+
+    Delivery is at least once: what was not acknowledged is handed out again after the consumer is entered the next
+    time. Entering takes a new epoch, and every call of an older holder raises ConsumerFencedError from then on; `async
+    for record` first hands out what it has received. A consumer survives restarts of the service. An exception
+    in a call, such as one of a signal handler, loses nothing.
+
+    Attributes:
+        queue: Name of the queue.
+        consumer: Its name.
+    """
+
+    def __init__(
+        self, sender: BlockingSender, queue: str, consumer: str, *, start: Start | None, request: AttachRequest
+    ) -> None:
+        """Use `BlockingRecordLogClient.consumer`. start: where it begins if it is created."""
+        calls.consumer_path(queue, consumer)  # raises for what cannot be a name
+        self.queue = queue
+        self.consumer = consumer
+        self._sender = sender
+        self._check = sender.transport.usage_check()
+        self._start = start
+        self._request = request
+        self._attached: AttachResponse | None = None
+        self._tail: BlockingTail | None = None
+
+    def __enter__(self) -> Self:
+        self._check()
+        start = None if self._start is None else check_start(position_of(self._sender, self.queue, self._start))
+        request = msgspec.structs.replace(self._request, start=start)
+        self._attached = attached = self._sender.send(calls.attach(self.queue, self.consumer, request))
+        self._follow(attached, attached.position)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._attached = self._tail = None
+
+    @property
+    def epoch(self) -> int:
+        """Number of this holder."""
+        return self._holder().epoch
+
+    @property
+    def queue_id(self) -> int:
+        """Incarnation of the queue. The consumer ends when that is deleted."""
+        return self._holder().id
+
+    @property
+    def position(self) -> int:
+        """The lowest position that may be handed out next."""
+        position = self.reader().position
+        assert position is not None, "a consumer begins at a position"
+        return position
+
+    def batch(
+        self,
+        *,
+        max_records: int = BATCH_RECORDS,
+        max_bytes: int = BATCH_BYTES,
+        max_wait: float | None = BATCH_SECONDS,
+    ) -> Batch | None:
+        """Return the next records together, as soon as a limit is reached or *max_wait* after the first one.
+
+        Args:
+            max_records: At most this many records.
+            max_bytes: At most this many payload bytes, but at least one record.
+            max_wait: Seconds to wait for more records after the first one; 0 returns what is there, None waits until
+                another limit is reached.
+
+        Returns:
+            At least one record; None once no more can come: the queue is sealed and read, or was deleted.
+
+        Raises:
+            ConsumerFencedError: Another holder has attached.
+            ConsumerNotFoundError: The consumer was deleted.
+            PositionAheadError: The log was restored, and is at older positions than this holder: enter again.
+            ValueError: A limit is below 1, or the time is negative.
+        """
+        return self.reader().batch(max_records=max_records, max_bytes=max_bytes, max_wait=max_wait)
+
+    def batches(
+        self,
+        *,
+        max_records: int = BATCH_RECORDS,
+        max_bytes: int = BATCH_BYTES,
+        max_wait: float | None = BATCH_SECONDS,
+    ) -> Iterator[Batch]:
+        """Iterate over batches until no more can come; the arguments and errors are those of `batch`."""
+        return blocking_transport.batches(self.batch, BatchLimits.checked(max_records, max_bytes, max_wait))
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Record:
+        return next(self.reader())
+
+    def acknowledge(self, done: Batch | Record | int) -> int:
+        """Acknowledge everything up to and including *done*: it is not handed out again, and may be removed.
+
+        Never goes back: acknowledging something before the consumer's position changes nothing.
+
+        Args:
+            done: A batch, a record, or a position.
+
+        Returns:
+            The consumer's position: the first one that it has not acknowledged.
+
+        Raises:
+            PositionAheadError: The position has not been assigned yet.
+            ConsumerFencedError: Another holder has attached.
+            ConsumerNotFoundError: The consumer was deleted.
+            QueueNotFoundError: The queue was deleted.
+            LogFullError: The disk is full, and the acknowledgement frees nothing.
+        """
+        holder = self._holder()
+        return self._sender.send(calls.acknowledge(holder, last_position(done, holder.id)))
+
+    def seek(self, position: Start) -> int:
+        """Continue at *position*, forward or back, durably: it is the first one that is not acknowledged.
+
+        An exception, such as an error of the connection, stops the waiting, not the move: this holder goes on where it
+        was, but the stored position may be the new one. Seek again, to there or elsewhere.
+
+        Args:
+            position: From the first retained position up to the next one, or a time (see `position_at`).
+
+        Returns:
+            The position.
+
+        Raises:
+            PositionAheadError: The position is past the next one.
+            PositionTruncatedError: The position was truncated.
+            ConsumerFencedError: Another holder has attached.
+            ConsumerNotFoundError: The consumer was deleted.
+            QueueNotFoundError: The queue was deleted.
+        """
+        holder = self._holder()
+        wanted = check_start(position_of(self._sender, self.queue, position))
+        found = self._sender.send(calls.seek(self.queue, self.consumer, wanted, holder))
+        self._follow(holder, found)
+        return found
+
+    def _follow(self, holder: AttachResponse, position: int) -> None:
+        def fetch(request: PageRequest) -> Page:
+            return self._read(holder, request)
+
+        self._tail = BlockingTail(self.queue, position, None, fetch, check=self._check, queue_id=holder.id)
+
+    def _read(self, holder: AttachResponse, request: PageRequest) -> Page:
+        try:
+            return self._sender.send(calls.read_as_holder(holder, request))
+        except (ConsumerFencedError, ConsumerNotFoundError):
+            # The request names the queue, not the incarnation: of a recreated queue nobody has been the holder yet.
+            if (self._sender.send(calls.queue_summary(self.queue).until(request.end))).id != holder.id:
+                raise QueueNotFoundError(self.queue) from None
+            raise
+
+    def _holder(self) -> AttachResponse:
+        if self._attached is None:
+            raise RuntimeError("the consumer is not attached: use it inside `with client.consumer(…) as c`")
+        return self._attached
+
+    def reader(self) -> BlockingTail:
+        """Return what reads the records now: a consumer that is entered or moved reads with another tail."""
+        self._holder()
+        assert self._tail is not None
+        return self._tail

@@ -1,0 +1,106 @@
+# Written by `python -m tests.client.unasync` from client/reads.py: change that file, and run this.
+
+"""Reads of one queue that take several calls: page by page, following, and waiting for a position."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from datetime import datetime
+from time import monotonic
+
+from mrecordlog_async.batches import check_limit, check_start
+from mrecordlog_async.client import blocking_transport
+from mrecordlog_async.client._sync.sender import BlockingSender
+from mrecordlog_async.client._sync.tail import PAUSE_SECONDS, WAIT_SECONDS, check_reached
+from mrecordlog_async.errors import QueueNotFoundError
+from mrecordlog_async.model import QueueSummary, Run, Start, Times
+from mrecordlog_async.protocol import calls
+from mrecordlog_async.protocol.calls import Page, PageRequest
+from mrecordlog_async.protocol.responses import ServiceError
+
+
+def position_of(sender: BlockingSender, queue: str, start: Start) -> int:
+    """Return the position of *start*; one that is a time is requested."""
+    return sender.send(calls.position_at(queue, start)) if isinstance(start, datetime) else start
+
+
+def read_page(sender: BlockingSender, queue: str, request: PageRequest) -> Page:
+    """Return runs of *queue* from a position on, or from the first retained record after it."""
+    while True:
+        try:
+            return sender.send(calls.read_page(queue, request))
+        except ServiceError as error:
+            request = request._replace(position=calls.first_retained(error, request.position))
+
+
+def timed_runs(
+    sender: BlockingSender, queue: str, start: Start | None, stop: int | None, *, limit: int | None, follow: bool
+) -> Iterator[tuple[list[Run], Times]]:
+    """Yield what `BlockingRecordLogClient.timed_runs` yields."""
+    if limit is not None:
+        check_limit(limit)
+    summary = sender.send(calls.queue_summary(queue))
+    position = position_of(sender, queue, summary.first_position if start is None else start)
+    if follow:
+        for page in _follow(sender, summary, position):
+            if page.runs:
+                yield page.runs, page.times
+        return
+    end = summary.next_position if stop is None else min(stop, summary.next_position)
+    while position < end and limit != 0:
+        page = read_page(sender, queue, PageRequest(position, limit, stop=end))
+        runs, position = page.runs, page.next_position
+        if page.queue_id != summary.id:
+            raise QueueNotFoundError(queue)  # deleted and recreated during the read
+        if not runs:
+            return
+        yield runs, page.times
+        if limit is not None:
+            limit -= sum(run.record_count for run in runs)
+
+
+def _follow(sender: BlockingSender, known: QueueSummary, position: int) -> Generator[Page, None]:
+    """Yield pages from *position* on until this incarnation of the queue is deleted, or sealed and read.
+
+    Some may be empty.
+    """
+    queue, reached = known.queue, known.next_position
+    while True:
+        begun = monotonic()
+        try:
+            page = read_page(sender, queue, PageRequest(position, wait_seconds=WAIT_SECONDS))
+            if page.queue_id != known.id:
+                return
+            position = page.next_position
+            yield page
+            if page.runs:
+                reached = max(reached, position)
+                continue
+            # Asked only after a wait in vain, which is short at the end of a sealed queue.
+            summary = sender.send(calls.queue_summary(queue))
+        except QueueNotFoundError:
+            return
+        if summary.sealed and position >= summary.next_position:
+            return
+        check_reached(summary, known.id, position, reached)
+        if monotonic() - begun < WAIT_SECONDS / 2:
+            blocking_transport.sleep(PAUSE_SECONDS)
+
+
+def wait_for(sender: BlockingSender, queue: str, position: int) -> bool:
+    """Wait until *position* has been assigned; see `BlockingRecordLogClient.wait_for`."""
+    check_start(position)
+    summary = sender.send(calls.queue_summary(queue))
+    queue_id, early = summary.id, False
+    while summary.next_position <= position:
+        if summary.sealed or summary.id != queue_id:
+            return False
+        blocking_transport.sleep(PAUSE_SECONDS if early else 0)
+        begun = monotonic()
+        try:
+            sender.send(calls.wait_for_records(queue, position, WAIT_SECONDS))
+            summary = sender.send(calls.queue_summary(queue))
+        except QueueNotFoundError:
+            return False
+        early = monotonic() - begun < WAIT_SECONDS / 2
+    return summary.id == queue_id

@@ -1,0 +1,79 @@
+# Written by `python -m tests.client.unasync` from client/sender.py: change that file, and run this.
+
+"""`BlockingSender`: sends the calls of one client, each until it has a response that another attempt would not change."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from mrecordlog_async.client.blocking_transport import BlockingTransport
+from mrecordlog_async.client.outage import Outage
+from mrecordlog_async.errors import LogClosedError, RecordLogError
+from mrecordlog_async.protocol.attempts import Attempts, NoResponseError
+from mrecordlog_async.protocol.calls import ServiceCall
+from mrecordlog_async.protocol.responses import Reply
+
+T = TypeVar("T")
+
+POLL_SECONDS = 3.0
+"""Pause before a client that the service does not let wait asks for records."""
+
+
+class BlockingSender:
+    """Send calls and retry them: `Attempts` decides what is sent twice, and the transport exchanges.
+
+    Attributes:
+        transport: The connections.
+        met_silence: Nothing at all responded to the last attempt that had no response.
+    """
+
+    def __init__(self, transport: BlockingTransport, retry_seconds: float, *, eager: bool = False) -> None:
+        """*eager*: retry nothing but a lost request; the caller tries another server."""
+        self.transport = transport
+        self.met_silence = False
+        self._retry_seconds = retry_seconds
+        self._eager = eager
+        self._outage = Outage(transport.address)
+
+    def send(self, call: ServiceCall[T]) -> T:
+        """Send *call* and return its result.
+
+        Raises:
+            RecordLogError: The last refusal, or what is known after the last lost response.
+        """
+        # Before anything is sent: otherwise a change would be made whose caller gets another error.
+        self.transport.check()
+        try:
+            reply = self._reply(call)
+        except RecordLogError as error:
+            return call.after_error(error)
+        return call.read(reply)
+
+    def _reply(self, call: ServiceCall[T]) -> Reply:
+        """Return a response with a status below 300."""
+        transport, seconds = self.transport, self._retry_seconds
+        action = f"{call.method} {call.path}"
+        attempts = Attempts.begun(action, transport.address, call.repeat, seconds, call.wait_seconds)
+        while True:
+            try:
+                reply = transport.exchange(call, attempts.left_seconds())
+                if reply.status < 300:
+                    self._outage.ended()
+                    return reply._replace(repeated=True) if attempts.lost else reply
+                if call.wait_seconds and reply.status == 429:
+                    call, attempts.at_least_seconds = call.without_waiting(), POLL_SECONDS
+                    transport.pause(attempts.next_pause() or 0.0, call.end)
+                    continue
+                error = attempts.after_refusal(reply)
+            except LogClosedError as closed:
+                raise attempts.final(closed) from None
+            except NoResponseError as lost:
+                self.met_silence = lost.silent
+                error = attempts.after_loss(lost)
+            if self._eager and not attempts.lost:
+                raise attempts.at_once(error)
+            self._outage.failed(error, attempts.left_seconds())
+            pause = attempts.next_pause()
+            if pause is None:
+                raise attempts.final(error)
+            transport.pause(pause, call.end)

@@ -1,0 +1,267 @@
+# Written by `python -m tests.client.unasync` from client/tail.py: change that file, and run this.
+
+"""`BlockingTail`: the records of one queue of a service from a position on, as they arrive, one by one or in batches.
+
+A call that ends with an exception, such as one of a signal handler, loses no record: the next one begins where it began.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext, suppress
+from itertools import chain
+from math import ceil
+from time import monotonic
+
+from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, BatchLimits
+from mrecordlog_async.client import blocking_transport
+from mrecordlog_async.errors import QueueNotFoundError
+from mrecordlog_async.model import Batch, QueueSummary, Record, Run
+from mrecordlog_async.protocol.calls import PAGE_BYTES, Page, PageRequest
+from mrecordlog_async.protocol.responses import ServiceError
+
+WAIT_SECONDS = 30
+"""Seconds that one request of a tail waits for records before it is repeated."""
+
+PAUSE_SECONDS = 1.0
+"""Pause after a response without records that came early: the queue is sealed, or the service ends."""
+
+Begin = Callable[[float | None], QueueSummary]
+"""Returns where the queue begins, and whether it is sealed. Its argument is the `end` of a `ServiceCall`."""
+Fetch = Callable[[PageRequest], Page]
+
+
+class BlockingTail(Iterator[Record]):
+    """Result of `BlockingRecordLogClient.tail`: iterate over it, or take batches. Both continue where the other stopped.
+
+    Any thread may call. An exception in a call, such as one of a signal handler, loses nothing and does not end the tail.
+    It ends when the queue is deleted, and after the last record of a queue that is sealed.
+    """
+
+    def __init__(
+        self,
+        queue: str,
+        start: int | None,
+        begin: Begin | None,
+        fetch: Fetch,
+        *,
+        check: Callable[[], None],
+        queue_id: int | None = None,
+    ) -> None:
+        """Use `BlockingRecordLogClient.tail`.
+
+        Args:
+            queue: Its name.
+            start: First position.
+            begin: Shows where the queue begins, and that it is sealed; None for a consumer, which knows both.
+            fetch: Reads a page.
+            check: Raises LogClosedError where the tail may not be used.
+            queue_id: Incarnation of the queue, if it is known.
+        """
+        self.queue = queue
+        self._position = start
+        self._begin = begin
+        self._fetch = fetch
+        self._check = check
+        self._queue_id = queue_id
+        self._records: Iterator[Record] = iter(())
+        self._reached = 0  # the queue's next position was there, or further
+        self._ended = False
+        self._turn = (
+            threading.Lock()
+        )  # threads that share the tail read one after the other, each from another position
+
+    @property
+    def position(self) -> int | None:
+        """The lowest position that may be handed out next; None before the first call of a tail without *start*."""
+        return self._position
+
+    def __iter__(self) -> BlockingTail:
+        return self
+
+    def __next__(self) -> Record:
+        self._check()
+        with self._turn:
+            start = self._begun()
+            try:
+                return self._next()
+            except BaseException:
+                self.hand_out_again(start)
+                raise
+
+    def _next(self) -> Record:
+        record = self._next_at_hand()  # another call may have read while this one waited
+        while record is None:
+            page = self._page(None, PAGE_BYTES, WAIT_SECONDS)
+            if page is None:
+                raise StopIteration
+            self._records = chain.from_iterable(run.records() for run in page.runs)
+            record = self._next_at_hand()
+        return record
+
+    def _next_at_hand(self) -> Record | None:
+        for record in self._records:
+            self._position = record.position + 1
+            return record
+        return None
+
+    def batch(
+        self,
+        *,
+        max_records: int = BATCH_RECORDS,
+        max_bytes: int = BATCH_BYTES,
+        max_wait: float | None = BATCH_SECONDS,
+    ) -> Batch | None:
+        """Return the next records together, as soon as a limit is reached or *max_wait* after the first one.
+
+        An exception in the call loses nothing: the next one returns the same records.
+
+        Args:
+            max_records: At most this many records.
+            max_bytes: At most this many payload bytes, but at least one record.
+            max_wait: Seconds to wait for more records after the first one; 0 returns what is there, None waits until
+                another limit is reached.
+
+        Returns:
+            At least one record; None once the tail has ended.
+
+        Raises:
+            ServiceError: The log was restored to an older state than what this tail has read (code `ahead`).
+            ValueError: A limit is below 1, or the time is negative.
+        """
+        limits = BatchLimits.checked(max_records, max_bytes, max_wait)
+        self._check()
+        with self._turn:
+            start = self._begun()
+            try:
+                return self._batch(limits)
+            except BaseException:
+                self.hand_out_again(start)
+                raise
+
+    def _batch(self, limits: BatchLimits) -> Batch | None:
+        self._records = iter(())  # they are read again from the position after the last one that was handed out
+        page = self._page(limits.records, limits.bytes, WAIT_SECONDS)
+        if page is None:
+            return None
+        runs, after = list(page.runs), page.next_position
+        deadline = None if limits.seconds is None else blocking_transport.clock() + limits.seconds
+        try:
+            with nullcontext():  # each call ends at the deadline
+                while (more := self._more(limits, runs, after, deadline)) is not None:
+                    runs += more.runs
+                    after = more.next_position
+        except TimeoutError:
+            pass
+        self._position = after
+        return Batch(self.queue, page.queue_id, tuple(runs))
+
+    def batches(
+        self,
+        *,
+        max_records: int = BATCH_RECORDS,
+        max_bytes: int = BATCH_BYTES,
+        max_wait: float | None = BATCH_SECONDS,
+    ) -> Iterator[Batch]:
+        """Iterate over batches until the tail ends; the arguments are those of `batch`."""
+        return blocking_transport.batches(self.batch, BatchLimits.checked(max_records, max_bytes, max_wait))
+
+    def aclose(self) -> None:
+        """End the tail. Not needed for one that is no longer used: it keeps nothing open."""
+        self._ended = True
+        self._records = iter(())
+
+    def _begun(self) -> int:
+        """Return the position to continue at; at the first call, find out where the queue begins."""
+        if self._queue_id is None:
+            assert self._begin is not None, "a consumer knows its queue"
+            summary = self._begin(None)
+            self._reached = summary.next_position
+            self._position = summary.first_position if self._position is None else self._position
+            self._queue_id = summary.id  # last: the other two are set once it is known
+        assert self._position is not None
+        return self._position
+
+    def hand_out_again(self, position: int) -> None:
+        """Begin the next call at *position*: an exception ended this one, and its caller received nothing.
+
+        A signal handler, for one, may raise between the moment at which the position moves and the `return`.
+        """
+        self._records = iter(())
+        if self._position != position:
+            self._position = position
+            self._ended = False  # the end is found again
+
+    def _page(self, records: int | None, size: int, wait_seconds: int) -> Page | None:
+        """Return the next page with records; None once the tail has ended."""
+        assert self._position is not None
+        while not self._ended:
+            begun = monotonic()
+            page = self._read(PageRequest(self._position, records, size, wait_seconds))
+            if page is None or page.runs:
+                return page
+            self._position = page.next_position
+            early = monotonic() - begun < wait_seconds / 2
+            self._ended = self._is_complete(page, None)
+            if early and not self._ended:
+                blocking_transport.sleep(PAUSE_SECONDS)
+        return None
+
+    def _is_complete(self, page: Page, end: float | None) -> bool:
+        """Return whether the queue is sealed at the end of *page*, which has no records."""
+        if page.complete or self._begin is None:  # the responses to a consumer say so
+            return page.complete
+        with suppress(QueueNotFoundError):
+            summary = self._begin(end)
+            check_reached(summary, self._queue_id, page.next_position, self._reached)
+            return summary.sealed and page.next_position >= summary.next_position
+        return False
+
+    def _more(self, limits: BatchLimits, runs: list[Run], after: int, deadline: float | None) -> Page | None:
+        """Return what else fits into a batch; None if it is full, or nothing more comes."""
+        records = limits.records - sum(run.record_count for run in runs)
+        size = limits.bytes - sum(len(run.payload) for run in runs)
+        if records <= 0 or size <= 0 or limits.seconds == 0:
+            return None
+        left = WAIT_SECONDS if deadline is None else deadline - blocking_transport.clock()
+        page = self._read(PageRequest(after, records, size, min(max(ceil(left), 1), WAIT_SECONDS), end=deadline))
+        # A page has at least one record; a larger one than fits is left for the next batch.
+        if page is None or sum(len(run.payload) for run in page.runs) > size:
+            return None
+        if not page.runs:
+            try:
+                if self._is_complete(page, deadline):
+                    return None
+            except ServiceError as error:
+                if error.code != "ahead":
+                    raise
+                return None  # the next call meets it again; what was read before is handed out
+            blocking_transport.sleep(PAUSE_SECONDS if deadline is None else max(left, 0))
+        return page
+
+    def _read(self, request: PageRequest) -> Page | None:
+        try:
+            page = self._fetch(request)
+        except QueueNotFoundError:
+            page = None
+        if page is None or page.queue_id != self._queue_id:
+            self._ended = True
+            return None
+        if page.runs:
+            self._reached = max(self._reached, page.next_position)
+        return page
+
+
+def check_reached(summary: QueueSummary, queue_id: int | None, position: int, reached: int) -> None:
+    """Raise ServiceError if the queue does not have all positions below *position* any more. It had those to *reached*.
+
+    New records would take the positions that were read before, and nobody would read them.
+    """
+    if summary.id == queue_id and summary.next_position < min(position, reached):
+        raise ServiceError(
+            409,
+            "ahead",
+            f"queue {summary.queue!r}: this reader is at position {position}, and the next one is "
+            f"{summary.next_position}: the log was restored to an older state; read again from where that is",
+        )

@@ -1,0 +1,229 @@
+"""Connections and deadlines of the blocking client, as a server sees them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from mrecordlog_async import Limits, RecordTooLargeError
+from mrecordlog_async.client import (
+    BlockingRecordLogClient,
+    OutcomeUnknownError,
+    ServiceError,
+    ServiceUnreachableError,
+    blocking_transport,
+)
+from mrecordlog_async.service.wire.listening import Listener, bind_unix
+from tests.certificates import make_certificate
+from tests.client.scripted import APPENDED, DROP, REPEATED, Step, listening, problem, scripted
+from tests.serving import Process, Served, serving
+
+T = TypeVar("T")
+
+QUEUE = b'{"queue":"q","id":7,"first_position":0,"next_position":0,"records":0,"bytes":0,"first_segment":null}'
+
+
+async def in_thread(url: str, call: Callable[[BlockingRecordLogClient], T], **options: Any) -> T:
+    def run() -> T:
+        with BlockingRecordLogClient(url, **options) as client:
+            return call(client)
+
+    return await asyncio.to_thread(run)
+
+
+async def test_a_response_sent_byte_by_byte_ends() -> None:
+    """Single bytes are not silence, but the whole response has a deadline."""
+    async with scripted([], last=Step(drip=True)) as server:
+        with pytest.raises(ServiceUnreachableError):
+            await in_thread(server.url, lambda client: client.list_queues(), retry_seconds=0.0, response_seconds=0.1)
+
+
+async def test_a_head_sent_byte_by_byte_ends() -> None:
+    """So has its head."""
+
+    async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nX-Long: ")
+        try:
+            while True:
+                writer.write(b"x")
+                await writer.drain()
+                await asyncio.sleep(0.005)
+        except ConnectionError:
+            pass
+        finally:
+            writer.transport.abort()
+
+    async with listening(drip) as url:
+        with pytest.raises(ServiceUnreachableError):
+            await in_thread(url, lambda client: client.list_queues(), retry_seconds=0.0, response_seconds=0.1)
+
+
+async def test_a_connection_is_used_again_until_the_server_closes_it() -> None:
+    """A connection that the server closed while nobody used it loses no response, even of an append sent only once."""
+    connections = list[int]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(0)
+        for _ in range(2):
+            with suppress(asyncio.IncompleteReadError):
+                await reader.readuntil(b"\r\n\r\n")
+                await reader.readexactly(1)
+            connections[-1] += 1
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(APPENDED) + APPENDED)
+            await writer.drain()
+        writer.close()
+        closed.set()
+
+    def append(client: BlockingRecordLogClient) -> None:
+        for number in range(4):
+            assert client.append("q", b"a") == 0
+            if number == 1:
+                asyncio.run_coroutine_threadsafe(closed.wait(), loop).result(60)
+                while any(each.is_quiet for each, _ in client.sender.transport._idle):
+                    time.sleep(0.001)
+
+    loop, closed = asyncio.get_running_loop(), asyncio.Event()
+    async with listening(serve) as url:
+        await in_thread(url, append)
+    assert connections == [2, 2]
+
+
+@pytest.mark.parametrize(("call", "method"), [("create_queue", "PUT"), ("delete_queue", "DELETE")])
+async def test_put_and_delete_are_never_sent_twice(call: str, method: str) -> None:
+    """Not even on a reused connection: the server carried the request out and dropped the connection."""
+
+    def act(client: BlockingRecordLogClient) -> None:
+        client.queue_summary("q")
+        with pytest.raises(OutcomeUnknownError, match=f"{method} /v1/queues/q"):
+            getattr(client, call)("q")
+
+    async with scripted([Step(body=QUEUE), DROP]) as server:
+        await in_thread(server.url, act)
+        assert server.methods == ["GET", method]
+
+
+async def test_an_append_with_a_position_is_sent_again() -> None:
+    """After a lost response, a refusal that may pass, and what a proxy says."""
+    steps = [DROP, problem(503, "recovering"), Step(502, b"<html>"), Step(body=REPEATED)]
+    async with scripted(steps) as server:
+        assert await in_thread(server.url, lambda client: client.append("q", b"a", 0)) is None
+        assert len(server.requests) == 4
+
+
+def test_an_error_of_a_signal_handler_is_not_one_of_the_connection() -> None:
+    """A handler may raise TimeoutError while a response is awaited: the caller gets it, and nothing is sent again."""
+
+    def handle(*_: object) -> None:
+        raise TimeoutError("of a handler")
+
+    def interrupt(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        while connection.recv(65_536).rpartition(b"\r\n\r\n")[2] != b"a":
+            pass
+        os.kill(os.getpid(), signal.SIGUSR1)
+        ended.wait()
+        connection.close()
+
+    ended, before = threading.Event(), signal.signal(signal.SIGUSR1, handle)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=interrupt, args=[listener])
+        thread.start()
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        try:
+            with BlockingRecordLogClient(url) as client, pytest.raises(TimeoutError, match="of a handler"):
+                client.append("q", b"a", 0)
+        finally:
+            signal.signal(signal.SIGUSR1, before)
+            ended.set()
+            thread.join()
+
+
+async def test_a_batch_ends_at_its_time(served: Served) -> None:
+    """Though the service waits for whole seconds: the connection that waits is given up."""
+
+    def read(client: BlockingRecordLogClient) -> None:
+        client.append("q", b"a")
+        tail = client.tail("q")
+        begun = time.monotonic()
+        batch = tail.batch(max_wait=0.05)
+        assert batch is not None and batch.payloads() == [b"a"]
+        assert time.monotonic() - begun < 0.9
+        client.append("q", b"b")
+        batch = tail.batch(max_records=1)
+        assert batch is not None and batch.payloads() == [b"b"]
+
+    await in_thread(served.url, read)
+
+
+async def test_a_refusal_before_the_whole_body_has_arrived_is_received(directory: Path) -> None:
+    """A service that does not want a body closes the connection, while the client still sends."""
+    async with serving(directory, limits=Limits(record_bytes=1_000)) as served:
+        with pytest.raises(RecordTooLargeError, match="50000000 bytes exceed record_bytes"):
+            await in_thread(served.url, lambda client: client.append("q", bytes(50_000_000), create=True))
+
+
+async def test_waiting_for_a_connection_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wait counts towards retry_seconds; the error says that all connections of the client are in use."""
+    monkeypatch.setattr(blocking_transport, "CONNECT_SECONDS", 0.05)
+    async with scripted([Step(drip=True)]) as server:
+
+        def call(client: BlockingRecordLogClient) -> None:
+            client.sender.transport._slots.acquire()  # as by another thread
+            with pytest.raises(
+                ServiceUnreachableError, match="none of the client's 1 connections became free"
+            ) as caught:
+                client.append("q", b"a")
+            assert not caught.value.sent
+
+        await in_thread(server.url, call, connections=1, retry_seconds=0.05)
+        assert not server.requests
+
+
+async def test_a_unix_socket_works_like_a_host(served: Served, tmp_path: Path) -> None:
+    """A path without a socket is a service that cannot be reached."""
+    path = tmp_path / "socket"
+    listener = Listener([bind_unix(str(path))], served.connections)
+    assert await in_thread(f"unix:{path}", lambda client: client.append("q", b"a")) == 0
+    listener.close()
+    with pytest.raises(ServiceUnreachableError, match="no such file or directory"):
+        await in_thread(f"unix:{tmp_path}/nothing", lambda client: client.list_queues(), retry_seconds=0.0)
+
+
+async def test_the_path_of_a_url_is_percent_encoded() -> None:
+    """A URL is written as people read it; a request line holds ASCII without spaces."""
+    async with scripted([Step()]) as server:
+        assert await in_thread(f"{server.url}/my späße", lambda client: client.append("a/b", b"a")) == 0
+        assert server.requests[0][0].split()[1] == "/my%20sp%C3%A4%C3%9Fe/v1/queues/a%2Fb/records"
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
+def test_https_checks_the_certificate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that the system does not trust ends the call; nothing was sent."""
+    cert, key = make_certificate(tmp_path)
+    with Process(tmp_path / "wal", ["--tls-cert", str(cert), "--tls-key", str(key)], scheme="https") as service:
+        with BlockingRecordLogClient(service.address, retry_seconds=0.0) as client:
+            with pytest.raises(ServiceUnreachableError, match="certificate verify failed") as refused:
+                client.append("q", b"a", create=True)
+            assert not refused.value.sent
+        monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+        with BlockingRecordLogClient(service.address) as client:
+            assert [client.append("q", b"a", create=True), client.append("q", b"b")] == [0, 1]
+
+
+async def test_a_success_that_is_not_the_services_is_an_error() -> None:
+    """A proxy's login page is not accepted as a response."""
+    async with scripted([], last=Step(body=b"<html>")) as server:
+        with pytest.raises(ServiceError, match="not a response of this service"):
+            await in_thread(server.url, lambda client: list(client.range("q")))
