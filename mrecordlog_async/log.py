@@ -1,6 +1,6 @@
 """`MultiRecordLog`: many named queues in one directory, written durably and read from memory.
 
-Every public method is here. The parts are `Engine`, which owns writer, thread and files, its `Appends`, through which
+Every public method is here. The parts are `Engine`, which owns writer, thread and files, its `Admission`, through which
 all changes go, `QueueLookup`, which finds queues for reads, and `ConsumerChanges`.
 """
 
@@ -462,7 +462,7 @@ class MultiRecordLog:
         try:
             await self.create_queue(queue, exist_ok=True)
         except Exception as error:
-            self._admission.refusals.counted(error)
+            self._admission.refusals.counted(error, None)
             raise
 
     # Reading. What is returned is in memory, and never changes.

@@ -118,7 +118,7 @@ class Inspection:
 
     def refuse_unknown_queue(self, queue: str) -> QueueNotFoundError:
         """Count an append that was refused, before the log saw its records, for lack of *queue*; return its error."""
-        return self._engine.admission.refusals.counted(QueueNotFoundError(queue))
+        return self._engine.admission.refusals.counted(QueueNotFoundError(queue), None)
 
     # Queues, where a summary costs too much, or a list is too long for one turn of the event loop.
 

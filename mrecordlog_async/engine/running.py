@@ -25,8 +25,8 @@ from mrecordlog_async.engine.commit.open import OpenedLog
 from mrecordlog_async.engine.commit.thread import LogThread
 from mrecordlog_async.engine.commit.upkeep import LogParts
 from mrecordlog_async.engine.commit.writer import Writer
-from mrecordlog_async.engine.intake.admission import ELSEWHERE
-from mrecordlog_async.engine.intake.appends import Appends
+from mrecordlog_async.engine.intake.admission import Admission
+from mrecordlog_async.engine.intake.appends import ELSEWHERE
 from mrecordlog_async.engine.intake.capacity import Capacity
 from mrecordlog_async.engine.intake.commands import FenceHolders, Sync
 from mrecordlog_async.engine.intake.refusals import Refusals
@@ -92,7 +92,7 @@ class Engine:
         self.changes = Changes(self._loop, self.queues)
         capacity = Capacity(limits, opened.queues, opened.journal.disk_bytes_at_best)
         self._refusals = Refusals(self.counters, self.directory, self._loop.time)
-        self.admission = Appends(limits, capacity, self._refusals)
+        self.admission = Admission(limits, capacity, self._refusals)
         # After a power cut under a weaker policy, acknowledgements and records that were read may be missing: holders
         # from before, which only the clients of a service can be, must attach again.
         is_certain = opened.was_closed or options.policy.syncs_each_batch
@@ -205,7 +205,7 @@ class Engine:
         self._stop_expiry()
         self.admission.close()
         self.writer.closing = True
-        self.admission.wake()
+        self.admission.sleep.wake()
         self.changes.wake_all()
         # Wait even if this task is cancelled, as all are when the loop ends: nothing here may overtake the writer.
         while not self._writer_task.done():

@@ -6,8 +6,7 @@ import asyncio
 import errno
 import random
 
-from mrecordlog_async.engine.intake.admission import BATCH_BYTES, BATCH_CONTROLS
-from mrecordlog_async.engine.intake.appends import Appends
+from mrecordlog_async.engine.intake.admission import BATCH_BYTES, BATCH_CONTROLS, Admission
 from mrecordlog_async.engine.intake.capacity import Capacity
 from mrecordlog_async.engine.intake.commands import (
     SINGLE_OVERHEAD_BYTES,
@@ -22,12 +21,12 @@ from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.options import Limits
 
 
-def admission_with(limits: Limits) -> Appends:
+def admission_with(limits: Limits) -> Admission:
     """Return the admission of a log without queues."""
-    return Appends(limits, Capacity(limits, Queues(0)))
+    return Admission(limits, Capacity(limits, Queues(0)))
 
 
-def single(admission: Appends, queue: str, payload: bytes) -> asyncio.Future[object]:
+def single(admission: Admission, queue: str, payload: bytes) -> asyncio.Future[object]:
     """Start an append as the log does; return the future that it waits for."""
     future: asyncio.Future[object] = admission.append_single(queue, payload).send(None)
     return future

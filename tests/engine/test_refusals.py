@@ -245,7 +245,7 @@ def test_refusals_that_are_the_callers_fault_are_not_logged(caplog: pytest.LogCa
     """They are counted; the log stores what it should."""
     refusals = Refusals(Counters())
     for resource in ("pending", "positions"):
-        refusals.counted(LogFullError(resource))
+        refusals.counted(LogFullError(resource), None)
     assert caplog.records == []
     assert not refusals.check()
 

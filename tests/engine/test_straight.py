@@ -70,7 +70,7 @@ async def stored(directory: Path) -> tuple[int, list[bytes]]:
 
 async def asleep(log: MultiRecordLog) -> None:
     """Wait until the writer sleeps."""
-    while not log._admission.is_asleep():
+    while not log._admission.sleep.is_asleep():
         await asyncio.sleep(0)
 
 
@@ -226,7 +226,7 @@ async def test_what_goes_back_to_the_writer_stays_before_later_calls(directory: 
         await asleep(log)
         os.link(directory / f"wal-{log._engine.opened.journal.end.segment:020}", directory.parent / "copy")
         first = log.append_soon("q", b"a")
-        while not log._admission.held:
+        while not log._admission.sleep.held:
             await asyncio.sleep(0)
         later = [log.append_soon("q", b"b"), log.append_soon("q", b"c")]
         assert await asyncio.gather(first, *later) == [0, 1, 2]
@@ -255,7 +255,7 @@ async def test_calls_made_meanwhile_wait_for_the_batch_in_flight(directory: Path
         await log.create_queue("q")
         await asleep(log)
         first = asyncio.create_task(log.append_record("q", None, b"x"))
-        while not log._admission.held:
+        while not log._admission.sleep.held:
             await asyncio.sleep(0)
         assert log.inspection.pending_records == 1
         rest = [log.append_record("q", 1, b"y"), log.truncate("q", 0), log.append_record("q", None, b"z")]
@@ -269,7 +269,7 @@ async def test_close_waits_for_the_batch_in_flight(directory: Path) -> None:
     await log.create_queue("q")
     await asleep(log)
     appended = asyncio.create_task(log.append_record("q", None, b"x"))
-    while not log._admission.held:
+    while not log._admission.sleep.held:
         await asyncio.sleep(0)
     await log.close()
     assert await appended == 0
@@ -282,7 +282,7 @@ async def test_cancelled_caller_does_not_withdraw_what_is_in_flight(directory: P
         await log.create_queue("q")
         await asleep(log)
         appended = asyncio.create_task(log.append_record("q", None, b"x"))
-        while not log._admission.held:
+        while not log._admission.sleep.held:
             await asyncio.sleep(0)
         appended.cancel()
         assert await log.append_record("q", None, b"y") == 1
@@ -298,7 +298,7 @@ async def test_failed_sync_fails_the_log(directory: Path) -> None:
     await asleep(log)
     disk.error = OSError(5, "the disk failed")
     in_flight = asyncio.create_task(log.append_record("q", None, b"y"))
-    while not log._admission.held:
+    while not log._admission.sleep.held:
         await asyncio.sleep(0)
     waiting = asyncio.create_task(log.append_record("q", None, b"z"))
     unknown, never = await asyncio.gather(in_flight, waiting, return_exceptions=True)
@@ -342,7 +342,7 @@ def test_loop_that_ends_refuses_the_batch_in_flight(directory: Path) -> None:
         disk.goes_on.clear()
         future = log.append_soon("q", b"x")
         future.add_done_callback(end)
-        while not log._admission.held:
+        while not log._admission.sleep.held:
             await asyncio.sleep(0)
 
     asyncio.run(leave())

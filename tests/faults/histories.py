@@ -662,7 +662,7 @@ async def linked_in_flight(run: Run) -> None:
     await run.append("a", 300)
     first = run.begin_append("a", 500)
     assert run.log is not None
-    while not run.log._admission.held and not first.done():
+    while not run.log._admission.sleep.held and not first.done():
         await run.turns(1)
     with suppress(OSError):
         run.disk.link(f"{DIRECTORY}/{segment_name(0)}", "/data/kept")

@@ -329,7 +329,7 @@ def spare_too_small_for_new_queues() -> AbstractContextManager[Any]:
 def later_records_overtake_one_that_goes_back() -> AbstractContextManager[Any]:
     def put_back(self: Admission, group: AppendGroup) -> None:
         self._pending.append(group)
-        self._woken = True
+        self.sleep.leave_to_writer()
 
     return patch.object(Admission, "put_back", put_back)
 

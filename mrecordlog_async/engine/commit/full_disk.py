@@ -4,6 +4,7 @@
    that is as large or larger: the disk is never asked for the same space twice.
 2. Truncates and deletes are never dropped because an append was refused. No call overtakes another: an append that
    names its position is dropped after an earlier one to the same queue was, or it would leave a gap in its place.
+   `Admission` says where the order of calls is decided.
 3. After `TRIES_MAX` parts the remaining appends are dropped: a full disk must not keep the writer busy.
 """
 

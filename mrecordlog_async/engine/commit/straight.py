@@ -15,7 +15,7 @@ it asleep until `finish` has applied the batch. Whatever is not the plain case i
 | upkeep, before the next batch | `count` |
 
 A failed write or sync is raised in the writer's task, so that the log fails in one place. `writer` says which batch
-takes which path.
+takes which path, and `Admission` why no call is overtaken.
 """
 
 from __future__ import annotations
@@ -68,20 +68,20 @@ class Straight:
         self._loop = asyncio.get_running_loop()
         self._first_position = 0
         self._stored: _UncountedBatch | None = None
-        self._admission.straight = self.begin
+        self._sleep = parts.admission.sleep
+        self._sleep.straight = self.begin
 
     def begin(self) -> None:
         """Store the waiting group if it is the plain case; otherwise wake the writer. Admission schedules this."""
-        admission = self._admission
-        if not admission.may_go_straight():
+        if not (self._sleep.begins() and self._admission.has_pending()):
             return  # the writer is awake, and takes what waits
         try:
             taken = self._take()
         except BaseException as error:
-            admission.fail_sleeper(error)
+            self._sleep.fail(error)
             return
         if not taken:
-            admission.wake()
+            self._sleep.wake()
         self.count()
 
     def _take(self) -> bool:
@@ -99,7 +99,7 @@ class Straight:
         if not admission.take():
             return True  # its callers were cancelled
         # Held from here on: the writer sleeps until `finish`, as positions follow from the queues as they are now.
-        admission.held = True
+        self._sleep.held = True
         self.group, self.since, self._first_position = group, since, queue.next_position
         record = Append(queue.id, Run.of(queue.next_position, group.payloads))  # one run: it fits into a block
         oldest = self._queues.pins.oldest()
@@ -108,24 +108,24 @@ class Straight:
 
     def finish(self, result: CommitResult | None, error: BaseException | None) -> None:
         """Apply and acknowledge the batch that the log's thread has stored, or have the writer deal with its error."""
-        admission, group = self._admission, self.group
-        if group is None or not admission.is_asleep():
+        group, sleep = self.group, self._sleep
+        if group is None or not sleep.is_asleep():
             return  # the loop ends: the writer was cancelled, and refuses the group
         if error is not None:
-            admission.fail_sleeper(error)
+            sleep.fail(error)
             return
         self.group = None
         if result is None:  # the writer rolls to a new segment first
-            admission.put_back(group)
-            admission.release()
+            self._admission.put_back(group)
+            sleep.release(something_waits=True)
             return
         try:
             self._acknowledge(group, result)
         except BaseException as caught:
             self.group = group
-            admission.fail_sleeper(caught)
+            sleep.fail(caught)
             return
-        admission.release()
+        sleep.release(self._admission.has_pending())
         self._loop.call_soon(self._go_on)
 
     def _acknowledge(self, group: AppendGroup, result: CommitResult) -> None:
@@ -142,7 +142,7 @@ class Straight:
 
     def _go_on(self) -> None:
         """Begin the next batch, or else count the last one. The callers of the last batch have run once since."""
-        if self._admission.scheduled:
+        if self._sleep.scheduled:
             self.begin()  # now instead of in the next turn of the loop
         else:
             self.count()
@@ -163,7 +163,7 @@ class Straight:
         self._timers.last_batch = self._loop.time()
         self._timers.arm_mark()
         if self._upkeep.is_due():
-            self._admission.wake()
+            self._sleep.wake()
 
     def give_up(self) -> None:
         """Forget the group in flight: the log has failed."""

@@ -116,7 +116,7 @@ class Upkeep:
         self._admission = parts.admission
         self._counters = parts.counters
         self._thread = parts.thread
-        self.timers = Timers(asyncio.get_running_loop(), parts.admission.wake)
+        self.timers = Timers(asyncio.get_running_loop(), parts.admission.sleep.wake)
         self.joining = Joining(parts.queues, self._note_freed)
 
     def is_due(self) -> bool:

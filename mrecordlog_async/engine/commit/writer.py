@@ -159,7 +159,7 @@ class Writer:
                 return False
             if self._journal.has_unfreed() or self._queues.settling.has_sparse():
                 break
-            await self._admission.wait()
+            await self._admission.sleep.wait()
         return True
 
     def _arm_timers(self) -> None:

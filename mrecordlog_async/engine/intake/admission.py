@@ -10,9 +10,20 @@
 | of `append_soon` above any of these limits | its caller: LogFullError |
 | truncate, delete, create, sync | `_pending`, past every limit |
 
-`_fast_budget` is what single records may be charged without a further check: `Appends` compares and subtracts, and
-everything else is counted in `update`. It is at most one batch, so that groups stay that small. It is
-negative while any call waits in line or the log accepts no appends, which sends every caller to `add_append`.
+`SingleAppends.budget` is what single records may be charged without a further check: it compares and subtracts, and
+everything else is counted in `update`. It is at most one batch, so that groups stay that small. It is negative while
+any call waits in line or the log accepts no appends, which sends every caller to `append`.
+
+Order of calls. It is decided in these places, and in no other:
+
+1. On arrival: `_pending` has the calls in the order in which they were made. A single record joins the last group only
+   while nothing came after that group; `_line` and `_parked` keep the order of those that wait, and go first.
+2. `take` cuts a batch from the front of `_pending`, and never reorders. Who wants another order within a batch gives it
+   here: everything below follows it.
+3. `planning.plan` decides the calls of a batch one after another. Each sees what those before it changed.
+4. `Parts`, if the disk refuses the batch, tries its calls in the same order. An append that is given up takes with it
+   the later ones at fixed positions of its queue.
+5. `Straight` takes a batch of one group only, and only if nothing else waits, so it overtakes nobody.
 """
 
 from __future__ import annotations
@@ -22,11 +33,13 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Set
 from threading import get_ident
 from time import perf_counter
-from typing import Concatenate, ParamSpec
+from typing import Any, Concatenate, ParamSpec
 
+from mrecordlog_async.engine.intake.appends import ELSEWHERE, SingleAppends
 from mrecordlog_async.engine.intake.capacity import Capacity
 from mrecordlog_async.engine.intake.commands import AppendGroup, AppendRecords, Command, count_records
 from mrecordlog_async.engine.intake.refusals import Refusals
+from mrecordlog_async.engine.intake.sleep import WriterSleep
 from mrecordlog_async.errors import LogClosedError, LogFullError, RecordLogError
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.names import check_name
@@ -40,12 +53,6 @@ BATCH_BYTES = 4 * MIB
 BATCH_CONTROLS = 1_000
 """A batch holds at most this many calls that are not appends: planning and applying them takes the loop 10 ms."""
 
-ELSEWHERE = (
-    "the log belongs to another event loop; from a thread, such as that of a `def` endpoint, call it with "
-    "asyncio.run_coroutine_threadsafe or anyio.from_thread.run"
-)
-"""Message of the error for a call that was not made on the log's event loop."""
-
 
 class Admission:
     """Calls that wait for the writer. The log owns it; the writer takes from it."""
@@ -55,47 +62,78 @@ class Admission:
         self.refusals = refusals or Refusals(Counters())
         self.capacity = capacity
         self._loop = asyncio.get_running_loop()
+        self.sleep = WriterSleep(self._loop)
+        self._singles = SingleAppends(self, self._loop, limits.record_bytes)
+        # Bound once: the common appends look up one name less.
+        self.append_single = self._singles.append_single
+        self.append_soon = self._singles.append_soon
         # Not the loop's clock: uvloop's stands still within an iteration, and ticks in milliseconds.
         self._clock = perf_counter
-        self._thread_id = get_ident()  # of the thread that runs the loop
         self._line_bytes = 0  # charge of everything in `_line`
-        # Charge of admitted calls = _charged_bytes + (_granted - _fast_budget). `Appends` spends only the last
+        # Charge of admitted calls = _charged_bytes + (_granted - _singles.budget). `SingleAppends` spends only the last
         # term, so the other two stay as they are until `update` moves what was spent into `_charged_bytes`.
         self._charged_bytes = 0
-        self._granted = 0  # what `_fast_budget` was after the last update
-        self._fast_budget = 0  # what is left of that
+        self._granted = 0  # what `_singles.budget` was after the last update
         self.waiting_since = 0.0  # of the oldest call in `_pending`
         self._parked_since = 0.0
         self.closed: Callable[[], Exception] | None = None  # makes the error for each call from now on
         self.ended: Callable[[], Exception] | None = None  # the same for each append: the log is being drained
         self.waiting_for_space = False  # appends wait for disk space: no append may overtake them
-        self._pending: deque[Command] = deque()
-        self._group: AppendGroup | None = None  # the last of `_pending`, while single records may join it
+        self._pending: deque[Command] = deque()  # its last one is `_singles.group`, while single records may join it
         self._parked: list[Command] = []
         self._line: OrderedDict[AppendRecords, float] = OrderedDict()  # since when each call waits
-        self._sleeper: asyncio.Future[None] | None = None
-        self.straight: Callable[[], object] | None = None  # begins to store a group while the writer sleeps
-        self.scheduled = False  # the loop is about to call it
-        self.held = False  # a group is in flight that way: the writer stays asleep
-        self._woken = False  # somebody wanted to wake the writer meanwhile
         self.update()
 
     @property
     def pending_bytes(self) -> int:
         """Charge of the calls that were admitted and are not finished."""
-        return self._charged_bytes + self._granted - self._fast_budget
+        return self._charged_bytes + self._granted - self._singles.budget
 
     def new_future(self) -> asyncio.Future[object]:
         """Make a future for a call; raise LogClosedError if the caller runs on another event loop."""
-        self._check_loop()
+        self.check_loop()
         return self._loop.create_future()
+
+    async def append(self, queue: str, position: int | None, payloads: list[bytes]) -> int | None:
+        """Append *payloads* at *position*, None for the next; return the last position, None for a repeat."""
+        call = AppendRecords(self.new_future(), queue, position, payloads)
+        try:
+            self.add_append(call)
+            last = await call.future
+        except asyncio.CancelledError:
+            self.withdraw(call)
+            raise
+        finally:
+            del call, payloads  # an error's traceback references this frame, and the call's future the error
+        assert last is None or isinstance(last, int)
+        return last
+
+    def append_now_or_never(self, queue: str, payload: bytes) -> asyncio.Future[Any]:
+        """Admit one record that the budget does not cover, or raise why it cannot be admitted now."""
+        call = AppendRecords(self.new_future(), queue, None, [payload])
+        self._check_open(call)
+        self._check_storable(call)
+        if self.waiting_for_space:
+            raise self.refusals.counted(LogFullError("space"), call)
+        if self._line or self._budget() < call.bytes:
+            memory = self.capacity.lack_of_memory(call, self.pending_bytes + self._line_bytes)
+            pending = LogFullError("pending", self.pending_bytes, self.limits.pending_bytes)
+            raise self.refusals.counted(memory or pending, call)
+        self.add_append(call)
+        return call.future
+
+    def check(self, queue: str, payloads: list[bytes]) -> None:
+        """Raise, and count, why an append of *payloads* could not be admitted even if nothing else waited."""
+        call = AppendRecords(self.new_future(), queue, None, payloads)
+        self._check_open(call)
+        self._check_storable(call)
 
     def add_append(self, call: AppendRecords) -> None:
         """Admit *call* now, or once it has moved up in line. Raises the reason if it is refused."""
-        self._check_open()
+        self._check_open(call)
         self._check_storable(call)
-        if self._fast_budget < call.bytes:
-            self._group = None  # it is as large as a batch may be: the next record starts another one
+        if self._singles.budget < call.bytes:
+            self._singles.group = None  # it is as large as a batch may be: the next record starts another one
         if self._line or self._budget() < call.bytes:
             self._check_memory(call)
             self._line[call] = self._clock()
@@ -108,10 +146,10 @@ class Admission:
         """Admit a command that is exempt from every limit."""
         if self.closed is not None:
             raise self.closed()
-        self._group = None  # appends that come later must not overtake it
+        self._singles.group = None  # appends that come later must not overtake it
         self._put(command)
-        if command.bytes <= self._fast_budget:
-            self._fast_budget -= command.bytes  # as appends do
+        if command.bytes <= self._singles.budget:
+            self._singles.budget -= command.bytes  # as appends do
         else:
             self._charged_bytes += command.bytes
             self.update()
@@ -147,8 +185,8 @@ class Admission:
                 break
             self._pending.popleft()
             command.bytes = charged  # what `refund` gives back, even if records are withdrawn from it later
-            if command is self._group:
-                self._group = None  # it belongs to the writer now; no record may join it
+            if command is self._singles.group:
+                self._singles.group = None  # it belongs to the writer now; no record may join it
             if command.withdrawn():
                 self.refund(command.bytes)
             else:
@@ -175,14 +213,21 @@ class Admission:
         """Take what *is_taken* from what waits for the next batch, in order. It keeps its charge."""
         taken = [command for command in self._pending if is_taken(command)]
         if taken:
-            self._group = None
+            self._singles.group = None
             for command in taken:
                 command.bytes = command.charged_bytes()  # as `take` does
             self._pending = deque(command for command in self._pending if not is_taken(command))
         return taken
 
     def park(self, commands: list[Command], since: float | None = None) -> None:
-        """Keep commands that wait for disk space until `unpark`. No append overtakes them. *since*: of the oldest."""
+        """Keep commands that wait for disk space until `unpark`. No append overtakes them. *since*: of the oldest.
+
+        A log that is being drained waits for nothing: it refuses them.
+        """
+        if self.ended is not None:
+            self._refuse_ended(commands)
+            self.refund(sum(command.bytes for command in commands))
+            return
         # The writer refunds only what it does not park: parked calls keep their charge and their order.
         self.waiting_for_space = True
         self._parked_since = self._clock() if since is None else since
@@ -193,12 +238,12 @@ class Admission:
     def unpark(self) -> None:
         """Have the parked commands tried again, before all others."""
         self.waiting_for_space = False
-        self._group = None  # the open group comes after the parked calls; later records must not join it
+        self._singles.group = None  # the open group comes after the parked calls; later records must not join it
         self.waiting_since = min(self._parked_since, self.waiting_since) if self._pending else self._parked_since
         self._pending.extendleft(reversed(self._parked))
         self._parked = []
         self.update()
-        self.wake()
+        self.sleep.wake()
 
     def refund(self, size: int) -> None:
         """Give back the charge of finished commands, and admit calls in line that now fit."""
@@ -206,13 +251,13 @@ class Admission:
         self.update()
 
     def update(self) -> None:
-        """Recompute `_fast_budget` after memory, waiting calls or the log's state changed."""
-        self._charged_bytes += self._granted - self._fast_budget
-        self._granted = self._fast_budget
+        """Recompute the budget of single records after memory, waiting calls or the log's state changed."""
+        self._charged_bytes += self._granted - self._singles.budget
+        self._granted = self._singles.budget
         if self.closed is None:
             self._move_up()
         blocked = self._line or self.closed is not None or self.ended is not None
-        self._fast_budget = self._granted = -1 if blocked else min(self._budget(), BATCH_BYTES)
+        self._singles.budget = self._granted = -1 if blocked else min(self._budget(), BATCH_BYTES)
 
     def _move_up(self) -> None:
         """Admit calls from the front of the line as long as they fit; refuse those that must not wait any longer."""
@@ -220,7 +265,7 @@ class Admission:
         while line:
             call = next(iter(line))
             fits = self._budget() >= call.bytes
-            refusal = None if fits else self._reason_to_leave_line(call)
+            refusal = None if fits else self.capacity.reason_to_leave_line(call, self.pending_bytes)
             if not fits and refusal is None:
                 return  # the first in line waits, and so do all after it: the order of calls is kept
             since = line.pop(call)
@@ -252,66 +297,37 @@ class Admission:
         self._parked = []
         while self._pending:
             yield self._pending.popleft()
-        self._group = None
+        self._singles.group = None
         while self._line:
             yield self._line.popitem(last=False)[0]
         self._line_bytes = 0
         self._charged_bytes = 0
-        self._granted = self._fast_budget
+        self._granted = self._singles.budget
 
     # The straight path.
 
-    def may_go_straight(self) -> bool:
-        """Return whether the writer sleeps, nothing is in flight and something waits. Called once it was scheduled."""
-        self.scheduled = False
-        return bool(self._pending) and not self.held and self.is_asleep()
-
     def only_group(self, callers_max: int) -> AppendGroup | None:
         """Return what waits if it is one group of at most *callers_max* callers, and the log is open."""
-        command = self._pending[0]
-        if len(self._pending) > 1 or type(command) is not AppendGroup or self.closed is not None:
+        command = self._pending[0] if len(self._pending) == 1 and self.closed is None else None
+        if type(command) is not AppendGroup:
             return None
         return command if len(command.futures) <= callers_max else None
 
     def put_back(self, group: AppendGroup) -> None:
-        """Return a group that was taken, before all others. It keeps its charge."""
+        """Return a group that was taken, before all others, for the writer to store. It keeps its charge."""
         self._pending.appendleft(group)
-        self._woken = True
+        self.sleep.leave_to_writer()
 
-    def release(self) -> None:
-        """Let the writer be woken again. What waits is stored the straight way if nobody wanted to wake it."""
-        self.held = False
-        if self._woken:
-            self._woken = False
-            self.wake()
-        elif self._pending:
-            self._schedule()
-
-    def is_asleep(self) -> bool:
-        """Return whether the writer sleeps and was not woken."""
-        return self._sleeper is not None and not self._sleeper.done()
-
-    def fail_sleeper(self, error: BaseException) -> None:
-        """Have the writer, which sleeps, raise *error*."""
-        assert self._sleeper is not None
-        self.held = self._woken = False
-        self._sleeper.set_exception(error)
-
-    def _schedule(self) -> None:
-        """Have the straight path look at what waits, once the callers of this turn have joined it."""
-        if self.straight is None:
-            self.wake()
-        elif not self.held and not self.scheduled and self.is_asleep():
-            self.scheduled = True
-            self._loop.call_soon(self.straight)
-
-    async def wait(self) -> None:
-        """Sleep until `wake`."""
-        self._sleeper = self._loop.create_future()
-        try:
-            await self._sleeper
-        finally:
-            self._sleeper = None
+    def end(self, error: Callable[[], Exception]) -> None:
+        """Refuse every later append with a new *error*, and those that wait for space. Accepted ones are stored."""
+        self.ended = error
+        waiting: list[Command] = list(self._line)
+        self._line.clear()
+        self._line_bytes = 0
+        parked, self._parked = self._parked, []
+        self.waiting_for_space = False
+        self._refuse_ended(waiting + parked)
+        self.refund(sum(command.bytes for command in parked))
 
     def close(self) -> None:
         """Refuse every later call with LogClosedError, or as before if the log has failed. Waiting calls stay."""
@@ -327,14 +343,7 @@ class Admission:
         """Return the number of records in waiting calls. Visits all of them."""
         return count_records(self._parked) + count_records(self._pending) + count_records(self._line)
 
-    def wake(self) -> None:
-        """Wake the writer if it sleeps, or once the group in flight is applied."""
-        if self.held:
-            self._woken = True
-        elif self._sleeper is not None and not self._sleeper.done():
-            self._sleeper.set_result(None)
-
-    def _check_loop(self) -> None:
+    def check_loop(self) -> None:
         """Raise unless the caller runs on the log's event loop: LogClosedError, or why the log takes no more calls."""
         try:
             running: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
@@ -343,33 +352,37 @@ class Admission:
         if running is not self._loop:
             # In a forked child, or once the log is closed, no loop would help.
             raise self.closed() if self.closed is not None else LogClosedError(ELSEWHERE)
-        self._thread_id = get_ident()  # a loop that was stopped may go on in another thread
+        self._singles.thread_id = get_ident()  # a loop that was stopped may go on in another thread
+
+    def _refuse_ended(self, commands: list[Command]) -> None:
+        assert self.ended is not None
+        self.refusals.refuse(commands, self.ended())
 
     def _put(self, command: Command) -> None:
         if not self._pending:
             self.waiting_since = self._clock()
             if type(command) is AppendGroup:
-                self._schedule()
+                self.sleep.group_waits()
             else:
-                self.wake()
+                self.sleep.wake()
         self._pending.append(command)
 
-    def _open_group(self) -> AppendGroup:
+    def open_group(self) -> AppendGroup:
         """Start a group for single records. The caller adds the first record at once."""
-        self._check_loop()
-        group = self._group = AppendGroup()
+        self.check_loop()
+        group = self._singles.group = AppendGroup()
         self._put(group)
         return group
 
     def _admit(self, call: AppendRecords) -> None:
         self._charged_bytes += call.bytes
         if call.position is None and len(call.payloads) == 1:
-            group = self._group or self._open_group()
+            group = self._singles.group or self.open_group()
             group.queues.append(call.queue)
             group.payloads.append(call.payloads[0])
             group.futures.append(call.future)
         else:
-            self._group = None
+            self._singles.group = None
             self._put(call)
 
     def _budget(self) -> int:
@@ -378,24 +391,22 @@ class Admission:
 
     def refuse_for_memory(self) -> LogFullError:
         """Count an append that was refused for lack of memory elsewhere; return its error."""
-        return self.refusals.counted(self.capacity.memory_full(self.pending_bytes))
+        return self.refusals.counted(self.capacity.memory_full(self.pending_bytes), None)
 
-    def _check_open(self) -> None:
+    def _check_open(self, call: AppendRecords) -> None:
         """Raise the error for an append to a log that takes no more."""
         error = self.closed or self.ended
         if error is not None:
-            raise self.refusals.counted(error())
+            raise self.refusals.counted(error(), call)
 
     def _check_storable(self, call: AppendRecords) -> None:
         """Raise why *call* could never be stored, whatever the log holds."""
         try:
             check_name(call.queue)
-            self.capacity.check_records(call)
             # A call within the budget does not wait; whether it ever fits the disk is checked when the disk refuses it.
-            if call.bytes > self._fast_budget:
-                self.capacity.check_ever_fits(call)
+            self.capacity.check(call, waits=call.bytes > self._singles.budget)
         except RecordLogError as error:
-            self.refusals.counted(error)
+            self.refusals.counted(error, call)
             raise
 
     def _check_memory(self, call: AppendRecords) -> None:
@@ -404,10 +415,4 @@ class Admission:
             return
         error = self.capacity.lack_of_memory(call, self.pending_bytes + self._line_bytes)
         if error is not None:
-            raise self.refusals.counted(error)
-
-    def _reason_to_leave_line(self, call: AppendRecords) -> Exception | None:
-        """Return why *call*, the first in line, must stop waiting, or None if it may wait."""
-        if self.limits.on_full == "wait":
-            return self.capacity.never_fits(call)
-        return self.capacity.lack_of_memory(call, self.pending_bytes)
+            raise self.refusals.counted(error, call)

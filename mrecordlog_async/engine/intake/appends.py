@@ -1,31 +1,56 @@
-"""The ways to append: one record and a wait, one record and a future, or any records at a position.
+"""The ways to append one record: with a wait, or with a future. This is the hot path.
 
-The first two are the hot path. Each compares a charge with the fast budget, spends it, and joins the open group: no
-await stands between the comparison and the group, so two callers cannot spend the same budget. Both contain the same
-lines, because a shared method would be one more call per record. What does not fit goes through `add_append`.
+Each compares a charge with the budget, spends it, and joins the open group: no await stands between the comparison and
+the group, so two callers cannot spend the same budget. Both contain the same lines, because a shared method would be
+one more call per record. What does not fit goes through `Admission`, as does a call with several records.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from threading import get_ident
-from typing import Any
+from typing import Any, Protocol
 
-from mrecordlog_async.engine.intake.admission import ELSEWHERE, Admission
-from mrecordlog_async.engine.intake.capacity import Capacity
-from mrecordlog_async.engine.intake.commands import SINGLE_OVERHEAD_BYTES, AppendRecords, Command
-from mrecordlog_async.engine.intake.refusals import Refusals
-from mrecordlog_async.errors import LogClosedError, LogFullError
-from mrecordlog_async.options import Limits
+from mrecordlog_async.engine.intake.commands import SINGLE_OVERHEAD_BYTES, AppendGroup
+from mrecordlog_async.errors import LogClosedError
+
+ELSEWHERE = (
+    "the log belongs to another event loop; from a thread, such as that of a `def` endpoint, call it with "
+    "asyncio.run_coroutine_threadsafe or anyio.from_thread.run"
+)
+"""Message of the error for a call that was not made on the log's event loop."""
 
 
-class Appends(Admission):
-    """Admission with the calls that append."""
+class SlowerAppends(Protocol):
+    """What single records need that may not join a group at once. `Admission` is it."""
 
-    def __init__(self, limits: Limits, capacity: Capacity, refusals: Refusals | None = None) -> None:
-        super().__init__(limits, capacity, refusals)
-        self._single_charge_max = limits.record_bytes + SINGLE_OVERHEAD_BYTES
+    def open_group(self) -> AppendGroup:
+        """Start a group for single records. The caller adds the first record at once."""
+
+    def check_loop(self) -> None:
+        """Raise unless the caller runs on the log's event loop."""
+
+    async def append(self, queue: str, position: int | None, payloads: list[bytes]) -> int | None:
+        """Append *payloads*, and wait in line if they must."""
+
+    def append_now_or_never(self, queue: str, payload: bytes) -> asyncio.Future[Any]:
+        """Append a record, or raise why it cannot be admitted now."""
+
+
+class SingleAppends:
+    """Single records: what they may be charged without a further check, and the group that they join.
+
+    budget: what `Admission` granted at its last look, less what was spent since; negative while no record may enter.
+    group: the last of the commands that wait, while records may join it. thread_id: of the thread that runs the loop.
+    """
+
+    def __init__(self, admission: SlowerAppends, loop: asyncio.AbstractEventLoop, record_bytes: int) -> None:
+        self.budget = 0
+        self.group: AppendGroup | None = None
+        self.thread_id = get_ident()
+        self._admission = admission
+        self._loop = loop
+        self._charge_max = record_bytes + SINGLE_OVERHEAD_BYTES
 
     async def append_single(self, queue: str, payload: bytes) -> int | None:
         """Append one record at the next position of *queue* and return that position once it is stored.
@@ -33,13 +58,13 @@ class Appends(Admission):
         The hot path: two comparisons, one future, and no command object per call.
         """
         charge = len(payload) + SINGLE_OVERHEAD_BYTES
-        if charge > self._fast_budget or charge > self._single_charge_max or type(queue) is not str:
-            return await self.append(queue, None, [payload])
-        # Compares threads: on CPython 3.11 get_running_loop is a system call. `_open_group` compares loops, per group.
-        if get_ident() != self._thread_id:
-            self._check_loop()
-        group = self._group or self._open_group()
-        self._fast_budget -= charge
+        if charge > self.budget or charge > self._charge_max or type(queue) is not str:
+            return await self._admission.append(queue, None, [payload])
+        # Compares threads: on CPython 3.11 get_running_loop is a system call. `open_group` compares loops, per group.
+        if get_ident() != self.thread_id:
+            self._admission.check_loop()
+        group = self.group or self._admission.open_group()
+        self.budget -= charge
         future: asyncio.Future[Any] = self._loop.create_future()
         group.queues.append(queue)
         group.payloads.append(payload)
@@ -62,73 +87,14 @@ class Appends(Admission):
         The same steps as `append_single`, without a coroutine per record.
         """
         charge = len(payload) + SINGLE_OVERHEAD_BYTES
-        if charge > self._fast_budget or charge > self._single_charge_max or type(queue) is not str:
-            return self._append_now_or_never(queue, payload)
-        if get_ident() != self._thread_id:
-            self._check_loop()
-        group = self._group or self._open_group()
-        self._fast_budget -= charge
+        if charge > self.budget or charge > self._charge_max or type(queue) is not str:
+            return self._admission.append_now_or_never(queue, payload)
+        if get_ident() != self.thread_id:
+            self._admission.check_loop()
+        group = self.group or self._admission.open_group()
+        self.budget -= charge
         future: asyncio.Future[Any] = self._loop.create_future()
         group.queues.append(queue)
         group.payloads.append(payload)
         group.futures.append(future)
         return future
-
-    def _append_now_or_never(self, queue: str, payload: bytes) -> asyncio.Future[Any]:
-        """Admit one record that the fast budget does not cover, or raise why it cannot be admitted now."""
-        call = AppendRecords(self.new_future(), queue, None, [payload])
-        self._check_open()
-        self._check_storable(call)
-        if self.waiting_for_space:
-            raise self.refusals.counted(LogFullError("space"))
-        if self._line or self._budget() < call.bytes:
-            memory = self.capacity.lack_of_memory(call, self.pending_bytes + self._line_bytes)
-            raise self.refusals.counted(
-                memory or LogFullError("pending", self.pending_bytes, self.limits.pending_bytes)
-            )
-        self.add_append(call)
-        return call.future
-
-    def check(self, queue: str, payloads: list[bytes]) -> None:
-        """Raise, and count, why an append of *payloads* could not be admitted even if nothing else waited."""
-        self._check_open()
-        self._check_storable(AppendRecords(self.new_future(), queue, None, payloads))
-
-    async def append(self, queue: str, position: int | None, payloads: list[bytes]) -> int | None:
-        """Append *payloads* at *position*, None for the next; return the last position, None for a repeat."""
-        call = AppendRecords(self.new_future(), queue, position, payloads)
-        try:
-            self.add_append(call)
-            last = await call.future
-        except asyncio.CancelledError:
-            self.withdraw(call)
-            raise
-        finally:
-            del call, payloads  # an error's traceback references this frame, and the call's future the error
-        assert last is None or isinstance(last, int)
-        return last
-
-    # The end of a log that is drained.
-
-    def end(self, error: Callable[[], Exception]) -> None:
-        """Refuse every later append with a new *error*, and those that wait for space. Accepted ones are stored."""
-        self.ended = error
-        waiting: list[Command] = list(self._line)
-        self._line.clear()
-        self._line_bytes = 0
-        parked, self._parked = self._parked, []
-        self.waiting_for_space = False
-        self._refuse_ended(waiting + parked)
-        self.refund(sum(command.bytes for command in parked))
-
-    def park(self, commands: list[Command], since: float | None = None) -> None:
-        """Keep commands that wait for disk space; refuse them if the log is being drained, which waits for nothing."""
-        if self.ended is None:
-            super().park(commands, since)
-        else:
-            self._refuse_ended(commands)
-            self.refund(sum(command.bytes for command in commands))
-
-    def _refuse_ended(self, commands: list[Command]) -> None:
-        assert self.ended is not None
-        self.refusals.refuse(commands, self.ended())

@@ -56,16 +56,23 @@ class Capacity:
         (disk, name), size = self._disk_bytes_at_best(), frames_bytes_max(call.bytes)
         return RecordTooLargeError(size, disk, name) if size > disk else None
 
-    def check_records(self, call: AppendRecords) -> None:
-        """Raise RecordTooLargeError if a record of *call* is larger than `record_bytes`."""
+    def reason_to_leave_line(
+        self, call: AppendRecords, pending_bytes: int
+    ) -> LogFullError | RecordTooLargeError | None:
+        """Return why *call*, the first in line after *pending_bytes*, must stop waiting, or None if it may wait."""
+        if self._limits.on_full == "wait":
+            return self.never_fits(call)
+        return self.lack_of_memory(call, pending_bytes)
+
+    def check(self, call: AppendRecords, *, waits: bool) -> None:
+        """Raise RecordTooLargeError if a record of *call* is larger than `record_bytes`, or if it would wait forever."""
         limit = self._limits.record_bytes
         if call.bytes > limit:  # otherwise none of its records is
             largest = max(map(len, call.payloads), default=0)
             if largest > limit:
                 raise RecordTooLargeError(largest, limit)
-
-    def check_ever_fits(self, call: AppendRecords) -> None:
-        """Raise RecordTooLargeError if *call* would wait forever."""
+        if not waits:
+            return
         limit = self._limits.pending_bytes
         if call.bytes > limit + SINGLE_OVERHEAD_BYTES:
             raise RecordTooLargeError(call.bytes, limit, "pending_bytes")

@@ -24,11 +24,11 @@ Everything here runs on the event loop, and only when something is refused.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from time import monotonic
 from typing import TypeVar
 
-from mrecordlog_async.engine.intake.commands import Command
+from mrecordlog_async.engine.intake.commands import AppendRecords, Command
 from mrecordlog_async.errors import (
     LogClosedError,
     LogFailedError,
@@ -76,21 +76,27 @@ class Refusals:
     def refuse(self, commands: Iterable[Command], error: Exception) -> None:
         """Fail *commands* with *error*, and count the appends among them whose callers still wait."""
         refused = list(commands)
-        appends = sum(command.waiting_appends() for command in refused)
-        if appends:
-            self._count(error, appends)
+        self._count(error, refused)
         for command in refused:
             command.refuse(error)
 
-    def counted(self, error: Refusal) -> Refusal:
-        """Count one append whose call raises *error* instead of waiting; return *error*."""
-        self._count(error, 1)
+    def counted(self, error: Refusal, command: AppendRecords | None) -> Refusal:
+        """Count *command*, whose call raises *error* instead of waiting; return *error*.
+
+        None stands for an append that was refused before the log saw it.
+        """
+        self._count(error, [command])
         return error
 
-    def _count(self, error: BaseException, appends: int) -> None:
+    def _count(self, error: BaseException, refused: Sequence[Command | None]) -> None:
+        # Every append that is refused comes through here, once, with its command: what is to be known of refusals per
+        # queue or in bytes is known here.
+        appends = sum(1 if command is None else command.waiting_appends() for command in refused)
+        if not appends:
+            return
         reason = reason_of(error)
-        refused = self._counters.refused
-        refused[reason] = refused.get(reason, 0) + appends
+        counts = self._counters.refused
+        counts[reason] = counts.get(reason, 0) + appends
         if reason in _LOGGED and self._episodes.note(reason, appends):
             self._log_begin(reason, error)
             self.on_begin()

@@ -1,8 +1,9 @@
 """Planning: what a batch writes and what each of its calls returns. Pure; no file, no await.
 
-Positions are assigned in arrival order. Later commands of a batch see what earlier ones change through a `QueueView` of
-each queue; memory itself changes only after the sync. So an outcome that rests on a command of the same batch (a repeat
-of a record just planned, "exists" for a queue just created) is reported after the sync as well, and fails with it.
+Calls are planned one after another, in the order of the batch, and positions assigned in that order; `Admission` says
+where it is decided. Later commands of a batch see what earlier ones change through a `QueueView` of each queue; memory
+itself changes only after the sync. So an outcome that rests on a command of the same batch (a repeat of a record just
+planned, "exists" for a queue just created) is reported after the sync as well, and fails with it.
 
 `append`, `queue` and `consumer` decide about the commands, each kind in one place.
 """
