@@ -65,7 +65,7 @@ class Capacity:
         return self.lack_of_memory(call, pending_bytes)
 
     def check(self, call: AppendRecords, *, waits: bool) -> None:
-        """Raise RecordTooLargeError if a record of *call* is larger than `record_bytes`, or if it would wait forever."""
+        """Raise RecordTooLargeError if a record of *call* exceeds `record_bytes`, or if *call* would wait forever."""
         limit = self._limits.record_bytes
         if call.bytes > limit:  # otherwise none of its records is
             largest = max(map(len, call.payloads), default=0)
