@@ -55,6 +55,7 @@ class FullDisk:
         parts = self._parts = Parts(commands, in_line=waits)
         if not is_full(refusal):
             parts.give_up_appends()
+        # In order: each part is planned on what the parts before it have stored.
         while part := parts.next():
             parts.withdraw_given_up(self._is_repeat)
             self.part = part
@@ -62,11 +63,12 @@ class FullDisk:
                 refusal = again
                 self._note_refused(parts, refusal)
         parts.withdraw_given_up(self._is_repeat)
+        # From here on nothing is in flight: what was given up is not on the disk.
         self._parts, self.part = None, []
         self._upkeep.state.disk_refused()
         given_up = parts.given_up
         if not waits or not is_full(refusal):
-            # They wait for the next batch, where they would leave a gap in the place of what is refused here.
+            # Appends at fixed positions that wait for the next batch would leave a gap in the place of what fails here.
             behind = self._admission.take_behind(parts.behind)
             self._store.refuse(given_up + behind, refusal)
             return -sum(command.bytes for command in behind)
@@ -89,6 +91,7 @@ class FullDisk:
             self._store.finish_calls(batch.outcomes)
             return None
         try:
+            # Without a roll for a full segment: the whole batch could have rolled, and was refused.
             result = await self._store.commit(batch, Roll.IF_SHARED)
         except (OSError, LogFullError) as refusal:
             return refusal

@@ -59,7 +59,12 @@ class BatchStore:
         limits = parts.admission.limits
         self.plan = partial(plan, queues=parts.queues, limits=limits, epochs_from=epochs_from, ids_from=ids_from)
         self.unsynced = UnsyncedChanges(parts.queues)
-        self._parts = parts
+        self._journal = parts.journal
+        self._queues = parts.queues
+        self._counters = parts.counters
+        self._refusals = parts.admission.refusals
+        self._thread = parts.thread
+        self._on_applied = parts.on_applied
         self._upkeep = upkeep
         self._policy = policy
         self._loop = asyncio.get_running_loop()
@@ -71,15 +76,15 @@ class BatchStore:
             OSError: The disk refused the batch. Nothing was written.
             LogFullError: The batch does not fit below the log's limit. Nothing was written.
         """
-        journal = self._parts.journal
         if not batch.records:
-            if not journal.all_synced:
+            if not self._journal.all_synced:
                 await self._upkeep.sync()
             return None
         sync = self._policy.syncs_each_batch or batch.must_sync
-        oldest = self._parts.queues.pins.oldest()
+        # As memory is now. Where this batch makes a segment dead, the next COMMIT says so.
+        oldest = self._queues.pins.oldest()
         request = CommitRequest(batch.records, oldest, sync, batch.reserve, roll, batch.more_table_bytes)
-        result = await self._parts.thread.call(journal.commit, request)
+        result = await self._thread.call(self._journal.commit, request)
         assert result is not None, "only a batch that must never roll may be left"
         self._upkeep.timers.last_batch = self._loop.time()
         self._upkeep.state.batch_stored(batch.reserve)
@@ -94,11 +99,11 @@ class BatchStore:
         """
         finished = 0
         dropped = self._apply(result) if result is not None else []
-        self._parts.counters.duplicates += batch.duplicates_within
-        self._parts.counters.dropped_records += sum(dropped[removal] for removal in batch.makes_room)
+        self._counters.duplicates += batch.duplicates_within
+        self._counters.dropped_records += sum(dropped[removal] for removal in batch.makes_room)
         for command, value, error, dropped_by in batch.outcomes:
             if error is not None:
-                self._parts.admission.refusals.refuse([command], error)
+                self._refusals.refuse([command], error)
             elif type(command) is AppendGroup and len(command.futures) > CALLERS_PER_TURN:
                 for _ in command.acknowledge_in_parts(value, CALLERS_PER_TURN):
                     await asyncio.sleep(0)
@@ -112,25 +117,26 @@ class BatchStore:
 
     def _apply(self, result: CommitResult) -> list[int]:
         """Apply log records. Returns the number of records that each truncate and delete dropped."""
-        held = self._parts.queues.memory_bytes
-        records, payload_bytes, dropped = self._parts.queues.apply_all(result.segment, result.records, result.tick)
-        self._parts.queues.last_batch = result.batch
+        held = self._queues.memory_bytes
+        records, payload_bytes, dropped = self._queues.apply_all(result.segment, result.records, result.tick)
+        self._queues.last_batch = result.batch
         self._upkeep.joining.arm()  # here: a roll also precedes a batch that the disk refuses, or the first one
-        counters = self._parts.counters
+        counters = self._counters
         counters.appended_records += records
         counters.appended_bytes += payload_bytes
         counters.truncated_records += sum(dropped)
         counters.commit_records.observe(records or len(result.records))
-        self._upkeep.state.freed_bytes += max(held - self._parts.queues.memory_bytes, 0)
-        if not self._parts.journal.all_synced:
-            self.unsynced.add(result.records, self._parts.journal.end)
-        self._parts.on_applied(queue_ids(result.records))
+        self._upkeep.state.freed_bytes += max(held - self._queues.memory_bytes, 0)
+        if not self._journal.all_synced:  # only under a weaker policy
+            self.unsynced.add(result.records, self._journal.end)
+        # Last: who is woken reads what was just applied.
+        self._on_applied(queue_ids(result.records))
         return dropped
 
     def finish_at_once(self, batch: Plan) -> None:
         """Report what rests on nothing that *batch* writes."""
         self.finish_calls(batch.immediate)
-        self._parts.counters.duplicates += batch.duplicates
+        self._counters.duplicates += batch.duplicates
 
     def finish_calls(self, outcomes: list[CommandOutcome]) -> None:
         """Report outcomes that wait for nothing."""
@@ -138,7 +144,7 @@ class BatchStore:
             if error is None:
                 command.acknowledge(value)
             else:
-                self._parts.admission.refusals.refuse([command], error)
+                self._refusals.refuse([command], error)
 
     def refuse(self, commands: list[Command], refusal: Exception) -> None:
         """Refuse *commands*; nothing of them was written."""
@@ -146,7 +152,7 @@ class BatchStore:
         if isinstance(refusal, OSError) and refusal.errno in _OUT_OF_SPACE:
             error = LogFullError("space")
             error.__cause__ = refusal
-        self._parts.admission.refusals.refuse(commands, error)
+        self._refusals.refuse(commands, error)
 
 
 class UnsyncedChanges:

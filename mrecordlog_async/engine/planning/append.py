@@ -72,6 +72,7 @@ def plan_group(draft: Draft, group: AppendGroup) -> None:
 def _to_several(draft: Draft, group: AppendGroup) -> None:
     """Plan single records of several queues: as one MANY, or as runs where a queue gets many of them."""
     distinct = set(group.queues)
+    # Both sets: an earlier command of the batch may have given a queue its first limit.
     limited = (distinct & draft.queues.limited) | (distinct & draft.limited)
     if limited:
         _apart(draft, group, limited)
@@ -171,6 +172,7 @@ def plan_append(draft: Draft, call: AppendRecords) -> None:
             return
         _store(draft, view, first, call.payloads)
         draft.plan.outcomes.append(CommandOutcome(call, first + records - 1))
+    # Below the next position limits do not matter: a repeat needs no room, and anything else is refused.
     elif (repeated := view.repeats(first, call.payloads)) is True:
         draft.finish(call, view, None)  # nothing is written; the caller gets None
         if view.touched():

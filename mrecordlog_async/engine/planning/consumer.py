@@ -67,6 +67,7 @@ def plan_attach(draft: Draft, call: AttachConsumer) -> None:
     state = view.consumer(call.consumer)
     if state is None:
         _attach_to_new(draft, call, view)
+    # Without an owner anybody may attach: the new epoch fences off the holder before.
     elif state.owner not in (NO_OWNER, call.owner) and not call.take_over:
         owner = owner_text(state.owner) or ""
         draft.refuse(call, ConsumerOwnedError(call.queue, call.consumer, owner), call.queue)
@@ -145,6 +146,7 @@ def plan_move_consumer(draft: Draft, call: MoveConsumer) -> None:
         draft.finish(call, view, state.position)  # it stands there, or further on: nothing is written
         return
     _move(draft, view, call.consumer, state._replace(position=call.position))
+    # After the record of the move: a replay sees the consumer past the records before they go.
     truncates = truncate_to_slowest(draft, view)
     if call.epoch is None:
         call.reserve = Reserve.HALF

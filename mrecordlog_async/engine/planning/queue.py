@@ -41,7 +41,7 @@ def plan_truncate(draft: Draft, call: TruncateQueue) -> None:
     view = draft.find(call.queue)
     if view is None or call.queue_id not in (None, view.id):
         draft.refuse(call, draft.not_found(call.queue), call.queue)
-    elif call.position < view.first_position:
+    elif call.position < view.first_position:  # they are truncated already: nothing is written
         draft.finish(call, view, 0)
     elif (behind := _behind(call.queue, view, call.position, call.past_consumers)) is not None:
         draft.refuse(call, behind, call.queue)
@@ -122,7 +122,7 @@ def plan_configure(draft: Draft, call: ConfigureQueue) -> None:
         draft.refuse(call, draft.not_found(call.queue), call.queue)
         return
     before, wanted = view.options or DEFAULT_OPTIONS, call.options
-    wanted = wanted._replace(flags=wanted.flags | before.flags & SEALED)
+    wanted = wanted._replace(flags=wanted.flags | before.flags & SEALED)  # only deleting a queue ends its seal
     if wanted == before:
         draft.finish(call, view, None)
     elif (error := _too_low(call.queue, view, wanted)) is not None:
