@@ -20,7 +20,7 @@ class LogIOError(Exception):
 
 
 class Roll(Enum):
-    """When a batch may continue the log in a new segment."""
+    """Conditions under which a batch may continue the log in a new segment."""
 
     IF_FULL = 0
     """The current segment is full, or has a second name."""

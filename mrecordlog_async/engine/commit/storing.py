@@ -156,7 +156,7 @@ class BatchStore:
 
 
 class UnsyncedChanges:
-    """What a crash of the machine may take: per queue, the lowest position of an unsynced, acknowledged change.
+    """Changes that a crash of the machine may take: per queue, the lowest position of an unsynced, acknowledged one.
 
     *end* is the journal's: its `durable_batch` is the last synced batch, after any kind of sync.
     """

@@ -53,7 +53,7 @@ HEAP_BYTES_MIN = 32 * MIB
 
 @dataclass(frozen=True, slots=True)
 class LogParts:
-    """What everything that stores batches works with.
+    """The parts of a log with which everything that stores batches works.
 
     on_applied: called with the ids of the queues that a batch changed, once memory has the batch.
     """

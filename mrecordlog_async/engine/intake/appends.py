@@ -22,7 +22,7 @@ ELSEWHERE = (
 
 
 class SlowerAppends(Protocol):
-    """What single records need that may not join a group at once. `Admission` is it."""
+    """Calls for single records that may not join a group at once. `Admission` has them."""
 
     def open_group(self) -> AppendGroup:
         """Start a group for single records. The caller adds the first record at once."""

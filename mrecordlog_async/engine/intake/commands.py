@@ -22,7 +22,7 @@ SINGLE_OVERHEAD_BYTES = CALL_OVERHEAD_BYTES + RECORD_OVERHEAD_BYTES
 
 
 class Reserve(IntEnum):
-    """How much of the current segment's reserve a command may use on a full disk. A batch may use the least of these.
+    """The part of the current segment's reserve that a command may use on a full disk; a batch uses the least of these.
 
     The reserve is for what frees space. Attaching and sealing free none, but must succeed on a full disk, too: they may
     fill a half, so that a truncate always finds the other one.

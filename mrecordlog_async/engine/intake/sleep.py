@@ -17,7 +17,7 @@ from collections.abc import Callable
 
 
 class WriterSleep:
-    """Where the writer waits for calls. Everything here runs on the log's event loop.
+    """The place where the writer waits for calls. Everything here runs on the log's event loop.
 
     straight: begins to store a group while the writer sleeps, if the log has a straight path. scheduled: the loop is
     about to call it. held: a group is in flight that way.
