@@ -11,9 +11,9 @@ from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.services.client import PlanStart
 from mrecordlog_async.spark.services.responses import QueuePlan
-from mrecordlog_async.spark.source.listed_plans import PIECE_BYTES, PIECE_RECORDS, BatchLimits, ReadBefore
+from mrecordlog_async.spark.source.listed_plans import PIECE_BYTES, PIECE_RECORDS, ReadBefore, TriggerLimits
 
-NO_LIMITS = BatchLimits()
+NO_LIMITS = TriggerLimits()
 
 
 @dataclass
@@ -48,8 +48,8 @@ class Reader:
         self.positions: dict[str, int] = {}
 
     def trigger(
-        self, *queues: ModelQueue, limits: BatchLimits = NO_LIMITS
-    ) -> tuple[list[QueuePlan], list[PlanStart], BatchLimits]:
+        self, *queues: ModelQueue, limits: TriggerLimits = NO_LIMITS
+    ) -> tuple[list[QueuePlan], list[PlanStart], TriggerLimits]:
         """Return what is planned and what is left to request, and read all of it."""
         listed = Listed({queue.name: queue.summary() for queue in queues})
         starts = [PlanStart(queue.name, queue.id, self.positions.get(queue.name, 0), queue.next) for queue in queues]
@@ -118,13 +118,13 @@ def test_recreated_queue_does_not_use_the_bytes_of_the_one_before() -> None:
 @pytest.mark.parametrize(
     ("sizes", "limits"),
     [
-        ([1] * (PIECE_RECORDS + 1), BatchLimits()),
-        ([PIECE_BYTES, 1], BatchLimits()),
-        ([1, 1, 1], BatchLimits(records=2)),
-        ([1, 1, 1], BatchLimits(bytes=2)),
+        ([1] * (PIECE_RECORDS + 1), TriggerLimits()),
+        ([PIECE_BYTES, 1], TriggerLimits()),
+        ([1, 1, 1], TriggerLimits(records=2)),
+        ([1, 1, 1], TriggerLimits(bytes=2)),
     ],
 )
-def test_large_range_is_requested(sizes: list[int], limits: BatchLimits) -> None:
+def test_large_range_is_requested(sizes: list[int], limits: TriggerLimits) -> None:
     """The service cuts it, and divides what a batch may hold."""
     queue, reader = ModelQueue(), Reader()
     queue.append(*sizes)
@@ -136,6 +136,6 @@ def test_requested_queues_get_what_the_planned_ones_leave() -> None:
     planned, requested, reader = ModelQueue("a"), ModelQueue("b"), Reader()
     planned.append(10, 10)
     requested.append(20, gap=1)
-    found, rest, left = reader.trigger(planned, requested, limits=BatchLimits(records=4, bytes=100))
+    found, rest, left = reader.trigger(planned, requested, limits=TriggerLimits(records=4, bytes=100))
     assert ([plan.queue for plan in found], [start.queue for start in rest]) == (["a"], ["b"])
-    assert left == BatchLimits(records=2, bytes=80)
+    assert left == TriggerLimits(records=2, bytes=80)

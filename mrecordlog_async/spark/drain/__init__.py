@@ -1,8 +1,7 @@
 """The job from logs to a Delta table, which stores each record exactly once.
 
 job        runs a drain, and is its command
-preflight  what it refuses to start
-steps      what it does around its query
+steps      what it refuses to start, and what it does around its query
 query      its streaming query: started, followed, stopped
 progress   what it reports
 metrics    its metrics for Prometheus, and how far it is behind

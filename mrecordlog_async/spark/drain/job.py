@@ -1,6 +1,6 @@
 """The exactly-once job from logs to a Delta table: `mrecordlog drain`, or `python -m mrecordlog_async.spark drain`.
 
-Each batch is one transaction of the table, identified by its content (`delta`). In this order: `preflight` and `delta`
+Each batch is one transaction of the table, identified by its content (`delta`). In this order: `steps` and `delta`
 decide whether the job may start, `delta.confirm` settles what the last run left, and the query runs. `refusal` records
 a loss.
 
@@ -35,7 +35,6 @@ from mrecordlog_async.spark.drain.command import (
     warnings_reported,
 )
 from mrecordlog_async.spark.drain.metrics import metrics_served
-from mrecordlog_async.spark.drain.preflight import refuse_unsafe
 from mrecordlog_async.spark.drain.progress import DrainProgress, Summary
 from mrecordlog_async.spark.drain.query import ending, follow, source_rows, started
 from mrecordlog_async.spark.drain.steps import (
@@ -45,6 +44,7 @@ from mrecordlog_async.spark.drain.steps import (
     newest_position,
     refuse_missing,
     refuse_unreached,
+    refuse_unsafe,
     remaining,
     remembering,
 )

@@ -32,15 +32,15 @@ Starts = dict[str, list[PlanStart]]
 """log → where reading begins in its queues."""
 
 
-class BatchLimits(NamedTuple):
+class TriggerLimits(NamedTuple):
     """Limits of one batch, in records and payload bytes; None for no limit."""
 
     records: int | None = None
     bytes: int | None = None
 
-    def without(self, records: int, size: int) -> BatchLimits:
+    def without(self, records: int, size: int) -> TriggerLimits:
         """Return what is left of the limits."""
-        return BatchLimits(
+        return TriggerLimits(
             None if self.records is None else self.records - records, None if self.bytes is None else self.bytes - size
         )
 
@@ -64,8 +64,8 @@ class ReadBefore:
         self._read: dict[tuple[str, str], _Read] = {}
 
     def planned(
-        self, starts: Starts, logs: Mapping[str, Listed], limits: BatchLimits
-    ) -> tuple[list[tuple[str, QueuePlan]], Starts, BatchLimits]:
+        self, starts: Starts, logs: Mapping[str, Listed], limits: TriggerLimits
+    ) -> tuple[list[tuple[str, QueuePlan]], Starts, TriggerLimits]:
         """Return the plans that follow from the listings, what must be requested, and the limits for that.
 
         Args:

@@ -18,7 +18,7 @@ from mrecordlog_async.spark.services.connection import QUEUES_AT_ONCE, ServerDow
 from mrecordlog_async.spark.services.fleet import NO_ORIGINS, Fleet, same_opening
 from mrecordlog_async.spark.services.responses import QueuePlan
 from mrecordlog_async.spark.settings.offset import Offset, Positions
-from mrecordlog_async.spark.source.listed_plans import PIECE_BYTES, PIECE_RECORDS, BatchLimits, ReadBefore
+from mrecordlog_async.spark.source.listed_plans import PIECE_BYTES, PIECE_RECORDS, ReadBefore, TriggerLimits
 
 
 def ends_of_gone(fleet: Fleet, offset: Offset, logs: dict[str, Listed]) -> dict[str, dict[str, int | None]]:
@@ -57,7 +57,7 @@ def advance(
     positions: Positions,
     logs: Mapping[str, Listed],
     stops: Positions | None,
-    limits: BatchLimits,
+    limits: TriggerLimits,
     read_before: ReadBefore,
 ) -> list[tuple[str, QueuePlan]]:
     """Return how far the limits reach from *positions*: (log, plan) of each queue that advances.

@@ -48,7 +48,7 @@ from mrecordlog_async.spark.services.responses import QueuePlan
 from mrecordlog_async.spark.settings.offset import Offset
 from mrecordlog_async.spark.settings.option_values import WhenDown
 from mrecordlog_async.spark.settings.options import Options
-from mrecordlog_async.spark.source.listed_plans import BatchLimits
+from mrecordlog_async.spark.source.listed_plans import TriggerLimits
 from mrecordlog_async.spark.source.planning import partitions
 from mrecordlog_async.spark.source.reader import PlannedPartition, read_partition
 from mrecordlog_async.spark.source.trigger import StreamState, Trigger, ends
@@ -190,13 +190,13 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             check_marker(self._options.shared_marker)
         return read_partition(self._fleet, partition.value, payload=self._options.payload)
 
-    def _limits(self, limit: ReadLimit) -> BatchLimits:
+    def _limits(self, limit: ReadLimit) -> TriggerLimits:
         options = self._options
         match limit:
             case ReadAllAvailable():
-                return BatchLimits()
+                return TriggerLimits()
             case ReadMaxRows(max_rows=records):
-                return BatchLimits(records, options.bytes_per_trigger)
+                return TriggerLimits(records, options.bytes_per_trigger)
             case ReadMaxBytes(max_bytes=size):
-                return BatchLimits(options.records_per_trigger, size)
-        return BatchLimits(options.records_per_trigger, options.bytes_per_trigger)
+                return TriggerLimits(options.records_per_trigger, size)
+        return TriggerLimits(options.records_per_trigger, options.bytes_per_trigger)

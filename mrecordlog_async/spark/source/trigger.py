@@ -41,7 +41,7 @@ from mrecordlog_async.spark.services.responses import QueuePlan
 from mrecordlog_async.spark.settings.offset import Offset, Positions
 from mrecordlog_async.spark.settings.option_values import Bound, OptionError, Subscription
 from mrecordlog_async.spark.settings.options import Options
-from mrecordlog_async.spark.source.listed_plans import BatchLimits, ReadBefore
+from mrecordlog_async.spark.source.listed_plans import ReadBefore, TriggerLimits
 from mrecordlog_async.spark.source.moments import starting_positions
 from mrecordlog_async.spark.source.planning import advance, ends_of_gone
 
@@ -134,7 +134,7 @@ class Trigger:
             and start == self.start
         )
 
-    def run(self, limits: BatchLimits, now: float) -> dict[str, Any]:
+    def run(self, limits: TriggerLimits, now: float) -> dict[str, Any]:
         """Take the other steps; return the offset where the next batch ends, *start* itself if nothing is new.
 
         Args:
@@ -267,7 +267,7 @@ class Trigger:
 
     # 6
 
-    def _plan(self, limits: BatchLimits, now: float) -> None:
+    def _plan(self, limits: TriggerLimits, now: float) -> None:
         """Find out how far the batch reaches."""
         state = self._state
         # Only intact positions advance: a corrected one must be in the checkpoint before anything is read from it.

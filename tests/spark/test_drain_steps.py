@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from mrecordlog_async.spark.checkpoints.identity import RefusedError
-from mrecordlog_async.spark.drain.preflight import refuse_unsafe
+from mrecordlog_async.spark.drain.steps import refuse_unsafe
 from mrecordlog_async.spark.settings.drain_job import DrainJob
 
 JOB = DrainJob("http://127.0.0.1:1", "/lake/out", "/lake/checkpoint")
