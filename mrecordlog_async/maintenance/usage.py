@@ -11,25 +11,14 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import assert_never
+from itertools import chain
 
 from mrecordlog_async.format.header import public_log_id
 from mrecordlog_async.format.parse import ParsedBatch
-from mrecordlog_async.format.record import (
-    ConsumerDelete,
-    ConsumerRule,
-    Create,
-    Delete,
-    LogRecord,
-    Opened,
-    SetConsumer,
-    SetOptions,
-    Truncate,
-)
-from mrecordlog_async.format.runs import Append, Many, appends_of
-from mrecordlog_async.format.table import Table
+from mrecordlog_async.format.runs import appends_of
 from mrecordlog_async.maintenance.damage import DamagedRange
 from mrecordlog_async.maintenance.headers import LogHeaders, ProgressMeter, read_headers
+from mrecordlog_async.maintenance.lenient_replay import LenientReplay
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.maintenance.scan import SegmentScan
 from mrecordlog_async.model import RecoveryProgress, Run
@@ -207,13 +196,13 @@ class _RecordEnds:
 
 
 class _UsageCounter:
-    """Scans all segments and counts."""
+    """Scans all segments and counts. The queues are those that `LenientReplay` makes of what the scan yields."""
 
     def __init__(self, headers: LogHeaders, meter: ProgressMeter) -> None:
         self._headers = headers
         self._meter = meter
-        self._queues: dict[int, QueueUsage] = {}
-        self._ends: dict[tuple[int, int], _RecordEnds] = {}
+        self._replay = LenientReplay(keeps_payloads=False)
+        self._ends: dict[tuple[int, int], _RecordEnds] = {}  # by segment and queue
 
     def count(self) -> LogUsage:
         headers = self._headers
@@ -227,89 +216,48 @@ class _UsageCounter:
                 if number == headers.numbers[-1]:
                     raise
                 segments.clear()  # the writer removed it, so nothing in it, or before it, is live
-                self._queues.clear()
+                self._replay = LenientReplay(keeps_payloads=False)
                 self._ends.clear()
+        queues = {
+            queue.id: QueueUsage(queue.name, queue.first_position, queue.next_position, settings=queue.settings)
+            for queue in self._replay.finish()
+            if not queue.name_lost
+        }
         by_number = {segment.number: segment for segment in segments}
-        for (number, queue_id), lengths in sorted(self._ends.items()):
-            self._count_live(by_number[number], queue_id, lengths)
-        queues = sorted(self._queues.values(), key=lambda queue: queue.name)
-        return LogUsage(public_log_id(headers.log_id), headers.closed is not None, segments, queues)
+        for (number, queue_id), ends in sorted(self._ends.items()):
+            if queue_id in queues:
+                _count_live(by_number[number], queues[queue_id], ends)
+        return LogUsage(public_log_id(headers.log_id), headers.closed is not None, segments, list(queues.values()))
 
     def _segment(self, scan: SegmentScan) -> SegmentUsage:
         segment = SegmentUsage(scan.number, segment_name(scan.number))
         for item in self._meter.watch(scan):
+            self._replay.add(segment.name, item)
             if type(item) is ParsedBatch:
-                self._batch(segment, item)
-            elif type(item) is Table:
-                self._table(item)
+                self._count_batch(segment, item)
             elif type(item) is DamagedRange:
                 segment.damaged_bytes += item.bytes
         segment.file_bytes, segment.written_bytes, segment.tail_bytes = scan.size, scan.end, scan.torn_bytes
         return segment
 
-    def _batch(self, segment: SegmentUsage, batch: ParsedBatch) -> None:
+    def _count_batch(self, segment: SegmentUsage, batch: ParsedBatch) -> None:
         segment.batches += 1
         segment.first_time_ns = segment.first_time_ns or batch.commit.time_ns
         segment.last_time_ns = batch.commit.time_ns
-        for record in batch.records:
-            self._apply(segment, record)
+        for queue_id, run, _ in chain.from_iterable(map(appends_of, batch.records)):
+            segment.records += run.record_count
+            segment.bytes += len(run.payload)
+            ends = self._ends.setdefault((segment.number, queue_id), _RecordEnds())
+            ends.runs.append(Run(run.first_position, run.offsets, b""))
 
-    def _apply(self, segment: SegmentUsage, record: LogRecord) -> None:
-        match record:
-            case Create(queue_id, name):
-                for old in [known for known, queue in self._queues.items() if queue.name == name]:
-                    del self._queues[old]  # the DELETE of the older queue is damaged
-                self._queues[queue_id] = QueueUsage(name, 0, 0)
-            case Append() | Many():
-                for append in appends_of(record):
-                    self._append(segment, self._queues.get(append.id), append)
-            case Delete(queue_id):
-                self._queues.pop(queue_id, None)
-            case Truncate() | SetConsumer() | ConsumerDelete() | SetOptions():
-                queue = self._queues.get(record.id)
-                if queue is not None:
-                    self._set(queue, record)
-            case ConsumerRule() | Opened():
-                pass  # of no queue
-            case _:
-                assert_never(record)
 
-    def _set(self, queue: QueueUsage, record: Truncate | SetConsumer | ConsumerDelete | SetOptions) -> None:
-        queue.settings.apply(record)
-        if isinstance(record, Truncate) and record.position >= queue.first_position:
-            queue.first_position = record.position + 1
-            queue.next_position = max(queue.next_position, queue.first_position)
-
-    def _append(self, segment: SegmentUsage, queue: QueueUsage | None, record: Append) -> None:
-        run = record.run
-        segment.records += run.record_count
-        segment.bytes += len(run.payload)
-        if queue is None:  # the CREATE is damaged
-            return
-        if queue.first_position == 0 == queue.next_position:
-            queue.first_position = run.first_position
-        queue.next_position = run.next_position
-        lengths = self._ends.setdefault((segment.number, record.id), _RecordEnds())
-        lengths.runs.append(Run(run.first_position, run.offsets, b""))
-
-    def _table(self, table: Table) -> None:
-        queues = {}
-        for entry in table.entries:
-            queue = self._queues.get(entry.id) or QueueUsage(entry.name, entry.first_position, entry.next_position)
-            queue.first_position, queue.next_position = entry.first_position, entry.next_position
-            queue.settings = QueueSettings.of(entry.options, entry.consumers)
-            queues[entry.id] = queue
-        self._queues = queues
-
-    def _count_live(self, segment: SegmentUsage, queue_id: int, lengths: _RecordEnds) -> None:
-        queue = self._queues.get(queue_id)
-        if queue is None:
-            return
-        share = lengths.share(queue.first_position)
-        if not share.records:
-            return
-        segment.live[queue.name] = share
-        queue.records += share.records
-        queue.bytes += share.bytes
-        if queue.first_segment is None:
-            queue.first_segment = segment.number
+def _count_live(segment: SegmentUsage, queue: QueueUsage, ends: _RecordEnds) -> None:
+    """Add the live records that *queue* has in *segment* to both."""
+    share = ends.share(queue.first_position)
+    if not share.records:
+        return
+    segment.live[queue.name] = share
+    queue.records += share.records
+    queue.bytes += share.bytes
+    if queue.first_segment is None:
+        queue.first_segment = segment.number

@@ -192,7 +192,8 @@ class Settling:
     """Settles the loose records of a log's queues, a limited number at a time. `Queues` owns it.
 
     lock: held while the log's thread reads the queues for a table; nothing may be settled meanwhile. grown_bytes: how
-    much the memory of the queues, without the blocks, has grown by all settling so far.
+    much the memory of the queues, without the blocks, has grown by all settling so far. old_end: the blocks before this
+    number are of earlier segments.
     """
 
     def __init__(self, blocks: Blocks, queues: Mapping[int, LooseQueue]) -> None:
@@ -201,11 +202,8 @@ class Settling:
         self._blocks = blocks
         self._queues = queues
         self.grown_bytes = 0
-        self._old_blocks = range(0)  # numbers of the blocks of earlier segments, as far as they are not settled
-
-    def enter_segment(self) -> None:
-        """Note that all blocks so far are of earlier segments."""
-        self._old_blocks = range(self._old_blocks.start, self._blocks.next_number)
+        self.old_end = 0
+        self._settled_end = 0  # the blocks before it are settled
 
     def has_sparse(self) -> bool:
         """Return whether `settle_sparse` has something to do."""
@@ -223,7 +221,7 @@ class Settling:
 
     def has_old(self) -> bool:
         """Return whether `settle_old` has something to do: a new segment was entered since."""
-        return bool(self._old_blocks)
+        return self._settled_end < self.old_end
 
     def settle_old(self, is_over: Callable[[], bool] = lambda: False) -> None:
         """Settle the blocks of earlier segments, oldest first, until *is_over* is true after a queue or a block.
@@ -233,11 +231,11 @@ class Settling:
         if not self.lock.acquire(blocking=False):
             return
         try:
-            for number in self._old_blocks:
+            for number in range(self._settled_end, self.old_end):
                 for _ in self._settle_block(number):
                     if is_over():
                         return
-                self._old_blocks = range(number + 1, self._old_blocks.stop)
+                self._settled_end = number + 1
                 if is_over():
                     return
         finally:

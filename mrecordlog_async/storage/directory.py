@@ -1,8 +1,7 @@
 """The files of one log: its segments, their paths, their headers, and `CLOSED`.
 
-Only `LogDirectory` builds a segment's path from the directory and a number, decides whether a log exists, and retries
-a read when a writer adds or removes segments meanwhile. The meaning of a segment's bytes is left to `format` and to the
-modules that read it.
+Only `LogDirectory` decides whether a log exists, and retries a read when a writer adds or removes segments meanwhile.
+The meaning of a segment's bytes is left to `format` and to the modules that read it.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ from mrecordlog_async.storage.segment import (
     read_pieces,
     segment_name,
     segment_number,
+    segment_path,
     temporary_number,
 )
 
@@ -115,7 +115,7 @@ class LogDirectory:
 
     def path_of(self, number: int) -> str:
         """Return the path of segment *number*."""
-        return f"{self.path}/{segment_name(number)}"
+        return segment_path(self.path, number)
 
     @property
     def closed_path(self) -> str:

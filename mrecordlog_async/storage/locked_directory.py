@@ -22,7 +22,7 @@ from mrecordlog_async.options import KIB
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import LinkCount, write_all
 from mrecordlog_async.storage.lock import LOCK_NAME, take_lock
-from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, SegmentFile
+from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, SegmentFile, segment_path
 
 RESERVE_BYTES = 64 * KIB
 """Space after every batch that only truncate and delete may use, so that they succeed on a full disk."""
@@ -92,7 +92,7 @@ class LockedDirectory:
 
     def path_of(self, number: int) -> str:
         """Return the path of segment *number*."""
-        return self.log.path_of(number)
+        return segment_path(self.path, number)
 
     def sync(self) -> None:
         """Wait until the directory's entries are on the medium."""

@@ -44,6 +44,11 @@ def segment_name(number: int) -> str:
     return f"wal-{number:020}"
 
 
+def segment_path(directory: str, number: int) -> str:
+    """Return the path of segment *number* of the log in *directory*."""
+    return f"{directory}/{segment_name(number)}"
+
+
 def segment_number(name: str) -> int | None:
     """Return the number of the segment named *name*, or None for any other file."""
     match = _SEGMENT_NAME.fullmatch(name)
