@@ -23,7 +23,6 @@ What the routes use:
     reading/queue_names     the sorted names of all queues
     watching/stats          numbers as JSON (/v1/stats)
     watching/prometheus     numbers for Prometheus (/metrics)
-    watching/consumer_metrics  … how far consumers are behind
     watching/systemd        readiness and status, reported to systemd
     routes/openapi          the schema (/openapi.json)
     page/                   the page at /: HTML, style and scripts

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from mrecordlog_async import Limits, MultiRecordLog, QueueOptions
 from mrecordlog_async.model import LogState
 from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.service.watching.prometheus import Collector, oldest_age
+from mrecordlog_async.service.watching.prometheus import ServiceCollector, oldest_age
 from tests import damage
 from tests.cached_files import CachedFiles, HangingDisk
 from tests.serving import Served, serving
@@ -125,7 +125,7 @@ async def test_the_age_of_the_oldest_segment_is_reported(served: Served, directo
 async def test_a_collector_of_an_application_never_asks_the_disk(served: Served) -> None:
     """It runs on the event loop, so it has every series except the one that only the disk knows."""
     own = CollectorRegistry()
-    own.register(Collector(served.service))
+    own.register(ServiceCollector(served.service))
     assert own.get_sample_value("mrecordlog_pinned_segments") == 0
     assert own.get_sample_value("mrecordlog_oldest_segment_age_seconds") is None
 

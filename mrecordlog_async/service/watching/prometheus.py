@@ -1,8 +1,8 @@
 """`/metrics`: the core's counters, for Prometheus. Numbers are computed on request; an append pays nothing.
 
 Queues have their own series only if `metrics_per_queue` is set, consumers always. `/v1/stats` names the queue that
-keeps old segments.
-`Collector` may also be registered with an application's own registry, which usually has the process's numbers already.
+keeps old segments. `ServiceCollector` may also be registered with an application's own registry, which usually has the
+process's numbers already.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import os
 import time
 from collections.abc import Iterable, Iterator
+from heapq import nsmallest
 from itertools import accumulate, islice
 from typing import Any, NamedTuple
 
@@ -23,11 +24,12 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 from prometheus_client.process_collector import ProcessCollector
-from prometheus_client.registry import Collector as PrometheusCollector
+from prometheus_client.registry import Collector
 
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.metrics import (
     COUNTERS,
+    OF_A_CONSUMER,
     OF_A_QUEUE,
     STATE,
     USAGE,
@@ -37,13 +39,12 @@ from mrecordlog_async.metrics import (
     counted,
     gauged,
 )
-from mrecordlog_async.model import LogState
+from mrecordlog_async.model import ConsumerSummary, LogState
 from mrecordlog_async.protocol.metric_text import PREFIX, metric_head, metric_line
 from mrecordlog_async.service.reading.queue_checks import summary_of
 from mrecordlog_async.service.service import VERSION, Service
-from mrecordlog_async.service.watching.consumer_metrics import render_consumers
 from mrecordlog_async.service.watching.stats import find_pin
-from mrecordlog_async.service.wire.turns import Turns
+from mrecordlog_async.service.wire.turns import Turns, sorted_in_turns
 from mrecordlog_async.storage.segment import segment_name
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
@@ -115,7 +116,7 @@ class Oldest(NamedTuple):
     pin: SegmentPin | None
 
 
-class Collector(PrometheusCollector):
+class ServiceCollector(Collector):
     """The metrics of one service.
 
     oldest: facts that take long to find. Without them, the queue that keeps most segments is searched for in one go,
@@ -154,7 +155,7 @@ async def render(service: Service) -> list[bytes]:
     """Return the text that Prometheus reads, in parts; it is built in turns."""
     log = service.log_or_none
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(Collector(service, await _find_oldest(log) if log is not None else None, queues=False))
+    registry.register(ServiceCollector(service, await _find_oldest(log) if log is not None else None, queues=False))
     parts = [generate_latest(registry), await asyncio.to_thread(_process)]
     if log is not None and log.state is not LogState.CLOSED:
         if service.options.metrics_per_queue:
@@ -240,3 +241,43 @@ def _queues(log: MultiRecordLog) -> Iterator[Metric]:
     names = list(islice(log.inspection.names()[1], QUEUES_COLLECTED))
     for series in OF_A_QUEUE:
         yield _family(series._replace(label="queue"), dict(_values(series, log, names)))
+
+
+LEFT_OUT = "consumers_without_series"
+CONSUMERS_AT_ONCE = 250
+
+
+async def render_consumers(service: Service, log: MultiRecordLog) -> list[bytes]:
+    """Return the series of the first consumers by queue and name, and one series that counts those left out."""
+    turns, most = Turns(), service.options.metrics_queues
+    names: list[str] = []
+    for found in log.inspection.queues_with_consumers():
+        names = nsmallest(most, names + found)  # no further queue can be among the first consumers
+        await turns.rest()
+    shown: list[ConsumerSummary] = []
+    for name in names:
+        shown += await _first_consumers(log, name, most - len(shown), turns)
+        await turns.rest()
+        if len(shown) == most:
+            break
+    left_out = log.inspection.consumer_count - len(shown)
+    parts = [metric_head(LEFT_OUT, "Consumers without their own series"), metric_line(LEFT_OUT, left_out)]
+    for series in OF_A_CONSUMER:
+        parts.append(metric_head(series.name, series.help, series.kind))
+        for one in shown:
+            parts.append(metric_line(series.name, series.get(one) or 0, queue=one.queue, consumer=one.consumer))
+            await turns.rest()
+    return parts
+
+
+async def _first_consumers(log: MultiRecordLog, queue: str, most: int, turns: Turns) -> list[ConsumerSummary]:
+    """Return where the first consumers of *queue* are, by name; nothing if it was deleted meanwhile."""
+    if not log.queue_exists(queue):
+        return []
+    found: list[ConsumerSummary] = []
+    names = (await sorted_in_turns(log.inspection.consumer_names(queue)))[:most]
+    for at in range(0, len(names), CONSUMERS_AT_ONCE):
+        await turns.rest()
+        if log.queue_exists(queue):
+            found += log.inspection.consumer_summaries(queue, names[at : at + CONSUMERS_AT_ONCE])
+    return found
