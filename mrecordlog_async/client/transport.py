@@ -193,7 +193,7 @@ class Transport:
             self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False, raise_for_status=False)
             # Otherwise aiohttp repeats PUT and DELETE when a connection breaks, perhaps after they were carried out.
             # It has no public switch; tests/client counts the requests that a server receives.
-            self._session._retry_connection = False
+            self._session._retry_connection = False  # noqa: SLF001  # aiohttp has no public switch
         return self._session
 
 
