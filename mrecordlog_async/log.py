@@ -56,6 +56,7 @@ from mrecordlog_async.record_log import Payload
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
+from mrecordlog_async.support.clock import Clock, system
 from mrecordlog_async.support.coroutine_mark import coroutine_function
 
 SEGMENT_BYTES_MIN = 32_768
@@ -152,12 +153,13 @@ class MultiRecordLog:
         bounds = Limits() if limits is None else limits
         check_type("limits", bounds, Limits)
         declared = check_queues(queues)
-        options = OpenOptions(segment_bytes, bounds.disk_bytes, create, direct=policy.syncs_each_batch, recycle=recycle)
+        direct = policy.syncs_each_batch
 
-        async def opening() -> MultiRecordLog:
+        async def opening(clock: Clock) -> MultiRecordLog:
+            options = OpenOptions(segment_bytes, bounds.disk_bytes, create, direct=direct, recycle=recycle, clock=clock)
             at = LogDirectory(filesystem or OsFileSystem(), os.fsdecode(directory))
             opened, thread = await open_log_async(at, options, on_progress)
-            log = cls(Engine(opened, thread, EngineOptions(policy, bounds, on_failure, retention)))
+            log = cls(Engine(opened, thread, EngineOptions(policy, bounds, on_failure, retention, clock=clock)))
             await _declare(log, declared)
             return log
 
@@ -851,8 +853,9 @@ class MultiRecordLog:
 class OpeningLog:
     """Result of `MultiRecordLog.open`: await it for the log, or use it with `async with`, which closes the log."""
 
-    def __init__(self, opening: Callable[[], Coroutine[Any, Any, MultiRecordLog]]) -> None:
+    def __init__(self, opening: Callable[[Clock], Coroutine[Any, Any, MultiRecordLog]]) -> None:
         self._opening = opening
+        self._clock: Clock | None = None  # tests set one
         self._log: MultiRecordLog | None = None
 
     if not TYPE_CHECKING:  # a type checker reports the missing attribute itself
@@ -862,10 +865,10 @@ class OpeningLog:
             raise AttributeError(f"{text}, or `async with MultiRecordLog.open(directory) as log`", name=name, obj=self)
 
     def __await__(self) -> Generator[Any, None, MultiRecordLog]:
-        return self._opening().__await__()
+        return self._opening(self._clock or system()).__await__()
 
     async def __aenter__(self) -> MultiRecordLog:
-        self._log = await self._opening()
+        self._log = await self
         return self._log
 
     async def __aexit__(

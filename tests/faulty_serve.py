@@ -26,6 +26,7 @@ from unittest.mock import patch
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.storage.filesystem import Buffer
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
+from mrecordlog_async.support.clock import Clock
 
 
 class FaultyFiles(OsFileSystem):
@@ -82,6 +83,7 @@ def run(arguments: Sequence[str]) -> int:
     clock = JumpingClock(control)
     with (
         patch("mrecordlog_async.log.OsFileSystem", partial(FaultyFiles, control)),
+        patch("mrecordlog_async.support.clock.SYSTEM", Clock(clock.time_ns)),
         patch("time.time", clock.time),
         patch("time.time_ns", clock.time_ns),
     ):

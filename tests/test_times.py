@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
@@ -15,11 +14,13 @@ from mrecordlog_async import MultiRecordLog, QueueNotFoundError, ReadOnlyLog
 from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.model import time_of_tick
+from mrecordlog_async.support.clock import Clock
+from tests.clocks import opening
 
 SEGMENT = 2 * 32_768
 
 
-class Clock:
+class WallClock:
     """The clock of the machine, which the test sets, in ticks of 0.1 s."""
 
     def __init__(self, tick: int) -> None:
@@ -31,11 +32,9 @@ class Clock:
 
 
 @pytest.fixture
-def clock() -> Iterator[Clock]:
-    """Set the clock that COMMITs get their time from."""
-    clock = Clock(16_000_000_000)
-    with patch("mrecordlog_async.engine.commit.journal.time.time_ns", clock.time_ns):
-        yield clock
+def clock() -> WallClock:
+    """The clock that COMMITs get their time from."""
+    return WallClock(16_000_000_000)
 
 
 def times_of(log: Any, queue: str = "q") -> dict[int, datetime | None]:
@@ -43,7 +42,7 @@ def times_of(log: Any, queue: str = "q") -> dict[int, datetime | None]:
     return {record.position: log.time_of(queue, record.position) for record in log.range(queue)}
 
 
-async def fill(log: MultiRecordLog, clock: Clock, *, step: int = 3) -> dict[int, datetime]:
+async def fill(log: MultiRecordLog, clock: WallClock, *, step: int = 3) -> dict[int, datetime]:
     """Append over several segments, in several ways, while the clock moves on; return the times."""
     due: dict[int, datetime] = {}
     for number in range(60):
@@ -64,9 +63,9 @@ async def fill(log: MultiRecordLog, clock: Clock, *, step: int = 3) -> dict[int,
 
 
 @pytest.mark.parametrize("step", [3, -1])
-async def test_times_are_the_same_after_every_restart(directory: Path, clock: Clock, step: int) -> None:
+async def test_times_are_the_same_after_every_restart(directory: Path, clock: WallClock, step: int) -> None:
     """Open, reopened and only read, each record has the time of its batch, even if the clock goes backwards."""
-    async with MultiRecordLog.open(directory, segment_bytes=SEGMENT) as log:
+    async with opening(directory, Clock(clock.time_ns), segment_bytes=SEGMENT) as log:
         for queue in ["q", *"abcde"]:
             await log.create_queue(queue)
         due = await fill(log, clock, step=step)
@@ -80,7 +79,7 @@ async def test_times_are_the_same_after_every_restart(directory: Path, clock: Cl
         await asyncio.to_thread(_compare_after_refresh, *readers, due)
     clock.tick += 1_000
     for _ in range(2):
-        async with MultiRecordLog.open(directory, segment_bytes=SEGMENT) as log:
+        async with opening(directory, Clock(clock.time_ns), segment_bytes=SEGMENT) as log:
             assert times_of(log) == due
             for time in {*due.values()}:
                 first = min(position for position, stored_at in due.items() if stored_at >= time)
@@ -114,8 +113,9 @@ async def test_the_time_of_a_batch_is_known_before_its_callers_wake(log: MultiRe
     assert 0 <= summary.age_seconds < 600
 
 
-async def test_reads_start_at_a_time(log: MultiRecordLog, clock: Clock) -> None:
+async def test_reads_start_at_a_time(log: MultiRecordLog, clock: WallClock) -> None:
     """range, runs, held and tail take a time, and begin with the first record stored then or later."""
+    log._engine.opened.journal.clock = Clock(clock.time_ns)
     for number in range(5):
         clock.tick += 10
         await log.append("q", b"%d" % number)
@@ -166,9 +166,9 @@ async def test_mistakes_with_times(log: MultiRecordLog) -> None:
         log.time_of("nowhere", 0)
 
 
-async def test_times_survive_a_kill(directory: Path, clock: Clock) -> None:
+async def test_times_survive_a_kill(directory: Path, clock: WallClock) -> None:
     """A log that was not closed is read with the times that its callers saw."""
-    log = await MultiRecordLog.open(directory)
+    log = await opening(directory, Clock(clock.time_ns))
     await log.create_queue("q")
     for _ in range(5):
         clock.tick += 7

@@ -18,7 +18,7 @@ import warnings
 import weakref
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from mrecordlog_async.engine.commit.open import OpenedLog
@@ -44,6 +44,7 @@ from mrecordlog_async.model import LogState
 from mrecordlog_async.names import check_name, check_new_name
 from mrecordlog_async.options import Limits, PersistPolicy
 from mrecordlog_async.storage.locked_directory import EndNote
+from mrecordlog_async.support.clock import Clock, system
 
 logger = logging.getLogger("mrecordlog_async")
 
@@ -64,6 +65,7 @@ class EngineOptions:
     on_failure: Callable[[LogFailedError], object] | None = None
     retention: bool = False
     any_name: bool = False
+    clock: Clock = field(default_factory=system)
 
 
 class Engine:
@@ -122,13 +124,15 @@ class Engine:
 
     def _watch_and_expire(self) -> None:
         """Watch the thread, report to telemetry, and begin to remove what is too old."""
-        progress = self.thread.progress
+        progress, clock = self.thread.progress, self.options.clock
         self._observation = Observation(self.opened, self.counters, progress, self.writer)
-        self.disk_watch = Watch(progress, self._refusals, self.counters, self.directory, self._count_waiting())
+        self.disk_watch = Watch(progress, self._refusals, self.counters, self.directory, self._count_waiting(), clock)
         self.thread.on_job = self.disk_watch.arm
         self.expiry: Expiry | None = None
         if self.options.retention:
-            self.expiry = Expiry(self.queues, AgeClock(), self.counters, self.admission.add_control, self.opened.aging)
+            self.expiry = Expiry(
+                self.queues, AgeClock(clock), self.counters, self.admission.add_control, self.opened.aging
+            )
             self.changes.on_aging = self.expiry.queue_configured
             self.expiry.start()
 

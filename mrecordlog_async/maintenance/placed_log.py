@@ -118,7 +118,7 @@ async def open_placed_log(
     syncs = options.policy.syncs_each_batch
     opened, thread = await open_log_async(
         LogDirectory(filesystem or OsFileSystem(), os.fsdecode(directory)),
-        OpenOptions(segment_bytes, options.limits.disk_bytes, create, syncs, PlacedStores),
+        OpenOptions(segment_bytes, options.limits.disk_bytes, create, syncs, PlacedStores, clock=options.clock),
         on_progress,
     )
     found = PlacedLog(Engine(opened, thread, options))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,8 @@ from mrecordlog_async.engine.commit.journal import Journal
 from mrecordlog_async.engine.readers import expiry
 from mrecordlog_async.engine.readers.age_clock import AgeClock
 from mrecordlog_async.memory.times import TICK_NS
+from mrecordlog_async.support.clock import Clock
+from tests.clocks import opening
 from tests.engine.test_failing import Failing
 
 NS = 1_000_000_000
@@ -45,42 +47,24 @@ class Clocks:
         """Return the time since boot."""
         return round(self.boot * NS)
 
+    @property
+    def clock(self) -> Clock:
+        """Return them as a log reads them."""
+        return Clock(self.wall_ns, self.boot_ns)
+
 
 @pytest.fixture
-def clocks() -> Iterator[Clocks]:
-    """Set the clocks of commits and of retention."""
-    with patched() as clocks:
-        yield clocks
-
-
-def patched() -> Any:
-    """Return a context in which the test sets the clocks."""
-    return _patched()
-
-
-class _patched:  # a context manager that works in fixtures and under hypothesis
-    def __enter__(self) -> Clocks:
-        clocks = Clocks()
-        self._patches: list[Any] = [
-            patch("mrecordlog_async.engine.commit.journal.time.time_ns", clocks.wall_ns),
-            patch("mrecordlog_async.engine.readers.age_clock.wall_ns", clocks.wall_ns),
-            patch("mrecordlog_async.engine.readers.age_clock.boot_ns", clocks.boot_ns),
-            patch.object(expiry, "SLEEP_SECONDS_MAX", 1_000.0),
-        ]
-        for each in self._patches:
-            each.start()
-        return clocks
-
-    def __exit__(self, *_: object) -> None:
-        for each in self._patches:
-            each.stop()
+def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
+    """Clocks of commits and of expiry that the test sets."""
+    monkeypatch.setattr(expiry, "SLEEP_SECONDS_MAX", 1_000.0)
+    return Clocks()
 
 
 @asynccontextmanager
-async def opened(directory: Path, **options: Any) -> AsyncIterator[MultiRecordLog]:
+async def opened(directory: Path, clocks: Clocks, **options: Any) -> AsyncIterator[MultiRecordLog]:
     """Open a log whose retention runs only when the test says so."""
     with patch.object(expiry.Expiry, "_arm", lambda self, seconds: None):
-        async with MultiRecordLog.open(directory, **options) as log:
+        async with opening(directory, clocks.clock, **options) as log:
             yield log
 
 
@@ -101,7 +85,7 @@ def positions(log: Any, queue: str = "q") -> list[int]:
 
 async def test_records_go_once_they_are_too_old(directory: Path, clocks: Clocks) -> None:
     """Never before their age, and at the next pass after it; younger ones and other queues stay."""
-    async with opened(directory) as log:
+    async with opened(directory, clocks) as log:
         await log.create_queue("q", options=QueueOptions(max_age=AGE))
         await log.create_queue("other")
         for number in range(4):
@@ -112,13 +96,13 @@ async def test_records_go_once_they_are_too_old(directory: Path, clocks: Clocks)
         assert (positions(log), positions(log, "other")) == ([1, 2, 3], [0, 1, 2, 3])
         clocks.pass_by(5)
         assert await expire(log) == 0
-    async with opened(directory) as log:
+    async with opened(directory, clocks) as log:
         assert (log.first_position("q"), log.next_position("q")) == (1, 4)
 
 
 async def test_a_pass_truncates_up_to_the_first_young_record(directory: Path, clocks: Clocks) -> None:
     """The age is reached to the tick, all queues go in one batch, and what was dropped is counted."""
-    async with opened(directory) as log:
+    async with opened(directory, clocks) as log:
         for queue in ("a", "b"):
             await log.create_queue(queue, options=QueueOptions(max_age=AGE))
             await log.append_records(queue, None, [b"0", b"1"])
@@ -143,7 +127,7 @@ async def test_a_pass_truncates_up_to_the_first_young_record(directory: Path, cl
 
 async def test_a_queue_is_truncated_at_most_once_in_a_hundredth_of_its_age(directory: Path, clocks: Clocks) -> None:
     """Records that come all the time cost a truncate per max(1 s, max_age / 100), not one each."""
-    async with opened(directory) as log:
+    async with opened(directory, clocks) as log:
         await log.create_queue("q", options=QueueOptions(max_age=1_000.0))
         truncates = 0
         for _ in range(300):
@@ -156,7 +140,7 @@ async def test_a_queue_is_truncated_at_most_once_in_a_hundredth_of_its_age(direc
 
 async def test_an_empty_queue_waits_for_its_age_again(directory: Path, clocks: Clocks) -> None:
     """A queue without records is looked at once per age, and its next record lives as long as any."""
-    async with opened(directory) as log:
+    async with opened(directory, clocks) as log:
         await log.create_queue("q", options=QueueOptions(max_age=AGE))
         assert await expire(log) == 0
         clocks.pass_by(AGE - 1)
@@ -170,7 +154,7 @@ async def test_an_empty_queue_waits_for_its_age_again(directory: Path, clocks: C
 
 async def test_a_wall_clock_that_is_set_does_not_change_what_is_too_old(directory: Path, clocks: Clocks) -> None:
     """Set a year forward and back again, the log removes what has really become too old."""
-    async with opened(directory) as log:
+    async with opened(directory, clocks) as log:
         await log.create_queue("q", options=QueueOptions(max_age=AGE))
         await log.append("q", b"0")
         clocks.pass_by(30)
@@ -195,7 +179,7 @@ async def test_a_wall_clock_that_is_set_does_not_change_what_is_too_old(director
 
 async def test_a_clock_that_was_set_back_keeps_records_rather_too_long(directory: Path, clocks: Clocks) -> None:
     """Where a time happened twice, the later one counts."""
-    async with opened(directory) as log:
+    async with opened(directory, clocks) as log:
         await log.create_queue("q", options=QueueOptions(max_age=AGE))
         await log.append("q", b"0")
         clocks.pass_by(50)
@@ -211,11 +195,11 @@ async def test_a_clock_that_was_set_back_keeps_records_rather_too_long(directory
 
 async def test_records_from_the_future_count_from_the_open(directory: Path, clocks: Clocks) -> None:
     """Restored from a machine whose clock was ahead, records live for their age after the open."""
-    async with opened(directory) as log:
+    async with opened(directory, clocks) as log:
         await log.create_queue("q", options=QueueOptions(max_age=AGE))
         await log.append("q", b"0")
     clocks.wall -= 10_000
-    async with opened(directory) as log:
+    async with opened(directory, clocks) as log:
         clocks.pass_by(AGE - 1)
         await log.append("q", b"1")
         assert await expire(log) == 0
@@ -226,11 +210,11 @@ async def test_records_from_the_future_count_from_the_open(directory: Path, cloc
 
 async def test_records_from_the_future_count_from_when_their_queue_got_an_age(directory: Path, clocks: Clocks) -> None:
     """They were stored before that, whatever their time says, so they live for their age at most."""
-    async with opened(directory) as log:
+    async with opened(directory, clocks) as log:
         await log.create_queue("q")
         await log.append("q", b"0")
     clocks.wall -= 10_000
-    async with opened(directory) as log:
+    async with opened(directory, clocks) as log:
         clocks.pass_by(1_000)
         await log.configure_queue("q", QueueOptions(max_age=AGE))
         assert await expire(log) == 0
@@ -244,15 +228,15 @@ async def test_records_from_the_future_count_from_when_their_queue_got_an_age(di
 
 async def test_what_became_too_old_while_the_log_was_closed_goes_at_open(directory: Path, clocks: Clocks) -> None:
     """Unless it is opened without retention, or only read: then everything is still there."""
-    async with opened(directory) as log:
+    async with opened(directory, clocks) as log:
         await log.create_queue("q", options=QueueOptions(max_age=AGE))
         await log.append_records("q", None, [b"0", b"1"])
     clocks.pass_by(10_000)
-    async with opened(directory, retention=False) as log:
+    async with opened(directory, clocks, retention=False) as log:
         assert log._engine.expiry is None
         await log.append("q", b"2")
     assert await asyncio.to_thread(lambda: positions(ReadOnlyLog.open(directory))) == [0, 1, 2]
-    async with opened(directory) as log:
+    async with opened(directory, clocks) as log:
         assert await expire(log) == 1
         assert positions(log) == [2]
         with pytest.raises(PositionInPastError):
@@ -262,14 +246,14 @@ async def test_what_became_too_old_while_the_log_was_closed_goes_at_open(directo
 
 async def test_a_repeat_is_recognized_after_retention(directory: Path, clocks: Clocks) -> None:
     """The last append of a queue is known by its digest, before and after a restart."""
-    async with opened(directory) as log:
+    async with opened(directory, clocks) as log:
         await log.create_queue("q", options=QueueOptions(max_age=AGE))
         await log.append_records("q", 0, [b"0", b"1"])
         clocks.pass_by(AGE + 1)
         assert await expire(log) == 1
         assert positions(log) == []
         assert await log.append_records("q", 0, [b"0", b"1"]) is None
-    async with opened(directory) as log:
+    async with opened(directory, clocks) as log:
         assert await log.append_records("q", 0, [b"0", b"1"]) is None
         with pytest.raises(PositionInPastError):
             await log.append_records("q", 0, [b"0", b"2"])
@@ -277,7 +261,7 @@ async def test_a_repeat_is_recognized_after_retention(directory: Path, clocks: C
 
 async def test_another_age_counts_at_once(directory: Path, clocks: Clocks) -> None:
     """configure_queue sets, changes and removes the age of a queue that holds records; a deleted queue is forgotten."""
-    async with opened(directory) as log:
+    async with opened(directory, clocks) as log:
         await log.create_queue("q")
         await log.append("q", b"0")
         clocks.pass_by(1_000)
@@ -310,7 +294,7 @@ def entries(log: MultiRecordLog) -> int:
 async def test_a_deleted_queue_is_forgotten(directory: Path, clocks: Clocks, reopened: bool) -> None:
     """At once, not when its age is over: queues that live for a minute with an age of 30 days would fill the memory."""
     names = [str(number) for number in range(300)]
-    async with opened(directory, queues={"kept": QueueOptions(max_age=AGE)}) as log:
+    async with opened(directory, clocks, queues={"kept": QueueOptions(max_age=AGE)}) as log:
         await log.append("kept", b"")
         for name in names:
             await log.create_queue(name, options=QueueOptions(max_age=30 * 86_400.0))
@@ -321,7 +305,7 @@ async def test_a_deleted_queue_is_forgotten(directory: Path, clocks: Clocks, reo
             await asyncio.gather(*map(log.delete_queue, names))
             await expire(log)
             assert entries(log) <= expiry.HEAP_SLACK + 3
-    async with opened(directory) as log:
+    async with opened(directory, clocks) as log:
         if reopened:
             await expire(log)
             await asyncio.gather(*map(log.delete_queue, names))
@@ -334,7 +318,7 @@ async def test_a_deleted_queue_is_forgotten(directory: Path, clocks: Clocks, reo
 
 async def test_a_queue_whose_age_changes_often_has_one_entry(directory: Path, clocks: Clocks) -> None:
     """Whatever is configured, and also when the age is taken away in the end."""
-    async with opened(directory) as log:
+    async with opened(directory, clocks) as log:
         await log.create_queue("q")
         await log.append("q", b"")
         for number in range(300):
@@ -350,7 +334,7 @@ async def test_a_queue_whose_age_changes_often_has_one_entry(directory: Path, cl
 
 async def test_an_age_that_is_taken_away_and_given_again_counts(directory: Path, clocks: Clocks) -> None:
     """Even if retention looks only after both, or forgets others first."""
-    async with opened(directory, queues={"q": QueueOptions(max_age=AGE)}) as log:
+    async with opened(directory, clocks, queues={"q": QueueOptions(max_age=AGE)}) as log:
         await log.append("q", b"")
         await expire(log)
         with patch.object(expiry, "QUEUES_PER_PASS", 1):
@@ -364,9 +348,9 @@ async def test_an_age_that_is_taken_away_and_given_again_counts(directory: Path,
         assert positions(log) == []
 
 
-async def test_a_log_without_retention_keeps_nothing_of_deleted_queues(directory: Path) -> None:
+async def test_a_log_without_retention_keeps_nothing_of_deleted_queues(directory: Path, clocks: Clocks) -> None:
     """The command line opens logs so, and readers have no retention either."""
-    async with MultiRecordLog.open(directory, retention=False) as log:
+    async with opening(directory, clocks.clock, retention=False) as log:
         for number in range(20):
             await log.create_queue("q", options=QueueOptions(max_age=AGE + number))
             await log.delete_queue("q")
@@ -376,7 +360,7 @@ async def test_a_log_without_retention_keeps_nothing_of_deleted_queues(directory
 
 async def test_a_truncate_that_a_delete_overtook_leaves_nothing(directory: Path, clocks: Clocks) -> None:
     """The queue is deleted while the truncate of its old records waits."""
-    async with opened(directory, queues={"q": QueueOptions(max_age=AGE)}) as log:
+    async with opened(directory, clocks, queues={"q": QueueOptions(max_age=AGE)}) as log:
         await log.append("q", b"")
         clocks.pass_by(AGE + 1)
         deleted = asyncio.ensure_future(log.delete_queue("q"))
@@ -392,7 +376,7 @@ async def test_a_truncate_that_a_delete_overtook_leaves_nothing(directory: Path,
 async def test_many_queues_are_looked_at_in_steps(directory: Path, clocks: Clocks) -> None:
     """Opening a log with a million of them, or configuring them, must not stop the event loop for a second."""
     names = [str(number) for number in range(50)]
-    async with opened(directory, queues=dict.fromkeys(names, QueueOptions(max_age=AGE))) as log:
+    async with opened(directory, clocks, queues=dict.fromkeys(names, QueueOptions(max_age=AGE))) as log:
         for name in names:
             await log.append(name, b"")
     looks: list[int] = []
@@ -408,7 +392,7 @@ async def test_many_queues_are_looked_at_in_steps(directory: Path, clocks: Clock
         patch.object(expiry.Expiry, "_expire", _expire),
         patch.object(expiry, "QUEUES_PER_PASS", 20),
     ):
-        async with MultiRecordLog.open(directory) as log:
+        async with opening(directory, clocks.clock) as log:
             assert log._engine.expiry is not None
             assert armed == [0.0]
             assert not looks
@@ -421,7 +405,7 @@ async def test_many_queues_are_looked_at_in_steps(directory: Path, clocks: Clock
 
 async def test_retention_passes_a_consumer(directory: Path, clocks: Clocks) -> None:
     """`max_age` says how long records wait at most; the consumer goes on with what is left and knows what it missed."""
-    async with opened(directory) as log:
+    async with opened(directory, clocks) as log:
         await log.create_queue("q", options=QueueOptions(max_age=AGE))
         await log.create_consumer("q", "slow")
         await log.append("q", b"0")
@@ -434,7 +418,7 @@ async def test_retention_passes_a_consumer(directory: Path, clocks: Clocks) -> N
 
 async def test_retention_looks_by_itself_and_ends_with_the_log(directory: Path, clocks: Clocks) -> None:
     """Without an append or a call, the timer of the log removes what is too old."""
-    async with MultiRecordLog.open(directory) as log:
+    async with opening(directory, clocks.clock) as log:
         await log.create_queue("q")
         await log.append("q", b"0")
         clocks.pass_by(AGE + 1)
@@ -450,7 +434,7 @@ async def test_the_next_look_is_when_the_oldest_record_is_too_old(directory: Pat
     """Not a minute later, and at least a second after this one."""
     armed: list[float] = []
     with patch.object(expiry.Expiry, "_arm", lambda self, seconds: armed.append(seconds)):
-        async with MultiRecordLog.open(directory, queues={"q": QueueOptions(max_age=AGE)}) as log:
+        async with opening(directory, clocks.clock, queues={"q": QueueOptions(max_age=AGE)}) as log:
             await log.append("q", b"")
             assert log._engine.expiry is not None
             log._engine.expiry.look()
@@ -469,7 +453,7 @@ async def test_a_pass_over_many_queues_goes_on_once_the_first_ones_are_truncated
         patch.object(expiry.Expiry, "_arm", lambda self, seconds: armed.append(seconds)),
         patch.object(expiry, "QUEUES_PER_PASS", 2),
     ):
-        async with MultiRecordLog.open(directory, queues=queues) as log:
+        async with opening(directory, clocks.clock, queues=queues) as log:
             for queue in queues:
                 await log.append(queue, b"")
             clocks.pass_by(AGE + 1)
@@ -486,7 +470,7 @@ async def test_a_pass_over_many_queues_goes_on_once_the_first_ones_are_truncated
 
 async def test_an_age_whose_call_was_cancelled_counts_too(directory: Path, clocks: Clocks) -> None:
     """Cancelling stops the waiting: the queue gets its age, and its records go when they are too old."""
-    async with MultiRecordLog.open(directory) as log:
+    async with opening(directory, clocks.clock) as log:
         await log.create_queue("q")
         await log.append("q", b"0")
         clocks.pass_by(AGE + 1)
@@ -503,7 +487,7 @@ async def test_an_age_whose_call_was_cancelled_counts_too(directory: Path, clock
 async def test_a_failed_log_removes_nothing(directory: Path, clocks: Clocks) -> None:
     """A pass on a log that has failed is refused without noise."""
     disk = Failing()
-    async with opened(directory, filesystem=disk) as log:
+    async with opened(directory, clocks, filesystem=disk) as log:
         await log.create_queue("q", options=QueueOptions(max_age=AGE))
         await log.append("q", b"0")
         clocks.pass_by(AGE + 1)
@@ -517,7 +501,7 @@ async def test_a_failed_log_removes_nothing(directory: Path, clocks: Clocks) -> 
 
 async def test_what_a_full_disk_kept_goes_once_there_is_space(directory: Path, clocks: Clocks) -> None:
     """A truncate that is refused is made again after a hundredth of the age, not after the whole of it."""
-    async with opened(directory) as log:
+    async with opened(directory, clocks) as log:
         await log.create_queue("q", options=QueueOptions(max_age=AGE))
         await log.append_records("q", None, [b"0", b"1"])
         clocks.pass_by(AGE + 1)
@@ -531,30 +515,30 @@ async def test_what_a_full_disk_kept_goes_once_there_is_space(directory: Path, c
 
 def test_the_clock_of_ages_never_goes_back() -> None:
     """It runs with the time since boot, and maps every wall time that was seen to the time when it was."""
-    with patched() as clocks:
-        clock = AgeClock()
-        stored = []
-        for step, jump in ((10, 0), (5, 7_200), (20, 0), (3, -10_000), (9, 0), (1, 500), (4, 0)):
-            clocks.pass_by(step)
-            clocks.wall += jump
-            now = clock.now()
-            assert now == clock.opened + round((clocks.boot - 5_000) * 10)
-            stored.append((clocks.wall_ns() // TICK_NS, now))
-        for tick, at in stored:
-            assert at <= clock.stored_at(tick, before_open=False) <= clock.now()
+    clocks = Clocks()
+    clock = AgeClock(clocks.clock)
+    stored = []
+    for step, jump in ((10, 0), (5, 7_200), (20, 0), (3, -10_000), (9, 0), (1, 500), (4, 0)):
+        clocks.pass_by(step)
+        clocks.wall += jump
+        now = clock.now()
+        assert now == clock.opened + round((clocks.boot - 5_000) * 10)
+        stored.append((clocks.wall_ns() // TICK_NS, now))
+    for tick, at in stored:
+        assert at <= clock.stored_at(tick, before_open=False) <= clock.now()
 
 
 def test_a_time_that_the_clock_never_saw_counts_as_between_the_open_and_now() -> None:
     """The wall clock was set and set back between two looks: the record was stored since the open, so it is young."""
-    with patched() as clocks:
-        clock = AgeClock()
-        for _ in range(3):
-            clocks.pass_by(50)
-            clock.now()
-        now = clock.now()
-        for tick in (0, clock.opened - 9_999, now + 9_999, 1 << 60):
-            assert clock.opened <= clock.stored_at(tick, before_open=False) <= now
-        assert clock.stored_at(now + 9_999, before_open=False) == now
+    clocks = Clocks()
+    clock = AgeClock(clocks.clock)
+    for _ in range(3):
+        clocks.pass_by(50)
+        clock.now()
+    now = clock.now()
+    for tick in (0, clock.opened - 9_999, now + 9_999, 1 << 60):
+        assert clock.opened <= clock.stored_at(tick, before_open=False) <= now
+    assert clock.stored_at(now + 9_999, before_open=False) == now
 
 
 @given(
@@ -574,8 +558,7 @@ def test_any_history_keeps_what_is_young(
 ) -> None:
     """A dictionary says what is retained: nothing young is ever missing, and nothing old is left after its pass."""
     directory = tmp_path_factory.mktemp("log") / "wal"
-    with patched() as clocks:
-        asyncio.run(_compare(directory, clocks, history))
+    asyncio.run(_compare(directory, Clocks(), history))
 
 
 async def _compare(directory: Path, clocks: Clocks, history: list[tuple[str, Any]]) -> None:
@@ -584,7 +567,7 @@ async def _compare(directory: Path, clocks: Clocks, history: list[tuple[str, Any
     first = 0
     todo = [("create", 0), *history]
     while todo:
-        async with opened(directory) as log:
+        async with opened(directory, clocks) as log:
             while todo:
                 what, number = todo.pop(0)
                 if what == "create":

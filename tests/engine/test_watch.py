@@ -15,6 +15,7 @@ from mrecordlog_async.engine.intake.refusals import Refusals
 from mrecordlog_async.engine.readers import watch as watching
 from mrecordlog_async.engine.readers.watch import Recent, Watch
 from mrecordlog_async.metrics import Counters
+from mrecordlog_async.support.clock import Clock
 from tests.cached_files import HangingDisk
 
 
@@ -74,11 +75,11 @@ async def test_the_watch_of_an_idle_log_does_not_tick(log: MultiRecordLog, monke
 class Clocked:
     """A watch at times that the test names."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self) -> None:
         self.progress = ThreadProgress()
-        self.watch = Watch(self.progress, Refusals(Counters()), Counters(), "/wal", lambda: 0)
         self.now = 1_000.0
-        monkeypatch.setattr(watching, "perf_counter", lambda: self.now)
+        clock = Clock(seconds=lambda: self.now)
+        self.watch = Watch(self.progress, Refusals(Counters()), Counters(), "/wal", lambda: 0, clock)
 
     def tick(self, late: float = 0.0) -> None:
         """Tick now; *late*: by this much after the time that was set."""
@@ -102,11 +103,9 @@ def commit() -> None:
     """Stand for a job of the log's thread."""
 
 
-async def test_a_long_hang_is_reported_at_ten_times_its_age(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_long_hang_is_reported_at_ten_times_its_age(caplog: pytest.LogCaptureFixture) -> None:
     """Not every second: after 1, 10 and 100 seconds."""
-    clocked = Clocked(monkeypatch)
+    clocked = Clocked()
     clocked.begin()
     ages = []
     for _ in range(101):
@@ -118,11 +117,9 @@ async def test_a_long_hang_is_reported_at_ten_times_its_age(
     assert len(ages) <= 4
 
 
-async def test_a_disk_that_is_slow_for_long_is_reported_once_a_minute(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_disk_that_is_slow_for_long_is_reported_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     """A line for each of its commits would bury everything else."""
-    clocked = Clocked(monkeypatch)
+    clocked = Clocked()
     for _ in range(100):
         job = clocked.begin()
         clocked.now += 1.2
@@ -133,11 +130,9 @@ async def test_a_disk_that_is_slow_for_long_is_reported_once_a_minute(
     assert [record.getMessage() for record in caplog.records] == [expected] * 2
 
 
-async def test_a_disk_that_hung_and_stays_slow_is_not_called_well(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_disk_that_hung_and_stays_slow_is_not_called_well(caplog: pytest.LogCaptureFixture) -> None:
     """The last line of a minute in which every commit took three seconds says when the next one comes."""
-    clocked = Clocked(monkeypatch)
+    clocked = Clocked()
     for _ in range(5):
         job = clocked.begin()
         for _ in range(3):
@@ -153,11 +148,9 @@ async def test_a_disk_that_hung_and_stays_slow_is_not_called_well(
     ]
 
 
-async def test_the_disk_is_not_blamed_for_work_of_the_log_itself(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_disk_is_not_blamed_for_work_of_the_log_itself(caplog: pytest.LogCaptureFixture) -> None:
     """A job that makes the table of a million queues, or waits for the interpreter, is in no system call."""
-    clocked = Clocked(monkeypatch)
+    clocked = Clocked()
     clocked.begin()
     clocked.progress.call_begun = 0.0
     clocked.progress.called_seconds = 0.4
@@ -174,7 +167,7 @@ async def test_the_disk_is_not_blamed_while_nothing_can_run(
     hog: float, since_tick: float, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A collection of a large heap stops all threads: a sync that takes a millisecond returns when it is over."""
-    clocked = Clocked(monkeypatch)
+    clocked = Clocked()
     due = clocked.now + watching.TICK_SECONDS
     clocked.now += since_tick
     job = clocked.begin()

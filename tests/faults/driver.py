@@ -38,6 +38,7 @@ from mrecordlog_async.maintenance.placed_log import PlacedLog, open_placed_log
 from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.memory.settings import options_of
 from mrecordlog_async.memory.times import TICK_NS
+from mrecordlog_async.support.clock import Clock
 
 from .disk import Disk, Fault, Snapshot
 from .judge import ID_STEP, NO_OPTIONS, Bounds, Call, Model, State, Verdict, Violation, as_payloads, state_of
@@ -716,7 +717,7 @@ def without_chance() -> Iterator[None]:
         patch("mrecordlog_async.engine.commit.open.secrets.randbits", _drawn),
         patch("mrecordlog_async.engine.commit.open.secrets.token_bytes", lambda length: LOG_ID[:length]),
         patch("time.time_ns", lambda: TIME_NS),
-        patch("mrecordlog_async.engine.readers.age_clock.boot_ns", lambda: TIME_NS),
+        patch("mrecordlog_async.support.clock.SYSTEM", Clock(lambda: TIME_NS, lambda: TIME_NS)),
     ):
         yield
 

@@ -16,6 +16,7 @@ import pytest
 
 from mrecordlog_async import PersistPolicy
 from mrecordlog_async.engine.intake.commands import TruncateQueue
+from mrecordlog_async.support.clock import Clock
 
 from .driver import TIME_NS, Run
 from .explore import Explorer, Tally
@@ -45,10 +46,18 @@ class Clocks:
     def installed(self) -> Iterator[Clocks]:
         """Let the log use them."""
         with (
-            patch("time.time_ns", lambda: TIME_NS + (self.seconds + self.ahead) * NS),
-            patch("mrecordlog_async.engine.readers.age_clock.boot_ns", lambda: self.seconds * NS),
+            patch("time.time_ns", self.wall_ns),
+            patch("mrecordlog_async.support.clock.SYSTEM", Clock(self.wall_ns, self.boot_ns)),
         ):
             yield self
+
+    def wall_ns(self) -> int:
+        """Return the wall clock."""
+        return TIME_NS + (self.seconds + self.ahead) * NS
+
+    def boot_ns(self) -> int:
+        """Return the time since boot."""
+        return self.seconds * NS
 
     async def append(self, queue: str, *sizes: int) -> None:
         """Append, and note when that was."""

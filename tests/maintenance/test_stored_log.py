@@ -21,6 +21,7 @@ from mrecordlog_async.options import MIB
 from mrecordlog_async.recovery import places
 from mrecordlog_async.recovery.segment_files import LogReplacedError
 from mrecordlog_async.storage.segment import segment_name
+from mrecordlog_async.support.clock import Clock
 from tests import damage
 from tests.cli import running
 from tests.conftest import contents
@@ -134,7 +135,7 @@ def test_it_shows_what_a_log_in_memory_shows(directory: Path, seed: int) -> None
             await log.sync()
         return followed
 
-    with patch("mrecordlog_async.engine.commit.journal.time.time_ns", moments.__next__):
+    with patch("mrecordlog_async.support.clock.SYSTEM", Clock(moments.__next__)):
         followed = asyncio.run(make())
     with ReadOnlyLog.open(directory) as expected, StoredLog.open(directory) as found:
         followed.refresh()

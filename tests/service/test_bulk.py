@@ -14,6 +14,7 @@ from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.model import Run, text_of_tick
 from mrecordlog_async.protocol import wire, wire_decoder
 from mrecordlog_async.service.reading.plan import Available, Planner, split_limit
+from mrecordlog_async.support.clock import Clock
 from tests.serving import Served, serving
 
 
@@ -251,7 +252,7 @@ async def test_bodies_that_make_no_sense_are_400(served: Served, path: str, body
 async def test_a_time_is_found_in_many_queues(served: Served) -> None:
     """One request finds where the records begin that were stored at a time or later, in some queues or in all."""
     clock = 16_000_000_000
-    with patch("mrecordlog_async.engine.commit.journal.time.time_ns", lambda: clock * TICK_NS):
+    with patch.object(served.log._engine.opened.journal, "clock", Clock(lambda: clock * TICK_NS)):
         for queue in ("a", "b", "a"):
             clock += 10
             await served.log.append(queue, b"x", create=True)

@@ -17,6 +17,7 @@ from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.model import text_of_tick, time_of_tick
 from mrecordlog_async.protocol import wire, wire_decoder
 from mrecordlog_async.service.options import ServiceOptions
+from mrecordlog_async.support.clock import Clock
 from tests.serving import Served, serving
 
 RECORDS = "/v1/queues/q/records"
@@ -187,7 +188,7 @@ async def test_reads_have_their_format_by_accept(served: Served) -> None:
 async def test_reads_start_at_a_time(served: Served) -> None:
     """`since` begins with the first record stored then or later; `position` says where that is."""
     clock = 16_000_000_000
-    with patch("mrecordlog_async.engine.commit.journal.time.time_ns", lambda: clock * TICK_NS):
+    with patch.object(served.log._engine.opened.journal, "clock", Clock(lambda: clock * TICK_NS)):
         for payload in (b"a", b"b", b"c"):
             clock += 100
             await served.log.append("q", payload)

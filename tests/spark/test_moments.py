@@ -17,6 +17,7 @@ from mrecordlog_async.spark.settings.option_values import OptionError
 from mrecordlog_async.spark.settings.options import Options
 from mrecordlog_async.spark.source.directory import DirectoryReader
 from mrecordlog_async.spark.source.reader import LogReader
+from mrecordlog_async.support.clock import Clock
 from tests.spark.conftest import NewService
 from tests.spark.query import Query
 from tests.spark.services import ThreadedService, numbered
@@ -36,7 +37,7 @@ def time_of(number: int) -> datetime:
 def filled(service: ThreadedService) -> Iterator[ThreadedService]:
     """Store records at times 0 to 4: of queue a at 0, 2 and 4, of queue b at 1 and 3; a's first one is truncated."""
     now = START
-    with patch("mrecordlog_async.engine.commit.journal.time.time_ns", lambda: now * TICK_NS):
+    with patch.object(service.log._engine.opened.journal, "clock", Clock(lambda: now * TICK_NS)):
         for number in range(5):
             service.append("ab"[number % 2], [b"x"] * 2)
             now += 100

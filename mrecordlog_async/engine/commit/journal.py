@@ -53,6 +53,7 @@ from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
 from mrecordlog_async.storage.lock import LOCK_NAME
 from mrecordlog_async.storage.locked_directory import RESERVE_BYTES, LockedDirectory
 from mrecordlog_async.storage.segment import SegmentFile, segment_name
+from mrecordlog_async.support.clock import system
 
 
 class Journal:
@@ -92,6 +93,7 @@ class Journal:
         self._space = space
         self._spare = Spare(directory, staging)
         self._recycles = recycle
+        self.clock = system()  # the one that opens the log may set another
         undeletable = [(number, 0) for number in recovered.leftovers]
         self._older = OlderSegments(directory, undeletable + recovered.older)
 
@@ -156,7 +158,7 @@ class Journal:
 
     def encode(self, record: LogRecord, oldest_segment: int | None) -> EncodedBatch:
         """Return a batch that `has_room_alone` as the bytes to write at the log's end."""
-        now = time.time_ns()
+        now = self.clock.wall_ns()
         body = encode_record(record)
         buffers, end = encode_in_block(body, self.end, oldest_segment, self._log_id, self._seed, now)
         return EncodedBatch([record], oldest_segment, True, buffers, end, now)
@@ -359,7 +361,7 @@ class Journal:
         self, records: list[LogRecord], bodies: Sequence[tuple[Buffer, ...]], request: CommitRequest
     ) -> EncodedBatch:
         """Split a batch into frames after the last one."""
-        oldest, now = request.oldest_segment, time.time_ns()
+        oldest, now = request.oldest_segment, self.clock.wall_ns()
         buffers, end = encode_batch(bodies, self.end, oldest, self._log_id, self._seed, now)
         return EncodedBatch(records, oldest, request.sync, buffers, end, now)
 

@@ -9,25 +9,13 @@ too long than removed too early.
 
 from __future__ import annotations
 
-import time
 from typing import NamedTuple
 
 from mrecordlog_async.memory.times import TICK_NS
-
-_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+from mrecordlog_async.support.clock import Clock
 
 STEP_TICKS = 10
 """The wall clock was set if it is this far from where it should be: a second. Less is drift."""
-
-
-def wall_ns() -> int:
-    """Return the wall clock."""
-    return time.time_ns()
-
-
-def boot_ns() -> int:
-    """Return the nanoseconds since the machine started, with the time in which it slept."""
-    return time.clock_gettime_ns(_BOOT_CLOCK)
 
 
 class _Stretch(NamedTuple):
@@ -44,16 +32,17 @@ class _Stretch(NamedTuple):
 class AgeClock:
     """Ticks of 0.1 s since 1970 that never jump. opened: the tick at which it began, which is the wall clock's."""
 
-    def __init__(self) -> None:
-        self.opened = wall_ns() // TICK_NS
-        self._boot_ns = boot_ns()
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.opened = clock.wall_ns() // TICK_NS
+        self._boot_ns = clock.boot_ns()
         self._noted = self.opened
         self._stretches = [_Stretch(self.opened, self.opened, 0)]
 
     def now(self) -> int:
         """Return the current tick; note whether the wall clock was set since the last call."""
-        now = self.opened + (boot_ns() - self._boot_ns) // TICK_NS
-        ahead = wall_ns() // TICK_NS - now
+        now = self.opened + (self._clock.boot_ns() - self._boot_ns) // TICK_NS
+        ahead = self._clock.wall_ns() // TICK_NS - now
         if abs(ahead - self._stretches[-1].ahead) >= STEP_TICKS:
             self._stretches.append(_Stretch(self._noted, now, ahead))  # it was set after the last look
         self._noted = now

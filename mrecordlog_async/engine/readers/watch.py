@@ -14,11 +14,11 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable
-from time import perf_counter
 
 from mrecordlog_async.engine.commit.thread import SLOW_SECONDS, SlowJob, ThreadProgress
 from mrecordlog_async.engine.intake.refusals import Refusals
 from mrecordlog_async.metrics import RECENT, RECENT_SECONDS, Counters, Histogram
+from mrecordlog_async.support.clock import Clock
 
 logger = logging.getLogger("mrecordlog_async")
 
@@ -81,16 +81,18 @@ class Watch:
         counters: Counters,
         directory: str,
         waiting: Callable[[], int],
+        clock: Clock,
     ) -> None:
         """Watch the thread that reports its *progress*; *waiting* counts the records that wait."""
+        self._clock = clock.seconds
         self._loop = asyncio.get_running_loop()
         self._progress = progress
         self._refusals = refusals
-        self._recent = Recent(counters, perf_counter())
+        self._recent = Recent(counters, self._clock())
         self._directory = directory
         self._waiting = waiting
         self._timer: asyncio.TimerHandle | None = None
-        self._due = 0.0  # when the next tick is, on `perf_counter`
+        self._due = 0.0  # when the next tick is, on the clock's seconds
         self._stopped = False
         self._reported = 0.0  # when the job began that was last reported as hanging
         self._report_at = SLOW_SECONDS  # the age at which a job is reported although another was just now
@@ -111,15 +113,15 @@ class Watch:
 
     def under_way_seconds(self) -> float:
         """Return how long the job under way has been in system calls so far; 0 without one."""
-        return self._progress.disk_seconds(perf_counter())
+        return self._progress.disk_seconds(self._clock())
 
     def recent(self) -> dict[str, Histogram]:
         """Return the histograms of the last minute."""
-        return self._recent.histograms(perf_counter())
+        return self._recent.histograms(self._clock())
 
     def _tick(self) -> None:
         self._timer = None
-        now = perf_counter()
+        now = self._clock()
         self._progress.stood_still_seconds += max(now - self._due, 0.0)
         self._report_slow(now)
         self._report_hanging(now)
@@ -133,7 +135,7 @@ class Watch:
             )
 
     def _tick_after(self, seconds: float) -> None:
-        self._due = perf_counter() + seconds
+        self._due = self._clock() + seconds
         self._timer = self._loop.call_later(seconds, self._tick)
 
     def _report_hanging(self, now: float) -> None:
