@@ -154,11 +154,10 @@ class Roster:
         """Return whether nothing has responded at *endpoint* yet."""
         return self._addresses[endpoint].seen is None
 
-    def is_settled(self, endpoint: Endpoint, seen: Seen, now: float) -> bool:
-        """Return whether *endpoint* showed the log and opening of *seen* before, and neither is refused."""
+    def showed(self, endpoint: Endpoint, seen: Seen) -> bool:
+        """Return whether *endpoint* showed the log and opening of *seen* the last time."""
         before = self._addresses[endpoint].seen
-        same = before is not None and (before.log_id, before.opening) == (seen.log_id, seen.opening)
-        return same and self.why_refused(seen.log_id, endpoint, now) is None
+        return before is not None and (before.log_id, before.opening) == (seen.log_id, seen.opening)
 
     def see(self, endpoint: Endpoint, seen: Seen, asked: float, now: float) -> bool:
         """Note what a probe, sent at *asked*, has shown; return whether it leaves a doubt that more probes settle."""

@@ -23,6 +23,8 @@ from mrecordlog_async.spark.positions.history import (
 )
 from mrecordlog_async.spark.positions.offsets import DataLossError, HeldBackError
 from mrecordlog_async.spark.positions.proof import Listed
+from mrecordlog_async.spark.services import listings
+from mrecordlog_async.spark.services.client import ServiceClient
 from mrecordlog_async.spark.services.connection import ServiceRefusedError
 from mrecordlog_async.spark.services.fleet import LogMissingError
 from mrecordlog_async.spark.settings.offset import At, Offset
@@ -286,6 +288,27 @@ def test_a_load_balancer_is_refused(new_service: NewService) -> None:
             query.step()
         query = Query(f"a={url},b={alone.url}", readAgain="{}")
         query.drain()
+    assert query.rows == rows_of("b", "q", 0, 5)
+
+
+def test_a_load_balancer_that_is_refused_is_asked_again_now_and_then(
+    new_service: NewService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every ten seconds, on new connections: an idle stream looks at its servers a hundred times per second."""
+    first, second, alone = new_service(), new_service(), new_service()
+    for service in (first, second, alone):
+        service.append("q", numbered("q", 0, 5))
+    asked: list[str] = []
+    history = ServiceClient.history
+    monkeypatch.setattr(ServiceClient, "history", lambda client: (asked.append(client.url), history(client))[1])
+    now = [1_000.0]
+    monkeypatch.setattr(listings, "_clock", lambda: now[-1])
+    with balancing(first.port, second.port) as url:
+        query = Query(f"a={url},b={alone.url}", readAgain="{}")
+        for seconds, times in ((0.0, 2), (0.01, 2), (0.01, 2), (10.0, 4), (0.01, 4)):
+            now.append(now[-1] + seconds)
+            query.step()
+            assert asked.count(url) == times
     assert query.rows == rows_of("b", "q", 0, 5)
 
 

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
 
 from mrecordlog_async.servers.names import Endpoint
+from mrecordlog_async.servers.outages import LOOK_SECONDS
 from mrecordlog_async.servers.roster import PROBES_OF_NEW, Roster, Seen, Sighting
 from mrecordlog_async.spark.positions.history import Standing, arrange
 from mrecordlog_async.spark.positions.offsets import select
@@ -128,13 +129,24 @@ class Listings:
             listed = Listed(queues, listing.log, listing.opening, listing.opened or {}, listing.at)
             server.listed = listing, listed
         seen = [Sighting(Seen(listing.log, listing.opening, server.name, True), asked, _clock())]
-        if not self._roster.is_settled(server.endpoint, seen[0].seen, asked):  # other threads read it as well
+        if self._asks_again(server, server.endpoint, seen[0].seen, asked):
+            server.asked_again_at = asked
             for _ in range(PROBES_OF_NEW - 1):
                 client.close()
                 asked = _clock()
                 found = client.history()
                 seen.append(Sighting(Seen(found.log, found.opening, found.name, True), asked, _clock()))
         return _Response(server.listed[1], seen)
+
+    def _asks_again(self, server: QueryServer, endpoint: Endpoint, seen: Seen, now: float) -> bool:
+        """Return whether *endpoint* is new, shows something new, or is refused and was not asked again for a while.
+
+        A refusal would end unnoticed otherwise: a load balancer keeps a connection to one server.
+        """
+        if not self._roster.showed(endpoint, seen):  # other threads read the roster, too; none changes it now
+            return True
+        refused = self._roster.why_refused(seen.log_id, endpoint, now) is not None
+        return refused and now >= server.asked_again_at + LOOK_SECONDS
 
 
 _clock: Callable[[], float] = time.monotonic

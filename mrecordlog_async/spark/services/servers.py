@@ -6,6 +6,8 @@ Those that the options name are known from the start; those behind DNS names are
 from __future__ import annotations
 
 import threading
+from dataclasses import dataclass, field
+from math import inf
 
 from mrecordlog_async.servers.names import Endpoint, Lookup
 from mrecordlog_async.servers.outages import Absence
@@ -51,39 +53,39 @@ class Probe:
             self.responds = responds
 
 
+@dataclass(slots=True, eq=False)
 class QueryServer:
     """One server of a query, or the DNS name of several: everything that is known by its name.
 
     Attributes:
         name: its name.
         endpoint: where it is; None while it is nowhere, as one that vanished from its DNS name.
+        client: its connection; None until it is used.
         log: the log that it listed last; "" for none.
         listed: what it listed last, and the response from which it was made.
+        asked_again_at: when it was last asked for its log on new connections.
         reached: it has responded once.
         responded: it responded to the last listing.
+        down: it is skipped, as of the last listing.
         absence: since when it has been down.
         why: the first error of this outage.
-        down: it is skipped, as of the last listing.
         skipped_until: no request is sent before, not even a probe; None if it may be listed.
         probe: the attempt to reach it that runs in the background.
     """
 
-    __slots__ = (
-        "absence", "client", "down", "endpoint", "listed", "log", "name", "probe", "reached", "responded",
-        "skipped_until", "why",
-    )  # fmt: skip
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.endpoint: Endpoint | None = None
-        self.client: ServiceClient | None = None
-        self.log = ""
-        self.listed: tuple[ServiceListing, Listed] | None = None
-        self.reached = self.responded = self.down = False
-        self.absence = Absence()
-        self.why: Failure | None = None
-        self.skipped_until: float | None = None
-        self.probe: Probe | None = None
+    name: str
+    endpoint: Endpoint | None = None
+    client: ServiceClient | None = None
+    log: str = ""
+    listed: tuple[ServiceListing, Listed] | None = None
+    asked_again_at: float = -inf
+    reached: bool = False
+    responded: bool = False
+    down: bool = False
+    absence: Absence = field(default_factory=Absence)
+    why: Failure | None = None
+    skipped_until: float | None = None
+    probe: Probe | None = None
 
     def move(self, endpoint: Endpoint | None) -> None:
         """Note where the server is now; the connection to its earlier address is closed."""
