@@ -27,6 +27,7 @@ from mrecordlog_async.spark.services import listings
 from mrecordlog_async.spark.services.client import ServiceClient
 from mrecordlog_async.spark.services.connection import ServiceRefusedError
 from mrecordlog_async.spark.services.fleet import LogMissingError
+from mrecordlog_async.spark.services.responses import LogHistory
 from mrecordlog_async.spark.settings.offset import At, Offset
 from mrecordlog_async.spark.settings.option_values import OptionError
 from tests.spark.conftest import NewService
@@ -300,7 +301,12 @@ def test_a_load_balancer_that_is_refused_is_asked_again_now_and_then(
         service.append("q", numbered("q", 0, 5))
     asked: list[str] = []
     history = ServiceClient.history
-    monkeypatch.setattr(ServiceClient, "history", lambda client: (asked.append(client.url), history(client))[1])
+
+    def counted(client: ServiceClient) -> LogHistory:
+        asked.append(client.url)
+        return history(client)
+
+    monkeypatch.setattr(ServiceClient, "history", counted)
     now = [1_000.0]
     monkeypatch.setattr(listings, "_clock", lambda: now[-1])
     with balancing(first.port, second.port) as url:
