@@ -248,6 +248,15 @@ def append(queue: str, position: int | None, records: Sequence[bytes], *, create
     return _append(queue, position, records, partial(_appended, position=position, count=len(records)), create=create)
 
 
+def append_runs(queue: str, position: int | None, runs: Sequence[Run], *, create: bool) -> ServiceCall[AppendResponse]:
+    """Append consecutive *runs*, all or none."""
+    body = b"".join(wire.encode([wire.QueueRuns(queue, 0, runs)]))
+    query = _texts({"position": position, "create": 1 if create else None})
+    repeat = Repeat.NEVER if position is None else Repeat.RECOGNIZED
+    read = partial(decoded, kind=AppendResponse)
+    return ServiceCall("POST", path_of(queue, "records"), read, query, body, wire.CONTENT_TYPE, repeat=repeat)
+
+
 def append_new(queue: str, position: int, records: Sequence[bytes]) -> ServiceCall[int]:
     """Append *records* for a queue with this one writer; the result is the last position.
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from deltalake import DeltaTable, Schema
 
+from mrecordlog_async.protocol.calls import ServiceCall
 from mrecordlog_async.spark.checkpoints.batches import COMMITS, OFFSETS, newest
 from mrecordlog_async.spark.checkpoints.identity import query_of
 from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
@@ -133,6 +134,10 @@ class DeltaEngine:
         return sorted(tuple(row.values()) for row in rows.to_pylist())
 
 
+def part_of(call: ServiceCall[Any], request: dict[str, Any], member: str, items: list[Any]) -> ServiceCall[Any]:
+    return call._replace(body=json.dumps({**request, member: items}).encode())
+
+
 class DeltaRun:
     """One start of an engine."""
 
@@ -146,15 +151,15 @@ class DeltaRun:
         client, step = reader._fleet.client(engine.source_options().servers[0].name), engine.step
         send = client.send
 
-        def stepped(method: str, path: str, request: Any, decode: Any, log: str = "") -> Any:
-            if path not in RELEASE:
-                return send(method, path, request, decode, log)
-            member = RELEASE[path]
+        def stepped(call: ServiceCall[Any], log: str = "") -> Any:
+            if call.path not in RELEASE:
+                return send(call, log)
+            request, member = json.loads(call.body or b""), RELEASE[call.path]
             items, half = request[member], (len(request[member]) + 1) // 2
             step("truncate")
-            done = send(method, path, {**request, member: items[:half]}, decode, log)
+            done = send(part_of(call, request, member, items[:half]), log)
             step("half of the truncate")
-            rest = send(method, path, {**request, member: items[half:]}, decode, log) if items[half:] else ()
+            rest = send(part_of(call, request, member, items[half:]), log) if items[half:] else ()
             return [*done, *rest]
 
         client.send = stepped  # type: ignore[method-assign]  # a kill in the middle

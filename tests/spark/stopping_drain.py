@@ -15,16 +15,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
+from mrecordlog_async.protocol.bulk_schemas import QueueTruncated
+from mrecordlog_async.protocol.consumer_schemas import AcknowledgedOne
 from mrecordlog_async.spark.__main__ import main
-from mrecordlog_async.spark.consumer import calls
-from mrecordlog_async.spark.consumer.calls import Acknowledged
 from mrecordlog_async.spark.delta import sink
 from mrecordlog_async.spark.delta.place import TablePlace
 from mrecordlog_async.spark.delta.sink import DeltaSink, DeltaWriter, SinkOptions, StoredRows
 from mrecordlog_async.spark.delta.table import DrainTable
 from mrecordlog_async.spark.drain import job as drain
 from mrecordlog_async.spark.services.client import ServiceClient
-from mrecordlog_async.spark.services.responses import Truncated
 from mrecordlog_async.spark.source.source import RecordLogDataSource
 from tests.spark import stops
 
@@ -49,17 +48,17 @@ def in_halves(steps: Sequence[str], queues: Mapping[K, V], send: Callable[[dict[
     return found
 
 
-_truncate, _acknowledge = ServiceClient.truncate, calls.acknowledge
+_truncate, _acknowledge = ServiceClient.truncate, ServiceClient.acknowledge
 
 
-def truncate(client: ServiceClient, queues: Mapping[str, Sequence[int]], **named: Any) -> list[Truncated]:
+def truncate(client: ServiceClient, queues: Mapping[str, Sequence[int]], **named: Any) -> list[QueueTruncated]:
     """Truncate as a client does, in two requests."""
     return in_halves(TRUNCATE_STEPS, queues, lambda part: _truncate(client, part, **named))
 
 
 def acknowledge(
     client: ServiceClient, consumer: str, queues: Mapping[str, tuple[int, int, int]], **named: Any
-) -> list[Acknowledged]:
+) -> list[AcknowledgedOne]:
     """Acknowledge as a consumer does, in two requests."""
     return in_halves(ACKNOWLEDGE_STEPS, queues, lambda part: _acknowledge(client, consumer, part, **named))
 
@@ -72,8 +71,8 @@ class StoppingSource(RecordLogDataSource):
         return "stopping"
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        for place, replaced in ((ServiceClient, truncate), (calls, acknowledge)):
-            setattr(place, replaced.__name__, replaced)  # in the source's own process
+        for replaced in (truncate, acknowledge):
+            setattr(ServiceClient, replaced.__name__, replaced)  # in the source's own process
         return super().streamReader(schema)
 
 

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from unittest.mock import patch
 
+import msgspec
 import pytest
 from pyspark import cloudpickle
 
 from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.model import time_of_tick
+from mrecordlog_async.protocol.bulk_schemas import QueuePosition
 from mrecordlog_async.spark.services.client import ServiceClient
-from mrecordlog_async.spark.services.responses import FoundPosition
 from mrecordlog_async.spark.settings.option_values import OptionError
 from mrecordlog_async.spark.settings.options import Options
 from mrecordlog_async.spark.source.directory import DirectoryReader
@@ -113,9 +114,9 @@ def test_a_record_that_comes_meanwhile_is_not_skipped(filled: ThreadedService) -
     """Between listing and search the queue grows: reading begins no later than at the end that was listed."""
     asked = ServiceClient.positions_at
 
-    def grown(client: ServiceClient, time: datetime, queues: dict[str, int], *, opening: str) -> list[FoundPosition]:
+    def grown(client: ServiceClient, time: datetime, queues: dict[str, int], *, opening: str) -> list[QueuePosition]:
         filled.append("a", numbered("a", 6, 9))
-        return [each._replace(position=9) for each in asked(client, time, queues, opening=opening)]
+        return [msgspec.structs.replace(each, position=9) for each in asked(client, time, queues, opening=opening)]
 
     query = Query(filled.url, startingTimestamp=time_of(5).isoformat(), subscribe="a")
     with patch.object(ServiceClient, "positions_at", grown):
@@ -134,7 +135,7 @@ def test_a_server_that_goes_down_before_its_times_are_found_is_skipped(
     other.append("q", numbered("q", 0, 3))
     asked = ServiceClient.positions_at
 
-    def stopping(client: ServiceClient, *args: object, **more: object) -> list[FoundPosition]:
+    def stopping(client: ServiceClient, *args: object, **more: object) -> list[QueuePosition]:
         if client.url == filled.url:
             filled.stop()
         return asked(client, *args, **more)  # type: ignore[arg-type]  # passed on

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from mrecordlog_async.protocol.calls import ServiceCall
 from mrecordlog_async.spark.consumer import committed
 from mrecordlog_async.spark.positions.offsets import DataLossError
 from mrecordlog_async.spark.services.client import ServiceClient
@@ -402,9 +403,9 @@ def test_a_batch_is_planned_with_one_request(service: ThreadedService, monkeypat
     query.step()
     asked, send = list[str](), ServiceClient.send
 
-    def counted(client: ServiceClient, method: str, path: str, *given: Any) -> Any:
-        asked.append(path)
-        return send(client, method, path, *given)
+    def counted(client: ServiceClient, call: ServiceCall[Any], *given: Any) -> Any:
+        asked.append(call.path)
+        return send(client, call, *given)
 
     monkeypatch.setattr(ServiceClient, "send", counted)
     query.step(die_before_commit=True)

@@ -3,7 +3,6 @@
 The checkpoint alone says what is stored, the consumer alone what the logs may drop. So several streams and workers
 share a queue: one that keeps records until they are acknowledged drops what all of its consumers have acknowledged.
 
-    calls      the requests, each for many queues
     holder     attaches, compares consumer and checkpoint, acknowledges
     committed  what a stream calls: acknowledges as a consumer, or truncates
 """

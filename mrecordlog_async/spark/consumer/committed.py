@@ -10,13 +10,13 @@ import logging
 import os
 from collections.abc import Mapping
 
+from mrecordlog_async.protocol.bulk_schemas import QueueTruncated
 from mrecordlog_async.spark.checkpoints.local_lake import syncfs
 from mrecordlog_async.spark.consumer.holder import Holder
 from mrecordlog_async.spark.positions.offsets import Checked, truncations
 from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.services.fleet import Fleet
-from mrecordlog_async.spark.services.responses import Truncated
 from mrecordlog_async.spark.settings.offset import Positions
 from mrecordlog_async.spark.settings.options import Options
 
@@ -145,7 +145,7 @@ class KeptRecords:
         """Log no warning about consumers that are behind: another stream of the same job has logged it."""
         self._expected = True
 
-    def report(self, server: str, outcome: Truncated) -> None:
+    def report(self, server: str, outcome: QueueTruncated) -> None:
         """Log that *server* did not truncate a queue; for a consumer that is behind only once, as that may last."""
         if outcome.status != "consumer_behind":
             logger.warning("queue %r of %r was not truncated: %s", outcome.queue, server, outcome.status)

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.patterns import ANY
-from mrecordlog_async.spark.consumer import calls
+from mrecordlog_async.protocol.consumer_schemas import AttachedOne
 from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.services.connection import ServerDownError
 from mrecordlog_async.spark.services.fleet import Fleet
@@ -84,7 +84,7 @@ class Holder:
     def add_rule(self, server: str) -> None:
         """Make sure that *server* gives the consumer to new queues. Called by one thread per server."""
         if self._rule is not None and server not in self._ruled:
-            calls.add_rule(self._fleet.client(server), self._rule, self._consumer)
+            self._fleet.client(server).add_rule(self._rule, self._consumer)
             self._ruled.add(server)
 
     def attach(self, logs: dict[str, Listed]) -> bool:
@@ -118,18 +118,18 @@ class Holder:
         known = self._known.setdefault(server, set())
         again = [queue for queue in queues if queue in known]
         new = [queue for queue in queues if queue not in known]
-        client, found, log = self._fleet.client(server), list[calls.Attached](), self._fleet.log_of(server)
+        client, found, log = self._fleet.client(server), list[AttachedOne](), self._fleet.log_of(server)
         # Only the first attach may take over. A queue that was held before and is lost now has another holder since:
         # taking it back would make two queries take the consumer from each other for ever.
         for part, take_over in ((new, self._take_over), (again, False)):
-            found += calls.attach(client, self._consumer, part, owner=self._owner, take_over=take_over, log=log)
+            found += client.attach(self._consumer, part, owner=self._owner, take_over=take_over, log=log)
         self._refuse_owned(server, [one for one in found if one.status == "owned"])
         held = [one for one in found if one.status == "ok"]
         for one in held:
             self._holds[server][one.queue] = Hold(one.id, one.epoch, one.position)
             known.add(one.queue)
             self._fresh.setdefault(server, set()).add(one.queue)
-        self._warn_of_kept(server, [one.queue for one in held if not one.frees])
+        self._warn_of_kept(server, [one.queue for one in held if one.keep != "until_acknowledged"])
         full = [one for one in found if one.status == "full"]
         if full:
             logger.warning(
@@ -142,7 +142,7 @@ class Holder:
             )
         return bool(held)
 
-    def _refuse_owned(self, server: str, owned: list[calls.Attached]) -> None:
+    def _refuse_owned(self, server: str, owned: list[AttachedOne]) -> None:
         """Raise ConsumerRefusedError if a consumer has another owner."""
         if owned:
             raise ConsumerRefusedError(
@@ -220,7 +220,7 @@ class Holder:
 
     def _move_back(self, server: str, queue: str, hold: Hold, position: int) -> None:
         """Keep the records that the stream has yet to store."""
-        calls.seek(self._fleet.client(server), self._consumer, queue, (hold.id, position, hold.epoch))
+        self._fleet.client(server).seek(self._consumer, queue, (hold.id, position, hold.epoch))
         logger.warning(
             "server %r, queue %r: moved consumer %r from %d back to %d, where the checkpoint stands",
             self._fleet.name_of(server),
@@ -259,7 +259,7 @@ class Holder:
         # With the epoch of the attach: a holder that has been replaced since moves nothing.
         wanted = {queue: (at[0], at[1], holds[queue].epoch) for queue, at in due.items()}
         lost = []
-        for one in calls.acknowledge(self._fleet.client(server), self._consumer, wanted, opening=opening):
+        for one in self._fleet.client(server).acknowledge(self._consumer, wanted, opening=opening):
             if one.status == "ok":
                 holds[one.queue].position = one.position
             elif one.status in ("fenced", "no_consumer"):

@@ -25,7 +25,7 @@ from mrecordlog_async.spark.drain.progress import DrainProgress
 from mrecordlog_async.spark.positions.history import key_of, placed
 from mrecordlog_async.spark.positions.offsets import Listing, backlog
 from mrecordlog_async.spark.positions.proof import Listed
-from mrecordlog_async.spark.services.client import PlanStart
+from mrecordlog_async.spark.services.client import ReadStart
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.services.fleet import Fleet
 from mrecordlog_async.spark.settings.offset import Offset
@@ -222,7 +222,7 @@ class Lag:
             listed.queues[queue].oldest_time for queue, at in waiting.items() if _is_first(at, listed.queues[queue])
         ]
         kept = [
-            PlanStart(queue, at[0], at[1]) for queue, at in waiting.items() if not _is_first(at, listed.queues[queue])
+            ReadStart(queue, at[0], at[1]) for queue, at in waiting.items() if not _is_first(at, listed.queues[queue])
         ]
         if kept:  # other consumers need records that are stored already
             times += [plan.time for plan in self.fleet.client(server).plan(kept, times=True)]

@@ -1,4 +1,4 @@
-"""The client for one service, for Spark's processes: blocking, on `http.client`, with the standard library alone.
+"""The client for one service, for Spark's processes: blocking, on `http.client`, without aiohttp.
 
 A call is one exchange (see `connection`, which retries). `fetch` requests a partition in small parts and resumes where
 a response broke off: a range never changes, so a slow reader, or a service that restarts, costs one more request, not a
@@ -11,34 +11,50 @@ The constructor opens nothing: Spark builds its readers in one process and uses 
 from __future__ import annotations
 
 import http.client
-import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
-from typing import Any, NamedTuple, TypeVar
-from urllib.parse import quote
+from typing import NamedTuple, TypeVar
 
+import msgspec
+
+from mrecordlog_async.blocking_http import FAILURES
 from mrecordlog_async.model import QueueSummary, Run
-from mrecordlog_async.protocol.wire import CONTENT_TYPE, QueueRuns, WireError, encode
+from mrecordlog_async.protocol import bulk_calls, calls
+from mrecordlog_async.protocol.bulk_calls import parts
+from mrecordlog_async.protocol.bulk_schemas import (
+    FetchRange,
+    PlanRequest,
+    PlanStart,
+    QueuePosition,
+    QueueTruncated,
+    TruncateOne,
+)
+from mrecordlog_async.protocol.calls import QUEUES_AT_ONCE, ServiceCall
+from mrecordlog_async.protocol.consumer_schemas import (
+    AcknowledgedOne,
+    AcknowledgeOne,
+    AttachedOne,
+    AttachResponse,
+)
+from mrecordlog_async.protocol.responses import Reply
+from mrecordlog_async.protocol.schemas import AppendResponse
+from mrecordlog_async.protocol.wire import CONTENT_TYPE, WireError
 from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark.positions.partitions import Partition, Range
-from mrecordlog_async.spark.services.connection import QUEUES_AT_ONCE, Connection, ServerDownError
+from mrecordlog_async.spark.services.connection import ServerDownError, ServiceConnection
 from mrecordlog_async.spark.services.fetch import Rest, decode_blocks, requests_for, verified
 from mrecordlog_async.spark.services.responses import (
-    FoundPosition,
     ListingPage,
     LogHistory,
-    QueuePlan,
+    PlannedQueue,
     ServiceListing,
-    Truncated,
     changed,
-    decode_history,
-    decode_page,
-    decode_plans,
-    decode_positions,
-    decode_summary,
-    decode_truncated,
+    history_of,
     join_pages,
+    page_of,
+    planned,
 )
 
 T = TypeVar("T")
@@ -52,19 +68,18 @@ PAGE_QUEUES = 10_000
 REOPENED_MAX = 5
 """Times that a listing begins again because the log was opened again between two of its pages."""
 
-_JSON = {"Content-Type": "application/json"}
 
-_LOG_ID = "X-Log-Id"
-"""Header that names the log a request is for; the service refuses it with 412 if it has another log."""
-
-
-class PlanStart(NamedTuple):
+class ReadStart(NamedTuple):
     """Positions start … stop - 1 of one incarnation of a queue; None means from its first record, or up to its end."""
 
     queue: str
     id: int
     start: int | None
     stop: int | None = None
+
+    def asked(self) -> PlanStart:
+        """Return it as a service is asked."""
+        return PlanStart(self.queue, self.start, self.id, self.stop)
 
 
 class _Known(NamedTuple):
@@ -101,7 +116,7 @@ class ServiceClient:
             patience_seconds: how long to wait for a service that has responded before, on top of *retries*.
             reached: the service is known to be reachable, though this client has not sent a request yet.
         """
-        self._connection = Connection(
+        self._connection = ServiceConnection(
             server,
             token=token,
             timeout_seconds=timeout_seconds,
@@ -151,41 +166,35 @@ class ServiceClient:
 
     def probe(self) -> None:
         """Return if the service responds to a small listing."""
-        timeout = min(self._connection.timeout_seconds, LISTING_TIMEOUT_SECONDS)
-        understand = lambda response: decode_page(response.read(), "")  # noqa: E731  # it must be a whole listing
-        self._connection.request("GET", "/v1/queues?limit=1", understand, timeout_seconds=timeout)
+        self._soon(calls.summary(limit=1))
 
     def _page(self, after: str | None, etag: str = "", since: str = "") -> ListingPage | None:
         """Return the queues after *after*, or what has changed since the ETag *since*; None if *etag* still holds."""
-        tag = since.removeprefix("W/").strip('"')
-        wanted = f"changed_since={quote(tag, safe='')}" if after is None else f"after={quote(after, safe='')}"
-        path = f"/v1/queues?limit={PAGE_QUEUES}&{wanted}"
+        call = bulk_calls.listing(PAGE_QUEUES, after=after, changed_since=since)
 
         def understand(response: http.client.HTTPResponse) -> ListingPage | None:
-            body = response.read()
-            return None if response.status == 304 and etag else decode_page(body, response.headers.get("ETag", ""))
+            reply = Reply(response.status, {}, response.read())
+            return None if reply.status == 304 and etag else page_of(call.read(reply), response.headers.get("ETag", ""))
 
-        headers = {"If-None-Match": etag} if etag else {}
         timeout = min(self._connection.timeout_seconds, LISTING_TIMEOUT_SECONDS)
-        return self._connection.request("GET", path, understand, headers=headers, timeout_seconds=timeout)
+        return self._connection.exchange(call, understand, etag=etag, timeout_seconds=timeout)
 
     def history(self) -> LogHistory:
         """Return which log the service has, and its openings."""
+        return history_of(self._soon(calls.log_info()))
+
+    def _soon(self, call: ServiceCall[T]) -> T:
+        """Send *call*, whose response is small."""
         timeout = min(self._connection.timeout_seconds, LISTING_TIMEOUT_SECONDS)
-
-        def understand(response: http.client.HTTPResponse) -> LogHistory:
-            return decode_history(response.read())
-
-        return self._connection.request("GET", "/v1/log", understand, timeout_seconds=timeout)
+        return self._connection.send(call, timeout_seconds=timeout)
 
     def queue(self, queue: str) -> QueueSummary:
         """Return the state of one queue."""
-        path = f"/v1/queues/{quote(queue, safe='')}"
-        return self._connection.request("GET", path, lambda response: decode_summary(json.loads(response.read())))
+        return replace(self.send(calls.queue_summary(queue)), first_segment=None, sealed=False)
 
     def positions_at(
         self, time: datetime, queues: Mapping[str, int], *, opening: str | None = None
-    ) -> list[FoundPosition]:
+    ) -> list[QueuePosition]:
         """Request where the records begin that were stored at *time* or later.
 
         Args:
@@ -196,16 +205,12 @@ class ServiceClient:
         Raises:
             ServiceRefusedError: with the code "reopened", the log was opened again.
         """
-        named = [{"queue": queue, "id": queue_id} for queue, queue_id in queues.items()]
-        found: list[FoundPosition] = []
-        for part in chunks(named, QUEUES_AT_ONCE):
-            request = {"time": time.isoformat(), "queues": part} | _present({"opening": opening or None})
-            found += self.send("POST", "/v1/positions", request, decode_positions)
-        return found
+        asked = (bulk_calls.positions_at(time, dict(part), opening) for part in parts(list(queues.items())))
+        return self._each(asked)
 
     def plan(
         self,
-        starts: Iterable[PlanStart],
+        starts: Iterable[ReadStart],
         *,
         records_max: int | None = None,
         bytes_max: int | None = None,
@@ -214,7 +219,7 @@ class ServiceClient:
         times: bool = False,
         opening: str | None = None,
         log: str = "",
-    ) -> list[QueuePlan]:
+    ) -> list[PlannedQueue]:
         """Request how far the limits reach from *starts*, and pieces to read in parallel.
 
         Args:
@@ -230,15 +235,11 @@ class ServiceClient:
         Raises:
             ServiceRefusedError: with the code "reopened", the log was opened again; "other_log", it is another log.
         """
-        asked = _present({"max_records": records_max, "max_bytes": bytes_max, "opening": opening or None})
-        asked |= _present({"piece_records": piece_records, "piece_bytes": piece_bytes})
-        asked |= _present({"times": times or None})
-        named = [_present(start._asdict()) for start in starts]
+        named = [start.asked() for start in starts]
         assert len(named) <= QUEUES_AT_ONCE or records_max is bytes_max is None, "limits are shared by one request"
-        found: list[QueuePlan] = []
-        for part in chunks(named, QUEUES_AT_ONCE):
-            found += self.send("POST", "/v1/plan", {"queues": part, **asked}, decode_plans, log)
-        return found
+        asked = PlanRequest(None, records_max, bytes_max, piece_records, piece_bytes, False, times, opening or None)
+        plans = (bulk_calls.plan(msgspec.structs.replace(asked, queues=list(part))) for part in parts(named))
+        return [planned(found) for found in self._each(plans, log)]
 
     # Reading.
 
@@ -260,7 +261,7 @@ class ServiceClient:
 
     def _fetch_part(self, part: list[Range], payload: bool, log: str) -> Iterator[Block]:
         """Yield the blocks of one request, and of as many more as it takes to complete a broken response."""
-        attempts, rest = self._connection.attempts(), Rest(part)
+        failures, rest = self._connection.failures(), Rest(part)
         while part:
             advanced = False
             try:
@@ -269,20 +270,18 @@ class ServiceClient:
                     yield block
                     advanced = True
                 return
-            except (OSError, http.client.HTTPException, WireError) as error:
+            except (*FAILURES, WireError) as error:
                 self.close()
                 part = rest.ranges()
                 if not part:
                     return  # only the end of the response is missing, not a record
                 if advanced:
-                    attempts = self._connection.attempts()
-                attempts.failed(f"the response broke off: {type(error).__name__}: {error}")
+                    failures = self._connection.failures()
+                failures.add(f"the response broke off: {type(error).__name__}: {error}")
 
     def _blocks(self, part: list[Range], payload: bool, log: str) -> Iterator[Block]:
-        ranges = [{"queue": each.queue, "id": each.id, "start": each.start, "stop": each.stop} for each in part]
-        request: dict[str, Any] = {"ranges": ranges} if payload else {"ranges": ranges, "payload": False}
-        body, headers = json.dumps(request).encode(), {"Accept": CONTENT_TYPE, **_headers(log)}
-        response = self._connection.request("POST", "/v1/fetch", _stream_of_runs, body, headers)
+        ranges = [FetchRange(each.queue, each.start, each.stop, each.id) for each in part]
+        response = self._connection.exchange(bulk_calls.fetch(ranges, payload=payload), _stream_of_runs, log=log)
         try:
             yield from decode_blocks(response, positions=not payload)
         finally:
@@ -293,7 +292,7 @@ class ServiceClient:
 
     def truncate(
         self, queues: Mapping[str, Sequence[int]], *, opening: str | None = None, log: str = ""
-    ) -> list[Truncated]:
+    ) -> list[QueueTruncated]:
         """Truncate many queues, each as far as its consumers allow.
 
         Args:
@@ -304,14 +303,10 @@ class ServiceClient:
         Returns:
             The outcome for each queue.
         """
-        named = [{"queue": queue, "id": at[0], "position": at[1]} for queue, at in queues.items()]
-        found: list[Truncated] = []
-        for part in chunks(named, QUEUES_AT_ONCE):
-            request = {"queues": part, "up_to_consumers": True, **_present({"opening": opening or None})}
-            found += self.send("POST", "/v1/truncate", request, decode_truncated, log)
-        return found
+        named = [TruncateOne(queue, at[1], at[0]) for queue, at in queues.items()]
+        return self._each((bulk_calls.truncate(part, opening) for part in parts(named)), log)
 
-    def append(self, queue: str, runs: Sequence[Run], *, position: int | None, create: bool) -> dict[str, Any]:
+    def append(self, queue: str, runs: Sequence[Run], *, position: int | None, create: bool) -> AppendResponse:
         """Append consecutive *runs* atomically.
 
         Args:
@@ -321,48 +316,59 @@ class ServiceClient:
             create: create the queue if it does not exist.
 
         Returns:
-            The service's response; "duplicate" is true if the records were stored before.
+            The service's response; `duplicate` is true if the records were stored before.
 
         Raises:
             ServiceRefusedError: with status 409 and the next position, if *position* is taken or skips records.
         """
-        given = {"position": None if position is None else str(position), "create": "1" if create else None}
-        query = "&".join(f"{name}={value}" for name, value in _present(given).items())
-        path = f"/v1/queues/{quote(queue, safe='')}/records" + (f"?{query}" if query else "")
-        body = b"".join(encode([QueueRuns(queue, 0, runs)]))
+        return self.send(calls.append_runs(queue, position, runs, create=create))
 
-        def understand(response: http.client.HTTPResponse) -> dict[str, Any]:
-            found = json.loads(response.read())
-            return {"duplicate": found["duplicate"], **found}
+    # As a consumer.
 
-        return self._connection.request("POST", path, understand, body, {"Content-Type": CONTENT_TYPE})
+    def add_rule(self, pattern: str, consumer: str) -> None:
+        """Give *consumer* to every queue that matches *pattern*, including those that are created later."""
+        self.send(calls.create_consumer(pattern, consumer, start=None, exist_ok=True))
+
+    def attach(
+        self, consumer: str, queues: Sequence[str], *, owner: str | None, take_over: bool, log: str
+    ) -> list[AttachedOne]:
+        """Become the holder of *consumer* on *queues* of *log*; it is created where it does not exist."""
+        asked = (bulk_calls.attach(consumer, part, owner=owner, take_over=take_over) for part in parts(queues))
+        return self._each(asked, log)
+
+    def acknowledge(
+        self, consumer: str, queues: Mapping[str, tuple[int, int, int]], *, opening: str
+    ) -> list[AcknowledgedOne]:
+        """Acknowledge many queues.
+
+        Args:
+            consumer: its name.
+            queues: queue → (id, last position that is acknowledged, epoch).
+            opening: refuse the request unless this is still the log's opening.
+        """
+        named = [
+            AcknowledgeOne(queue, consumer, position, epoch, queue_id)
+            for queue, (queue_id, position, epoch) in queues.items()
+        ]
+        return self._each(bulk_calls.acknowledge(part, opening) for part in parts(named))
+
+    def seek(self, consumer: str, queue: str, at: tuple[int, int, int]) -> None:
+        """Move *consumer* on *queue*. at: (id, first position that is not acknowledged, epoch)."""
+        queue_id, position, epoch = at
+        holder = AttachResponse(queue, consumer, queue_id, epoch, position)
+        self.send(calls.seek(queue, consumer, position, holder))
 
     def close(self) -> None:
         """Close the connection; the next call opens another one."""
         self._connection.close()
 
-    def send(
-        self, method: str, path: str, request: Mapping[str, Any], decode: Callable[[dict[str, Any]], T], log: str = ""
-    ) -> T:
-        """Send a request as JSON, and decode the JSON of the response. log: as of `plan`."""
+    def send(self, call: ServiceCall[T], log: str = "") -> T:
+        """Send *call*, and return its result. log: refuse it unless the service has this log."""
+        return self._connection.send(call, log=log)
 
-        def understand(response: http.client.HTTPResponse) -> T:
-            return decode(json.loads(response.read()))
-
-        return self._connection.request(method, path, understand, json.dumps(request).encode(), _headers(log))
-
-
-def _headers(log: str) -> dict[str, str]:
-    return {**_JSON, _LOG_ID: log} if log else _JSON
-
-
-def chunks(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """Cut *items* into parts of at most *size*."""
-    return (items[at : at + size] for at in range(0, len(items), size))
-
-
-def _present(facts: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in facts.items() if value is not None}
+    def _each(self, asked: Iterable[ServiceCall[list[T]]], log: str = "") -> list[T]:
+        """Send one call after the other, and return the results of all."""
+        return [one for call in asked for one in self.send(call, log)]
 
 
 def _stream_of_runs(response: http.client.HTTPResponse) -> http.client.HTTPResponse:

@@ -14,14 +14,15 @@ import http.client
 import json
 import logging
 import random
-import socket
 import time
-from base64 import b64encode
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
-from urllib.parse import unquote, urlsplit, urlunsplit
+from typing import Any, TypeVar, cast
 
+from mrecordlog_async.blocking_http import FAILURES, HttpConnection, authorization
 from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.protocol.calls import ServiceCall
+from mrecordlog_async.protocol.log_schemas import LOG_ID
+from mrecordlog_async.protocol.responses import Reply, ServiceError
 from mrecordlog_async.servers.names import Endpoint
 
 T = TypeVar("T")
@@ -32,9 +33,6 @@ REPEATED_STATUSES = (429, 500, 502, 503, 504)
 PAUSE_SECONDS = 0.1
 PAUSE_SECONDS_MAX = 5.0
 RETRY_AFTER_SECONDS_MAX = 60.0
-
-QUEUES_AT_ONCE = 1_000
-"""Queues or ranges that one request names; services limit them."""
 
 
 class ServiceRefusedError(RecordLogError):
@@ -94,7 +92,7 @@ class MalformedResponseError(Exception):
     """A successful response without the requested content: a proxy's page, or cut short. The request is retried."""
 
 
-class Connection:
+class ServiceConnection:
     """A connection to one service, opened by the first request and again after a failure. For one thread at a time.
 
     patience_seconds: how long to wait for a service that has responded before, on top of *retries*. reached: the
@@ -112,37 +110,55 @@ class Connection:
         reached: bool,
     ) -> None:
         self.server = server
-        self.url = shown_url(server.url) + (f" ({server.address})" if server.address else "")
+        self.url = str(server)
         self.timeout_seconds = timeout_seconds
-        self._base = urlsplit(server.url).path
-        self._authorization = _authorization(server.url, token)
+        self._authorization = authorization(server.url, token)
         self._retries = retries
         self._patience_seconds = patience_seconds
         self._reached = reached
-        self._http: http.client.HTTPConnection | None = None
+        self._http = HttpConnection(server)
 
-    def request(
+    def send(self, call: ServiceCall[T], *, log: str = "", timeout_seconds: float | None = None) -> T:
+        """Send *call* until it succeeds, and return its result. log: refuse it unless the service has this log."""
+
+        def understand(response: http.client.HTTPResponse) -> T:
+            return call.read(Reply(response.status, cast(Mapping[str, str], response.headers), response.read()))
+
+        return self.exchange(call, understand, log=log, timeout_seconds=timeout_seconds)
+
+    def exchange(
         self,
-        method: str,
-        path: str,
+        call: ServiceCall[Any],
         understand: Callable[[http.client.HTTPResponse], T],
-        body: bytes | None = None,
-        headers: Mapping[str, str] | None = None,
+        *,
+        log: str = "",
+        etag: str = "",
         timeout_seconds: float | None = None,
     ) -> T:
-        """Send a request until it succeeds and *understand* accepts the response; return what *understand* returns.
+        """Send *call* until it succeeds and *understand* accepts the response; return what *understand* returns.
+
+        Args:
+            call: the request.
+            understand: reads the response; raises ValueError, KeyError, TypeError or ServiceError if it is malformed.
+            log: refuse the request unless the service has this log; "" for any.
+            etag: respond with 304 if the content has this tag; "" for no tag.
+            timeout_seconds: longest silence; None for that of the connection.
 
         Raises:
             ServiceRefusedError: the service refused the request; sending it again would not help.
             ServerDownError: every attempt failed.
         """
-        attempts = self.attempts()
+        given = {"Content-Type": call.content_type, "Accept": call.accept, LOG_ID: log, "If-None-Match": etag}
+        headers = {name: value for name, value in given.items() if value} | self._authorization
+        seconds, failures = timeout_seconds or self.timeout_seconds, self.failures()
         while True:
             wait = 0.0
             # Whether this request reuses a connection: a service may close an idle one at any time.
-            kept_open = self._http is not None and self._http.sock is not None
+            kept_open = self._http.is_open
             try:
-                response = self._send(method, path, body, headers or {}, timeout_seconds or self.timeout_seconds)
+                if not kept_open:
+                    self._http.open(seconds)
+                response = self._http.send(call.method, call.target, call.body, headers, silence_seconds=seconds)
                 self._reached = True
                 if response.status < 400:
                     return _understood(response, understand)
@@ -150,7 +166,7 @@ class Connection:
                 if response.status not in REPEATED_STATUSES:
                     raise refusal
                 reason, wait = str(refusal), _retry_after(response)
-            except (OSError, http.client.HTTPException, MalformedResponseError) as failure:
+            except (*FAILURES, MalformedResponseError) as failure:
                 self.close()
                 if kept_open and isinstance(failure, ConnectionError):
                     continue  # not a failure: the next attempt opens a new connection
@@ -159,41 +175,18 @@ class Connection:
                     if isinstance(failure, MalformedResponseError)
                     else f"{type(failure).__name__}: {failure}"
                 )
-            attempts.failed(reason, wait)
+            failures.add(reason, wait)
 
-    def attempts(self) -> Attempts:
+    def failures(self) -> Failures:
         """Return a fresh count of failures."""
-        return Attempts(self.server.name, self.url, self._retries, self._patience_seconds, lambda: self._reached)
+        return Failures(self.server.name, self.url, self._retries, self._patience_seconds, lambda: self._reached)
 
     def close(self) -> None:
         """Close the connection; the next request opens another one."""
-        connection, self._http = self._http, None
-        if connection is not None:
-            connection.close()
-
-    def _send(
-        self, method: str, path: str, body: bytes | None, headers: Mapping[str, str], timeout_seconds: float
-    ) -> http.client.HTTPResponse:
-        connection = self._open()
-        connection.timeout = timeout_seconds
-        if connection.sock is not None:
-            connection.sock.settimeout(timeout_seconds)
-        connection.request(method, self._base + path, body, {**headers, **self._authorization})
-        return connection.getresponse()
-
-    def _open(self) -> http.client.HTTPConnection:
-        if self._http is None:
-            scheme, place = urlsplit(self.server.url)[:2]
-            kind = http.client.HTTPSConnection if scheme == "https" else http.client.HTTPConnection
-            self._http = kind(place.rpartition("@")[2], timeout=self.timeout_seconds)
-            if (address := self.server.address) is not None:
-                # The connection keeps the name, for Host and for TLS. http.client has this hook for its own tunnels.
-                to_address = lambda at, *more: socket.create_connection((address, at[1]), *more)  # noqa: E731
-                self._http._create_connection = to_address  # type: ignore[attr-defined]  # noqa: SLF001  # no other way
-        return self._http
+        self._http.close()
 
 
-class Attempts:
+class Failures:
     """Counts the failures of one request, and pauses before the next attempt or raises when there is none left."""
 
     def __init__(
@@ -207,7 +200,7 @@ class Attempts:
         self._failures = 0
         self._since: float | None = None
 
-    def failed(self, reason: str, wait_seconds: float = 0.0) -> None:
+    def add(self, reason: str, wait_seconds: float = 0.0) -> None:
         """Pause for at least *wait_seconds*. Raises ServerDownError when it is time to give up."""
         now = _clock()
         self._since = now if self._since is None else self._since
@@ -234,12 +227,6 @@ class Retries:
 retries = Retries()
 
 
-def shown_url(url: str) -> str:
-    """Return *url* without its secrets, for messages."""
-    parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
-
-
 def _refusal(server: Endpoint, response: http.client.HTTPResponse) -> ServiceRefusedError:
     body = response.read()
     try:
@@ -260,17 +247,9 @@ def _understood(response: http.client.HTTPResponse, understand: Callable[[http.c
     """Decode a response. Raises MalformedResponseError if it is malformed."""
     try:
         return understand(response)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, ServiceError) as error:
         kind = response.headers.get("Content-Type", "no type")
         raise MalformedResponseError(f"malformed response ({kind}): {type(error).__name__}: {error}") from None
-
-
-def _authorization(url: str, token: str | None) -> dict[str, str | bytes]:
-    """Return the authorization header: from the token, or from user and password in the URL."""
-    if token:  # as UTF-8: http.client would encode text as Latin-1
-        return {"Authorization": f"Bearer {token}".encode("utf-8", "surrogateescape")}
-    user, _, _ = urlsplit(url).netloc.rpartition("@")
-    return {"Authorization": f"Basic {b64encode(unquote(user).encode()).decode()}"} if user else {}
 
 
 _clock: Callable[[], float] = time.monotonic

@@ -6,10 +6,10 @@ import http.client
 from collections.abc import Iterable, Iterator, Sequence
 
 from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.protocol.calls import QUEUES_AT_ONCE
 from mrecordlog_async.protocol.wire import WireError
 from mrecordlog_async.protocol.wire_decoder import Block, Decoder
 from mrecordlog_async.spark.positions.partitions import Range, cut_range
-from mrecordlog_async.spark.services.connection import QUEUES_AT_ONCE
 
 FETCH_BYTES = 8 << 20
 FETCH_RECORDS = 65_536

@@ -1,17 +1,18 @@
-"""Responses of a service as values, and their decoding from JSON. Pure.
-
-The decoders raise ValueError, KeyError, TypeError or AttributeError for anything else: `connection` then retries.
-"""
+"""What a service returns, as values of Spark: a listing that changes keep up to date, its log, and plans. Pure."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+import msgspec
 
 from mrecordlog_async.model import QueueSummary
+from mrecordlog_async.protocol.bulk_schemas import QueuePlan
+from mrecordlog_async.protocol.log_schemas import LogResponse
+from mrecordlog_async.protocol.schemas import QueueResponse, QueuesResponse
 from mrecordlog_async.spark.positions.history import Opening
 from mrecordlog_async.spark.positions.partitions import Range
 from mrecordlog_async.spark.settings.offset import At
@@ -66,7 +67,7 @@ class ListingPage(NamedTuple):
     deleted: Sequence[str] = ()
 
 
-class QueuePlan(NamedTuple):
+class PlannedQueue(NamedTuple):
     """Plan of a service for one queue. status: ok, missing, recreated, truncated or ahead.
 
     ended: where the incarnation that was requested
@@ -86,36 +87,46 @@ class QueuePlan(NamedTuple):
     time: datetime | None = None
 
 
-class FoundPosition(NamedTuple):
-    """First position of one queue whose record was stored at a time or later. status: ok, missing or recreated."""
-
-    queue: str
-    status: str
-    position: int
-
-
-class Truncated(NamedTuple):
-    """The outcome of truncating one queue. status: ok, missing, recreated, ahead or consumer_behind.
-
-    dropped: how many records. detail: which consumer is behind; then only what all consumers have acknowledged was
-    dropped. first_position: the lowest position that is not truncated.
-    """
-
-    queue: str
-    status: str
-    dropped: int
-    detail: str = ""
-    first_position: int = 0
+def page_of(found: QueuesResponse, etag: str) -> ListingPage:
+    """Return one page of a listing."""
+    opened = {one.id: one.opened_next for one in found.queues}
+    queues = {one.queue: _summary(one) for one in found.queues}
+    at = None if found.at is None else At(found.at.nonce, found.at.batch)
+    listing = ServiceListing(queues, found.log, found.opening, opened, at)
+    return ListingPage(listing, found.next, etag, found.changed_since, found.deleted)
 
 
-def decode_page(body: bytes, etag: str) -> ListingPage:
-    """Decode one page of a listing."""
-    found = json.loads(body)
-    listed = found["queues"]
-    opened = {queue["id"]: queue.get("opened_next", 0) for queue in listed}
-    queues = {summary.queue: summary for summary in map(decode_summary, listed)}
-    listing = ServiceListing(queues, found.get("log", ""), found.get("opening", ""), opened, _decode_at(found))
-    return ListingPage(listing, found.get("next"), etag, found.get("changed_since"), found.get("deleted", ()))
+def _summary(one: QueueResponse) -> QueueSummary:
+    """Return the state of one queue, without what changes while its positions stay."""
+    # By position: a listing has thousands, and names take a third longer.
+    return QueueSummary(
+        one.queue,
+        one.id,
+        one.first_position,
+        one.next_position,
+        one.records,
+        one.bytes,
+        None,
+        one.began,
+        False,
+        one.oldest_time,
+    )
+
+
+def history_of(found: LogResponse) -> LogHistory:
+    """Return which log a service has, and its openings."""
+    openings = [Opening(each.nonce, each.first_batch) for each in found.openings]
+    return LogHistory(found.id, found.opening, openings, found.name)
+
+
+def planned(found: QueuePlan) -> PlannedQueue:
+    """Return the plan for one queue, with its pieces as ranges to read."""
+    queue, queue_id = found.queue, found.id
+    pieces = [Range(queue, queue_id, *msgspec.structs.astuple(piece)) for piece in found.pieces]
+    start, stop, records = found.start, found.stop, found.records
+    return PlannedQueue(
+        queue, found.status, queue_id, start, stop, records, pieces, found.ended, found.bytes, found.time
+    )
 
 
 def join_pages(pages: Sequence[ListingPage]) -> ServiceListing:
@@ -143,68 +154,3 @@ def changed(known: ServiceListing, page: ListingPage) -> ServiceListing:
     if not now.queues.keys() <= known.queues.keys():
         queues = dict(sorted(queues.items()))
     return ServiceListing(queues, now.log, now.opening, opened, now.at)
-
-
-def _decode_at(found: Mapping[str, Any]) -> At | None:
-    at = found.get("at")
-    return None if at is None else At(at["nonce"], at["batch"])
-
-
-def decode_history(body: bytes) -> LogHistory:
-    """Decode which log a service has, and its openings."""
-    found = json.loads(body)
-    openings = [Opening(each["nonce"], each["first_batch"]) for each in found["openings"]]
-    return LogHistory(found["id"], found["opening"], openings, found.get("name", ""))
-
-
-def decode_summary(queue: Mapping[str, Any]) -> QueueSummary:
-    """Decode the state of one queue."""
-    # By position: a listing has thousands, and names take a third longer.
-    return QueueSummary(
-        queue["queue"],
-        queue["id"],
-        queue["first_position"],
-        queue["next_position"],
-        queue["records"],
-        queue["bytes"],
-        None,
-        queue.get("began", 0),
-        False,
-        None if (oldest := queue.get("oldest_time")) is None else datetime.fromisoformat(oldest),
-    )
-
-
-def decode_plans(found: Mapping[str, Any]) -> list[QueuePlan]:
-    """Decode the plans of many queues."""
-    return [_decode_plan(each) for each in found["queues"]]
-
-
-def _decode_plan(found: Mapping[str, Any]) -> QueuePlan:
-    queue, queue_id = found["queue"], found.get("id", 0)
-    pieces = [
-        Range(queue, queue_id, piece["start"], piece["stop"], piece["records"], piece["bytes"])
-        for piece in found.get("pieces", ())
-    ]
-    start, stop, records = found["start"], found["stop"], found["records"]
-    ended, size, time = (found.get(name) for name in ("ended", "bytes", "time"))
-    status = found["status"]
-    return QueuePlan(queue, status, queue_id, start, stop, records, pieces, ended, size or 0, _time(time))
-
-
-def _time(text: str | None) -> datetime | None:
-    return None if text is None else datetime.fromisoformat(text)
-
-
-def decode_positions(found: Mapping[str, Any]) -> list[FoundPosition]:
-    """Decode where a time is in many queues."""
-    return [FoundPosition(each["queue"], each["status"], each["position"]) for each in found["queues"]]
-
-
-def decode_truncated(found: Mapping[str, Any]) -> list[Truncated]:
-    """Decode the outcome of truncating many queues."""
-    return [
-        Truncated(
-            each["queue"], each["status"], each["dropped"], each.get("detail") or "", each.get("first_position", 0)
-        )
-        for each in found["queues"]
-    ]

@@ -18,8 +18,8 @@ from typing import NamedTuple
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.spark.positions.partitions import Range
 from mrecordlog_async.spark.positions.proof import Listed
-from mrecordlog_async.spark.services.client import PlanStart
-from mrecordlog_async.spark.services.responses import QueuePlan
+from mrecordlog_async.spark.services.client import ReadStart
+from mrecordlog_async.spark.services.responses import PlannedQueue
 
 PIECE_RECORDS = 8_192
 PIECE_BYTES = 8 << 20
@@ -28,7 +28,7 @@ PIECE_BYTES = 8 << 20
 FORGOTTEN_AT = 1_000
 """Queues that were deleted are forgotten once they are as many as those that are listed, and this many."""
 
-Starts = dict[str, list[PlanStart]]
+Starts = dict[str, list[ReadStart]]
 """log → where reading begins in its queues."""
 
 
@@ -65,7 +65,7 @@ class ReadBefore:
 
     def planned(
         self, starts: Starts, logs: Mapping[str, Listed], limits: TriggerLimits
-    ) -> tuple[list[tuple[str, QueuePlan]], Starts, TriggerLimits]:
+    ) -> tuple[list[tuple[str, PlannedQueue]], Starts, TriggerLimits]:
         """Return the plans that follow from the listings, what must be requested, and the limits for that.
 
         Args:
@@ -73,11 +73,11 @@ class ReadBefore:
             logs: the listings by log.
             limits: what the batch may hold.
         """
-        found: list[tuple[str, QueuePlan]] = []
+        found: list[tuple[str, PlannedQueue]] = []
         rest: Starts = {}
         records = size = rest_records = rest_size = 0
         for log, some in starts.items():
-            queues, asked = logs[log].queues, list[PlanStart]()
+            queues, asked = logs[log].queues, list[ReadStart]()
             for start in some:
                 summary = queues[start.queue]
                 plan = self._plan(log, start, summary)
@@ -94,7 +94,7 @@ class ReadBefore:
             return [], starts, limits
         return found, rest, limits.without(records, size)
 
-    def note(self, plans: Iterable[tuple[str, QueuePlan]], logs: Mapping[str, Listed]) -> None:
+    def note(self, plans: Iterable[tuple[str, PlannedQueue]], logs: Mapping[str, Listed]) -> None:
         """Note that the next batch reads *plans*."""
         for log, plan in plans:
             sizes, summary = {plan.start: plan.bytes}, logs[log].queues[plan.queue]
@@ -104,7 +104,7 @@ class ReadBefore:
         if len(self._read) > 2 * sum(len(listed.queues) for listed in logs.values()) + FORGOTTEN_AT:
             self._read = {key: read for key, read in self._read.items() if _is_listed(key, logs)}
 
-    def _plan(self, log: str, start: PlanStart, summary: QueueSummary) -> QueuePlan | None:
+    def _plan(self, log: str, start: ReadStart, summary: QueueSummary) -> PlannedQueue | None:
         """Return the plan of one queue; None if the listing does not say enough."""
         queue, queue_id, position, planned_stop = start
         stop = summary.next_position
@@ -117,7 +117,7 @@ class ReadBefore:
         if records > PIECE_RECORDS or not 0 <= size <= PIECE_BYTES:
             return None
         piece = Range(queue, queue_id, position, stop, records, size)
-        return QueuePlan(queue, "ok", queue_id, position, stop, records, [piece], None, size)
+        return PlannedQueue(queue, "ok", queue_id, position, stop, records, [piece], None, size)
 
     def _size_before(self, log: str, position: int, summary: QueueSummary) -> int | None:
         """Return the payload bytes of the retained records before *position*; None if they are not known."""

@@ -10,13 +10,15 @@ import os
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
+from mrecordlog_async.protocol.bulk_calls import parts
+from mrecordlog_async.protocol.calls import QUEUES_AT_ONCE
 from mrecordlog_async.spark.positions.offsets import Listing, backlog, shares
 from mrecordlog_async.spark.positions.partitions import Partition, Range, pack, partition_size
 from mrecordlog_async.spark.positions.proof import Listed, gone
-from mrecordlog_async.spark.services.client import PlanStart, chunks
-from mrecordlog_async.spark.services.connection import QUEUES_AT_ONCE, ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.services.client import ReadStart
+from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.services.fleet import NO_ORIGINS, Fleet, same_opening
-from mrecordlog_async.spark.services.responses import QueuePlan
+from mrecordlog_async.spark.services.responses import PlannedQueue
 from mrecordlog_async.spark.settings.offset import Offset, Positions
 from mrecordlog_async.spark.source.listed_plans import PIECE_BYTES, PIECE_RECORDS, ReadBefore, TriggerLimits
 
@@ -38,7 +40,7 @@ def ends_of_gone(fleet: Fleet, offset: Offset, logs: dict[str, Listed]) -> dict[
     found: dict[str, dict[str, int | None]] = {}
     for name, listed in list(logs.items()):
         absent = gone(offset, name, listed, fleet.options.subscription.includes)
-        starts = [PlanStart(queue, queue_id, 0, 0) for queue, queue_id in absent.items()]
+        starts = [ReadStart(queue, queue_id, 0, 0) for queue, queue_id in absent.items()]
         try:
             found[name] = {plan.queue: plan.ended for plan in _plan(fleet, name, starts, listed)}
         except ServerDownError as error:
@@ -47,7 +49,7 @@ def ends_of_gone(fleet: Fleet, offset: Offset, logs: dict[str, Listed]) -> dict[
     return found
 
 
-def _plan(fleet: Fleet, name: str, starts: list[PlanStart], listed: Listed) -> list[QueuePlan]:
+def _plan(fleet: Fleet, name: str, starts: list[ReadStart], listed: Listed) -> list[PlannedQueue]:
     client = fleet.client(name)
     return same_opening(lambda: client.plan(starts, opening=listed.opening, log=listed.log))
 
@@ -59,7 +61,7 @@ def advance(
     stops: Positions | None,
     limits: TriggerLimits,
     read_before: ReadBefore,
-) -> list[tuple[str, QueuePlan]]:
+) -> list[tuple[str, PlannedQueue]]:
     """Return how far the limits reach from *positions*: (log, plan) of each queue that advances.
 
     No queue advances past the end that was listed: so the listed state of its log covers what is read.
@@ -77,11 +79,11 @@ def advance(
     """
     starts = {name: _starts(positions.get(name, {}), listed.queues, stops, name) for name, listed in logs.items()}
     found, starts, limits = read_before.planned(starts, logs, limits)
-    asked: dict[tuple[str, int], list[PlanStart]] = {}
+    asked: dict[tuple[str, int], list[ReadStart]] = {}
     weights: dict[tuple[str, int], int] = {}
     for name, some in starts.items():
         known, listing = positions.get(name, {}), logs[name].queues
-        for index, part in enumerate(chunks(some, QUEUES_AT_ONCE)):
+        for index, part in enumerate(parts(some, QUEUES_AT_ONCE)):
             asked[name, index] = list(part)
             weights[name, index] = backlog({start.queue: known[start.queue] for start in part}, listing)
     records = shares(limits.records, weights) if limits.records is not None else {}
@@ -98,8 +100,8 @@ def advance(
 
 
 def _advance_one(
-    fleet: Fleet, name: str, listed: Listed, starts: list[PlanStart], records: int | None, size: int | None
-) -> list[QueuePlan]:
+    fleet: Fleet, name: str, listed: Listed, starts: list[ReadStart], records: int | None, size: int | None
+) -> list[PlannedQueue]:
     client, opening = fleet.client(name), listed.opening
     try:
         return same_opening(
@@ -118,7 +120,7 @@ def _advance_one(
         return []
 
 
-def _starts(positions: Mapping[str, list[int]], listing: Listing, stops: Positions | None, log: str) -> list[PlanStart]:
+def _starts(positions: Mapping[str, list[int]], listing: Listing, stops: Positions | None, log: str) -> list[ReadStart]:
     """Return the starts of those queues of one log that have something to read."""
     found = []
     for queue, (queue_id, position) in positions.items():
@@ -132,7 +134,7 @@ def _starts(positions: Mapping[str, list[int]], listing: Listing, stops: Positio
                 continue
             stop = min(stop, target[1])
         if position < stop:
-            found.append(PlanStart(queue, queue_id, position, stop))
+            found.append(ReadStart(queue, queue_id, position, stop))
     return found
 
 
@@ -140,7 +142,7 @@ def partitions(
     fleet: Fleet,
     wanted: Iterable[tuple[str, str, int, int, int]],
     names: Mapping[str, str] | None = None,
-    planned: Mapping[tuple[str, str], QueuePlan] = MappingProxyType({}),
+    planned: Mapping[tuple[str, str], PlannedQueue] = MappingProxyType({}),
     origins: Mapping[str, str] = NO_ORIGINS,
 ) -> list[Partition]:
     """Divide what is *wanted*, (log or server, queue, id, start, stop), into partitions.
@@ -157,14 +159,14 @@ def partitions(
         ServerDownError, ServiceRefusedError: a service could not be reached, or refused the request.
     """
     names = names or {}
-    starts: dict[str, list[PlanStart]] = {}
+    starts: dict[str, list[ReadStart]] = {}
     ranges: dict[str, list[Range]] = {}
     for key, queue, queue_id, start, stop in wanted:
         ready = planned.get((key, queue))
         if ready is not None and (ready.status, ready.id, ready.start, ready.stop) == ("ok", queue_id, start, stop):
             ranges.setdefault(key, []).extend(ready.pieces)
         else:
-            starts.setdefault(key, []).append(PlanStart(queue, queue_id, start, stop))
+            starts.setdefault(key, []).append(ReadStart(queue, queue_id, start, stop))
     fleet.locate(starts.keys() & names.keys(), names, origins)
     for key, asked in starts.items():
         plans = _plan_pieces(fleet, key, asked, names, origins)
@@ -193,8 +195,8 @@ def partitions(
 
 
 def _plan_pieces(
-    fleet: Fleet, key: str, starts: list[PlanStart], names: Mapping[str, str], origins: Mapping[str, str]
-) -> list[QueuePlan]:
+    fleet: Fleet, key: str, starts: list[ReadStart], names: Mapping[str, str], origins: Mapping[str, str]
+) -> list[PlannedQueue]:
     """Request the pieces of *starts*; if the log has moved since it was listed, at its new address.
 
     A batch that was begun waits for a server that is down, even if the options say to skip it.
@@ -216,12 +218,12 @@ def _plan_pieces(
         fleet.locate({key}, names, origins)
 
 
-def _pieces_of(fleet: Fleet, key: str, starts: list[PlanStart]) -> list[QueuePlan]:
+def _pieces_of(fleet: Fleet, key: str, starts: list[ReadStart]) -> list[PlannedQueue]:
     client, log = fleet.client(key), fleet.log_of(key)
     return client.plan(starts, piece_records=PIECE_RECORDS, piece_bytes=PIECE_BYTES, log=log)
 
 
-def _pieces(fleet: Fleet, server: str, start: PlanStart, plan: QueuePlan) -> list[Range]:
+def _pieces(fleet: Fleet, server: str, start: ReadStart, plan: PlannedQueue) -> list[Range]:
     """Return what is left of the requested range."""
     if plan.status == "ok" and (plan.start, plan.stop) == (start.start, start.stop):
         return plan.pieces

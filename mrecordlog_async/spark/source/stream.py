@@ -44,7 +44,7 @@ from mrecordlog_async.spark.checkpoints.shared_storage import check_marker
 from mrecordlog_async.spark.positions.offsets import HeldBackError, advanced
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.services.fleet import Fleet, ReopenedError
-from mrecordlog_async.spark.services.responses import QueuePlan
+from mrecordlog_async.spark.services.responses import PlannedQueue
 from mrecordlog_async.spark.settings.offset import Offset
 from mrecordlog_async.spark.settings.option_values import WhenDown
 from mrecordlog_async.spark.settings.options import Options
@@ -69,7 +69,7 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._fleet = Fleet(options, patience_seconds=options.server_wait_seconds)
         self._state = StreamState.of(options, self._fleet)
         self._held = self._state.held
-        self._plans: dict[tuple[str, str], QueuePlan] = {}  # of the batch that begins next
+        self._plans: dict[tuple[str, str], PlannedQueue] = {}  # of the batch that begins next
 
     # The driver's side.
 

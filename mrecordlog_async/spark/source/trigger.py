@@ -37,7 +37,7 @@ from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.services.connection import retries
 from mrecordlog_async.spark.services.fleet import Fleet
 from mrecordlog_async.spark.services.held_logs import HeldLogs
-from mrecordlog_async.spark.services.responses import QueuePlan
+from mrecordlog_async.spark.services.responses import PlannedQueue
 from mrecordlog_async.spark.settings.offset import Offset, Positions
 from mrecordlog_async.spark.settings.option_values import Bound, OptionError, Subscription
 from mrecordlog_async.spark.settings.options import Options
@@ -111,8 +111,8 @@ class Trigger:
         self.reread: set[str] = set()
         self.checked = Checked()
         self.first_positions: Positions = {}
-        self.planned: list[tuple[str, QueuePlan]] = []
-        self.batch: list[tuple[str, QueuePlan]] = []
+        self.planned: list[tuple[str, PlannedQueue]] = []
+        self.batch: list[tuple[str, PlannedQueue]] = []
         self._listings: dict[str, Listed] = {}
         self._released = False
 

@@ -245,7 +245,7 @@ class Appender:
             self._put_overlapping(queue, position, runs, records, int(error.problem["next_position"]))
             return
         self.written.records += records
-        self.written.repeated += records if answer["duplicate"] else 0
+        self.written.repeated += records if answer.duplicate else 0
 
     def _put_overlapping(self, queue: str, position: int, runs: list[Run], records: int, next_position: int) -> None:
         if position < next_position < position + records:
