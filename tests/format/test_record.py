@@ -38,7 +38,7 @@ ids = st.integers(0, 2**63)
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=50)
 runs = st.builds(Run.of, st.integers(0, 2**40), st.lists(st.binary(max_size=50), min_size=1, max_size=20))
 states = st.builds(ConsumerState, st.integers(0, POSITION_MAX + 1), ids, st.binary(min_size=16, max_size=16))
-options = st.builds(StoredOptions, st.integers(0, 7), ids, ids, ids)
+options = st.builds(StoredOptions, st.integers(0, 7), *[ids] * len(StoredOptions._fields[1:]))
 
 
 @st.composite

@@ -29,7 +29,7 @@ from mrecordlog_async.format.table import (
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 numbers = st.integers(0, 2**64 - 1)
-options = st.none() | st.builds(StoredOptions, st.integers(1, 7), numbers, numbers, numbers)
+options = st.none() | st.builds(StoredOptions, st.integers(1, 7), *[numbers] * len(StoredOptions._fields[1:]))
 
 
 @st.composite

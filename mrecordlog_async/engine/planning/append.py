@@ -248,7 +248,7 @@ def _refusal(draft: Draft, view: QueueView, queue: str, first: int, payloads: Se
 def _make_room(draft: Draft, view: QueueView, queue: str, records: int, size: int) -> RecordLogError | None:
     """Return why a queue with limits has no room for this many records and bytes, or None; drop its oldest ones."""
     assert view.options is not None
-    flags, max_bytes, max_records, _ = view.options
+    flags, max_bytes, max_records = view.options[:3]
     if max_records and records > max_records:
         return RecordTooLargeError(records, max_records, "max_records")
     if max_bytes and size > max_bytes:
