@@ -8,16 +8,14 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import example, given, settings
 
-from mrecordlog_async.engine.intake.commands import (
+from mrecordlog_async.engine.intake.commands import Command, DeleteQueue, Reserve
+from mrecordlog_async.engine.intake.setting_commands import (
     AttachConsumer,
     ChangeRule,
-    Command,
     ConfigureQueue,
     CreateConsumer,
     DeleteConsumer,
-    DeleteQueue,
     MoveConsumer,
-    Reserve,
     SealQueue,
 )
 from mrecordlog_async.engine.planning.plan import plan

@@ -6,7 +6,8 @@ its batch, after its own record. Creating a consumer moves none, so it never rem
 
 from __future__ import annotations
 
-from mrecordlog_async.engine.intake.commands import (
+from mrecordlog_async.engine.intake.commands import Reserve
+from mrecordlog_async.engine.intake.setting_commands import (
     AttachConsumer,
     Attached,
     ChangeRule,
@@ -14,7 +15,6 @@ from mrecordlog_async.engine.intake.commands import (
     DeleteConsumer,
     FenceHolders,
     MoveConsumer,
-    Reserve,
 )
 from mrecordlog_async.engine.planning.draft import CommandOutcome, Draft
 from mrecordlog_async.engine.planning.queue import add_consumer, truncate_to_slowest

@@ -17,19 +17,21 @@ from typing import Any
 from mrecordlog_async.engine.intake.commands import (
     AppendGroup,
     AppendRecords,
+    Command,
+    CreateQueue,
+    DeleteQueue,
+    Sync,
+    TruncateQueue,
+)
+from mrecordlog_async.engine.intake.setting_commands import (
     AttachConsumer,
     ChangeRule,
-    Command,
     ConfigureQueue,
     CreateConsumer,
-    CreateQueue,
     DeleteConsumer,
-    DeleteQueue,
     FenceHolders,
     MoveConsumer,
     SealQueue,
-    Sync,
-    TruncateQueue,
 )
 from mrecordlog_async.engine.planning import append, consumer, queue
 from mrecordlog_async.engine.planning.draft import CommandOutcome, Draft, Plan
