@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-import mrecordlog_async.engine.readers.collecting as collecting
+import mrecordlog_async.engine.readers.tail as tailing
 from mrecordlog_async import Batch, LogFailedError, MultiRecordLog, QueueNotFoundError
 from mrecordlog_async.format.stored_options import SEALED, StoredOptions
 from mrecordlog_async.memory.store import SEAL_RECORDS, SEAL_SPREAD
@@ -126,7 +126,7 @@ async def test_a_batch_holds_the_record_at_the_last_position(log: MultiRecordLog
 
 async def test_a_tail_with_much_to_read_lets_others_run(log: MultiRecordLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Calls that return records at hand give the loop a turn once a tail has held it for some time."""
-    monkeypatch.setattr(collecting, "TURN_SECONDS", 0.0)
+    monkeypatch.setattr(tailing, "TURN_SECONDS", 0.0)
     await log.append_records("q", None, [b"x"] * 3_000)
     turns = 0
 
