@@ -7,6 +7,7 @@ from itertools import count
 
 import pytest
 
+from mrecordlog_async.protocol.bulk_schemas import PlanRequest
 from mrecordlog_async.spark.positions.partitions import Partition, Range
 from mrecordlog_async.spark.services.client import ReadStart
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
@@ -24,7 +25,7 @@ def test_listing_and_plan(service: ThreadedService) -> None:
         assert (found.queue, found.first_position, found.next_position, found.records) == ("q", 0, 100, 100)
         assert client.queues() == [found]
         assert client.queue("q") == found
-        (plan,) = client.plan([ReadStart("q", found.id, 10)], records_max=50, piece_records=20)
+        (plan,) = client.plan([ReadStart("q", found.id, 10)], PlanRequest(max_records=50, piece_records=20))
         assert (plan.status, plan.start, plan.stop, plan.records) == ("ok", 10, 60, 50)
         assert (plan.pieces[0].start, plan.pieces[-1].stop) == (10, 60)
         assert [piece.records for piece in plan.pieces] == [20, 20, 10]

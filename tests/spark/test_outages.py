@@ -266,12 +266,12 @@ def test_a_token_that_changes_between_listing_and_plan_is_treated_as_the_options
         service.append("q", numbered("q", 3, 5))
     plan = ServiceClient.plan
 
-    def plan_late(client: ServiceClient, starts: list[ReadStart], **options: Any) -> list[PlannedQueue]:
+    def plan_late(client: ServiceClient, starts: list[ReadStart], *asked: Any, **options: Any) -> list[PlannedQueue]:
         if starts and client.url == second.url and not second.tokens:
             second.stop()
             second.tokens = frozenset({b"0123456789abcdef"})
             second.start()
-        return plan(client, starts, **options)
+        return plan(client, starts, *asked, **options)
 
     monkeypatch.setattr(ServiceClient, "plan", plan_late)
     if fails == "false":
@@ -301,10 +301,10 @@ def failing_plans(patch: pytest.MonkeyPatch, service: ThreadedService, error: Ex
     """Have *service* list its queues, and fail or refuse every plan."""
     plan = ServiceClient.plan
 
-    def fail(client: ServiceClient, starts: list[ReadStart], **options: Any) -> list[PlannedQueue]:
+    def fail(client: ServiceClient, starts: list[ReadStart], *asked: Any, **options: Any) -> list[PlannedQueue]:
         if starts and client.url == service.url:
             raise error
-        return plan(client, starts, **options)
+        return plan(client, starts, *asked, **options)
 
     patch.setattr(ServiceClient, "plan", fail)
 
@@ -364,11 +364,11 @@ def test_a_batch_that_was_begun_is_planned_again_if_a_plan_fails(
     plan = ServiceClient.plan
     failed: list[float] = []
 
-    def fail(client: ServiceClient, starts: list[ReadStart], **options: Any) -> list[PlannedQueue]:
+    def fail(client: ServiceClient, starts: list[ReadStart], *asked: Any, **options: Any) -> list[PlannedQueue]:
         if starts and client.url == second.url and len(failed) < failures:
             failed.append(times[-1])
             raise ServerDownError("b", second.url, "returned status 503")
-        return plan(client, starts, **options)
+        return plan(client, starts, *asked, **options)
 
     at_once.setattr(ServiceClient, "plan", fail)
     wait_for_probes(at_once)

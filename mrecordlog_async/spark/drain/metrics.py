@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import QueueSummary
+from mrecordlog_async.protocol.bulk_schemas import PlanRequest
 from mrecordlog_async.protocol.metric_text import CONTENT_TYPE, metric_head, metric_line
 from mrecordlog_async.spark.checkpoints.batches import COMMITS, SparkBatches, newest
 from mrecordlog_async.spark.checkpoints.identity import RefusedError
@@ -225,7 +226,7 @@ class Lag:
             ReadStart(queue, at[0], at[1]) for queue, at in waiting.items() if not _is_first(at, listed.queues[queue])
         ]
         if kept:  # other consumers need records that are stored already
-            times += [plan.time for plan in self.fleet.client(server).plan(kept, times=True)]
+            times += [plan.time for plan in self.fleet.client(server).plan(kept, PlanRequest(times=True))]
         oldest = min((time for time in times if time is not None), default=None)
         seconds = max((_clock() - oldest).total_seconds(), 0.0) if oldest is not None else 0.0
         return Behind(backlog(waiting, listed.queues), seconds)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from mrecordlog_async.model import Run
+from mrecordlog_async.protocol.bulk_schemas import PlanRequest
 from mrecordlog_async.spark.positions.partitions import Partition
 from mrecordlog_async.spark.rows.blocks import RowRun, row_runs
 from mrecordlog_async.spark.services.client import ReadStart, ServiceClient
@@ -147,6 +148,6 @@ def _cut(runs: list[Run], end: int) -> tuple[list[Run], list[Run]]:
 
 def _held(client: ServiceClient, start: ReadStart) -> dict[int, bytes]:
     """Return the records that a queue holds in a range of positions."""
-    (plan,) = client.plan([start], piece_records=PIECE_RECORDS, piece_bytes=PIECE_BYTES)
+    (plan,) = client.plan([start], PlanRequest(piece_records=PIECE_RECORDS, piece_bytes=PIECE_BYTES))
     blocks = client.fetch(Partition("", tuple(plan.pieces)))
     return {at: payload for block in blocks for at, payload in block.run().records()}

@@ -69,6 +69,10 @@ REOPENED_MAX = 5
 """Times that a listing begins again because the log was opened again between two of its pages."""
 
 
+ALL = PlanRequest()
+"""A plan without limits."""
+
+
 class ReadStart(NamedTuple):
     """Positions start … stop - 1 of one incarnation of a queue; None means from its first record, or up to its end."""
 
@@ -208,36 +212,20 @@ class ServiceClient:
         asked = (bulk_calls.positions_at(time, dict(part), opening) for part in parts(list(queues.items())))
         return self._each(asked)
 
-    def plan(
-        self,
-        starts: Iterable[ReadStart],
-        *,
-        records_max: int | None = None,
-        bytes_max: int | None = None,
-        piece_records: int | None = None,
-        piece_bytes: int | None = None,
-        times: bool = False,
-        opening: str | None = None,
-        log: str = "",
-    ) -> list[PlannedQueue]:
+    def plan(self, starts: Iterable[ReadStart], asked: PlanRequest = ALL, *, log: str = "") -> list[PlannedQueue]:
         """Request how far the limits reach from *starts*, and pieces to read in parallel.
 
         Args:
             starts: where reading begins, for each queue; with a limit, at most `QUEUES_AT_ONCE`.
-            records_max: limit in records, shared by all queues.
-            bytes_max: limit in payload bytes, shared by all queues.
-            piece_records: about how many records one piece holds.
-            piece_bytes: about how many payload bytes one piece holds.
-            times: also request when each range's first record was stored.
-            opening: refuse the request unless this is still the log's opening.
+            asked: the limits, the sizes of pieces, and the opening that the log must still have.
             log: refuse the request unless the service has this log; "" for any.
 
         Raises:
             ServiceRefusedError: with the code "reopened", the log was opened again; "other_log", it is another log.
         """
         named = [start.asked() for start in starts]
-        assert len(named) <= QUEUES_AT_ONCE or records_max is bytes_max is None, "limits are shared by one request"
-        asked = PlanRequest(None, records_max, bytes_max, piece_records, piece_bytes, False, times, opening or None)
+        limited = asked.max_records is not None or asked.max_bytes is not None
+        assert len(named) <= QUEUES_AT_ONCE or not limited, "limits are shared by one request"
         plans = (bulk_calls.plan(msgspec.structs.replace(asked, queues=list(part))) for part in parts(named))
         return [planned(found) for found in self._each(plans, log)]
 

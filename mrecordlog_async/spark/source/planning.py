@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from mrecordlog_async.protocol.bulk_calls import parts
+from mrecordlog_async.protocol.bulk_schemas import PlanRequest
 from mrecordlog_async.protocol.calls import QUEUES_AT_ONCE
 from mrecordlog_async.spark.positions.offsets import Listing, backlog, shares
 from mrecordlog_async.spark.positions.partitions import Partition, Range, pack, partition_size
@@ -51,7 +52,7 @@ def ends_of_gone(fleet: Fleet, offset: Offset, logs: dict[str, Listed]) -> dict[
 
 def _plan(fleet: Fleet, name: str, starts: list[ReadStart], listed: Listed) -> list[PlannedQueue]:
     client = fleet.client(name)
-    return same_opening(lambda: client.plan(starts, opening=listed.opening, log=listed.log))
+    return same_opening(lambda: client.plan(starts, PlanRequest(opening=listed.opening or None), log=listed.log))
 
 
 def advance(
@@ -102,16 +103,12 @@ def advance(
 def _advance_one(
     fleet: Fleet, name: str, listed: Listed, starts: list[ReadStart], records: int | None, size: int | None
 ) -> list[PlannedQueue]:
-    client, opening = fleet.client(name), listed.opening
+    client = fleet.client(name)
     try:
         return same_opening(
             lambda: client.plan(
                 starts,
-                records_max=records,
-                bytes_max=size,
-                piece_records=PIECE_RECORDS,
-                piece_bytes=PIECE_BYTES,
-                opening=opening,
+                PlanRequest(None, records, size, PIECE_RECORDS, PIECE_BYTES, opening=listed.opening or None),
                 log=listed.log,
             )
         )
@@ -220,7 +217,7 @@ def _plan_pieces(
 
 def _pieces_of(fleet: Fleet, key: str, starts: list[ReadStart]) -> list[PlannedQueue]:
     client, log = fleet.client(key), fleet.log_of(key)
-    return client.plan(starts, piece_records=PIECE_RECORDS, piece_bytes=PIECE_BYTES, log=log)
+    return client.plan(starts, PlanRequest(piece_records=PIECE_RECORDS, piece_bytes=PIECE_BYTES), log=log)
 
 
 def _pieces(fleet: Fleet, server: str, start: ReadStart, plan: PlannedQueue) -> list[Range]:
