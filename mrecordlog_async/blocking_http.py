@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 from mrecordlog_async.servers.names import Endpoint
 
 FAILURES = (OSError, http.client.HTTPException)
-"""What a connection raises if an exchange fails; see `has_failed`. TimeoutError is an OSError."""
+"""Errors of a connection whose exchange fails; see `has_failed`. TimeoutError is an OSError."""
 
 Headers = Mapping[str, str | bytes]
 
@@ -43,12 +43,12 @@ class HttpConnection:
 
     @property
     def is_open(self) -> bool:
-        """Whether the next request is sent on the connection of the last one."""
+        """True if the next request is sent on the connection of the last one."""
         return self._http is not None and self._http.sock is not None
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing has arrived since the last response, not even the end of the connection."""
+        """True if nothing has arrived since the last response, not even the end of the connection."""
         if self._socket is None:
             return False
         poll = select.poll()

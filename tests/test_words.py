@@ -56,6 +56,10 @@ IN_PAGES = {
 """Phrases that do not appear in pages. One that the package has lost too moves to `EVERYWHERE`."""
 
 
+NOUN_CLAUSE = re.compile(r"(Which|What|Whether|How|When|Where|Why|Who)\b")
+"""A docstring that begins like this is a riddle until its end. It names the thing, or begins with a verb."""
+
+
 def _found(name: Path, parts: Iterator[tuple[int, str]], words: dict[str, str]) -> list[str]:
     return [
         f"{name.relative_to(ROOT)}:{line + text.count(chr(10), 0, hit.start())}: {hit[0]!r}: write {better!r}"
@@ -101,6 +105,12 @@ def test_the_package_is_in_plain_english() -> None:
     sources = [(path, path.read_text(encoding="utf-8")) for path in PACKAGE]
     assert [line for path, text in sources for line in _found(path, _strings(text), EVERYWHERE | SYNTAX)] == []
     assert [line for path, text in sources for line in _found(path, _comments(text), EVERYWHERE | SYNTAX)] == []
+
+
+def test_docstrings_name_the_thing() -> None:
+    """A docstring of the package begins with a noun or a verb, not with a clause that stands for a noun."""
+    begun = [(path, found) for path in PACKAGE for found in _docstrings(path.read_text(encoding="utf-8"))]
+    assert [f"{path}:{line}" for path, (line, text) in begun if NOUN_CLAUSE.match(text.strip())] == []
 
 
 def test_the_tests_are_in_plain_english() -> None:

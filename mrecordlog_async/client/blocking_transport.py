@@ -38,11 +38,11 @@ from mrecordlog_async.servers.names import shown_url
 Given = TypeVar("Given", bound=Batch)
 
 IDLE_SECONDS = 15.0
-"""How long a connection is kept that nobody uses; services and proxies close theirs later."""
+"""Seconds that an unused connection is kept; services and proxies close theirs later."""
 
 
 class Ends(Protocol):
-    """What ends with its client."""
+    """The state that ends with its client."""
 
     def end(self) -> None:
         """Wait for nothing any longer."""

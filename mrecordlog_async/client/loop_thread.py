@@ -78,7 +78,7 @@ class LoopThread:
 
     @property
     def has_stopped(self) -> bool:
-        """Whether it has stopped, or is about to."""
+        """True if it has stopped, or is about to."""
         return self._stopped
 
     def is_current(self) -> bool:

@@ -35,7 +35,7 @@ QUEUES_AT_ONCE = 1_000
 
 
 class Attaching(NamedTuple):
-    """How to attach to a consumer: see `MultiRecordLog.consumer`."""
+    """Options for attaching to a consumer: see `MultiRecordLog.consumer`."""
 
     create: bool = False
     start: Start | None = None

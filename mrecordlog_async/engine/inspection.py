@@ -1,4 +1,4 @@
-"""What services and tools want of an open log that its users do not: `log.inspection`.
+"""Facts and calls of an open log for services and tools, not for users: `log.inspection`.
 
 No promise of compatibility covers it. Nothing here waits but what the holders of consumers call.
 """

@@ -56,7 +56,7 @@ _FORKED = "the log belongs to the process that opened it, not to its forked chil
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """How a log stores, what it may hold, and what it does by itself.
+    """Options of an open log: how it stores, its limits, and what it does by itself.
 
     any_name: create queues and consumers of every name, even one that no other log would create, as copies of a log do.
     """

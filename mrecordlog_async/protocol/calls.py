@@ -128,7 +128,7 @@ class Page(NamedTuple):
 
 
 class PageRequest(NamedTuple):
-    """Which page to read.
+    """The page to read.
 
     Attributes:
         position: Where it begins.

@@ -149,6 +149,20 @@ def test_the_architecture_names_every_room() -> None:
     assert named <= rooms | inside | {"os_filesystem"}
 
 
+def test_contributing_names_tests_that_exist() -> None:
+    """A folder or a file of tests that the table of rooms names is there, and each folder with tests is named."""
+    page = (ROOT / "CONTRIBUTING.md").read_text()
+    table = page.partition("## How the tests are laid out")[2].partition("\n## ")[0]
+    named, folder = set(), "tests"
+    for name in re.findall(r"`(tests/[\w/.]+|test_\w+\.py)`", table):
+        path = name if name.startswith("tests/") else f"{folder}/{name}"
+        folder = path.rpartition("/")[0] if path.endswith(".py") else path
+        named.add(path)
+    assert [path for path in sorted(named) if not (ROOT / path).exists()] == []
+    with_tests = {path.parent for path in (ROOT / "tests").glob("*/test_*.py")} - {ROOT / "tests/benchmarks"}
+    assert {str(path.relative_to(ROOT)) for path in with_tests} <= {"/".join(path.split("/")[:2]) for path in named}
+
+
 def test_the_pages_state_how_many_bugs_are_seeded() -> None:
     """A seeded bug that is added or removed changes the number on both."""
     from tests.faults.test_seeded_bugs import ALL

@@ -1,4 +1,4 @@
-"""What waits for a queue to change: tails and long polls, and expiry. Costs an append nothing while nothing waits."""
+"""Wakes those that wait for a queue: tails and long polls, and expiry. Costs an append nothing while nothing waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was read: which records are new, which are lost, whether a log is the one that was read. Pure.
+"""Compares offsets and listings: which records are new or lost, whether a log is the one that was read. Pure.
 
 offsets     the decisions of one trigger
 history     which log is where, and whether it went back
