@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class PlansResponse(Response, frozen=True):
-    """What a reader needs of a `PlanResponse`.
+    """The parts of a `PlanResponse` that a reader needs.
 
     Attributes:
         queues: One plan for each queue of the request, in its order.

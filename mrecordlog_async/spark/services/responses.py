@@ -1,4 +1,4 @@
-"""What a service returns, as values of Spark: a listing that changes keep up to date, its log, and plans. Pure."""
+"""Responses of a service as values of Spark: a listing that changes keep up to date, its log, and plans. Pure."""
 
 from __future__ import annotations
 
