@@ -107,11 +107,11 @@ class CountedQueue(CrateQueue):
             del self.records[-2]
 
 
-class Stretches:
-    """Positions of records, ascending, as stretches without gaps: 16 bytes each, however many records they hold."""
+class PositionRanges:
+    """Positions of records, ascending, as ranges without gaps: 16 bytes each, however many records they hold."""
 
     def __init__(self) -> None:
-        self._bounds = array("Q")  # first and last position of each stretch
+        self._bounds = array("Q")  # first and last position of each range
 
     def __bool__(self) -> bool:
         return bool(self._bounds)
@@ -149,7 +149,7 @@ class PlacedQueue(CrateQueue):
     def __init__(self, next_position: int, number: int) -> None:
         super().__init__(next_position)
         self.number = number
-        self.positions = Stretches()
+        self.positions = PositionRanges()
 
     @property
     def record_count(self) -> int:

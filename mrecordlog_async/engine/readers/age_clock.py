@@ -18,10 +18,10 @@ STEP_TICKS = 10
 """The wall clock was set if it is this far from where it should be: a second. Less is drift."""
 
 
-class _Stretch(NamedTuple):
+class _ClockSetting(NamedTuple):
     """From *since* on, by this clock, the wall clock may have shown *ahead* ticks more than it; *noted* says it did.
 
-    The clock was set between the two, so the stretch before may last until *noted*.
+    The clock was set between the two, so the setting before may last until *noted*.
     """
 
     since: int
@@ -37,14 +37,14 @@ class AgeClock:
         self.opened = clock.wall_ns() // TICK_NS
         self._boot_ns = clock.boot_ns()
         self._noted = self.opened
-        self._stretches = [_Stretch(self.opened, self.opened, 0)]
+        self._settings = [_ClockSetting(self.opened, self.opened, 0)]
 
     def now(self) -> int:
         """Return the current tick; note whether the wall clock was set since the last call."""
         now = self.opened + (self._clock.boot_ns() - self._boot_ns) // TICK_NS
         ahead = self._clock.wall_ns() // TICK_NS - now
-        if abs(ahead - self._stretches[-1].ahead) >= STEP_TICKS:
-            self._stretches.append(_Stretch(self._noted, now, ahead))  # it was set after the last look
+        if abs(ahead - self._settings[-1].ahead) >= STEP_TICKS:
+            self._settings.append(_ClockSetting(self._noted, now, ahead))  # it was set after the last look
         self._noted = now
         return now
 
@@ -56,7 +56,7 @@ class AgeClock:
         if before_open:
             return min(tick, self.opened)
         until = self._noted
-        for since, noted, ahead in reversed(self._stretches):
+        for since, noted, ahead in reversed(self._settings):
             if since - STEP_TICKS <= tick - ahead <= until + STEP_TICKS:
                 return min(tick - ahead, self._noted)
             until = noted
