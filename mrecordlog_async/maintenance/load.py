@@ -96,6 +96,7 @@ async def load(target: Target, lines: Iterable[str] | AsyncIterable[str]) -> Loa
             if line.strip():
                 await loader.take(number, line)
     finally:
+        # Even after an invalid line: what is before it is stored, as the error says.
         await loader.flush()
     await loader.check_end()
     await loader.advance_truncated()

@@ -89,6 +89,7 @@ def repair(
     path = log.path + REPAIRED_SUFFIX if target is None else os.path.abspath(os.fsdecode(target))
     if write:
         free_names(log.files, path)  # a name that is taken is reported before the whole log is read
+    # The lock is held until the new log is written: its source is read twice, and both reads must find the same.
     with _locked(log):
         found = salvage_from(log, on_progress, keeps_payloads=False)
         found.damage.extend([] if found.damage else _refusal(log))

@@ -202,6 +202,7 @@ class StoredLog:
                 for appends in read_share(self._directory, recovered.log_id, share, recovered.last):
                     yield share, appends
             except SegmentRemovedError:
+                # A writer removes a segment only when all of it is truncated, which `refresh` has not read yet.
                 self._truncate(share)
                 yield share, None
 

@@ -100,6 +100,7 @@ async def write_queues(log: MultiRecordLog, queues: Sequence[QueueShape], runs: 
     """
     rest = iter(queues)
     while group := list(islice(rest, QUEUES_AT_ONCE)):
+        # All of a group before its first call: what is outside the range must not leave half of a queue.
         for queue in group:
             queue.check()
         await asyncio.gather(*(log.create_queue(queue.name) for queue in group))
@@ -243,6 +244,7 @@ async def carry_all(log: RecordLog, carried: Iterable[Carried], rules: Iterable[
     rest = iter(carried)
     while group := list(islice(rest, SETTINGS_AT_ONCE)):
         await asyncio.gather(*(carry_settings(log, *each) for each in group))
+    # Last: a rule gives its consumer to every queue that lacks it, and none of these may lack its own any more.
     for pattern, consumer in rules:
         await log.create_consumer(pattern, consumer, exist_ok=True)
 

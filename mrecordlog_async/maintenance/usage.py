@@ -232,6 +232,7 @@ class _UsageCounter:
     def _segment(self, scan: SegmentScan) -> SegmentUsage:
         segment = SegmentUsage(scan.number, segment_name(scan.number))
         for item in self._meter.watch(scan):
+            # Before the batch is counted: a table ends queues that an earlier segment still had.
             self._replay.add(segment.name, item)
             if type(item) is ParsedBatch:
                 self._count_batch(segment, item)

@@ -18,7 +18,7 @@ from mrecordlog_async.format.record import ConsumerState
 from mrecordlog_async.format.stored_options import SEALED, StoredOptions
 from mrecordlog_async.format.table import LastAppendDigest, TableConsumer, TableEntry
 from mrecordlog_async.memory.consumers import NO_CONSUMERS, Consumers
-from mrecordlog_async.memory.loose import any_in_block
+from mrecordlog_async.memory.loose import NO_PLACES, any_in_block
 from mrecordlog_async.memory.pieces import HeldRun, as_runs, checksum_of, cut_ends
 from mrecordlog_async.memory.store import RetainedStore, Store
 from mrecordlog_async.memory.times import ENTRY_BYTES, INDEX_OVERHEAD_BYTES, NO_TICK, TimeIndex
@@ -193,7 +193,8 @@ class Queue:
             if self.first_position == 0 == self.next_position:
                 self.first_position = self.began = position
             self.next_position = position
-        self.memory_bytes += self.store.begin_loose(position)
+        if self.store.loose is NO_PLACES:
+            self.memory_bytes += self.store.begin_loose(position)
         return self.memory_bytes - held
 
     def settle(self) -> int:

@@ -186,17 +186,18 @@ class Queues:
         full = []
         for queue, position, size, place in zip(queues, record.positions, sizes, count(self.blocks.add(record, tick))):
             store = queue.store
+            loose = store.loose
             if (
                 position != queue.next_position
                 or segment != queue.newest_segment
-                or store.loose is NO_PLACES  # it needs an array first
+                or loose is NO_PLACES  # it needs an array first
             ):
                 self._queue_bytes += queue.begin_loose(segment, position)
+                loose = store.loose
             # Written here, and not by the queue: a call per record would double the time of this loop.
             queue.next_position = position + 1
             store.records += 1
             store.held_bytes += size
-            loose = store.loose
             loose.append(place)
             if len(loose) >= LOOSE_RECORDS_LEAST:  # asked first: the queue's own limit takes longer
                 full.append(queue)
@@ -301,11 +302,14 @@ class Queues:
             if type(record) is Create:
                 self._create(record)
                 continue
+            if type(record) is Truncate:
+                dropped.append(self._truncate(record))
+                continue
             dropped_here = self.apply(segment, record, tick)
             if type(record) is Many:
                 appended += len(record.ids)
                 size += len(record.payload)
-            elif type(record) is Truncate or type(record) is Delete:
+            elif type(record) is Delete:
                 dropped.append(dropped_here)
         if self.blocks.sparse:
             self.settling.settle_sparse()

@@ -86,7 +86,7 @@ class Store(Protocol):
         """Return whether the last append may get another run."""
 
     def begin_loose(self, position: int) -> int:
-        """Get ready for a loose record at *position*, which comes after the others."""
+        """Get ready for a loose record at *position*, which comes after the others; none is loose yet."""
 
     def loose_are_full(self) -> bool:
         """Return whether there are enough loose records for a run."""
@@ -350,8 +350,6 @@ class RetainedStore:
 
     def begin_loose(self, position: int) -> int:
         """Get ready for a loose record at *position*; see `Store.begin_loose`."""
-        if self.loose is not NO_PLACES:
-            return 0
         self.loose, self.loose_first = array("Q"), position
         return PLACES_OVERHEAD_BYTES
 

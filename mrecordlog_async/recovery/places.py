@@ -80,6 +80,7 @@ class PlacedStore:
         """Note where *run* is stored, and keep the runs of the last append for its checksum."""
         stores, rows = self._stores, self._places
         if not continues:
+            # Only the last append of a queue is ever asked for.
             stores.undigested_bytes -= sum(len(older.payload) for older in self._undigested)
             self._undigested.clear()
         self._undigested.append(run)
