@@ -39,19 +39,19 @@ def ends_of_gone(fleet: Fleet, offset: Offset, logs: dict[str, Listed]) -> dict[
         ServerDownError: a server is down, unless the options say to skip it.
     """
     found: dict[str, dict[str, int | None]] = {}
-    for name, listed in list(logs.items()):
-        absent = gone(offset, name, listed, fleet.options.subscription.includes)
+    for log, listed in list(logs.items()):
+        absent = gone(offset, log, listed, fleet.options.subscription.includes)
         starts = [ReadStart(queue, queue_id, 0, 0) for queue, queue_id in absent.items()]
         try:
-            found[name] = {plan.queue: plan.ended for plan in _plan(fleet, name, starts, listed)}
+            found[log] = {plan.queue: plan.ended for plan in _plan(fleet, log, starts, listed)}
         except ServerDownError as error:
             fleet.outages.report(error)
-            del logs[name]
+            del logs[log]
     return found
 
 
-def _plan(fleet: Fleet, name: str, starts: list[ReadStart], listed: Listed) -> list[PlannedQueue]:
-    client = fleet.client(name)
+def _plan(fleet: Fleet, log: str, starts: list[ReadStart], listed: Listed) -> list[PlannedQueue]:
+    client = fleet.client(log)
     return same_opening(lambda: client.plan(starts, PlanRequest(opening=listed.opening or None), log=listed.log))
 
 
@@ -78,32 +78,32 @@ def advance(
         ReopenedError: a log was opened since it was listed.
         ServerDownError: a server is down, unless the options say to skip it.
     """
-    starts = {name: _starts(positions.get(name, {}), listed.queues, stops, name) for name, listed in logs.items()}
+    starts = {log: _starts(positions.get(log, {}), listed.queues, stops, log) for log, listed in logs.items()}
     found, starts, limits = read_before.planned(starts, logs, limits)
     asked: dict[tuple[str, int], list[ReadStart]] = {}
     weights: dict[tuple[str, int], int] = {}
-    for name, some in starts.items():
-        known, listing = positions.get(name, {}), logs[name].queues
+    for log, some in starts.items():
+        known, listing = positions.get(log, {}), logs[log].queues
         for index, part in enumerate(parts(some, QUEUES_AT_ONCE)):
-            asked[name, index] = list(part)
-            weights[name, index] = backlog({start.queue: known[start.queue] for start in part}, listing)
+            asked[log, index] = list(part)
+            weights[log, index] = backlog({start.queue: known[start.queue] for start in part}, listing)
     records = shares(limits.records, weights) if limits.records is not None else {}
     size = shares(limits.bytes, weights) if limits.bytes is not None else {}
     for key, part in asked.items():
-        name = key[0]
-        if fleet.name_of(name) not in fleet.down:
-            plans = _advance_one(fleet, name, logs[name], part, records.get(key), size.get(key))
-            found += [(name, plan) for plan in plans]
+        log = key[0]
+        if fleet.name_of(log) not in fleet.down:
+            plans = _advance_one(fleet, log, logs[log], part, records.get(key), size.get(key))
+            found += [(log, plan) for plan in plans]
     # A batch that had some queues of a server that has just gone down would wait for it, and all others with it.
     # A queue that was truncated or recreated between listing and plan does not advance: the next check reports it.
     down = fleet.down
-    return [(name, plan) for name, plan in found if plan.status == "ok" and fleet.name_of(name) not in down]
+    return [(log, plan) for log, plan in found if plan.status == "ok" and fleet.name_of(log) not in down]
 
 
 def _advance_one(
-    fleet: Fleet, name: str, listed: Listed, starts: list[ReadStart], records: int | None, size: int | None
+    fleet: Fleet, log: str, listed: Listed, starts: list[ReadStart], records: int | None, size: int | None
 ) -> list[PlannedQueue]:
-    client = fleet.client(name)
+    client = fleet.client(log)
     try:
         return same_opening(
             lambda: client.plan(
