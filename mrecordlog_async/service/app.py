@@ -104,6 +104,7 @@ def _guarded(
     guard = service.guard.check
 
     async def handle(request: web.Request) -> web.StreamResponse:
+        # Before the guard: a shutdown waits for every request that has begun, even for one that is refused.
         service.requests += 1
         service.active += 1
         try:
@@ -112,6 +113,7 @@ def _guarded(
                 service.check_log(expected)
             if not takes_body and request.body_exists:
                 _check_stray_body(request)
+            # One that sends requests and reads no responses would pile up small ones, which no budget is charged for.
             transport = request.transport
             if transport is not None and transport.get_write_buffer_size() > UNREAD_BYTES:
                 with service.sending.enter(request, UNREAD_BYTES) as out:

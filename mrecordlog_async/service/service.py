@@ -221,6 +221,7 @@ class Service:
         shutting_down = asyncio.ensure_future(self._shutting_down.wait())
         try:
             await asyncio.wait((waiting, shutting_down), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+            # Asked before the shutdown: records that arrived together with it are still sent.
             if waiting.done():
                 return WakeReason.RECORDS if waiting.result() else WakeReason.ENDED
             return WakeReason.ENDED if self.shutting_down else WakeReason.TIMEOUT

@@ -193,6 +193,7 @@ class Connections:
             assert isinstance(connection, Connection), "`admit` made it"
             requests = connection.requests
             watch = watched.get(connection)
+            # A request that runs, or has run since the last sweep, begins the time again.
             if watch is None or connection.is_serving or watch.requests != requests:
                 watch = LastSweep(requests, now)
             seconds = idle_seconds if requests else self._options.header_seconds
