@@ -14,8 +14,10 @@ from mrecordlog_async import MultiRecordLog, QueueOptions, ReadOnlyLog
 from mrecordlog_async.cli.commands import dump
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.client import RecordLogClient
+from mrecordlog_async.client.sender import Sender
 from mrecordlog_async.maintenance.load import load
 from mrecordlog_async.model import QueueSummary
+from mrecordlog_async.protocol.calls import ServiceCall
 from tests.cli.running import build, mrecordlog, open_then_truncate, over_several_segments
 from tests.conftest import contents
 from tests.serving import Served
@@ -311,17 +313,18 @@ class Deleted:
 
     def __init__(self, patch: pytest.MonkeyPatch, served: Served, call: int, *, recreated: bool) -> None:
         self.calls, self.due, self.served, self.recreated = 0, call, served, recreated
-        for name in ("summary", "queue_summary"):
-            patch.setattr(RecordLogClient, name, self._then_deleted(getattr(RecordLogClient, name)))
+        patch.setattr(Sender, "send", self._then_deleted(Sender.send))
 
-    def _then_deleted(self, read: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        async def then_deleted(client: RecordLogClient, *queue: str) -> Any:
-            found = await read(client, *queue)
-            self.calls += 1
-            if self.calls == self.due:
-                await client.delete_queue("q", past_consumers=True)
-                if self.recreated:
-                    await client.append("q", b"of another queue", create=True)
+    def _then_deleted(self, send: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def then_deleted(sender: Sender, call: ServiceCall[Any]) -> Any:
+            found = await send(sender, call)
+            if call.method == "GET" and call.path in ("/v1/queues", "/v1/queues/q"):
+                self.calls += 1
+                if self.calls == self.due:
+                    client = RecordLogClient.over(sender)
+                    await client.delete_queue("q", past_consumers=True)
+                    if self.recreated:
+                        await client.append("q", b"of another queue", create=True)
             return found
 
         return then_deleted
