@@ -32,6 +32,8 @@ SHARED = {"errors", "model", "options", "metrics"}
 NAMED_TUPLE = {"_replace", "_asdict", "_fields", "_make"}
 """Public names of a named tuple."""
 TABLES = {"mrecordlog_async", "commands", "routes"}
+GENERATED = "_sync"
+"""A folder that a script writes: nobody has to know it."""
 ROOM_FILES_MAX = 16
 PARAMETERS_MAX = 7
 MIB = 1 << 20
@@ -43,7 +45,7 @@ class House:
     """The modules of the package, parsed."""
 
     def __init__(self) -> None:
-        self.files = sorted(ROOT.rglob("*.py"))
+        self.files = sorted(path for path in ROOT.rglob("*.py") if path.parent.name != GENERATED)
         self.modules = {_module_of(path): ast.parse(path.read_text()) for path in self.files}
         self.classes = {
             (name, node.name): node

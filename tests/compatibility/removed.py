@@ -7,6 +7,8 @@ from __future__ import annotations
 
 _SUITE = "`python -m tests.benchmarks suite` in a clone of the repository"
 _PARQUET = "a Delta table: finish a drain into Parquet files with 0.2.0, then begin a table"
+_INSPECTION = "the same name of `log.inspection`, for services and tools, under no promise"
+_TOOLS = "nothing: only the package's own tools called it"
 REMOVED: dict[str, str] = {
     "bench --list": _SUITE,
     "bench --markdown": _SUITE,
@@ -15,6 +17,44 @@ REMOVED: dict[str, str] = {
     "drain --adopt-output": _PARQUET,
     "drain --format": _PARQUET,
     "load-parquet": "`load-table`, for Delta tables; rows of other files are written with Spark",
+    "mrecordlog_async.MultiRecordLog.acknowledge": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.at": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.attach_consumer": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.check_holder": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.consumer_rules": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.deleted_end": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.durable_batch": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.extent": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.failure": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.fingerprints": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.held": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.keep_unclosed": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.names": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.next_positions": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.opening": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.openings": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.pending_records": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.pin": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.pin_in_steps": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.pinned_segments": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.public_id": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.queues_with_consumers": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.ranked_in_steps": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.refuse_for_memory": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.times": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.under_way_seconds": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.version": _INSPECTION,
+    "mrecordlog_async.MultiRecordLog.waiting_seconds": _INSPECTION,
+    "mrecordlog_async.ReadOnlyLog.deleted_end": _TOOLS,
+    "mrecordlog_async.ReadOnlyLog.extent": _TOOLS,
+    "mrecordlog_async.ReadOnlyLog.fingerprints": _TOOLS,
+    "mrecordlog_async.ReadOnlyLog.held": _TOOLS,
+    "mrecordlog_async.ReadOnlyLog.names": _TOOLS,
+    "mrecordlog_async.ReadOnlyLog.next_positions": _TOOLS,
+    "mrecordlog_async.ReadOnlyLog.queues_with_consumers": _TOOLS,
+    "mrecordlog_async.ReadOnlyLog.ranked_in_steps": _TOOLS,
+    "mrecordlog_async.ReadOnlyLog.times": _TOOLS,
+    "mrecordlog_async.ReadOnlyLog.version": _TOOLS,
 }
 """A line of `surface.json`, or the beginning of several ones → what to use instead, as the changelog says it."""
 

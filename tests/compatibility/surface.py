@@ -71,10 +71,17 @@ def _members(module: ModuleType, name: str) -> Iterator[str]:
     if not inspect.isclass(thing):
         yield from _parameters(where, thing)
         return
+    yield from (f"{where}.{attribute}" for attribute in _attributes(thing))
     for member in dir(thing):
         if not member.startswith("_") and not hasattr(Exception, member):
             yield f"{where}.{member}"
             yield from _parameters(f"{where}.{member}", inspect.getattr_static(thing, member))
+
+
+def _attributes(kind: type) -> list[str]:
+    """Return what the docstring of *kind* lists as attributes."""
+    described = inspect.getdoc(kind) or ""
+    return re.findall(r"^    (\w+): ", described.partition("Attributes:\n")[2].partition("\n\n")[0], re.MULTILINE)
 
 
 def _parameters(where: str, function: Any) -> Iterator[str]:
