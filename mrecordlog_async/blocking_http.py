@@ -36,7 +36,8 @@ class HttpConnection:
         self._place = place
         self._tls = tls
         self._url = urlsplit("http://localhost" if place.url.startswith("unix:") else place.url)
-        self._host = self._url.netloc.rpartition("@")[2]
+        host = self._url.netloc.rpartition("@")[2]
+        self._host = host if host.isascii() else host.encode("idna").decode()  # http.client would send it as Latin-1
         self._path = self._url.path.rstrip("/")
         self._http: http.client.HTTPConnection | None = None
         self._socket: socket.socket | None = None

@@ -53,8 +53,10 @@ class Endpoint:
         return self.origin or self.name
 
     def __str__(self) -> str:
-        """Return where it is, for messages."""
-        return shown_url(self.url) if self.address is None else f"{shown_url(self.url)} ({self.address})"
+        """Return where it is, for messages: without a user, and without a query, which may hold a secret, too."""
+        is_path = self.url.startswith("unix:")  # of a socket: every character is a part of it
+        url = shown_url(self.url if is_path else re.split("[?#]", self.url)[0])
+        return url if self.address is None else f"{url} ({self.address})"
 
 
 class Lookup(NamedTuple):

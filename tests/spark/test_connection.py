@@ -144,9 +144,24 @@ def test_what_is_secret_in_an_address_is_sent_and_never_shown() -> None:
     ):
         client.queues()
         assert b"Authorization: Basic bWU6c0Bjcml0\r\n" in requests[0]
-    with pytest.raises(ServerDownError) as failed, client_of(url.replace("//", "//me:s%40crit@")) as client:
+    secret = url.replace("//", "//me:s%40crit@") + "/base?key=s%40crit#s%40crit"
+    with pytest.raises(ServerDownError) as failed, client_of(secret) as client:
         client.queues()
     assert "crit" not in str(failed.value)
+    assert f"{url}/base" in str(failed.value)
+
+
+@pytest.mark.parametrize("host, sent", [("bücher.test", "xn--bcher-kva.test"), ("例え.test", "xn--r8jz45g.test")])
+def test_a_name_of_another_script_is_sent_as_dns_has_it(host: str, sent: str) -> None:
+    """A proxy in front of several services chooses one by this header."""
+    with serving(http(LISTING)) as (url, requests):
+        port = url.rpartition(":")[2]
+        client = ServiceClient(
+            Endpoint(f"http://{host}:{port}", "127.0.0.1", "s"), token=None, timeout_seconds=60, retries=0
+        )
+        assert client.queues() == []
+        client.close()
+    assert f"\r\nHost: {sent}:{port}\r\n".encode() in requests[0]
 
 
 def test_other_refusals_are_final() -> None:
