@@ -249,6 +249,7 @@ async def test_a_disk_that_fails_when_it_is_full_leaves_only_one_part_unknown(di
     unknown = [number for number, error in enumerate(results) if error.written == "unknown"]
     assert unknown and unknown[-1] < 50
     assert {error.written for error in results[unknown[-1] + 1 :]} == {"no"}
+    assert log.inspection.pending_records == 0
     await log.close()
     async with MultiRecordLog.open(directory) as log:
         assert log.next_position("q") - 1 in (0, len(unknown))

@@ -83,6 +83,10 @@ class FullDisk:
         """Return the commands of the batch in flight of which nothing is on the disk, but for those in `part`."""
         return self._parts.not_written() if self._parts is not None else []
 
+    def give_up(self) -> None:
+        """Forget the batch in flight: the log has failed."""
+        self._parts, self.part = None, []
+
     async def _store_part(self, commands: list[Command]) -> OSError | LogFullError | None:
         """Store *commands* as one batch. Returns why the disk refused it, or None."""
         batch = self._store.plan(commands)

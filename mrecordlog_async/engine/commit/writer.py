@@ -183,6 +183,7 @@ class Writer:
         self._store.refuse(self._all_in_flight(), unknown)
         self._in_flight = []
         self._store.refuse(self._full_disk.not_written(), never)
+        self._full_disk.give_up()
         if self._straight is not None:
             self._straight.give_up()
         self._store.refuse(list(self._admission.take_all()), never)
