@@ -130,6 +130,14 @@ async def test_reads_start_at_a_time(log: MultiRecordLog, clock: WallClock) -> N
     assert log.position_at("q", datetime.now(UTC)) == 5
 
 
+async def test_a_program_that_replaces_the_time_dates_records_with_it(
+    log: MultiRecordLog, clock: WallClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the tests of applications do, with freezegun for example."""
+    monkeypatch.setattr("time.time_ns", clock.time_ns)
+    assert log.time_of("q", await log.append("q", b"x")) == time_of_tick(clock.tick)
+
+
 async def test_times_of_what_is_not_there(log: MultiRecordLog) -> None:
     """Truncated, skipped and unassigned positions have no time, and an empty queue has no age."""
     assert log.queue_summary("q").oldest_time is None
