@@ -14,6 +14,7 @@ from math import ceil
 from time import monotonic
 
 from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, Batches, BatchLimits
+from mrecordlog_async.blocking_http import has_failed
 from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.model import Batch, QueueSummary, Record, Run
 from mrecordlog_async.protocol.calls import PAGE_BYTES, Page, PageRequest
@@ -151,8 +152,9 @@ class ClientTail(AsyncIterator[Record]):
                 while (more := await self._more(limits, runs, after, deadline)) is not None:
                     runs += more.runs
                     after = more.next_position
-        except TimeoutError:
-            pass
+        except TimeoutError as error:
+            if not has_failed(error):
+                raise
         self._position = after
         return Batch(self.queue, page.queue_id, tuple(runs))
 

@@ -15,6 +15,7 @@ from math import ceil
 from time import monotonic
 
 from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, BatchLimits
+from mrecordlog_async.blocking_http import has_failed
 from mrecordlog_async.client import blocking_transport
 from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.model import Batch, QueueSummary, Record, Run
@@ -152,8 +153,9 @@ class BlockingTail(Iterator[Record]):
                 while (more := self._more(limits, runs, after, deadline)) is not None:
                     runs += more.runs
                     after = more.next_position
-        except TimeoutError:
-            pass
+        except TimeoutError as error:
+            if not has_failed(error):
+                raise
         self._position = after
         return Batch(self.queue, page.queue_id, tuple(runs))
 
