@@ -36,8 +36,7 @@ class HttpConnection:
         self._place = place
         self._tls = tls
         self._url = urlsplit("http://localhost" if place.url.startswith("unix:") else place.url)
-        host = self._url.netloc.rpartition("@")[2]
-        self._host = host if host.isascii() else host.encode("idna").decode()  # http.client would send it as Latin-1
+        self._host = _in_ascii(self._url.netloc.rpartition("@")[2])
         self._path = self._url.path.rstrip("/")
         self._http: http.client.HTTPConnection | None = None
         self._socket: socket.socket | None = None
@@ -172,6 +171,14 @@ class _Arriving(io.RawIOBase):
         super().close()
 
 
+def _in_ascii(place: str) -> str:
+    """Return a host, with its port, as the header Host has it."""
+    if place.isascii():
+        return place
+    host, colon, port = place.partition(":")  # it is no IPv6 address
+    return host.encode("idna").decode() + colon + port
+
+
 def has_failed(error: BaseException) -> bool:
     """Return whether *error* comes from the connection, not from a signal handler: one may raise TimeoutError, too.
 
@@ -200,9 +207,12 @@ def tls_context() -> ssl.SSLContext:
     return context
 
 
-def authorization(url: str, token: str | None) -> dict[str, str | bytes]:
-    """Return the header that says who sends: from the token, or from user and password in the URL."""
+def authorization(url: str, token: str | None, charset: str = "utf-8") -> dict[str, str | bytes]:
+    """Return the header that says who sends: from the token, or from user and password in the URL, in *charset*."""
     if token:  # as UTF-8: http.client would encode text as Latin-1
         return {"Authorization": f"Bearer {token}".encode("utf-8", "surrogateescape")}
-    user, _, _ = urlsplit(url).netloc.rpartition("@")
-    return {"Authorization": f"Basic {b64encode(unquote(user).encode()).decode()}"} if user else {}
+    given, _, _ = urlsplit(url).netloc.rpartition("@")
+    if not given:
+        return {}
+    user, _, password = given.partition(":")  # a user without a password has the colon too
+    return {"Authorization": f"Basic {b64encode(unquote(f'{user}:{password}').encode(charset)).decode()}"}

@@ -82,7 +82,7 @@ class BlockingTransport:
         self._begin()
 
     def _identity(self) -> dict[str, str | bytes]:
-        found = authorization(self.options.place.url, self.options.token)
+        found = authorization(self.options.place.url, self.options.token, "latin-1")  # as aiohttp does
         return found if self.options.log_id is None else {**found, LOG_ID: self.options.log_id}
 
     @property
@@ -158,8 +158,9 @@ class BlockingTransport:
         try:
             if not connection.is_open:
                 self._connect(connection, call.end)
+            self.check()  # now `close` finds the connection: nothing is sent on one that it did not find
             reply = self._response(connection, call)
-            self.check()
+            self._check_whole()
         except BaseException:  # such as one of a signal handler: the rest of the response would be the next one's
             connection.close()
             raise
@@ -170,6 +171,11 @@ class BlockingTransport:
             if self._closed:  # meanwhile
                 _close_all(self._idle)
         return reply
+
+    def _check_whole(self) -> None:
+        """Raise NoResponseError if the client is closed: a body without a length ends where `close` cut it off."""
+        if self._closed:
+            raise NoResponseError(CLOSED, sent=True)
 
     def _connection(self) -> HttpConnection:
         """Return a connection that is free, or a new one, which is not open."""
@@ -189,9 +195,9 @@ class BlockingTransport:
         try:
             connection.open(_left(end, CONNECT_SECONDS))
         except OSError as error:
-            _left(end, 0.0)
             if not has_failed(error):
                 raise
+            _left(end, 0.0)
             silent = isinstance(error, TimeoutError) or error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH)
             raise NoResponseError(_reason_of(error), sent=False, silent=silent) from error
 
@@ -210,9 +216,9 @@ class BlockingTransport:
             )
             return Reply(response.status, cast(Mapping[str, str], response.headers), response.read())
         except FAILURES as error:
-            _left(call.end, 0.0)
             if not has_failed(error):
                 raise
+            _left(call.end, 0.0)
             raise NoResponseError(_reason_of(error), sent=True, silent=isinstance(error, TimeoutError)) from error
 
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import os
 import shutil
 import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
+from base64 import b64encode
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 
-from mrecordlog_async import Limits, RecordTooLargeError
+from mrecordlog_async import Limits, LogClosedError, RecordTooLargeError
 from mrecordlog_async.client import (
     BlockingRecordLogClient,
     OutcomeUnknownError,
+    RecordLogClient,
     ServiceError,
     ServiceUnreachableError,
     blocking_transport,
@@ -40,6 +43,13 @@ async def in_thread(url: str, call: Callable[[BlockingRecordLogClient], T], **op
             return call(client)
 
     return await asyncio.to_thread(run)
+
+
+@pytest.fixture
+def served_apart(tmp_path: Path) -> Iterator[str]:
+    """The URL of a service in a process of its own: this thread blocks."""
+    with Process(tmp_path / "wal", []) as service:
+        yield service.address
 
 
 async def test_a_response_sent_byte_by_byte_ends() -> None:
@@ -148,6 +158,85 @@ def test_an_error_of_a_signal_handler_is_not_one_of_the_connection() -> None:
             signal.signal(signal.SIGUSR1, before)
             ended.set()
             thread.join()
+
+
+def test_an_error_of_a_signal_handler_is_not_the_end_of_a_batch(served_apart: str) -> None:
+    """A handler may raise TimeoutError while more records are awaited: the caller gets it, and loses no record."""
+
+    def handle(*_: object) -> None:
+        raise TimeoutError("of a handler")
+
+    def interrupt() -> None:
+        with BlockingRecordLogClient(served_apart) as other:
+            while other.stats().tails == 0:
+                pass
+        os.kill(os.getpid(), signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    thread = threading.Thread(target=interrupt)
+    try:
+        with BlockingRecordLogClient(served_apart) as client:
+            client.append("q", b"a", create=True)
+            tail = client.tail("q")
+            thread.start()
+            with pytest.raises(TimeoutError, match="of a handler"):
+                tail.batch(max_wait=60.0)
+            batch = tail.batch(max_wait=0)
+            assert batch is not None and batch.payloads() == [b"a"]
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+        thread.join()
+
+
+async def test_a_call_that_connects_while_the_client_closes_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a record would be stored whose caller is told that the client was closed."""
+    async with scripted([]) as server:
+        client, connect = BlockingRecordLogClient(server.url), socket.create_connection
+
+        def closing(*arguments: Any) -> socket.socket:
+            plug = connect(*arguments)
+            client.close()  # as by another thread
+            return plug
+
+        monkeypatch.setattr(socket, "create_connection", closing)
+        with pytest.raises(LogClosedError):
+            await asyncio.to_thread(client.append, "q", b"a")
+        assert not server.requests
+
+
+async def test_the_outcome_of_a_call_during_which_the_client_closes_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Even if a response arrives: one without a length ends where the connection was cut off."""
+    async with scripted([]) as server:
+        client, read = BlockingRecordLogClient(server.url), http.client.HTTPResponse.read
+
+        def closing(response: http.client.HTTPResponse) -> bytes:
+            body = read(response)
+            client.close()  # as by another thread
+            return body
+
+        monkeypatch.setattr(http.client.HTTPResponse, "read", closing)
+        with pytest.raises(OutcomeUnknownError, match="the client is closed"):
+            await asyncio.to_thread(client.append, "q", b"a")
+        assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(("user", "sent"), [("u", b"u:"), ("u:", b"u:"), ("u:p%40q", b"u:p@q"), ("u:é", b"u:\xe9")])
+async def test_a_user_in_the_url_is_sent_as_by_the_asyncio_client(user: str, sent: bytes) -> None:
+    """RFC 7617: a colon ends the user, even if there is no password."""
+    heads = list[bytes]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heads.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n")
+        writer.close()
+
+    async with listening(serve) as url:
+        url = url.replace("//", f"//{user}@")
+        async with RecordLogClient(url) as client:
+            await client.delete_queue("q")
+        await in_thread(url, lambda client: client.delete_queue("q"))
+    header = b"\r\nAuthorization: Basic " + b64encode(sent) + b"\r\n"
+    assert [header in head for head in heads] == [True, True]
 
 
 async def test_a_batch_ends_at_its_time(served: Served) -> None:

@@ -164,6 +164,20 @@ def test_a_name_of_another_script_is_sent_as_dns_has_it(host: str, sent: str) ->
     assert f"\r\nHost: {sent}:{port}\r\n".encode() in requests[0]
 
 
+@pytest.mark.parametrize(
+    ("host", "sent"), [("bücher.test", "xn--bcher-kva.test"), ("вал.test", "xn--80ad2a.test"), ("h.test", "h.test")]
+)
+def test_a_host_is_named_in_ascii(host: str, sent: str) -> None:
+    """A host with other letters is sent as name servers know it."""
+    with serving(http(LISTING)) as (url, requests):
+        port = url.rpartition(":")[2]
+        server = Endpoint(f"http://{host}:{port}", "127.0.0.1", "s")
+        client = ServiceClient(server, token=None, timeout_seconds=60, retries=0)
+        assert client.queues() == []
+        client.close()
+        assert f"Host: {sent}:{port}\r\n".encode() in requests[0]
+
+
 def test_other_refusals_are_final() -> None:
     """A refusal that a retry cannot change, such as a wrong token, is raised at once."""
     with (

@@ -7,7 +7,7 @@ import pytest
 from mrecordlog_async.servers import outages as absences
 from mrecordlog_async.servers.names import Endpoint, Lookup
 from mrecordlog_async.spark.services import lookups, outages
-from mrecordlog_async.spark.services.connection import ServerDownError
+from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.services.fleet import LogMissingError
 from mrecordlog_async.spark.services.lookups import Discovery
 from mrecordlog_async.spark.services.responses import LogHistory
@@ -187,6 +187,25 @@ def test_a_stream_that_waits_for_a_service_finds_it_at_another_address(
         with pytest.raises(ServerDownError, match=r"server 'wal-1' at http"):
             query.step()
         assert times[-1] == 60.0
+
+
+def test_requests_name_the_log_that_was_listed(new_service: NewService, addresses: list[str]) -> None:
+    """Even if its server has another address since: another log that has it now refuses them."""
+    first = new_service(host="127.0.0.1", name="wal")
+    new_service(host="127.0.0.2", port=first.port, name="wal").append("q", numbered("q", 0, 3))
+    first.append("q", numbered("q", 0, 3))
+    addresses[:] = ["127.0.0.1"]
+    query = Query(f"wal=dns+http://localhost:{first.port}")
+    query.step()
+    fleet = query.reader._fleet
+    listed = fleet.log_of("wal")
+    addresses[:] = ["127.0.0.2"]
+    look(query)
+    assert fleet.names == ["wal"]
+    assert listed and fleet.log_of("wal") == listed
+    with pytest.raises(ServiceRefusedError) as refused:
+        fleet.client("wal").truncate({"q": (0, 0)}, log=fleet.log_of("wal"))
+    assert refused.value.code == "other_log"
 
 
 def test_each_service_of_a_name_has_the_token_of_that_name(new_service: NewService, addresses: list[str]) -> None:

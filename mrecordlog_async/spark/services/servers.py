@@ -88,9 +88,12 @@ class QueryServer:
     probe: Probe | None = None
 
     def move(self, endpoint: Endpoint | None) -> None:
-        """Note where the server is now; the connection to its earlier address is closed."""
+        """Note where the server is now; the connection to its earlier address is closed.
+
+        Requests to the new address still name its log: another log that has the address refuses them.
+        """
         if endpoint != self.endpoint:
-            self.endpoint, self.log = endpoint, ""
+            self.endpoint, self.log = endpoint, "" if endpoint is None else self.log
             self.close()
 
     def close(self) -> None:
