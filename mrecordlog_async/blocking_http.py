@@ -175,7 +175,7 @@ def _in_ascii(place: str) -> str:
     """Return a host, with its port, as the header Host has it."""
     if place.isascii():
         return place
-    host, colon, port = place.partition(":")  # it is no IPv6 address
+    host, colon, port = place.partition(":")  # an IPv6 address is in ASCII
     return host.encode("idna").decode() + colon + port
 
 

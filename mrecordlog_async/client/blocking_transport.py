@@ -168,6 +168,7 @@ class BlockingTransport:
             self._busy.discard(connection)
         if connection.is_open:
             self._idle.append((connection, monotonic()))
+            self._close_unused()
             if self._closed:  # meanwhile
                 _close_all(self._idle)
         return reply
@@ -176,6 +177,12 @@ class BlockingTransport:
         """Raise NoResponseError if the client is closed: a body without a length ends where `close` cut it off."""
         if self._closed:
             raise NoResponseError(CLOSED, sent=True)
+
+    def _close_unused(self) -> None:
+        """Close what was needed for more calls at once than there are now: calls take the newest connection."""
+        with suppress(IndexError):
+            while monotonic() - self._idle[0][1] >= IDLE_SECONDS:
+                self._idle.popleft()[0].close()
 
     def _connection(self) -> HttpConnection:
         """Return a connection that is free, or a new one, which is not open."""

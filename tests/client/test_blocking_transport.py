@@ -110,6 +110,30 @@ async def test_a_connection_is_used_again_until_the_server_closes_it() -> None:
     assert connections == [2, 2]
 
 
+async def test_connections_of_a_burst_are_closed_while_others_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that nobody uses are closed after `IDLE_SECONDS`, even if every later call finds a newer one."""
+    now, both, closed = [0.0], asyncio.Barrier(2), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                if now == [0.0]:
+                    await both.wait()
+                writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(QUEUE), QUEUE))
+        if now == [20.0]:
+            closed.set()
+        writer.close()
+
+    monkeypatch.setattr(blocking_transport, "monotonic", lambda: now[0])
+    async with listening(serve) as url:
+        with BlockingRecordLogClient(url) as client:
+            await asyncio.gather(*(asyncio.to_thread(client.queue_summary, "q") for _ in range(2)))
+            for now[0] in (10.0, 20.0):
+                await asyncio.to_thread(client.queue_summary, "q")
+            await asyncio.wait_for(closed.wait(), 10)
+
+
 @pytest.mark.parametrize(("call", "method"), [("create_queue", "PUT"), ("delete_queue", "DELETE")])
 async def test_put_and_delete_are_never_sent_twice(call: str, method: str) -> None:
     """Not even on a reused connection: the server carried the request out and dropped the connection."""
