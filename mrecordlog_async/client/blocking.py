@@ -82,13 +82,13 @@ class BlockingProducer:
         running = self.running
         if running is not None:
             running.thread.call(running.producer.close())
-            self._position = running.producer.next_position
             self.end()
 
     def end(self) -> None:
         """End the thread without waiting for records: calls of other threads raise LogClosedError."""
         running, self.running = self.running, None
         if running is not None:
+            self._position = running.producer.next_position
             running.stop()
 
     def exit(self) -> None:

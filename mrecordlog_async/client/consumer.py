@@ -151,6 +151,7 @@ class ClientConsumer(AsyncIterator[Record]):
             LogFullError: The disk is full, and the acknowledgement frees nothing.
         """
         holder = self._holder()
+        self._check()
         return await self._sender.send(calls.acknowledge(holder, last_position(done, holder.id)))
 
     async def seek(self, position: Start) -> int:
@@ -173,6 +174,7 @@ class ClientConsumer(AsyncIterator[Record]):
             QueueNotFoundError: The queue was deleted.
         """
         holder = self._holder()
+        self._check()
         wanted = check_start(await position_of(self._sender, self.queue, position))
         found = await self._sender.send(calls.seek(self.queue, self.consumer, wanted, holder))
         self._follow(holder, found)

@@ -322,6 +322,40 @@ def _in_child(client: BlockingRecordLogClient, append_of_parent: Callable[[bytes
     return 2
 
 
+def test_a_consumer_of_the_parent_does_not_move_in_a_fork(client: BlockingRecordLogClient) -> None:
+    """The parent is its holder: a child that acknowledged would drop what the parent has not delivered."""
+    client.append("q", b"a")
+    with client.consumer("q", "worker") as consumer:
+        assert next(consumer).payload == b"a"
+        child = os.fork()
+        if child == 0:
+            os._exit(_refusals(lambda: consumer.acknowledge(0), lambda: consumer.seek(0), lambda: next(consumer)))
+        _, status = os.waitpid(child, 0)
+        assert os.waitstatus_to_exitcode(status) == 3
+        assert client.consumers("q")["worker"].position == 0
+        assert consumer.acknowledge(0) == 1
+    client.delete_consumer("q", "worker")
+
+
+def _refusals(*calls: Callable[[], object]) -> int:
+    """Return how many of *calls* are refused in a fork."""
+    refused = 0
+    for call in calls:
+        try:
+            call()
+        except LogClosedError as error:
+            refused += "forked" in str(error)
+    return refused
+
+
+def test_a_producer_knows_its_next_position_after_its_client_was_closed(client: BlockingRecordLogClient) -> None:
+    """A program may note where it stopped."""
+    with client.producer("q") as producer:
+        assert producer.append_record(b"a") == 0
+        client.close()
+        assert producer.next_position == 1
+
+
 def test_a_fork_while_other_threads_are_in_calls(client: BlockingRecordLogClient) -> None:
     """The child finds a client whose connections and locks its threads hold, and begins again; the parent goes on."""
     tail = client.tail("q")

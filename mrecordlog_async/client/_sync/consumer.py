@@ -152,6 +152,7 @@ class BlockingConsumer(Iterator[Record]):
             LogFullError: The disk is full, and the acknowledgement frees nothing.
         """
         holder = self._holder()
+        self._check()
         return self._sender.send(calls.acknowledge(holder, last_position(done, holder.id)))
 
     def seek(self, position: Start) -> int:
@@ -174,6 +175,7 @@ class BlockingConsumer(Iterator[Record]):
             QueueNotFoundError: The queue was deleted.
         """
         holder = self._holder()
+        self._check()
         wanted = check_start(position_of(self._sender, self.queue, position))
         found = self._sender.send(calls.seek(self.queue, self.consumer, wanted, holder))
         self._follow(holder, found)
