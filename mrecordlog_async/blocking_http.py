@@ -110,12 +110,12 @@ class HttpConnection:
         assert connection is not None and plug is not None, "it is open"
         # While a request is sent, nothing arrives, however fast it goes: only the end of the exchange counts.
         plug.settimeout(silence_seconds if end is None else max(end - monotonic(), 0.001))
-        connection.response_class = http.client.HTTPResponse
+        connection.response_class = _FinalResponse
         if end is not None:
             deadline = end
 
             def arriving(sock: socket.socket, *arguments: object, **more: object) -> http.client.HTTPResponse:
-                response = http.client.HTTPResponse(sock, *arguments, **more)  # type: ignore[arg-type]  # passed on
+                response = _FinalResponse(sock, *arguments, **more)  # type: ignore[arg-type]  # passed on
                 raw = response.fp.detach()
                 response.fp = io.BufferedReader(_Arriving(raw, sock, silence_seconds, deadline))
                 return response
@@ -142,6 +142,18 @@ class HttpConnection:
         if plug is not None:
             with suppress(OSError):  # it is not connected any more
                 socket.socket.shutdown(plug, socket.SHUT_RDWR)  # below TLS, whose own may only be used by its thread
+
+
+class _FinalResponse(http.client.HTTPResponse):
+    """The response after those that announce it (RFC 9110 §15.2), of which http.client passes over 100 alone."""
+
+    def _read_status(self) -> tuple[str, int, str]:
+        # The private method of http.client that reads the first line: nothing public comes between it and the rest.
+        while True:
+            version, status, reason = super()._read_status()  # type: ignore[misc]  # typeshed omits it
+            if not 101 < status < 200:
+                return version, status, reason
+            http.client.parse_headers(self.fp)
 
 
 class _Arriving(io.RawIOBase):

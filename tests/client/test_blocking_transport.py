@@ -110,6 +110,27 @@ async def test_a_connection_is_used_again_until_the_server_closes_it() -> None:
     assert connections == [2, 2]
 
 
+async def test_a_response_that_announces_another_one_is_not_the_last() -> None:
+    """Proxies may send any number with a status of 1xx before the response itself."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(asyncio.IncompleteReadError):
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                for head in (b"100 Continue", b"102 Processing", b"103 Early Hints\r\nLink: </a>"):
+                    writer.write(b"HTTP/1.1 %b\r\n\r\n" % head)
+                writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    def delete(client: BlockingRecordLogClient) -> None:
+        for _ in range(2):
+            with pytest.raises(ServiceError, match="403"):
+                client.delete_queue("q")
+
+    async with listening(serve) as url:
+        await in_thread(url, delete)
+
+
 async def test_connections_of_a_burst_are_closed_while_others_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that nobody uses are closed after `IDLE_SECONDS`, even if every later call finds a newer one."""
     now, both, closed = [0.0], asyncio.Barrier(2), asyncio.Event()
