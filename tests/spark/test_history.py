@@ -218,6 +218,58 @@ def test_a_run_that_ends_fails_once_it_has_read_the_rest(new_service: NewService
     query.drain()
 
 
+def test_a_log_that_replaces_a_forgotten_one_is_read_from_its_first_record(new_service: NewService) -> None:
+    """Even by a stream that began with the latest records: its records are as new as those of a queue that is created."""
+    a, b = new_service(), new_service()
+    for service in (a, b):
+        service.append("q", numbered("old", 0, 5))
+    query = Query(f"a={a.url},b={b.url}", startingOffsets="latest")
+    query.drain()
+    (lost,) = (log for log, name in Offset.decode(query.committed).servers.items() if name == "b")
+    b.replace_by_nothing()
+    b.append("q", numbered("q", 0, 3))
+    query.options["forget"] = lost[:8]
+    query.drain()
+    assert query.rows == rows_of("b", "q", 0, 3)
+
+
+def test_that_a_log_went_back_is_accepted_once_in_a_run(new_service: NewService, tmp_path: Path) -> None:
+    """Who accepted it knew of one restored state. What goes back again without a word would be read for ever."""
+    a, b = new_service(), new_service()
+    for service in (a, b):
+        service.append("q", numbered("q", 0, 3))
+    a.keep_copy(tmp_path / "copy")
+    a.append("q", numbered("q", 3, 5))
+    query = Query(f"a={a.url},b={b.url}", acceptWentBack="true")
+    while query.step():
+        pass
+    assert len(query.rows) == 8
+    for again in (rows_of("a", "q", 0, 7), []):
+        a.go_back(tmp_path / "copy")
+        a.append("q", numbered("q", 3, 7))
+        before = len(query.rows)
+        while query.step():
+            pass
+        assert query.rows[before:] == again
+    (held,) = (query.reader.reportLatestOffset() or {})["held"]
+    assert held.startswith("server 'a': it does not know the opening in which it was read")
+
+
+def test_a_commit_releases_nothing_of_a_log_that_went_back(service: ThreadedService, tmp_path: Path) -> None:
+    """Its records may be others than those that were stored: the next trigger has all of them read again."""
+    service.append("q", numbered("q", 0, 3))
+    service.keep_copy(tmp_path / "copy")
+    service.append("q", numbered("q", 3, 5))
+    query = Query(service.url, truncate="true", acceptWentBack="true")
+    while query.step():
+        pass
+    service.go_back(tmp_path / "copy")
+    service.append("q", numbered("new", 3, 9))
+    query.restart()
+    query.reader.commit(query.committed)
+    assert service.positions("q") == (0, 9)
+
+
 def _with_a_batch_begun(new_service: NewService) -> tuple[Query, ThreadedService, str]:
     """Return a query of two services that died in a batch of both; the second one, "b", and its log."""
     first, second = new_service(), new_service()
