@@ -87,6 +87,8 @@ def spark_options() -> str:
 def _spark_default(value: object) -> str:
     if value is None:
         return "none"
+    if isinstance(value, str):
+        return f"`{value}`"
     return (
         str(value).lower() if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else _default(value)
     )

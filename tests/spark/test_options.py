@@ -284,6 +284,9 @@ def test_every_option_has_one_row() -> None:
     rows = hooks().spark_options().splitlines()[2:]
     names = [option.name for _, option in options_of(Options)]
     assert [row.split("`")[1] for row in rows] == names
+    assert rows[names.index("startingOffsets")].startswith("| `startingOffsets` | `earliest` | read | "), (
+        "as it is typed"
+    )
     assert len({name.lower() for name in names}) == len(names)
     line = build_parser().commands["drain"].options()
     flags = [option.flag.name for _, option in options_of(Options) if option.flag is not None]

@@ -154,7 +154,8 @@ class Options:
             "maxBytesPerTrigger",
             read.size,
             "stream",
-            "payload bytes of one batch at most: a [size](reference/settings.md#sizes-and-times) as `256m`, `1g`",
+            "payload bytes of one batch at most, if that is reached first: a "
+            "[size](reference/settings.md#sizes-and-times) as `256m`, `1g`",
             flag=Flag("--max-bytes-per-trigger", "bytes per batch at most (default: 256m)", "SIZE"),
         ),
     )
@@ -229,7 +230,8 @@ class Options:
             read.switch,
             "stream",
             "truncate the records that the checkpoint has committed",
-            flag=Flag("--no-truncate", "do not truncate the log after storing", means="false"),
+            "false (`drain`: true)",
+            Flag("--no-truncate", "do not truncate the log after storing", means="false"),
         ),
     )
     sync_directories: tuple[str, ...] = field(
