@@ -219,7 +219,7 @@ def test_a_run_that_ends_fails_once_it_has_read_the_rest(new_service: NewService
 
 
 def test_a_log_that_replaces_a_forgotten_one_is_read_from_its_first_record(new_service: NewService) -> None:
-    """Even by a stream that began with the latest records: its records are as new as those of a queue that is created."""
+    """Even by a stream that began with the latest records: they are as new as those of a queue that is created."""
     a, b = new_service(), new_service()
     for service in (a, b):
         service.append("q", numbered("old", 0, 5))
