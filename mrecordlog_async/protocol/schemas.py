@@ -28,8 +28,8 @@ QueueName = Annotated[str, Meta(max_length=65_535)]
 Count = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 
 
-class Request(Struct, forbid_unknown_fields=True, frozen=True):
-    """Base of all received bodies."""
+class Request(Struct, forbid_unknown_fields=True, frozen=True, omit_defaults=True):
+    """Base of all received bodies. A sender leaves out what has its default: an earlier service may not know it."""
 
 
 class Response(Struct, frozen=True):
