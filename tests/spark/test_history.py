@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import socket
 import threading
@@ -253,6 +254,20 @@ def test_that_a_log_went_back_is_accepted_once_in_a_run(new_service: NewService,
         assert query.rows[before:] == again
     (held,) = (query.reader.reportLatestOffset() or {})["held"]
     assert held.startswith("server 'a': it does not know the opening in which it was read")
+
+
+def test_what_a_drain_has_read_again_ends_where_it_began(service: ThreadedService) -> None:
+    """The position that says what to read again is then the position again, and must not begin another round."""
+    service.append("q", numbered("q", 0, 5))
+    query = Query(service.url)
+    while query.step():
+        pass
+    query.options["readAgain"] = json.dumps(query.positions)
+    query.restart()
+    for _ in range(4):
+        query.step()
+    assert query.rows == rows_of("default", "q", 0, 5) * 2
+    assert not query.step()
 
 
 def test_a_commit_releases_nothing_of_a_log_that_went_back(service: ThreadedService, tmp_path: Path) -> None:
