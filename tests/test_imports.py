@@ -65,6 +65,15 @@ def test_a_module_without_its_extra_says_what_to_install(module: str, package: s
     assert done.stderr.splitlines()[-1] == said
 
 
+def test_a_bare_install_names_a_package_of_the_extra() -> None:
+    """The package that is missing first comes with another one, and nobody has asked for it by its name."""
+    missing = "import sys; sys.modules |= dict.fromkeys(('aiohttp', 'msgspec', 'yarl'))"
+    script = f"{missing}; import mrecordlog_async.client"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    said = "ModuleNotFoundError: aiohttp is not installed: run pip install 'mrecordlog_async[client]'"
+    assert done.stderr.splitlines()[-1] == said
+
+
 def test_a_session_without_its_extra_says_what_to_install() -> None:
     """The module itself can be imported everywhere; Spark is needed from the call on."""
     script = (
