@@ -337,10 +337,15 @@ def test_nothing_is_settled_while_a_table_is_written() -> None:
     for queue_id in (1, 2):
         truncate(queues, queue_id)
     queues.apply_all(SEGMENT + 1, [])
-    with queues.settling.lock:
+    pauses: list[int] = []
+
+    def settle() -> None:
         queues.settling.free_memory(1 << 40)
         queues.settling.settle_old()
-    assert loose(queues) == 2
+        pauses.append(loose(queues))
+
+    queues.table(settle)
+    assert pauses == [2]
     assert queues.settling.has_old()
 
 
