@@ -6,6 +6,7 @@ import errno
 import pickle
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from mrecordlog_async.model import ConsumerSummary
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.spark.consumer import committed
 from mrecordlog_async.spark.consumer.holder import ConsumerLostError, ConsumerRefusedError, rule_of
+from mrecordlog_async.spark.services.client import ServiceClient
 from mrecordlog_async.spark.settings.option_values import Subscription
 from tests.spark.query import Query, rows_of, through_json
 from tests.spark.services import ThreadedService, numbered
@@ -204,6 +206,24 @@ def test_a_deleted_consumer_ends_the_query(service: ThreadedService) -> None:
         lake.step()
     lake.drain()
     assert service.positions("q") == (10, 10)
+
+
+def test_records_that_go_before_the_attach_are_not_missed(
+    service: ThreadedService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another program may acknowledge the last records that it needs after the listing: it is listed once more."""
+    shared(service, "q")
+    service.acknowledge("q", "other", 1)
+    attach = ServiceClient.attach
+
+    def attach_later(client: ServiceClient, *given: Any, **named: Any) -> Any:
+        service.acknowledge("q", "other", 4)
+        return attach(client, *given, **named)
+
+    monkeypatch.setattr(ServiceClient, "attach", attach_later)
+    lake = stream(service, subscribe="q")  # no rule gives it the consumer before
+    lake.drain()
+    assert lake.rows == rows_of("default", "q", 5, 10)
 
 
 def test_nothing_is_acknowledged_if_the_sync_fails(
