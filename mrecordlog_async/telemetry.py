@@ -53,7 +53,7 @@ class Observed:
         where = {"mrecordlog.directory": self.directory}
         value: Any = self.used[series.key]() if series.key in self.used else series.get(self.counters)
         if not series.label:
-            yield value, where
+            yield float(value), where  # always one type: databases of metrics refuse a series that changes its own
             return
         for label, number in list(value.items()):  # a copy: the log adds to it meanwhile
             yield number, where | {series.label: label}
