@@ -215,7 +215,7 @@ def test_the_drain_of_a_fleet_is_never_run_twice_and_reads_every_pod() -> None:
     given = build_parser().parse_args(container["args"])
     name, port = services["metadata"]["name"], 8080
     pods = [f"{name}-{number}" for number in range(services["spec"]["replicas"])]
-    assert given.server == [f"{one}=http://{one}.{services['spec']['serviceName']}:{port}" for one in pods]
+    assert given.servers == [f"{one}=http://{one}.{services['spec']['serviceName']}:{port}" for one in pods]
     assert given.consumer is not None
     assert (drain["spec"]["replicas"], drain["spec"]["strategy"]) == (1, {"type": "Recreate"})
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}

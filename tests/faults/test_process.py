@@ -178,11 +178,14 @@ def test_forked_child_that_lives_on_keeps_nothing(directory: Path) -> None:
     child_holds_nothing(directory)
 
 
+PATCHED = "from mrecordlog_async.engine.running import Engine\n"
+
+
 def child_holds_nothing(directory: Path | None = None, *, bug: bool = False) -> None:
     """Fork with an open log, close it in the parent, and open it again while the child lives."""
     with tempfile.TemporaryDirectory() as temporary:
         out = run(
-            ("MultiRecordLog._disown = lambda self: setattr(self, '_foreign', True)\n" if bug else "")
+            (f"{PATCHED}Engine.disown = lambda self: setattr(self, '_foreign', True)\n" if bug else "")
             + textwrap.dedent(
                 """
                 import warnings
