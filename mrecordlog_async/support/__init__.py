@@ -1,1 +1,1 @@
-"""Promises small helps with Python, its event loop and its process that know nothing of logs."""
+"""Small helpers around Python, its event loop and its process, which know nothing of logs."""
