@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(f"standard output: {error.strerror}; what was printed is incomplete", FAILED)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
-        return _fail(f"{package} is not installed: {_extra_of(package)}", FAILED)
+        return _fail(f"{package} is not installed: {_extra_of(package, arguments)}", FAILED)
     except (RecordLogError, UsageError, OSError, ValueError) as error:
         needs_files = hasattr(arguments, "directory")
         could_create = getattr(arguments, "create", None) is False
@@ -221,7 +221,9 @@ def _nearest_queue(error: Exception, arguments: argparse.Namespace) -> str:
     return nearest_queue(error.queue, arguments.log, getattr(arguments, "token_file", None) or ())
 
 
-def _extra_of(package: str) -> str:
+def _extra_of(package: str, arguments: argparse.Namespace) -> str:
+    # What a command of Spark lacks may be a package of other extras, too: one command then installs all that it needs.
+    runs_spark = getattr(arguments, "run", None) in (drain.run, load_table.run, lake.run)
     spark = ("pyspark", "py4j", "pyarrow", "deltalake")
-    extra = "cli" if package == "rich" else "spark" if package in spark else "server"
+    extra = "cli" if package == "rich" else "spark" if package in spark or runs_spark else "server"
     return f"run pip install 'mrecordlog_async[{extra}]'"
