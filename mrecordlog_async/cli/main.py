@@ -55,6 +55,7 @@ from mrecordlog_async.cli.shell.parser import Parser
 from mrecordlog_async.cli.shell.target import is_service, refuse_token_file
 from mrecordlog_async.errors import QueueNotFoundError, RecordLogError
 from mrecordlog_async.servers.names import shown_url
+from mrecordlog_async.support.extras import naming
 
 EPILOG = """\
 LOG is the directory of a log (./wal), or the URL of a service
@@ -119,8 +120,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         drop_output()
         return _fail(f"standard output: {error.strerror}; what was printed is incomplete", FAILED)
     except ModuleNotFoundError as error:
-        package = (error.name or "").partition(".")[0]
-        return _fail(f"{package} is not installed: {_extra_of(package, arguments)}", FAILED)
+        return _fail(str(naming(error, _extra_for(error, arguments))), FAILED)
     except (RecordLogError, UsageError, OSError, ValueError) as error:
         needs_files = hasattr(arguments, "directory")
         could_create = getattr(arguments, "create", None) is False
@@ -221,9 +221,10 @@ def _nearest_queue(error: Exception, arguments: argparse.Namespace) -> str:
     return nearest_queue(error.queue, arguments.log, getattr(arguments, "token_file", None) or ())
 
 
-def _extra_of(package: str, arguments: argparse.Namespace) -> str:
+def _extra_for(error: ModuleNotFoundError, arguments: argparse.Namespace) -> str:
+    package = (error.name or "").partition(".")[0]
+    if package == "rich":
+        return "cli"
     # What a command of Spark lacks may be a package of other extras, too: one command then installs all that it needs.
     runs_spark = getattr(arguments, "run", None) in (drain.run, load_table.run, lake.run)
-    spark = ("pyspark", "py4j", "pyarrow", "deltalake")
-    extra = "cli" if package == "rich" else "spark" if package in spark or runs_spark else "server"
-    return f"run pip install 'mrecordlog_async[{extra}]'"
+    return "spark" if runs_spark or package in ("pyspark", "py4j", "pyarrow", "deltalake") else "server"
