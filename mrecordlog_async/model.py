@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
-from io import BytesIO
-from itertools import accumulate, chain, count, repeat
-from operator import sub
+from itertools import accumulate, chain
 from typing import NamedTuple
+
+from mrecordlog_async.compiled import payloads_of_run, records_of_run
 
 POSITION_MAX = 2**63 - 2
 """The last position that can be assigned; the next position still fits into a signed 64-bit integer."""
@@ -106,29 +106,22 @@ class Run(NamedTuple):
 
     def payloads(self) -> list[bytes]:
         """Return the payloads as a list. The payload of a run of one record is not copied."""
-        ends = self.ends()
-        # BytesIO.read avoids slice objects: 19 M payloads/s instead of 14 M.
-        return list(map(BytesIO(self.payload).read, map(sub, ends[1:], ends)))
+        return payloads_of_run(self.offsets, self.payload, 0, self.record_count)
 
     def records(self) -> Iterator[Record]:
         """Yield the records one by one."""
-        # No Python frame per record: 6.2 M records/s, against 4.2 M with starmap(Record, ...).
-        return map(tuple.__new__, repeat(Record), zip(count(self.first_position), self.payloads()))
+        first, offsets, payload = self
+        return records_of_run(Record, first, offsets, payload, 0, len(offsets) // OFFSET_BYTES - 1)
 
     def payloads_between(self, start: int, stop: int) -> list[bytes]:
         """Return the payloads of the records with positions *start* … *stop* - 1, without a copy of the others."""
-        first, offsets, payload = self
-        if first >= start and first + len(offsets) // OFFSET_BYTES - 1 <= stop:
-            return self.payloads()
-        ends = memoryview(offsets).cast("i")[max(start - first, 0) : max(stop - first, 0) + 1].tolist()
-        stream = BytesIO(payload)
-        stream.seek(ends[0])
-        return list(map(stream.read, map(sub, ends[1:], ends)))
+        return payloads_of_run(self.offsets, self.payload, self.before(start), self.before(stop))
 
     def records_between(self, start: int, stop: int) -> Iterator[Record]:
         """Yield the records with positions *start* … *stop* - 1 one by one."""
-        positions = count(max(self.first_position, start))
-        return map(tuple.__new__, repeat(Record), zip(positions, self.payloads_between(start, stop), strict=False))
+        first, offsets, payload = self
+        begin, end = self.before(start), self.before(stop)
+        return records_of_run(Record, first + begin, offsets, payload, begin, end)
 
     def cut(self, start: int, stop: int) -> Run:
         """Return the part with positions *start* … *stop* - 1; the run itself if that is all of it.

@@ -14,6 +14,7 @@ import asyncio
 import errno
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -89,6 +90,11 @@ class House:
             for module, imported, _ in self._imports(name):
                 full = f"{module}.{imported}"
                 importers[full if full in self.modules else module].add(name)
+        for path in ROOT.rglob("*.pyx"):
+            for module, imported in re.findall(
+                rf"^from ({ROOT.name}[\w.]*) import (\w+)", path.read_text(), re.MULTILINE
+            ):
+                importers[f"{module}.{imported}"].add(_module_of(path))
         return sorted(
             name for name, found in importers.items() if len(found) == 1 and _room(next(iter(found))) == _room(name)
         )

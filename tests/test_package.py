@@ -58,7 +58,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Path) -> None:
     about = {name.partition(".dist-info/")[2] for name in names if ".dist-info/" in name}
     assert about == {"METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE"}
     code = {name for name in names if ".dist-info/" not in name}
-    assert code == {name for name in known_files() if name.startswith(PACKAGES)}
+    assert code == {name for name in known_files() if name.startswith(PACKAGES) and not name.endswith(".pyx")}
     assert {"mrecordlog_async/py.typed", "mrecordlog_async/service/page/page.html", "pyspark_mrecordlog.py"} <= code
 
 
@@ -68,7 +68,9 @@ def test_the_sdist_can_be_tested_and_holds_no_stray_file(built: Path) -> None:
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
     own = (*PACKAGES, "tests/", "docs/", "examples/", ".ci/", ".github/")
-    assert names - {"PKG-INFO", ".gitignore"} <= set(known_files())
+    generated = {name.removesuffix("pyx") + "c" for name in known_files() if name.endswith(".pyx")}
+    assert generated <= names  # so that building from it needs no Cython
+    assert names - generated - {"PKG-INFO", ".gitignore"} <= set(known_files())
     assert {name for name in known_files() if name.startswith(own)} <= names
     assert {"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "mkdocs.yml", "noxfile.py"} <= names
 

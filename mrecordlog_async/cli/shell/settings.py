@@ -27,8 +27,8 @@ from mrecordlog_async.options import PersistPolicy
 from mrecordlog_async.quantities import parse_seconds, parse_size
 
 PREFIX = "MRECORDLOG_"
-NOT_SETTINGS = frozenset({"CONFIG", "DIRECTORY"})
-"""Variables that `serve` reads besides its settings."""
+NOT_SETTINGS = frozenset({"CONFIG", "DIRECTORY", "COMPILE", "PURE"})
+"""Variables that `serve` reads besides its settings, and those of the installation and of the room `compiled`."""
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")

@@ -1,0 +1,57 @@
+"""The few loops that are compiled, each with a twin in Python next to it that does the same.
+
+`_loops.pyx` has the loops and `twins.py` their twins. `_disk.pyx` is the disk thread, for Linux alone. The rest of the
+package imports the names from here and does not know which of both runs. The twins run if nothing was compiled when
+the package was installed, if `MRECORDLOG_PURE=1` is set, or if the compiled file was built from another source.
+
+Build it in a checkout with `python hatch_build.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import zlib
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+_ROOM = Path(__file__).parent
+
+
+def _built(name: str) -> ModuleType | str:
+    """Import an extension, or return why it does not run."""
+    if os.environ.get("MRECORDLOG_PURE", "0") not in ("", "0"):
+        return "MRECORDLOG_PURE is set"
+    try:
+        module = import_module(f"mrecordlog_async.compiled.{name}")
+    except ImportError as error:  # also of an interpreter that it does not support, such as a subinterpreter
+        try:
+            return (_ROOM / "why_pure.txt").read_text().strip()
+        except OSError:
+            return "it was installed without" if isinstance(error, ModuleNotFoundError) else str(error)
+    source = _ROOM / f"{name}.pyx"  # in a checkout; not in a wheel
+    if source.exists() and f"{zlib.crc32(source.read_bytes()):08x}" != module.SOURCE:
+        why = f"{name} was built from another source: build it again with `python hatch_build.py`"
+        print(f"mrecordlog_async runs without compiled loops: {why}", file=sys.stderr)
+        return why
+    return module
+
+
+_loops = _built("_loops")
+
+WHY_PURE = _loops if isinstance(_loops, str) else ""
+"""The reason if the twins run; empty if the compiled loops do."""
+
+BUILD = "pure" if WHY_PURE else "compiled"
+"""The build that runs: `compiled` or `pure`."""
+
+if TYPE_CHECKING or isinstance(_loops, str):
+    from mrecordlog_async.compiled.twins import pairs_of_run, payloads_of_run, records_of_run
+else:
+    pairs_of_run = _loops.pairs_of_run
+    payloads_of_run = _loops.payloads_of_run
+    records_of_run = _loops.records_of_run
+
+__all__ = ["BUILD", "WHY_PURE", "pairs_of_run", "payloads_of_run", "records_of_run"]

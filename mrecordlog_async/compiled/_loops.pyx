@@ -1,0 +1,153 @@
+# cython: language_level=3, boundscheck=False, wraparound=False, cdivision=True, binding=False
+"""The loops of `twins.py`, compiled.
+
+Each does the plain case: exact types, offsets that ascend and stay within the payload. Whatever else it is given, its
+twin does, so that both return and raise the same. Only calls of the stable ABI of Python 3.11 are used.
+"""
+
+import sys
+
+from mrecordlog_async.compiled import twins
+
+from cpython.object cimport PyObject, PyTypeObject
+from libc.stdint cimport int32_t
+
+cdef extern from "Python.h":
+    PyObject* PyType_GenericAlloc(PyTypeObject* kind, Py_ssize_t items) except NULL
+    PyObject* PyTuple_New(Py_ssize_t items) except NULL
+    int PyTuple_SetItem(PyObject* items, Py_ssize_t at, PyObject* item) except -1  # steals the reference
+    void PyObject_GC_UnTrack(PyObject* tracked)
+    PyObject* PyLong_FromLongLong(long long number) except NULL
+    PyObject* PyBytes_FromStringAndSize(const char* start, Py_ssize_t size) except NULL
+    const char* PyBytes_AsString(object data) except NULL
+    Py_ssize_t PyBytes_Size(object data) except -1
+    Py_ssize_t Py_REFCNT(PyObject* counted)
+    void Py_INCREF(PyObject* counted)
+    void Py_DECREF(PyObject* counted)
+
+cdef extern from *:
+    """
+    #ifndef MRECORDLOG_SOURCE
+    #define MRECORDLOG_SOURCE ""
+    #endif
+    """
+    const char* MRECORDLOG_SOURCE
+
+SOURCE = MRECORDLOG_SOURCE.decode()
+
+# From Python 3.14 on, a tuple keeps its hash: one that is filled again would keep the hash of the record before it.
+cdef bint REUSES_TUPLES = sys.version_info < (3, 14)
+
+cdef long long POSITION_STOP = 2**63 - 1 - 2**31  # a run has fewer than 2**31 records
+
+
+cdef bint _is_plain(object position, object offsets, object payload, object start, object stop) except -1:
+    """Return whether these are records *start* … *stop* - 1 of a run as the log makes it."""
+    cdef const int32_t* ends
+    cdef Py_ssize_t first, last, at
+    if type(position) is not int or type(offsets) is not bytes or type(payload) is not bytes:
+        return False
+    if type(start) is not int or type(stop) is not int or not 0 <= position < POSITION_STOP:
+        return False
+    if not 0 <= start <= stop < PyBytes_Size(offsets) // 4 or PyBytes_Size(offsets) % 4:
+        return False
+    first, last = start, stop
+    ends = <const int32_t*> PyBytes_AsString(offsets)
+    if ends[first] < 0 or ends[last] > PyBytes_Size(payload):
+        return False
+    for at in range(first, last):
+        if ends[at] > ends[at + 1]:
+            return False
+    return True
+
+
+cdef inline PyObject* _payload(object payload, const char* base, Py_ssize_t start, Py_ssize_t stop, Py_ssize_t size) except NULL:
+    """Return a new reference to a part of *payload*, or to all of it without a copy."""
+    if stop - start == size:
+        Py_INCREF(<PyObject*> payload)
+        return <PyObject*> payload
+    return PyBytes_FromStringAndSize(base + start, stop - start)
+
+
+cdef class _Records:
+    """Yields the records of a run. A tuple that the caller no longer holds is filled again, as `zip` does."""
+
+    cdef object kind, offsets, payload, last
+    cdef const int32_t* ends
+    cdef const char* base
+    cdef Py_ssize_t at, stop, size
+    cdef long long position
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        cdef PyObject* made
+        cdef PyObject* position
+        cdef PyObject* payload
+        cdef object record
+        cdef Py_ssize_t at = self.at
+        if at >= self.stop:
+            self.last = None
+            raise StopIteration
+        payload = _payload(self.payload, self.base, self.ends[at], self.ends[at + 1], self.size)
+        position = PyLong_FromLongLong(self.position)
+        self.position += 1
+        self.at = at + 1
+        if REUSES_TUPLES and self.last is not None and Py_REFCNT(<PyObject*> self.last) == 1:
+            PyTuple_SetItem(<PyObject*> self.last, 0, position)
+            PyTuple_SetItem(<PyObject*> self.last, 1, payload)
+            return self.last
+        if self.kind is tuple:
+            made = PyTuple_New(2)
+        else:
+            made = PyType_GenericAlloc(<PyTypeObject*> self.kind, 2)
+        PyTuple_SetItem(made, 0, position)
+        PyTuple_SetItem(made, 1, payload)
+        PyObject_GC_UnTrack(made)  # neither an int nor bytes leads back to it: the collector has nothing to look for
+        record = <object> made
+        Py_DECREF(made)
+        self.last = record
+        return record
+
+
+cdef _Records _records(object kind, object position, object offsets, object payload, object start, object stop):
+    cdef _Records made = _Records.__new__(_Records)
+    made.kind, made.offsets, made.payload = kind, offsets, payload
+    made.ends = <const int32_t*> PyBytes_AsString(offsets)
+    made.base = PyBytes_AsString(payload)
+    made.size = PyBytes_Size(payload)
+    made.at, made.stop, made.position = start, stop, position
+    return made
+
+
+def payloads_of_run(offsets, payload, start, stop):
+    cdef const int32_t* ends
+    cdef const char* base
+    cdef Py_ssize_t at, first, last, size
+    cdef PyObject* made
+    cdef list found
+    if not _is_plain(0, offsets, payload, start, stop):
+        return twins.payloads_of_run(offsets, payload, start, stop)
+    ends = <const int32_t*> PyBytes_AsString(offsets)
+    base = PyBytes_AsString(payload)
+    size = PyBytes_Size(payload)
+    first, last = start, stop
+    found = []
+    for at in range(first, last):
+        made = _payload(payload, base, ends[at], ends[at + 1], size)
+        found.append(<object> made)
+        Py_DECREF(made)
+    return found
+
+
+def pairs_of_run(position, offsets, payload, start, stop):
+    if _is_plain(position, offsets, payload, start, stop):
+        return _records(tuple, position, offsets, payload, start, stop)
+    return twins.pairs_of_run(position, offsets, payload, start, stop)
+
+
+def records_of_run(kind, position, offsets, payload, start, stop):
+    if isinstance(kind, type) and issubclass(kind, tuple) and kind is not tuple and _is_plain(position, offsets, payload, start, stop):
+        return _records(kind, position, offsets, payload, start, stop)
+    return twins.records_of_run(kind, position, offsets, payload, start, stop)

@@ -1,0 +1,163 @@
+"""Each compiled loop does what its twin in Python does, whatever it is given."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from itertools import islice
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mrecordlog_async.compiled import twins
+from mrecordlog_async.model import POSITION_MAX, Record, Run
+
+loops = pytest.importorskip("mrecordlog_async.compiled._loops", reason="nothing is compiled: python hatch_build.py")
+
+PAYLOADS = st.lists(st.binary(max_size=40), min_size=1, max_size=12)
+POSITIONS = st.integers(0, 1_000) | st.integers(POSITION_MAX - 100, POSITION_MAX)
+
+
+class OtherBytes(bytes):
+    """What is not exactly bytes."""
+
+
+class OtherInt(int):
+    """What is not exactly an int."""
+
+
+class WithDict(Record):
+    """A record that could lead back to itself."""
+
+
+class Wide(NamedTuple):
+    """A tuple of more than two items."""
+
+    a: int
+    b: int
+    c: int
+
+
+ODD: list[Any] = [
+    None,
+    True,
+    -1,
+    2**63,
+    2**70,
+    1.0,
+    "1",
+    b"",
+    b"123",
+    OtherInt(1),
+    OtherBytes(bytes(8)),
+    bytearray(8),
+    [],
+    (),
+]
+
+
+def outcome(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Return everything that *call* returned with the types of it, or the error."""
+    try:
+        found = call(*arguments)
+        each = list(found) if isinstance(found, Iterator) else found
+    except Exception as error:
+        return type(error), str(error)
+    return type(each), [(type(one), one, *(map(type, one) if isinstance(one, tuple) else ())) for one in each]
+
+
+def same(name: str, *arguments: Any) -> Any:
+    """Check that both do the same; return what."""
+    plain = outcome(getattr(twins, name), *arguments)
+    assert outcome(getattr(loops, name), *arguments) == plain
+    return plain
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> tuple[Run, int, int]:
+    """Draw a run and the numbers of a stretch of its records."""
+    run = Run.of(draw(POSITIONS), draw(PAYLOADS))
+    start = draw(st.integers(0, run.record_count))
+    return run, start, draw(st.integers(start, run.record_count))
+
+
+@given(parts())
+def test_a_part_of_a_run_gives_the_same_records(part: tuple[Run, int, int]) -> None:
+    """Payloads, pairs and records of any part of any run are equal, and of the same types."""
+    (first, offsets, payload), start, stop = part
+    same("payloads_of_run", offsets, payload, start, stop)
+    same("pairs_of_run", first + start, offsets, payload, start, stop)
+    same("records_of_run", Record, first + start, offsets, payload, start, stop)
+    same("records_of_run", WithDict, first + start, offsets, payload, start, stop)
+    same("records_of_run", Wide, first + start, offsets, payload, start, stop)
+
+
+@given(
+    st.lists(st.integers(-3, 60) | st.integers(-(2**31), 2**31 - 1), max_size=8),
+    st.binary(max_size=50),
+    st.integers(-2, 10),
+    st.integers(-2, 10),
+)
+def test_offsets_that_do_not_fit_the_payload_read_nothing_else(
+    ends: list[int], payload: bytes, start: int, stop: int
+) -> None:
+    """Offsets that no log writes give what the twin makes of them, and no byte beyond the payload."""
+    offsets = b"".join(end.to_bytes(4, "little", signed=True) for end in ends)
+    for each in (offsets, offsets + b"\1"):
+        same("payloads_of_run", each, payload, start, stop)
+        same("pairs_of_run", 7, each, payload, start, stop)
+        same("records_of_run", Record, 7, each, payload, start, stop)
+
+
+@given(st.data())
+def test_wrong_types_and_subclasses_are_the_same_to_both(data: st.DataObject) -> None:
+    """One argument after the other is replaced by what it must not be: both return or raise the same."""
+    run = Run.of(5, [b"a", b"", b"bcd"])
+    good: list[Any] = [Record, 5, run.offsets, run.payload, 0, 3]
+    at = data.draw(st.integers(0, len(good) - 1))
+    bad = [*good[:at], data.draw(st.sampled_from([*ODD, int, tuple, object])), *good[at + 1 :]]
+    if at == 3 and isinstance(bad[at], int):
+        return  # BytesIO says what it says
+    same("records_of_run", *bad)
+    if at:
+        same("pairs_of_run", *bad[1:])
+    if at > 1:
+        same("payloads_of_run", *bad[2:])
+
+
+@pytest.mark.parametrize("module", [twins, loops], ids=["pure", "compiled"])
+def test_records_that_are_kept_are_not_changed(module: ModuleType) -> None:
+    """A record that somebody holds is never filled again with the next one."""
+    payloads = [str(number).encode() for number in range(1_000)]
+    run = Run.of(10**12, payloads)
+    records = module.records_of_run(Record, 10**12, run.offsets, run.payload, 0, 1_000)
+    kept = [record for record in records if record.position % 3]
+    assert kept == [Record(10**12 + at, payloads[at]) for at in range(1_000) if (10**12 + at) % 3]
+    assert len({id(record) for record in kept}) == len(kept)
+    hashes = {hash(pair) for pair in module.pairs_of_run(10**12, run.offsets, run.payload, 0, 1_000)}
+    assert hashes == {hash((10**12 + at, payload)) for at, payload in enumerate(payloads)}
+
+
+@pytest.mark.parametrize("module", [twins, loops], ids=["pure", "compiled"])
+def test_a_payload_that_is_all_of_its_run_is_not_copied(module: ModuleType) -> None:
+    """A large record is handed out as the object that memory holds."""
+    payload = bytes(1_000)
+    run = Run.of(3, [payload])
+    assert module.payloads_of_run(run.offsets, payload, 0, 1)[0] is payload
+    assert next(module.records_of_run(Record, 3, run.offsets, payload, 0, 1)).payload is payload
+
+
+def test_an_iterator_that_is_left_keeps_nothing_alive_that_a_cycle_could_hold() -> None:
+    """Iterators in the middle of a run, in a cycle with others, are freed by the collector."""
+    run = Run.of(0, [b"a"] * 10)
+    found = loops.records_of_run(Record, 0, run.offsets, run.payload, 0, 10)
+    assert list(islice(found, 3)) == [Record(0, b"a"), Record(1, b"a"), Record(2, b"a")]
+    cycle: list[Any] = [found]
+    cycle.append(cycle)
+    del cycle, found
+    gc.collect()
+    records = list(loops.records_of_run(Record, 0, run.offsets, run.payload, 0, 10))
+    assert not any(map(gc.is_tracked, records))  # the collector has nothing to look for in them
