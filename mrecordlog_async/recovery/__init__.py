@@ -12,4 +12,5 @@
 | `follower` | reads what a writer added since |
 | `places` | replays a log for its positions and for where its records are, without payloads |
 | `place_reader` | reads the records of such places |
+| `gathering` | makes gathered files, and checks whether one belongs to its segment |
 """

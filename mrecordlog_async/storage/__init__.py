@@ -9,4 +9,5 @@
 | `lock` | one writer per directory |
 | `segment` | naming segments, reading them in pieces, reserving space before it is written |
 | `direct` | writing a segment past the page cache |
+| `gathered_files` | writing and reading the gathered files of segments |
 """

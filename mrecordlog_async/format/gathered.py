@@ -1,0 +1,338 @@
+"""Gathered files: the records of one complete segment once more, in the order of their queues. This is their format.
+
+A segment has records in the order in which they arrived: of 10,000 queues in turn, 64 KiB of one queue are spread over
+600 MB. So records that left memory are read from `wal-N.runs`, a file next to segment N. It is derived: nothing is
+lost with it, it is never synced, and it is made again from its segment if it is missing, or is not the right one.
+Integers are unsigned, unless a line says otherwise, and little endian.
+
+    gathered file = head place* index foot
+
+The head, 72 bytes:
+
+    offset size field
+         0    8 magic, ASCII "mreclogR"
+         8    4 version, 1
+        12   16 log id
+        28    8 segment number
+        36    8 end of the segment: the offset after its last COMMIT
+        44    4 CRC-32C of the segment's TABLE, as its frames hold it
+        48    4 CRC-32C of the TABLE of the segment after it
+        52    8 nonce of the newest opening, and
+        60    8 last batch, of the state whose retained records are here; both 0: every record of the segment is here
+        68    4 CRC-32C of bytes 0 to 67
+
+A log that lacks that opening, or whose next opening begins at that batch or before it, went back to an older state: it
+may retain records that are not here. With other tables or another end, the segment is not the one that was read.
+
+A place holds neighbouring records of one queue: up to 256 KiB of runs, or one larger run.
+
+         0    4 number of runs       4    4 number of times t
+         8    8 times t positions: signed; from each one on, the tick at the same place holds; the first is the place's
+         …    8 times t ticks: signed, tenths of a second since 1970
+              then each run:
+         0    8 first position       8    4 number of records n
+        12    4 width w of a distance: 0 for a run without gaps, else 4 or 8
+        16    4 times (n + 1) offsets, then payloads, as in APPEND
+         …    w times n distances of the records from the first position
+
+The index is a column after the other. Of q queues, by ascending id:
+
+    8 id        4 times (q + 1) numbers of the first place of each, and the number of all places
+
+Of all places, by queue and ascending position:
+
+    8 first position    8 next position    4 records    4 payload bytes    8 offset in this file    4 length
+    4 CRC-32C of its bytes, continued from that of the head    8 first tick    8 highest tick; ticks are signed
+
+The foot, the last 32 bytes of the file:
+
+         0    8 magic    8    8 offset of the index    16    4 number of queues    20    4 number of places
+        24    4 CRC-32C of the index, continued from that of the head
+        28    4 CRC-32C of bytes 0 to 27
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from crc32c import crc32c
+
+from mrecordlog_async.format.frame import Buffer
+from mrecordlog_async.model import OFFSET_BYTES, Times
+
+MAGIC = b"mreclogR"
+VERSION = 1
+PLACE_BYTES = 256 * 1024
+
+_HEAD = struct.Struct("<8sI16sQQIIQQ")
+_FOOT = struct.Struct("<8sQIII")
+_CHECKSUM = struct.Struct("<I")
+_PLACE = struct.Struct("<II")
+_RUN = struct.Struct("<qII")
+_TIME_BYTES = 16
+
+HEAD_BYTES = _HEAD.size + _CHECKSUM.size
+FOOT_BYTES = _FOOT.size + _CHECKSUM.size
+
+StoredRun = tuple[int, bytes, bytes, bytes]
+"""First position, offsets, payload, and the distances of the positions: empty for a run without gaps."""
+
+
+class GatheredError(ValueError):
+    """The bytes are not an intact part of the gathered file that was expected."""
+
+
+class GatheredHead(NamedTuple):
+    """Statements of a gathered file about its segment, and about the state of the log that its records are of."""
+
+    log_id: bytes
+    segment: int
+    end: int
+    own_table: int
+    next_table: int
+    opening: int
+    batch: int
+
+    def encode(self) -> bytes:
+        """Return the first bytes of the file."""
+        return _HEAD.pack(MAGIC, VERSION, *self) + _CHECKSUM.pack(self.seed)
+
+    @property
+    def seed(self) -> int:
+        """The head's checksum, from which those of places and of the index continue."""
+        # Not of all 72 bytes: the CRC of bytes that end in their own CRC is the same for every head.
+        return crc32c(_HEAD.pack(MAGIC, VERSION, *self))
+
+
+def decode_head(data: bytes) -> GatheredHead:
+    """Decode the first `HEAD_BYTES` of a file; raise GatheredError if they are not an intact head."""
+    if len(data) < HEAD_BYTES or crc32c(data[: _HEAD.size]) != _CHECKSUM.unpack_from(data, _HEAD.size)[0]:
+        raise GatheredError("its head is damaged")
+    magic, version, *fields = _HEAD.unpack_from(data)
+    if (magic, version) != (MAGIC, VERSION):
+        raise GatheredError("its head is of another version, or not of a gathered file")
+    return GatheredHead._make(fields)
+
+
+class GatheredIndex:
+    """The places of one gathered file, by column: immutable once it is whole, and dropped with its segment.
+
+    Truncates and deletes never change it: who looks something up names the queue and the positions that are retained.
+    head: of its file. ids, starts: the queues, and the number of each one's first place.
+    """
+
+    __slots__ = (
+        "checksums",
+        "first_positions",
+        "first_ticks",
+        "head",
+        "highest_ticks",
+        "ids",
+        "lengths",
+        "next_positions",
+        "offsets",
+        "payload_bytes",
+        "records",
+        "starts",
+    )
+
+    def __init__(self, head: GatheredHead) -> None:
+        self.head = head
+        self.ids = array("Q")
+        self.starts = array("I", (0,))
+        self.first_positions = array("q")
+        self.next_positions = array("q")
+        self.records = array("I")
+        self.payload_bytes = array("I")
+        self.offsets = array("Q")
+        self.lengths = array("I")
+        self.checksums = array("I")
+        self.first_ticks = array("q")
+        self.highest_ticks = array("q")
+
+    def columns(self) -> list[array[int]]:
+        """Return the columns, in the order of the file: first those of queues, then those of places."""
+        return [
+            *(self.ids, self.starts, self.first_positions, self.next_positions, self.records, self.payload_bytes),
+            *(self.offsets, self.lengths, self.checksums, self.first_ticks, self.highest_ticks),
+        ]
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the columns."""
+        return sum(len(column) * column.itemsize for column in self.columns())
+
+    def bounds(self, queue_id: int) -> tuple[int, int]:
+        """Return the number of a queue's first place, and the one after its last; equal if it has none."""
+        at = bisect_left(self.ids, queue_id)
+        if at == len(self.ids) or self.ids[at] != queue_id:
+            return 0, 0
+        return self.starts[at], self.starts[at + 1]
+
+    def places(self, queue_id: int, start: int, stop: int) -> range:
+        """Return the numbers of a queue's places that reach into positions *start* … *stop* - 1."""
+        first, end = self.bounds(queue_id)
+        return range(
+            bisect_right(self.next_positions, start, first, end), bisect_left(self.first_positions, stop, first, end)
+        )
+
+    def has_gaps(self, place: int) -> bool:
+        """Return whether the positions of a place are not consecutive."""
+        return self.next_positions[place] - self.first_positions[place] != self.records[place]
+
+    def amount(self, queue_id: int, start: int, stop: int) -> tuple[int, int]:
+        """Return how many records of a queue are at positions *start* … *stop* - 1, and their payload bytes.
+
+        Of a place that is cut, all bytes count, and all records if it has gaps: where they are is not known here.
+        """
+        records = size = 0
+        for place in self.places(queue_id, start, stop):
+            size += self.payload_bytes[place]
+            if self.has_gaps(place):
+                records += self.records[place]
+            else:
+                records += min(self.next_positions[place], stop) - max(self.first_positions[place], start)
+        return records, size
+
+
+class Gathering:
+    """Lays out one gathered file, queue by queue, and makes its index. Pure: returns buffers to be written in order."""
+
+    def __init__(self, head: GatheredHead) -> None:
+        self.index = GatheredIndex(head)
+        self.size = HEAD_BYTES  # of the file so far
+        self._seed = head.seed
+
+    def add_queue(self, queue_id: int, runs: Iterable[StoredRun], times: Times) -> Iterator[list[Buffer]]:
+        """Yield the places of a queue whose id is above all before it. *times*: from its first record on."""
+        held: list[StoredRun] = []
+        size = 0
+        for run in runs:
+            length = _RUN.size + len(run[1]) + len(run[2]) + len(run[3])
+            if held and size + length > PLACE_BYTES:
+                yield self._place(held, times)
+                held, size = [], 0
+            held.append(run)
+            size += length
+        if held:
+            yield self._place(held, times)
+            self.index.ids.append(queue_id)
+            self.index.starts.append(len(self.index.records))
+
+    def _place(self, runs: list[StoredRun], times: Times) -> list[Buffer]:
+        first = following = runs[0][0]
+        parts: list[Buffer] = []
+        records = payload_bytes = 0
+        for position, offsets, payload, distances in runs:
+            count = len(offsets) // OFFSET_BYTES - 1
+            width = len(distances) // count
+            following = position + (int.from_bytes(distances[-width:], "little") + 1 if width else count)
+            parts += (_RUN.pack(position, count, width), offsets, payload, distances)
+            records += count
+            payload_bytes += len(payload)
+        at = max(bisect_right(times.positions, first) - 1, 0)
+        end = bisect_left(times.positions, following, at + 1)
+        positions, ticks = times.positions[at:end], times.ticks[at:end]
+        if positions:
+            positions[0] = first
+        parts.insert(0, b"".join((_PLACE.pack(len(runs), len(positions)), positions, ticks)))
+        index, checksum = self.index, self._seed
+        for part in parts:
+            checksum = crc32c(part, checksum)
+        index.first_positions.append(first)
+        index.next_positions.append(following)
+        index.records.append(records)
+        index.payload_bytes.append(payload_bytes)
+        index.offsets.append(self.size)
+        index.lengths.append(sum(map(len, parts)))
+        index.checksums.append(checksum)
+        index.first_ticks.append(ticks[0] if ticks else 0)
+        index.highest_ticks.append(max(ticks, default=0))
+        self.size += index.lengths[-1]
+        return parts
+
+    def end(self) -> list[Buffer]:
+        """Return the index and the foot, with which the file ends."""
+        index = self.index
+        body = b"".join(map(memoryview, index.columns()))
+        foot = _FOOT.pack(MAGIC, self.size, len(index.ids), len(index.records), crc32c(body, self._seed))
+        self.size += len(body) + FOOT_BYTES
+        return [body, foot + _CHECKSUM.pack(crc32c(foot))]
+
+
+class GatheredFoot(NamedTuple):
+    """The place and the size of a file's index, and its checksum."""
+
+    offset: int
+    queues: int
+    places: int
+    checksum: int
+
+    @property
+    def index_bytes(self) -> int:
+        """Length of the index."""
+        empty = GatheredIndex.columns(_EMPTY)
+        of_queues = self.queues * empty[0].itemsize + (self.queues + 1) * empty[1].itemsize
+        return of_queues + self.places * sum(column.itemsize for column in empty[2:])
+
+
+_EMPTY = GatheredIndex(GatheredHead(bytes(16), 0, 0, 0, 0, 0, 0))
+
+
+def decode_foot(data: bytes, size: int) -> GatheredFoot:
+    """Decode the last `FOOT_BYTES` of a file of *size* bytes; raise GatheredError if they are not its intact foot."""
+    if len(data) != FOOT_BYTES or crc32c(data[: _FOOT.size]) != _CHECKSUM.unpack_from(data, _FOOT.size)[0]:
+        raise GatheredError("its foot is damaged")
+    magic, *fields = _FOOT.unpack_from(data)
+    foot = GatheredFoot._make(fields)
+    if magic != MAGIC or foot.offset + foot.index_bytes + FOOT_BYTES != size:
+        raise GatheredError("its foot is not that of a file of this size")
+    return foot
+
+
+def decode_index(data: bytes, head: GatheredHead, foot: GatheredFoot) -> GatheredIndex:
+    """Decode the index of a file; raise GatheredError if it is damaged."""
+    if len(data) != foot.index_bytes or crc32c(data, head.seed) != foot.checksum:
+        raise GatheredError("its index is damaged")
+    index, view, at = GatheredIndex(head), memoryview(data), 0
+    index.starts = array("I")
+    counts = [foot.queues, foot.queues + 1] + [foot.places] * 9
+    for column, count in zip(index.columns(), counts, strict=True):
+        end = at + count * column.itemsize
+        column.frombytes(view[at:end])
+        at = end
+    return index
+
+
+def decode_place(data: Buffer, checksum: int, seed: int) -> tuple[list[StoredRun], Times]:
+    """Return the runs of a place, and when its records were stored.
+
+    Args:
+        data: The bytes of the place.
+        checksum: Their checksum, as the index has it.
+        seed: That of the file's head.
+
+    Raises:
+        GatheredError: The bytes are others.
+    """
+    if crc32c(data, seed) != checksum:
+        raise GatheredError("a place is damaged")
+    view = memoryview(data)
+    count, entries = _PLACE.unpack_from(view)
+    at = _PLACE.size + _TIME_BYTES * entries
+    times = Times.none()
+    times.positions.frombytes(view[_PLACE.size : _PLACE.size + 8 * entries])
+    times.ticks.frombytes(view[_PLACE.size + 8 * entries : at])
+    runs: list[StoredRun] = []
+    for _ in range(count):
+        position, records, width = _RUN.unpack_from(view, at)
+        payload_at = at + _RUN.size + OFFSET_BYTES * (records + 1)
+        offsets = bytes(view[at + _RUN.size : payload_at])
+        distances_at = payload_at + int.from_bytes(offsets[-OFFSET_BYTES:], "little")
+        at = distances_at + width * records
+        runs.append((position, offsets, bytes(view[payload_at:distances_at]), bytes(view[distances_at:at])))
+    return runs, times

@@ -1,0 +1,65 @@
+"""The records of one segment, collected from memory queue by queue, for a gathered file.
+
+Only columns: a hundred thousand runs as objects would each be scanned by Python's cyclic garbage collector.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Iterator
+
+from mrecordlog_async.format.gathered import StoredRun
+from mrecordlog_async.memory.pieces import GappedRun, HeldRun
+from mrecordlog_async.model import Run, Times
+
+
+class CollectedRuns:
+    """Runs of queues in ascending order of their ids. `begin` comes before the runs and times of each queue."""
+
+    def __init__(self) -> None:
+        self._ids = array("Q")
+        self._starts = array("Q")  # of each queue, the number of its first run
+        self._first_positions = array("q")
+        self._offsets: list[bytes] = []
+        self._payloads: list[bytes] = []
+        self._distances: list[bytes] = []
+        self._time_starts = array("Q")
+        self._times = Times.none()
+
+    def begin(self, queue_id: int) -> None:
+        """Go on to the next queue."""
+        self._ids.append(queue_id)
+        self._starts.append(len(self._payloads))
+        self._time_starts.append(len(self._times.ticks))
+
+    def add_runs(self, runs: Iterable[HeldRun]) -> None:
+        """Add runs to the queue that was begun last, in the order of their positions."""
+        for run in runs:
+            self._first_positions.append(run[0])
+            self._offsets.append(run[1])
+            self._payloads.append(run[2])
+            self._distances.append(run[3] if isinstance(run, GappedRun) else b"")
+
+    def add_times(self, times: Times) -> None:
+        """Add times to the queue that was begun last."""
+        self._times.positions.extend(times.positions)
+        self._times.ticks.extend(times.ticks)
+
+    def queues(self) -> Iterator[tuple[int, Iterable[StoredRun], Times]]:
+        """Yield id, runs and times of each queue."""
+        starts, time_starts = self._starts, self._time_starts
+        starts.append(len(self._payloads))
+        time_starts.append(len(self._times.ticks))
+        for at, queue_id in enumerate(self._ids):
+            runs, times = slice(*starts[at : at + 2]), slice(*time_starts[at : at + 2])
+            columns = (self._first_positions, self._offsets, self._payloads, self._distances)
+            yield (
+                queue_id,
+                zip(*(column[runs] for column in columns), strict=True),
+                Times(self._times.positions[times], self._times.ticks[times]),
+            )
+
+
+def held_run(stored: StoredRun) -> HeldRun:
+    """Return a run of a gathered file as memory holds it."""
+    return GappedRun(*stored) if stored[3] else Run(*stored[:3])

@@ -1,0 +1,138 @@
+"""Gathered files: what is laid out is read back, and other bytes are never taken for it."""
+
+from __future__ import annotations
+
+from array import array
+from itertools import accumulate
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from mrecordlog_async.format.gathered import (
+    FOOT_BYTES,
+    HEAD_BYTES,
+    PLACE_BYTES,
+    GatheredError,
+    GatheredHead,
+    GatheredIndex,
+    Gathering,
+    StoredRun,
+    decode_foot,
+    decode_head,
+    decode_index,
+    decode_place,
+)
+from mrecordlog_async.model import Times, pack_offsets
+
+HEAD = GatheredHead(bytes(range(16)), 3, 4_000, 11, 12, 13, 14)
+
+
+def stored(first: int, payloads: list[bytes], distances: list[int] | None = None) -> StoredRun:
+    """Return a run of *payloads*, at consecutive positions unless *distances* are given."""
+    offsets = pack_offsets(accumulate(map(len, payloads), initial=0))
+    return first, offsets, b"".join(payloads), array("i", distances).tobytes() if distances else b""
+
+
+def file_of(queues: dict[int, list[StoredRun]], times: dict[int, Times]) -> tuple[bytes, GatheredIndex]:
+    """Lay out a file; return its bytes, and the index that was made on the way."""
+    gathering = Gathering(HEAD)
+    data = HEAD.encode()
+    for queue_id, runs in queues.items():
+        for part in gathering.add_queue(queue_id, runs, times[queue_id]):
+            data += b"".join(part)
+    data += b"".join(gathering.end())
+    assert gathering.size == len(data)
+    return data, gathering.index
+
+
+def read_index(data: bytes) -> GatheredIndex:
+    """Read the index of a file, with every check."""
+    head = decode_head(data[:HEAD_BYTES])
+    foot = decode_foot(data[-FOOT_BYTES:], len(data))
+    return decode_index(data[foot.offset : foot.offset + foot.index_bytes], head, foot)
+
+
+@st.composite
+def queues_of_runs(draw: st.DrawFn) -> tuple[dict[int, list[StoredRun]], dict[int, Times]]:
+    """Draw queues with runs, some with gaps, and times that change anywhere."""
+    queues, times = {}, {}
+    for queue_id in sorted(draw(st.sets(st.integers(0, 2**64 - 1), max_size=4))):
+        position, runs, changes = draw(st.integers(0, 2**40)), [], Times.none()
+        for _ in range(draw(st.integers(1, 4))):
+            position += draw(st.integers(0, 3))
+            payloads = draw(st.lists(st.binary(max_size=20), min_size=1, max_size=5))
+            if draw(st.booleans()):  # one of 200 KiB: the next run goes into another place
+                payloads[0] = bytes(200 * 1024)
+            gaps = draw(st.none() | st.lists(st.integers(1, 3), min_size=len(payloads), max_size=len(payloads)))
+            distances = [sum(gaps[:at]) for at in range(len(gaps))] if gaps else None
+            runs.append(stored(position, payloads, distances))
+            changes.add(position, draw(st.integers(0, 2**40)))
+            position += (distances[-1] if distances else len(payloads) - 1) + 1
+        queues[queue_id], times[queue_id] = runs, changes
+    return queues, times
+
+
+@given(queues_of_runs())
+def test_what_is_laid_out_is_read_back(drawn: tuple[dict[int, list[StoredRun]], dict[int, Times]]) -> None:
+    """Every run, its positions and its times are read back through the index; no place mixes queues."""
+    queues, times = drawn
+    data, made = file_of(queues, times)
+    index = read_index(data)
+    assert index.columns() == made.columns()
+    assert index.head == HEAD
+    assert list(index.ids) == list(queues)
+    for queue_id, runs in queues.items():
+        found: list[StoredRun] = []
+        for place in range(*index.bounds(queue_id)):
+            at = index.offsets[place]
+            body = data[at : at + index.lengths[place]]
+            held, changes = decode_place(body, index.checksums[place], HEAD.seed)
+            assert held[0][0] == index.first_positions[place]
+            assert len(held) == 1 or len(body) <= PLACE_BYTES + 8 + 16 * len(changes.ticks)
+            wanted = [times[queue_id].time_at(run[0]) for run in held]
+            assert [changes.time_at(run[0]) for run in held] == wanted
+            assert (index.first_ticks[place], index.highest_ticks[place]) == (changes.ticks[0], max(changes.ticks))
+            found += held
+        assert found == runs
+        records, size = index.amount(queue_id, 0, 2**62)
+        assert (records, size) == (sum(len(run[1]) // 4 - 1 for run in runs), sum(len(run[2]) for run in runs))
+
+
+def test_every_byte_is_checked() -> None:
+    """Whichever byte changes, the head, the foot, the index or a place is refused: nothing else is ever returned."""
+    times = Times(array("q", (0,)), array("q", (7,)))
+    runs = {1: [stored(0, [b"ab", b""])], 5: [stored(9, [b"c", b"d"], [0, 3])]}
+    data, index = file_of(runs, {1: times, 5: times})
+    for at in range(len(data)):
+        flipped = bytearray(data)
+        flipped[at] ^= 0x10
+        with pytest.raises(GatheredError):
+            found = read_index(bytes(flipped))
+            for place in range(len(found.records)):
+                start = found.offsets[place]
+                body = bytes(flipped[start : start + found.lengths[place]])
+                decode_place(body, found.checksums[place], found.head.seed)
+    for size in range(len(data)):
+        with pytest.raises(GatheredError):
+            read_index(data[:size])
+    assert read_index(data).columns() == index.columns()
+
+
+def test_a_place_of_another_file_is_refused() -> None:
+    """Checksums continue from that of the head: equal bytes of another segment or log are not this file's."""
+    times = Times.none()
+    data, index = file_of({1: [stored(0, [b"ab"])]}, {1: times})
+    at, length, checksum = index.offsets[0], index.lengths[0], index.checksums[0]
+    with pytest.raises(GatheredError):
+        decode_place(data[at : at + length], checksum, HEAD._replace(segment=4).seed)
+
+
+def test_a_part_of_a_place_counts_its_records_where_positions_have_no_gaps() -> None:
+    """Records of a cut place are exact without gaps, and all of them with gaps; its bytes always count in full."""
+    dense, gapped = stored(10, [b"aa"] * 6), stored(10, [b"aa"] * 6, [0, 2, 4, 6, 8, 10])
+    _, index = file_of({1: [dense], 2: [gapped]}, {1: Times.none(), 2: Times.none()})
+    assert index.amount(1, 12, 100) == (4, 12)
+    assert index.amount(1, 12, 13) == (1, 12)
+    assert index.amount(2, 12, 100) == (6, 12)
+    assert index.amount(1, 16, 100) == index.amount(1, 0, 10) == index.amount(3, 0, 100) == (0, 0)

@@ -1,0 +1,130 @@
+"""Gathered files of real segments: one pass finds what replay finds, and a file is known for what it is."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async import CorruptionError, MultiRecordLog, ReadOnlyLog
+from mrecordlog_async.format.gathered import GatheredIndex, decode_place
+from mrecordlog_async.memory.collected import held_run
+from mrecordlog_async.model import Record
+from mrecordlog_async.recovery.gathering import collect_segment, identify, write_collected
+from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.storage.gathered_files import GatheredFile, gathered_path
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
+from tests import damage
+
+BLOCK = 32_768
+
+
+async def build(directory: Path, seed: int = 0, segments: int = 5) -> None:
+    """Write a log of all kinds of appends: runs, single records of many queues, gaps, large records."""
+    rng = random.Random(seed)
+    async with MultiRecordLog.open(directory, segment_bytes=2 * BLOCK, recycle=False) as log:
+        names = [f"q{at}" for at in range(40)]
+        await asyncio.gather(*map(log.create_queue, names))
+        while log.resource_usage().segments < segments:
+            singles = [rng.choice(names) for _ in range(50)]
+            await asyncio.gather(*(log.append(name, rng.randbytes(rng.randrange(40))) for name in singles))
+            name = rng.choice(names)
+            position = log.next_position(name) + rng.choice([0, 0, 1, 100])
+            await log.append_records(name, position, [rng.randbytes(rng.choice([5, 500])) for _ in range(20)])
+            await log.append(rng.choice(names), rng.randbytes(17_000))
+
+
+def read_all(directory: Path, index: GatheredIndex) -> dict[int, list[Record]]:
+    """Return the records of a gathered file by queue id."""
+    file = GatheredFile(OsFileSystem(), gathered_path(str(directory), index.head.segment))
+    assert file.index.columns() == index.columns()
+    found: dict[int, list[Record]] = {}
+    for queue_id in index.ids:
+        for place in range(*index.bounds(queue_id)):
+            at, length, checksum = index.offsets[place], index.lengths[place], index.checksums[place]
+            body = file.read(at, length, bytes)
+            runs, times = decode_place(body, checksum, index.head.seed)
+            found.setdefault(queue_id, []).extend(record for run in runs for record in held_run(run).records())
+            assert len(times.ticks) > 0
+    file.close()
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_pass_over_each_segment_finds_what_replay_finds(directory: Path, seed: int) -> None:
+    """The files of all complete segments, and the records of the last one, are the records of the log, in order."""
+    asyncio.run(build(directory, seed))
+    at = LogDirectory.at(directory)
+    log = ReadOnlyLog.open(directory)
+    ids = {summary.id: name for name, summary in log.summary().items()}
+    found: dict[int, list[Record]] = {}
+    segments = at.list().segments
+    for number in segments[:-1]:
+        head = identify(at, number)
+        index, size, error = write_collected(at, head, collect_segment(at, head), lambda: None)
+        assert error is None
+        assert size == (directory / Path(gathered_path("", number)).name).stat().st_size
+        for queue_id, records in read_all(directory, index).items():
+            found.setdefault(queue_id, []).extend(records)
+    for queue_id, name in ids.items():
+        records = found.get(queue_id, [])
+        assert list(log.range(name))[: len(records)] == records
+    newest = sum(len(list(log.range(name))) for name in ids.values()) - sum(map(len, found.values()))
+    assert 0 <= newest < sum(map(len, found.values()))
+
+
+def test_a_segment_is_known_by_its_log_its_end_and_its_tables(directory: Path) -> None:
+    """A copy of another log, or another segment, has another head; damage to a table is noticed."""
+    asyncio.run(build(directory))
+    at = LogDirectory.at(directory)
+    first, *_ = segments = at.list().segments
+    heads = {identify(at, number) for number in segments[:-1]}
+    assert len(heads) == len(segments) - 1
+    assert identify(at, first) == identify(at, first)
+    with pytest.raises(FileNotFoundError):
+        identify(at, segments[-1])  # the log continues in it
+    other = directory.with_name("other")
+    asyncio.run(build(other))
+    assert identify(LogDirectory.at(other), first) not in heads
+    shutil.copy(at.path_of(first), other)
+    with pytest.raises(CorruptionError, match="another log"):
+        identify(LogDirectory.at(other), first)
+    damage.flip_byte(Path(at.path_of(first)), 80)
+    with pytest.raises(CorruptionError, match="table"):
+        identify(at, first)
+
+
+def test_a_segment_that_is_damaged_is_not_gathered(directory: Path) -> None:
+    """One pass finds the damage; nothing of the segment is taken."""
+    asyncio.run(build(directory))
+    at = LogDirectory.at(directory)
+    first = at.list().segments[0]
+    head = identify(at, first)
+    damage.flip_byte(Path(at.path_of(first)), head.end - 200)
+    with pytest.raises(CorruptionError, match="damaged"):
+        collect_segment(at, head)
+
+
+class FullDisk(OsFileSystem):
+    """A disk without space."""
+
+    def reserve(self, handle: int, offset: int, length: int) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+
+def test_the_index_is_whole_even_if_the_disk_refuses_the_file(directory: Path) -> None:
+    """The places are known, so that the file can be made later, and nothing of it is left on the disk."""
+    asyncio.run(build(directory))
+    at = LogDirectory.at(directory)
+    first = at.list().segments[0]
+    head = identify(at, first)
+    full = LogDirectory(FullDisk(), at.path)
+    index, size, error = write_collected(full, head, collect_segment(at, head), lambda: None)
+    assert (size, error is not None and error.errno) == (0, errno.ENOSPC)
+    assert not [name for name in at.list().others if ".runs" in name]
+    again, _, _ = write_collected(at, head, collect_segment(at, head), lambda: None)
+    assert again.columns() == index.columns()
