@@ -71,10 +71,17 @@ def docs(session: nox.Session) -> None:
 
 @nox.session
 def package(session: nox.Session) -> None:
-    """Build wheel and sdist into dist/ and check what is shown on the package index."""
+    """Build the pure wheel and the sdist into dist/ and check what is shown on the package index."""
     session.install("build", "twine")
-    session.run("python", "-m", "build")
+    session.run("python", "-m", "build", env={"MRECORDLOG_COMPILE": "off"})  # release.yml builds the compiled wheels
     session.run("twine", "check", "--strict", "dist/*")
+
+
+@nox.session
+def wheels(session: nox.Session) -> None:
+    """Build the compiled wheels of this machine into dist/, in Docker, and test them: `[tool.cibuildwheel]`."""
+    session.install("cibuildwheel")
+    session.run("cibuildwheel", "--output-dir", "dist")
 
 
 @nox.session

@@ -50,4 +50,5 @@ def test_a_push_runs_every_session_of_ci_on_every_python() -> None:
     assert found["tests"]["strategy"]["matrix"]["python"] == re.findall(r'"([\d.]+)"', pythons)
     release = jobs("release.yml")
     assert release["tests"]["uses"] == "./.github/workflows/tests.yml"
-    assert (release["build"]["needs"], release["publish"]["needs"]) == ("tests", "build")
+    assert (release["build"]["needs"], release["wheels"]["needs"]) == ("tests", "tests")
+    assert release["publish"]["needs"] == ["build", "wheels"]

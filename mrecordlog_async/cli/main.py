@@ -53,6 +53,7 @@ from mrecordlog_async.cli.shell.explain import explain, refuse_foreign_directory
 from mrecordlog_async.cli.shell.lookups import nearest_queue
 from mrecordlog_async.cli.shell.parser import Parser
 from mrecordlog_async.cli.shell.target import is_service, refuse_token_file
+from mrecordlog_async.compiled import BUILD, WHY_PURE
 from mrecordlog_async.errors import QueueNotFoundError, RecordLogError
 from mrecordlog_async.servers.names import shown_url
 from mrecordlog_async.support.extras import naming
@@ -188,9 +189,9 @@ def _check(arguments: argparse.Namespace, directory: str | None) -> None:
 def build_parser() -> Parser:
     """Return the parser of the command line, with all commands."""
     parser = Parser(prog="mrecordlog", epilog=EPILOG)
-    parser.add_argument(
-        "--version", action="version", help="print the version", version=f"mrecordlog {version('mrecordlog_async')}"
-    )
+    build = f"pure: {WHY_PURE}" if WHY_PURE else BUILD
+    shown = f"mrecordlog {version('mrecordlog_async')} ({build})"
+    parser.add_argument("--version", action="version", help="print the version", version=shown)
     for _, commands in GROUPS:
         for command in commands:
             command.add_parser(parser).set_defaults(run=command.run)

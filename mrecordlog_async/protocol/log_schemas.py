@@ -35,6 +35,7 @@ class LogResponse(Response, frozen=True):
             missing an opening it once had was rolled back to an older state.
         durable_batch: Number of the last batch that is on the medium for certain; 0 before the first one.
         at: State of the log that its positions show; null if nothing was ever stored.
+        build: `compiled` or `pure`: whether the service runs compiled loops, or their twins in Python.
     """
 
     id: str
@@ -43,3 +44,4 @@ class LogResponse(Response, frozen=True):
     openings: list[OpeningResponse]
     durable_batch: int
     at: AtResponse | None = None
+    build: str = ""  # of a service before 0.3

@@ -25,6 +25,14 @@ def test_recycling_is_on_unless_one_of_the_places_switches_it_off(tmp_path: Path
     assert gather(parser.parse_args(words), environment)["recycle"] is False
 
 
+def test_the_variables_of_the_compiled_room_are_no_mistake() -> None:
+    """The service starts in an environment that chooses the twins, or how the package is compiled."""
+    parser = Parser()
+    add_settings(parser)
+    environment = {"MRECORDLOG_PURE": "1", "MRECORDLOG_COMPILE": "off"}
+    assert gather(parser.parse_args([]), environment) == gather(parser.parse_args([]), {})
+
+
 @pytest.mark.parametrize(
     ("variable", "advice"),
     [("MRECORDLOG_PRT", "; did you mean MRECORDLOG_PORT?"), ("MRECORDLOG_NOSUCH", "; known: MRECORDLOG_")],

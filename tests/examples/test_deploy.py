@@ -18,7 +18,7 @@ from prometheus_client.process_collector import ProcessCollector
 from mrecordlog_async.cli.main import build_parser
 from mrecordlog_async.cli.shell.exit_codes import DAMAGE, LOCKED, LOG_FAILED, USAGE
 from mrecordlog_async.cli.shell.parser import Parser
-from mrecordlog_async.cli.shell.settings import SETTINGS, add_settings, gather
+from mrecordlog_async.cli.shell.settings import NOT_SETTINGS, SETTINGS, add_settings, gather
 from tests.serving import TIMEOUT_SECONDS, Process
 
 DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
@@ -44,7 +44,7 @@ def test_variables_and_flags_in_service_files_are_settings(file: str) -> None:
     """A renamed setting breaks this before it breaks a deployment."""
     text = (DEPLOY / file).read_text()
     uncommented = "\n".join(line for line in text.splitlines() if not line.strip().startswith("#"))
-    named = set(re.findall(r"MRECORDLOG_(\w+)", uncommented))
+    named = set(re.findall(r"MRECORDLOG_(\w+)", uncommented)) - NOT_SETTINGS
     assert {name.lower() for name in named} <= {setting.name for setting in SETTINGS}
     flags = set(re.findall(r'"--([a-z-]+)"', uncommented)) | set(re.findall(r" --(port|[a-z]+-bytes) ", uncommented))
     assert {flag.replace("-", "_") for flag in flags} <= {setting.name for setting in SETTINGS}

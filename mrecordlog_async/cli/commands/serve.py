@@ -23,6 +23,7 @@ from mrecordlog_async.cli.shell.logging_setup import configure
 from mrecordlog_async.cli.shell.parser import Parser
 from mrecordlog_async.cli.shell.settings import add_settings, gather
 from mrecordlog_async.cli.shell.target import directory_argument
+from mrecordlog_async.compiled import BUILD
 from mrecordlog_async.errors import CorruptionError, LogLockedError, RecordLogError
 from mrecordlog_async.options import Limits
 from mrecordlog_async.support.event_loop import loop_factory
@@ -174,4 +175,4 @@ def _log_options(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _say_address(address: str) -> None:
-    logger.info("listening on %s", address, extra={"facts": {"address": address}})
+    logger.info("listening on %s (%s)", address, BUILD, extra={"facts": {"address": address, "build": BUILD}})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
+from mrecordlog_async.compiled import BUILD
 from mrecordlog_async.model import LogState
 from mrecordlog_async.protocol.log_schemas import LogResponse, OpeningResponse
 from mrecordlog_async.protocol.schemas import HealthResponse, ReadyResponse, StatsResponse
@@ -54,8 +55,9 @@ async def show_log(service: Service, request: web.Request) -> web.StreamResponse
     check_query(request, ())
     log = service.log
     openings = [OpeningResponse(hex_of(one.nonce), one.first_batch) for one in log.inspection.openings]
+    durable = log.inspection.durable_batch
     return json_response(
-        LogResponse(service.log_id, service.name, service.opening, openings, log.inspection.durable_batch, at_of(log))
+        LogResponse(service.log_id, service.name, service.opening, openings, durable, at_of(log), BUILD)
     )
 
 
