@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Unpack
 
 from mrecordlog_async.support.extras import naming
 
@@ -33,7 +33,7 @@ try:
     from aiohttp import web
     from yarl import URL
 
-    from mrecordlog_async.embedding import Queues, Worker, embedded
+    from mrecordlog_async.embedding import EmbedOptions, Queues, Worker, check_options, embedded
     from mrecordlog_async.log import MultiRecordLog, check_queues
     from mrecordlog_async.service.app import build_app
     from mrecordlog_async.service.options import ServiceOptions
@@ -42,7 +42,7 @@ try:
 except ModuleNotFoundError as error:
     raise naming(error, "server") from None
 
-__all__ = ["LOG", "ServiceOptions", "setup"]
+__all__ = ["LOG", "EmbedOptions", "ServiceOptions", "setup"]
 
 LOG = web.AppKey("mrecordlog.log", MultiRecordLog)
 """The key of the open log: `request.app[LOG]`."""
@@ -59,9 +59,9 @@ def setup(
     prefix: str | None = None,
     options: ServiceOptions | None = None,
     exposed: bool = False,
-    **log_options: Any,
+    **log_options: Unpack[EmbedOptions],
 ) -> None:
-    """Open the log in *directory* when *app* starts, and drain, sync and close it when *app* ends.
+    """Open the log in *directory* when *app* starts, and close it when *app* has ended and its workers have.
 
     Args:
         app: The application. Add handlers and other `cleanup_ctx` entries as usual; entries added after this call may
@@ -69,17 +69,17 @@ def setup(
         directory: The directory of the log; it is created if it does not exist.
         queues: Queues to create if they do not exist: names, or `QueueOptions` by name. One that exists keeps its
             options.
-        workers: Coroutine functions that take the log, such as consumers. They run next to the application. After it
-            ends, the log is drained, which ends their loops over batches, and closed once they have returned.
+        workers: Coroutine functions that take the log, such as consumers. They run next to the application; one that
+            raises is started again. When the application ends, their loops end after the batch that they have.
         prefix: Path below which the whole HTTP API is served too, for example `"/wal"`. None: no API.
         options: Limits, tokens and host names of that API.
         exposed: Admit other machines without a token, because the application authenticates requests itself (its
             middlewares see every request).
-        log_options: Keyword arguments of `MultiRecordLog.open`.
+        log_options: Further options, those of `MultiRecordLog.open` and of workers: see `EmbedOptions`.
 
     Raises:
         ValueError: *app* has a log already, or *prefix* has characters that URLs encode, such as a space.
-        TypeError: *options* or the options of a queue are of another class.
+        TypeError: *options* or the options of a queue are of another class, or there is no such option.
         LogLockedError: Raised when *app* starts and another process has the log open.
         RecordLogError: Raised when *app* starts and the log cannot be opened; see `MultiRecordLog.open`.
     """
@@ -88,6 +88,7 @@ def setup(
             "the application has a log already: set up the other one in an app that you add with add_subapp"
         )
     declared = check_queues(queues)
+    check_options(log_options)
     service: Service | None = None
     if prefix is not None:
         _check_prefix(prefix)

@@ -1,27 +1,222 @@
-"""A log inside an application: opened with it, with its queues and workers, and ended gracefully. For the embeds."""
+"""A log inside an application: opened with it, with its queues and workers, and ended gracefully. For the embeds.
+
+| what a worker does | what follows |
+|---|---|
+| it returns | it is not started again |
+| it raises | it is started again after a pause, which doubles from failure to failure |
+| it raises more often, see `max_restarts` | the process ends ("exit"), or goes on without it ("degrade") |
+| the application ends | it finishes its batch and gets no other; one that goes on for `worker_seconds` is cancelled |
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
+import random
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
-from typing import Any
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, TypedDict
 
-from mrecordlog_async.errors import LogClosedError, LogFailedError
+from mrecordlog_async.errors import LogFailedError
 from mrecordlog_async.log import MultiRecordLog
-from mrecordlog_async.options import QueueOptions
+from mrecordlog_async.model import LogState, RecoveryProgress
+from mrecordlog_async.options import Limits, PersistPolicy, QueueOptions
+from mrecordlog_async.storage.filesystem import FileSystem
+from mrecordlog_async.support.nearest import nearest
 
 Worker = Callable[[MultiRecordLog], Coroutine[Any, Any, object]]
-"""A coroutine function that takes the log: it consumes, and ends by itself once the log is drained."""
+"""A coroutine function that takes the log: it consumes, and ends when the log hands out no more batches."""
 
 Queues = Iterable[str] | Mapping[str, QueueOptions]
 
-WORKER_SECONDS = 20.0
-"""Seconds that workers may take to end after the log is drained."""
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 30.0
+"""A worker that raised is started again after between half of this and all of it: from the first to the longest."""
 
 logger = logging.getLogger("mrecordlog_async.embedding")
+
+
+class EmbedOptions(TypedDict, total=False):
+    """Further options of `lifespan` and `setup`: the others of `MultiRecordLog.open`, and what happens to workers.
+
+    Attributes:
+        max_restarts: So often a worker that raised is started again within `restart_seconds`; 0: never. 10 by default.
+        restart_seconds: The time in which failures are counted, in seconds; 300 by default.
+        on_worker_failure: What follows one failure more: "exit", the default, ends the process with exit status 1, so
+            that whatever started it starts it again; with "degrade" the application goes on without the worker, and
+            `/readyz` responds with 503.
+        worker_seconds: Seconds that workers have to finish their batches when the application ends, before they are
+            cancelled; 20 by default.
+    """
+
+    persist_policy: PersistPolicy | None
+    limits: Limits | None
+    segment_bytes: int
+    create: bool
+    recycle: bool
+    on_progress: Callable[[RecoveryProgress], None] | None
+    on_failure: Callable[[LogFailedError], object] | None
+    retention: bool
+    filesystem: FileSystem | None
+    max_restarts: int
+    restart_seconds: float
+    on_worker_failure: Literal["exit", "degrade"]
+    worker_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Supervision:
+    """Options of workers, with their defaults; see `EmbedOptions`."""
+
+    max_restarts: int = 10
+    restart_seconds: float = 300.0
+    on_worker_failure: Literal["exit", "degrade"] = "exit"
+    worker_seconds: float = 20.0
+
+    def __post_init__(self) -> None:
+        """Raise TypeError or ValueError for a value of the wrong kind."""
+        for name, value in (
+            ("max_restarts", self.max_restarts),
+            ("restart_seconds", self.restart_seconds),
+            ("worker_seconds", self.worker_seconds),
+        ):
+            whole = name == "max_restarts"
+            if isinstance(value, bool) or not isinstance(value, int if whole else (int, float)):
+                raise TypeError(f"{name} must be {'an int' if whole else 'a number'}, not {type(value).__name__}")
+            if not value >= 0:  # also refuses NaN
+                raise ValueError(f"{name} must be at least 0, got {value}")
+        if self.on_worker_failure not in ("exit", "degrade"):
+            raise ValueError(f'on_worker_failure must be "exit" or "degrade", not {self.on_worker_failure!r}')
+
+
+_OF_WORKERS = tuple(Supervision.__dataclass_fields__)
+
+
+def check_options(options: Mapping[str, Any]) -> Supervision:
+    """Return the part of *options* that concerns workers; raise TypeError or ValueError for an option that there is not."""
+    for name in options.keys() - EmbedOptions.__annotations__.keys():
+        raise TypeError(f"there is no option {name!r}{nearest(name, EmbedOptions.__annotations__)}")
+    return Supervision(**{name: options[name] for name in _OF_WORKERS if name in options})
+
+
+class Workers:
+    """The workers of an application and the log that they work on, until both end."""
+
+    def __init__(self, log: MultiRecordLog, supervision: Supervision, workers: Sequence[Worker]) -> None:
+        """Start *workers*."""
+        self.log = log
+        self.supervision = supervision
+        self.ending = asyncio.Event()
+        self._tasks = [asyncio.create_task(_Run(worker, self).run()) for worker in workers]
+
+    def may_restart(self) -> bool:
+        """Return whether a worker that raised may be started again: neither the log nor the application ends."""
+        return self.log.state is LogState.OPEN and not self.ending.is_set()
+
+    async def end(self) -> None:
+        """Have the workers finish their batches; cancel those that do not within `worker_seconds`."""
+        self.ending.set()
+        self.log.inspection.end_readers()
+        others = [task for task in self._tasks if task is not asyncio.current_task()]
+        try:
+            if others:
+                seconds = self.supervision.worker_seconds
+                _, running = await asyncio.wait(others, timeout=seconds)
+                if running:
+                    logger.warning("%d workers did not end within %g s and are cancelled", len(running), seconds)
+        finally:
+            if late := [task for task in others if task.cancel()]:
+                await asyncio.wait(late)
+            for task in others:
+                if not task.cancelled():
+                    task.exception()  # the end of the process, marked as retrieved
+
+    async def end_process(self, sentence: str) -> None:
+        """End the process with exit status 1, and *sentence* as its last words.
+
+        What runs the event loop then cancels all of its tasks, those of the log too: so the log is closed before.
+        """
+        try:
+            await self.end()
+            await self.log.close()
+        finally:
+            raise SystemExit(sentence)
+
+
+class _Run:
+    """One worker, from its first start to its last end."""
+
+    def __init__(self, worker: Worker, workers: Workers) -> None:
+        self._worker = worker
+        self._workers = workers
+        self._name = getattr(worker, "__qualname__", repr(worker))
+        self._failures: deque[float] = deque()  # times, within `restart_seconds`
+        self._pause = FIRST_PAUSE_SECONDS
+
+    async def run(self) -> None:
+        """Run the worker until it returns, the application ends, or it has failed too often."""
+        log = self._workers.log
+        counts = log.workers
+        while True:
+            counts.running += 1
+            try:
+                await self._worker(log)
+                counts.ended += 1
+                return
+            except Exception as error:
+                failure = error
+            finally:
+                counts.running -= 1
+            if not self._workers.may_restart():
+                counts.failed += 1
+                logger.error("the worker %s failed while the application ended", self._name, exc_info=failure)
+                return
+            self._note_failure()
+            if len(self._failures) > self._workers.supervision.max_restarts:
+                counts.failed += 1
+                await self._give_up(failure)
+                return
+            logger.error("the worker %s failed, and is started again", self._name, exc_info=failure)
+            if not await self._rest():
+                counts.ended += 1
+                return
+            counts.restarts += 1
+
+    def _note_failure(self) -> None:
+        now = asyncio.get_running_loop().time()
+        while self._failures and self._failures[0] <= now - self._workers.supervision.restart_seconds:
+            self._failures.popleft()
+        if not self._failures:
+            self._pause = FIRST_PAUSE_SECONDS
+        self._failures.append(now)
+
+    async def _rest(self) -> bool:
+        """Wait before the next start; return False if the application ends meanwhile."""
+        seconds = self._pause * random.uniform(0.5, 1.0)
+        self._pause = min(self._pause * 2, LONGEST_PAUSE_SECONDS)
+        counts = self._workers.log.workers
+        counts.restarting += 1
+        try:
+            await asyncio.wait_for(self._workers.ending.wait(), seconds)
+        except TimeoutError:
+            return True
+        finally:
+            counts.restarting -= 1
+        return False
+
+    async def _give_up(self, error: Exception) -> None:
+        """Log why the worker does not run any more; end the process if that is what was asked for."""
+        supervision = self._workers.supervision
+        failed = f"the worker {self._name} failed {len(self._failures)} times within {supervision.restart_seconds:g} s"
+        if supervision.on_worker_failure == "degrade":
+            logger.critical("%s and does not run any more", failed, exc_info=error)
+            return
+        logger.critical("%s: the process ends, to be started again", failed, exc_info=error)
+        cause = f"{type(error).__name__}: {error}"
+        await self._workers.end_process(f"{failed} ({cause}); the process ends, to be started again")
 
 
 @asynccontextmanager
@@ -29,48 +224,18 @@ async def embedded(
     directory: str | os.PathLike[str],
     queues: Mapping[str, QueueOptions | None],
     workers: Sequence[Worker],
-    log_options: Mapping[str, Any],
+    options: Mapping[str, Any],
 ) -> AsyncIterator[MultiRecordLog]:
-    """Open the log, run *workers* next to the application, and at its end drain the log, then close it.
+    """Open the log, run *workers* next to the application, and at its end have them finish, then close the log.
 
-    The log is drained only when the application is done with it, so its last appends are not refused. Workers then
-    read what is there, acknowledge it and end; one that does not is cancelled after `WORKER_SECONDS`.
+    A worker gets no further batch then, but may still append what it makes of the one that it has. What waits is
+    delivered after the next start.
     """
-    async with MultiRecordLog.open(directory, queues=queues, **log_options) as log:
-        tasks = [asyncio.create_task(_work(worker, log)) for worker in workers]
+    supervision = check_options(options)
+    of_log = {name: value for name, value in options.items() if name not in _OF_WORKERS}
+    async with MultiRecordLog.open(directory, queues=queues, **of_log) as log:
+        running = Workers(log, supervision, workers)
         try:
             yield log
         finally:
-            try:
-                with suppress(LogClosedError, LogFailedError):  # `close` reports a failure
-                    await log.drain()
-                await _wait(tasks)
-            finally:
-                await _cancel(tasks)
-
-
-async def _work(worker: Worker, log: MultiRecordLog) -> None:
-    log.workers.running += 1
-    try:
-        await worker(log)
-        log.workers.ended += 1
-    except Exception:
-        log.workers.failed += 1
-        logger.exception("the worker %s failed and does not run any more", getattr(worker, "__qualname__", worker))
-    finally:
-        log.workers.running -= 1
-
-
-async def _wait(tasks: list[asyncio.Task[None]]) -> None:
-    """Wait until every worker has ended, but not for ever."""
-    if tasks:
-        _, late = await asyncio.wait(tasks, timeout=WORKER_SECONDS)
-        if late:
-            logger.warning("%d workers did not end within %g s and are cancelled", len(late), WORKER_SECONDS)
-
-
-async def _cancel(tasks: list[asyncio.Task[None]]) -> None:
-    """Cancel the workers that still run: the log is about to close."""
-    late = [task for task in tasks if task.cancel()]
-    if late:
-        await asyncio.wait(late)
+            await running.end()

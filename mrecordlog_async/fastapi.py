@@ -35,7 +35,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from traceback import walk_tb
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 from weakref import WeakKeyDictionary
 
 from mrecordlog_async.support.extras import naming
@@ -44,7 +44,7 @@ try:
     from fastapi import Depends, FastAPI, Request, Response
     from starlette.requests import HTTPConnection
 
-    from mrecordlog_async.embedding import Queues, Worker, embedded
+    from mrecordlog_async.embedding import EmbedOptions, Queues, Worker, check_options, embedded
     from mrecordlog_async.errors import LogClosedError, QueueNotFoundError, RecordLogError
     from mrecordlog_async.log import MultiRecordLog, check_queues
     from mrecordlog_async.model import LogState, Record
@@ -58,7 +58,16 @@ except ModuleNotFoundError as error:
 if TYPE_CHECKING:  # needs the packages of the service, which only `mount` uses
     from mrecordlog_async.service.asgi import AsgiService
 
-__all__ = ["Log", "ServiceOptions", "add_exception_handlers", "lifespan", "log_of", "mount", "tail_until_disconnect"]
+__all__ = [
+    "EmbedOptions",
+    "Log",
+    "ServiceOptions",
+    "add_exception_handlers",
+    "lifespan",
+    "log_of",
+    "mount",
+    "tail_until_disconnect",
+]
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Any]]
 
@@ -74,7 +83,7 @@ def lifespan(
     *,
     queues: Queues = (),
     workers: Sequence[Worker] = (),
-    **log_options: Any,
+    **log_options: Unpack[EmbedOptions],
 ) -> Lifespan:
     """Return a lifespan that holds the log in *directory* open.
 
@@ -84,15 +93,16 @@ def lifespan(
             state that it yields, because mounted applications see that state and not the outer application.
         queues: Queues to create if they do not exist: names, or `QueueOptions` by name. One that exists keeps its
             options.
-        workers: Coroutine functions that take the log, such as consumers. They run next to the application. After it
-            ends, the log is drained, which ends their loops over batches, and closed once they have returned.
-        log_options: Keyword arguments of `MultiRecordLog.open`.
+        workers: Coroutine functions that take the log, such as consumers. They run next to the application; one that
+            raises is started again. When the application ends, their loops end after the batch that they have.
+        log_options: Further options, those of `MultiRecordLog.open` and of workers: see `EmbedOptions`.
 
     Returns:
         A lifespan for `FastAPI(lifespan=...)`. Entering it raises LogLockedError if another process has the log open,
             ValueError if the application has a log already, or another error of `MultiRecordLog.open`.
     """
     declared = check_queues(queues)
+    check_options(log_options)
 
     @asynccontextmanager
     async def hold_open(app: FastAPI) -> AsyncIterator[Any]:

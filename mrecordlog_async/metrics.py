@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable
 from copy import deepcopy
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from math import inf
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple
@@ -136,13 +136,21 @@ class WorkerCounts:
 
     Attributes:
         running: They run.
-        failed: They raised an error. They are not started again.
+        restarting: They raised an error, and are about to be started again.
+        failed: They raised errors too often, and are not started again.
         ended: They returned.
+        restarts: How often one was started again. The others say how many there are now, by state; this is a counter.
     """
 
     running: int = 0
+    restarting: int = 0
     failed: int = 0
     ended: int = 0
+    restarts: int = 0
+
+    def by_state(self) -> dict[str, int]:
+        """Return how many are in each state."""
+        return {"running": self.running, "restarting": self.restarting, "failed": self.failed, "ended": self.ended}
 
 
 @dataclass(slots=True)
@@ -302,7 +310,8 @@ STATE = (
         lambda log: {end.value: log.recovery_report.last_end is end for end in LastEnd},
         "end",
     ),
-    Series("workers", "gauge", "Workers of the application, by state", lambda log: asdict(log.workers), "state"),
+    Series("workers", "gauge", "Workers of the application, by state", lambda log: log.workers.by_state(), "state"),
+    counted("workers.restarts", "worker_restarts", "Workers of the application that failed and were started again"),
     counted("recovery_report.unclosed_ends", "unclosed_ends", "Openings of this log that had not been closed"),
     gauged("recovery_report.seconds", "recovery_seconds", "Seconds that opening took"),
     counted("recovery_report.records", "recovered_records", "Records read at opening"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import errno
-import re
 from collections.abc import AsyncIterator, MutableMapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ import anyio
 import pytest
 from fastapi import FastAPI, WebSocket
 
-from mrecordlog_async import LogState, MultiRecordLog, QueueOptions
+from mrecordlog_async import LogState, MultiRecordLog
 from mrecordlog_async.fastapi import Log, add_exception_handlers, lifespan, log_of, mount, tail_until_disconnect
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests.asgi import call_asgi
@@ -49,120 +48,6 @@ async def test_fastapi_refuses_a_second_log(directory: Path) -> None:
                 raise AssertionError
         assert log_of(app).state is LogState.CLOSED
     assert not second.exists()
-
-
-async def test_workers_take_what_is_there_before_the_log_closes(
-    directory: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The application appends until its own end; then consumers end by themselves. One that failed is logged."""
-    taken: list[bytes] = []
-
-    async def work(log: MultiRecordLog) -> None:
-        async with log.consumer("q", "c") as c:
-            async for batch in c.batches(max_wait=None):
-                taken.extend(batch.payloads())
-                await c.acknowledge(batch)
-
-    async def fail(log: MultiRecordLog) -> None:
-        raise ZeroDivisionError
-
-    @asynccontextmanager
-    async def own(app: FastAPI) -> AsyncIterator[None]:
-        yield
-        await log_of(app).append("q", b"the last one")
-
-    queues = {"q": QueueOptions(keep="until_acknowledged")}
-    app = FastAPI(lifespan=lifespan(directory, own, queues=queues, workers=[work, fail]))
-    async with app.router.lifespan_context(app):
-        await log_of(app).append("q", b"one")
-    assert taken == [b"one", b"the last one"]
-    assert "fail failed and does not run any more" in caplog.text
-    async with MultiRecordLog.open(directory) as log:
-        assert log.queue_summary("q").records == 0
-
-
-async def test_the_metrics_count_workers_that_run_failed_and_ended(directory: Path) -> None:
-    """A worker that raised does not run again: without the gauge, nothing but a line in the log would say so."""
-    may_fail, waits = asyncio.Event(), asyncio.Event()
-
-    async def wait(log: MultiRecordLog) -> None:
-        await waits.wait()
-
-    async def end(log: MultiRecordLog) -> None:
-        pass
-
-    async def fail(log: MultiRecordLog) -> None:
-        await may_fail.wait()
-        raise ZeroDivisionError
-
-    app = FastAPI(lifespan=lifespan(directory, workers=[wait, end, fail]))
-    mount(app, "/wal", exposed=True)
-    async with app.router.lifespan_context(app):
-        await asyncio.sleep(0)
-        assert await workers(app) == {"running": 2, "failed": 0, "ended": 1}
-        may_fail.set()
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
-        assert await workers(app) == {"running": 1, "failed": 1, "ended": 1}
-        waits.set()
-
-
-async def workers(app: FastAPI) -> dict[str, int]:
-    """Return the gauge of the workers, by state."""
-    _, body = await call_asgi(app, "/wal/metrics", {}, headers=[(b"host", b"127.0.0.1")])
-    return {
-        state: int(float(value))
-        for state, value in re.findall(r'^mrecordlog_workers{state="(\w+)"} (\S+)$', body.decode(), re.MULTILINE)
-    }
-
-
-async def test_a_worker_that_does_not_end_is_cancelled(
-    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The application still ends, and its log is closed cleanly."""
-    monkeypatch.setattr("mrecordlog_async.embedding.WORKER_SECONDS", 0.01)
-
-    async def hang(log: MultiRecordLog) -> None:
-        await asyncio.Event().wait()
-
-    app = FastAPI(lifespan=lifespan(directory, workers=[hang]))
-    async with app.router.lifespan_context(app):
-        log = log_of(app)
-    assert log.state is LogState.CLOSED
-    assert "1 workers did not end" in caplog.text
-
-
-async def test_a_worker_is_cancelled_if_the_end_of_its_application_is(
-    directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It does not go on with a log that is closed."""
-    begun, draining, ended = asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-    async def hang(log: MultiRecordLog) -> None:
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ended.set()
-
-    async def drain(log: MultiRecordLog) -> None:
-        draining.set()
-        await asyncio.Event().wait()
-
-    async def run() -> None:
-        async with app.router.lifespan_context(app):
-            logs.append(log_of(app))
-            await begun.wait()
-
-    monkeypatch.setattr(MultiRecordLog, "drain", drain)
-    app, logs = FastAPI(lifespan=lifespan(directory, workers=[hang])), list[MultiRecordLog]()
-    task = asyncio.create_task(run())
-    await draining.wait()
-    task.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await task
-    assert ended.is_set()
-    assert logs[0].state is LogState.CLOSED
 
 
 async def test_fastapi_without_lifespan_says_what_is_missing() -> None:

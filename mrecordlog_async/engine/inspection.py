@@ -36,6 +36,15 @@ class Inspection:
         self._consumers = consumers
         self._oldest_pin = OldestPin(engine.queues)
 
+    # The application that holds the log.
+
+    def end_readers(self) -> None:
+        """Have every tail and consumer of the log end after what it was handed already; nothing else ends.
+
+        Appends, acknowledgements and truncates go on, for what readers still make of it. It cannot be taken back.
+        """
+        self._engine.changes.end_readers()
+
     # The log: which one it is, which state its positions show, and how it is.
 
     @property

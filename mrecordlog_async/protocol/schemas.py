@@ -399,6 +399,7 @@ class StatsResponse(Struct):
         last_minute: The same three, of the last minute alone.
         under_way_seconds: How long the commit under way, or other work on the disk, has taken; 0 without one.
         waiting_seconds: How long the oldest call that is not finished has waited.
+        workers: Workers of the application that holds the log, by state.
         failure: Why the log stores nothing more; null unless it has failed.
     """
 
@@ -427,4 +428,5 @@ class StatsResponse(Struct):
     last_minute: RecentTimesResponse = RecentTimesResponse()
     under_way_seconds: float = 0.0
     waiting_seconds: float = 0.0
+    workers: dict[str, int] = {}
     failure: str | None = None

@@ -14,7 +14,8 @@ from mrecordlog_async.memory.queues import Queues
 class Changes:
     """Waiters by queue id. The log owns it; the writer wakes the waiters of the queues that a batch changed.
 
-    ended: no record will be appended to any queue, as the log is being drained. on_aging: called after a batch by which
+    ended: no record will be appended to any queue, as the log is being drained. handing_out: False once the readers are
+    to end before what is there. on_aging: called after a batch by which
     a queue was given a `max_age`, or lost it.
     """
 
@@ -23,6 +24,7 @@ class Changes:
         self._queues = queues
         self._sleepers: dict[int, set[asyncio.Future[None]]] = {}
         self.ended = False
+        self.handing_out = True
         self.on_aging: Callable[[], None] | None = None
 
     def end(self) -> None:
@@ -31,6 +33,11 @@ class Changes:
         Called once every accepted append is stored or refused.
         """
         self.ended = True
+        self.wake_all()
+
+    def end_readers(self) -> None:
+        """Have every reader end after what it was handed already. Appends and acknowledgements go on."""
+        self.handing_out = False
         self.wake_all()
 
     async def wait(self, queue_id: int) -> None:
@@ -84,16 +91,20 @@ class QueueWatch:
         self.queue_id = queue_id
         self._queues = queues
         self._changes = changes
-        self.is_closing = is_closing
+        self._is_closing = is_closing
         self._failure = failure
         self._check = check
 
     def queue(self) -> Queue | None:
-        """Return the queue, or None if it is deleted or the log closes: then nothing of it is handed out any more."""
-        queue = None if self.is_closing() else self._queues.by_id(self.queue_id)
+        """Return the queue, or None if it is deleted or its readers end: then nothing of it is handed out any more."""
+        queue = None if self.is_ending() else self._queues.by_id(self.queue_id)
         if queue is not None and self._check is not None:
             self._check(queue)
         return queue
+
+    def is_ending(self) -> bool:
+        """Return whether readers are to end, because the log closes or the application that holds it ends."""
+        return not self._changes.handing_out or self._is_closing()
 
     def is_complete(self, queue: Queue) -> bool:
         """Return whether *queue* gets no more records, because it is sealed or the log is being drained."""

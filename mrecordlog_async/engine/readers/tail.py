@@ -61,7 +61,7 @@ class Tail(AsyncIterator[Record]):
                 position = record[0]
                 # Otherwise it was truncated or deleted since, or another task took it.
                 if position >= self._queue.first_position and position >= collector.position:
-                    if self._watch.is_closing():
+                    if self._watch.is_ending():
                         break
                     collector.position = position + 1
                     return record

@@ -34,6 +34,8 @@ function showState(stats, now) {
 function noteOf(stats) {
   if (stats.under_way_seconds > 1) return `the disk has not finished a commit for ${time(stats.under_way_seconds)}`;
   if (stats.waiting_seconds > 1) return `the oldest append has waited for ${time(stats.waiting_seconds)}`;
+  if (stats.workers.failed) return `workers of the application that failed and do not run any more: ${stats.workers.failed}`;
+  if (stats.workers.restarting) return `workers of the application that failed and are about to be started again: ${stats.workers.restarting}`;
   return "";
 }
 function showRates(stats, seconds) {

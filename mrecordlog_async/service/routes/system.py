@@ -35,8 +35,10 @@ def _cause(service: Service, state: LogState) -> str | None:
     match state:
         case LogState.OPEN:
             seconds = service.log.inspection.under_way_seconds
-            stalled = 0 < service.options.stall_seconds <= seconds
-            return f"the disk has not responded for {seconds:.1f} s" if stalled else None
+            if 0 < service.options.stall_seconds <= seconds:
+                return f"the disk has not responded for {seconds:.1f} s"
+            failed = service.log.workers.failed
+            return f"workers of the application that failed and do not run any more: {failed}" if failed else None
         case LogState.RECOVERING:
             return "the log is being recovered"
         case LogState.FAILED:

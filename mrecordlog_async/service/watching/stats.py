@@ -61,6 +61,7 @@ async def stats_of(service: Service) -> StatsResponse:
     response.last_minute = RecentTimesResponse(**{name: _times(one) for name, one in log.recent_times().items()})
     response.under_way_seconds = log.inspection.under_way_seconds
     response.waiting_seconds = log.inspection.waiting_seconds
+    response.workers = log.workers.by_state()
     response.failure = cause_of_failure(log)
     return response
 
