@@ -96,7 +96,7 @@ _OF_WORKERS = tuple(Supervision.__dataclass_fields__)
 
 
 def check_options(options: Mapping[str, Any]) -> Supervision:
-    """Return the part of *options* that concerns workers; raise TypeError or ValueError for an option that there is not."""
+    """Return the part of *options* that concerns workers; raise TypeError for one that there is not."""
     for name in options.keys() - EmbedOptions.__annotations__.keys():
         raise TypeError(f"there is no option {name!r}{nearest(name, EmbedOptions.__annotations__)}")
     return Supervision(**{name: options[name] for name in _OF_WORKERS if name in options})
