@@ -22,8 +22,14 @@ from mrecordlog_async.engine.commit.open import OpenOptions
 from mrecordlog_async.engine.consumer import Consumer
 from mrecordlog_async.engine.consuming import Attaching, ConsumerChanges
 from mrecordlog_async.engine.inspection import Inspection
-from mrecordlog_async.engine.intake.commands import CreateQueue, DeleteQueue, Sync, TruncateQueue
-from mrecordlog_async.engine.intake.setting_commands import ConfigureQueue, SealQueue
+from mrecordlog_async.engine.intake.controls import (
+    ConfigureQueue,
+    CreateQueue,
+    DeleteQueue,
+    SealQueue,
+    Sync,
+    TruncateQueue,
+)
 from mrecordlog_async.engine.open_async import open_log_async
 from mrecordlog_async.engine.readers.tail import Tail
 from mrecordlog_async.engine.running import Engine, EngineOptions

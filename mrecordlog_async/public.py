@@ -3,7 +3,7 @@
 from importlib.metadata import version
 
 from mrecordlog_async.engine.consumer import Consumer
-from mrecordlog_async.engine.intake.setting_commands import Attached
+from mrecordlog_async.engine.intake.controls import Attached
 from mrecordlog_async.engine.readers.tail import Tail
 from mrecordlog_async.errors import (
     ConsumerBehindError,

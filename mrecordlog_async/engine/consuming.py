@@ -10,7 +10,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from mrecordlog_async.batches import check_position, check_start
-from mrecordlog_async.engine.intake.setting_commands import (
+from mrecordlog_async.engine.intake.controls import (
     AttachConsumer,
     Attached,
     ChangeRule,

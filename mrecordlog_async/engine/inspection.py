@@ -10,7 +10,7 @@ from time import perf_counter
 from uuid import UUID
 
 from mrecordlog_async.engine.consuming import Attaching, ConsumerChanges
-from mrecordlog_async.engine.intake.setting_commands import Attached
+from mrecordlog_async.engine.intake.controls import Attached
 from mrecordlog_async.engine.running import Engine
 from mrecordlog_async.errors import ConsumerNotFoundError, LogFullError, QueueNotFoundError
 from mrecordlog_async.format.header import public_log_id

@@ -25,12 +25,10 @@ from mrecordlog_async.engine.commit.open import OpenedLog
 from mrecordlog_async.engine.commit.thread import LogThread
 from mrecordlog_async.engine.commit.upkeep import LogParts
 from mrecordlog_async.engine.commit.writer import Writer
-from mrecordlog_async.engine.intake.admission import Admission
-from mrecordlog_async.engine.intake.appends import ELSEWHERE
+from mrecordlog_async.engine.intake.admission import ELSEWHERE, Admission
 from mrecordlog_async.engine.intake.capacity import Capacity
-from mrecordlog_async.engine.intake.commands import Sync
+from mrecordlog_async.engine.intake.controls import FenceHolders, Sync
 from mrecordlog_async.engine.intake.refusals import Refusals
-from mrecordlog_async.engine.intake.setting_commands import FenceHolders
 from mrecordlog_async.engine.observed import Observation
 from mrecordlog_async.engine.open_async import announce_release, release
 from mrecordlog_async.engine.readers.age_clock import AgeClock

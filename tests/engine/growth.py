@@ -11,8 +11,15 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 
 from mrecordlog_async.engine.commit.encode import build_records
-from mrecordlog_async.engine.intake.commands import AppendGroup, Command, CreateQueue, DeleteQueue, TruncateQueue
-from mrecordlog_async.engine.intake.setting_commands import ChangeRule, ConfigureQueue, MoveConsumer
+from mrecordlog_async.engine.intake.commands import AppendGroup, Command
+from mrecordlog_async.engine.intake.controls import (
+    ChangeRule,
+    ConfigureQueue,
+    CreateQueue,
+    DeleteQueue,
+    MoveConsumer,
+    TruncateQueue,
+)
 from mrecordlog_async.engine.planning.plan import plan
 from mrecordlog_async.format.record import NO_OWNER, ConsumerRule, ConsumerState, Create, SetConsumer, SetOptions
 from mrecordlog_async.format.runs import Append

@@ -13,10 +13,9 @@ from mrecordlog_async.engine.intake.commands import (
     AppendGroup,
     AppendRecords,
     Command,
-    CreateQueue,
-    Sync,
     copy_for_waiter,
 )
+from mrecordlog_async.engine.intake.controls import CreateQueue, Sync
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.options import Limits
 

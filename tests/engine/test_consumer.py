@@ -38,7 +38,7 @@ from mrecordlog_async.cli.main import main
 from mrecordlog_async.engine.commit import writer
 from mrecordlog_async.engine.commit.journal import Journal
 from mrecordlog_async.engine.commit.request import CommitRequest, CommitResult
-from mrecordlog_async.engine.intake.setting_commands import Attached
+from mrecordlog_async.engine.intake.controls import Attached
 from mrecordlog_async.engine.planning import consumer as plan_consumers
 
 OWNER, OTHER = uuid.uuid4(), uuid.uuid4()

@@ -20,7 +20,7 @@ from mrecordlog_async import (
 )
 from mrecordlog_async.engine.commit import upkeep
 from mrecordlog_async.engine.intake.admission import BATCH_CONTROLS
-from mrecordlog_async.engine.intake.setting_commands import ChangeRule, DeleteConsumer
+from mrecordlog_async.engine.intake.controls import ChangeRule, DeleteConsumer
 from mrecordlog_async.storage.locked_directory import RESERVE_BYTES
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 

@@ -11,14 +11,8 @@ import pytest
 from hypothesis import given, settings
 
 from mrecordlog_async.engine.commit.encode import build_records
-from mrecordlog_async.engine.intake.commands import (
-    AppendGroup,
-    AppendRecords,
-    Command,
-    CreateQueue,
-    DeleteQueue,
-    TruncateQueue,
-)
+from mrecordlog_async.engine.intake.commands import AppendGroup, AppendRecords, Command
+from mrecordlog_async.engine.intake.controls import CreateQueue, DeleteQueue, TruncateQueue
 from mrecordlog_async.engine.planning import append as plan_appends
 from mrecordlog_async.engine.planning.append import RUN_RECORDS_MIN
 from mrecordlog_async.engine.planning.draft import CommandOutcome

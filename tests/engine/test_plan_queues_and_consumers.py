@@ -8,13 +8,14 @@ from typing import Any
 import hypothesis.strategies as st
 from hypothesis import example, given, settings
 
-from mrecordlog_async.engine.intake.commands import Command, DeleteQueue, Reserve
-from mrecordlog_async.engine.intake.setting_commands import (
+from mrecordlog_async.engine.intake.commands import Command, Reserve
+from mrecordlog_async.engine.intake.controls import (
     AttachConsumer,
     ChangeRule,
     ConfigureQueue,
     CreateConsumer,
     DeleteConsumer,
+    DeleteQueue,
     MoveConsumer,
     SealQueue,
 )

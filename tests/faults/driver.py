@@ -30,8 +30,8 @@ from mrecordlog_async.engine import open_async
 from mrecordlog_async.engine.commit.open import ID_STEP_BITS
 from mrecordlog_async.engine.commit.thread import ThreadProgress
 from mrecordlog_async.engine.intake.admission import Admission
-from mrecordlog_async.engine.intake.commands import AppendGroup, Command, TruncateQueue
-from mrecordlog_async.engine.intake.setting_commands import Attached, ChangeRule
+from mrecordlog_async.engine.intake.commands import AppendGroup, Command
+from mrecordlog_async.engine.intake.controls import Attached, ChangeRule, TruncateQueue
 from mrecordlog_async.engine.running import EngineOptions
 from mrecordlog_async.format.record import NO_OWNER
 from mrecordlog_async.format.stored_options import StoredOptions

@@ -14,8 +14,7 @@ from unittest.mock import patch
 
 from mrecordlog_async.engine.commit.journal import Journal
 from mrecordlog_async.engine.commit.request import CommitRequest
-from mrecordlog_async.engine.intake.commands import TruncateQueue
-from mrecordlog_async.engine.intake.setting_commands import AttachConsumer
+from mrecordlog_async.engine.intake.controls import AttachConsumer, TruncateQueue
 from mrecordlog_async.engine.planning.consumer import plan_attach
 from mrecordlog_async.engine.planning.draft import Draft
 from mrecordlog_async.engine.planning.queue import plan_truncate

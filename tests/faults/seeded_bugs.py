@@ -21,7 +21,7 @@ from mrecordlog_async.engine.commit.storing import BatchStore
 from mrecordlog_async.engine.commit.straight import Straight
 from mrecordlog_async.engine.commit.upkeep import Upkeep
 from mrecordlog_async.engine.intake.commands import Reserve
-from mrecordlog_async.engine.intake.setting_commands import AttachConsumer, FenceHolders, MoveConsumer
+from mrecordlog_async.engine.intake.controls import AttachConsumer, FenceHolders, MoveConsumer
 from mrecordlog_async.engine.planning import consumer as consumer_planning
 from mrecordlog_async.engine.planning.draft import CommandOutcome, Draft
 from mrecordlog_async.engine.planning.view import QueueView

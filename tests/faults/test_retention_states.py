@@ -15,7 +15,7 @@ from unittest.mock import patch
 import pytest
 
 from mrecordlog_async import PersistPolicy
-from mrecordlog_async.engine.intake.commands import TruncateQueue
+from mrecordlog_async.engine.intake.controls import TruncateQueue
 from mrecordlog_async.support.clock import Clock
 
 from .driver import TIME_NS, Run

@@ -1,4 +1,7 @@
-"""The commands that callers send to the writer. A command holds its callers' futures and finishes each of them once."""
+"""The commands that callers send to the writer, and those that append. `controls` has all others.
+
+A command holds its callers' futures and finishes each of them once.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,6 @@ from enum import IntEnum
 from itertools import compress, count
 
 from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.format.stored_options import StoredOptions
 
 CALL_OVERHEAD_BYTES = 200
 RECORD_OVERHEAD_BYTES = 60
@@ -167,43 +169,6 @@ class AppendRecords(Command):
     def waiting_appends(self) -> int:
         """Return 1 while the caller waits."""
         return int(not self.future.done())
-
-
-@dataclass(slots=True, eq=False)
-class CreateQueue(Command):
-    """Create a queue, with options if they are not None."""
-
-    queue: str
-    exist_ok: bool
-    options: StoredOptions | None = None
-
-
-@dataclass(slots=True, eq=False)
-class DeleteQueue(Command):
-    """Delete a queue; only the incarnation *queue_id* unless that is None, and past consumers only if allowed."""
-
-    queue: str
-    queue_id: int | None = None
-    past_consumers: bool = False
-    reserve: Reserve = field(default=Reserve.ALL, init=False)
-
-
-@dataclass(slots=True, eq=False)
-class TruncateQueue(Command):
-    """Drop positions up to and including *position*; otherwise like `DeleteQueue`."""
-
-    queue: str
-    position: int
-    queue_id: int | None
-    past_consumers: bool = False
-    reserve: Reserve = field(default=Reserve.ALL, init=False)
-
-
-@dataclass(slots=True, eq=False)
-class Sync(Command):
-    """Wait until everything before it is on the medium."""
-
-    reserve: Reserve = field(default=Reserve.ALL, init=False)
 
 
 def count_appends(commands: Iterable[Command]) -> int:

@@ -7,7 +7,7 @@ its batch, after its own record. Creating a consumer moves none, so it never rem
 from __future__ import annotations
 
 from mrecordlog_async.engine.intake.commands import Reserve
-from mrecordlog_async.engine.intake.setting_commands import (
+from mrecordlog_async.engine.intake.controls import (
     AttachConsumer,
     Attached,
     ChangeRule,

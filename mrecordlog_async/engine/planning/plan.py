@@ -14,24 +14,20 @@ from collections.abc import Callable, Iterable
 from math import inf
 from typing import Any
 
-from mrecordlog_async.engine.intake.commands import (
-    AppendGroup,
-    AppendRecords,
-    Command,
-    CreateQueue,
-    DeleteQueue,
-    Sync,
-    TruncateQueue,
-)
-from mrecordlog_async.engine.intake.setting_commands import (
+from mrecordlog_async.engine.intake.commands import AppendGroup, AppendRecords, Command
+from mrecordlog_async.engine.intake.controls import (
     AttachConsumer,
     ChangeRule,
     ConfigureQueue,
     CreateConsumer,
+    CreateQueue,
     DeleteConsumer,
+    DeleteQueue,
     FenceHolders,
     MoveConsumer,
     SealQueue,
+    Sync,
+    TruncateQueue,
 )
 from mrecordlog_async.engine.planning import append, consumer, queue
 from mrecordlog_async.engine.planning.draft import CommandOutcome, Draft, Plan

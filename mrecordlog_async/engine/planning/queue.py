@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from mrecordlog_async.engine.intake.commands import CreateQueue, DeleteQueue, Reserve, TruncateQueue
-from mrecordlog_async.engine.intake.setting_commands import ConfigureQueue, SealQueue
+from mrecordlog_async.engine.intake.commands import Reserve
+from mrecordlog_async.engine.intake.controls import ConfigureQueue, CreateQueue, DeleteQueue, SealQueue, TruncateQueue
 from mrecordlog_async.engine.planning.draft import CommandOutcome, Draft
 from mrecordlog_async.engine.planning.view import QueueView
 from mrecordlog_async.errors import (

@@ -20,7 +20,8 @@ from collections.abc import Callable
 from functools import partial
 from heapq import heapify, heappop, heappush
 
-from mrecordlog_async.engine.intake.commands import Command, TruncateQueue
+from mrecordlog_async.engine.intake.commands import Command
+from mrecordlog_async.engine.intake.controls import TruncateQueue
 from mrecordlog_async.engine.readers.age_clock import AgeClock
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.memory.queue import Queue

@@ -1,6 +1,6 @@
-"""The commands about options and consumers of queues. `commands` has the others and what all of them share.
+"""The controls: every command but the appends, which `commands` has with what all of them share.
 
-On a full disk, what truncates may use the reserve to its end, attaching and sealing its upper half; the others are
+Admission exempts controls from every limit. On a full disk, what truncates may use the reserve to its end, attaching and sealing its upper half; the others are
 refused like appends. Whether a `MoveConsumer` or a `ConfigureQueue` truncates is known when it is planned.
 """
 
@@ -11,6 +11,43 @@ from typing import NamedTuple
 
 from mrecordlog_async.engine.intake.commands import Command, Reserve
 from mrecordlog_async.format.stored_options import StoredOptions
+
+
+@dataclass(slots=True, eq=False)
+class CreateQueue(Command):
+    """Create a queue, with options if they are not None."""
+
+    queue: str
+    exist_ok: bool
+    options: StoredOptions | None = None
+
+
+@dataclass(slots=True, eq=False)
+class DeleteQueue(Command):
+    """Delete a queue; only the incarnation *queue_id* unless that is None, and past consumers only if allowed."""
+
+    queue: str
+    queue_id: int | None = None
+    past_consumers: bool = False
+    reserve: Reserve = field(default=Reserve.ALL, init=False)
+
+
+@dataclass(slots=True, eq=False)
+class TruncateQueue(Command):
+    """Drop positions up to and including *position*; otherwise like `DeleteQueue`."""
+
+    queue: str
+    position: int
+    queue_id: int | None
+    past_consumers: bool = False
+    reserve: Reserve = field(default=Reserve.ALL, init=False)
+
+
+@dataclass(slots=True, eq=False)
+class Sync(Command):
+    """Wait until everything before it is on the medium."""
+
+    reserve: Reserve = field(default=Reserve.ALL, init=False)
 
 
 @dataclass(slots=True, eq=False)
