@@ -1,4 +1,4 @@
-"""The parts that tails and consumers of logs and clients share: positions, owners, limits, iteration."""
+"""The parts that tails and consumers of logs and clients share: owners, limits, iteration."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import NamedTuple, TypeVar
 from uuid import UUID
 
-from mrecordlog_async.model import POSITION_MAX, Batch, Record
+from mrecordlog_async.model import Batch, Record
 from mrecordlog_async.options import MIB
 
 Given = TypeVar("Given", bound=Batch)
@@ -44,20 +44,6 @@ def _check_size(name: str, value: object) -> None:
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")
     if value < 1:
         raise ValueError(f"{name} must be at least 1, got {value}")
-
-
-def check_position(position: int) -> int:
-    """Return *position* if a queue can assign it; raise TypeError or ValueError otherwise."""
-    if isinstance(position, bool) or not isinstance(position, int):
-        raise TypeError(f"position must be an int, not {type(position).__name__}")
-    if not 0 <= position <= POSITION_MAX:
-        raise ValueError(f"position must be between 0 and {POSITION_MAX}, got {position}")
-    return position
-
-
-def check_start(start: int) -> int:
-    """Return *start* if a tail can start there, up to the next position of a full queue; raise as `check_position`."""
-    return start if type(start) is int and start == POSITION_MAX + 1 else check_position(start)
 
 
 def check_limit(limit: int) -> int:

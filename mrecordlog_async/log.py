@@ -17,7 +17,6 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
 from uuid import UUID
 
-from mrecordlog_async.batches import check_position, check_start
 from mrecordlog_async.engine.commit.open import OpenOptions
 from mrecordlog_async.engine.consumer import Consumer
 from mrecordlog_async.engine.consuming import Attaching, ConsumerChanges
@@ -49,6 +48,8 @@ from mrecordlog_async.model import (
     ResourceUsage,
     Run,
     Start,
+    check_position,
+    check_start,
 )
 from mrecordlog_async.names import check_name
 from mrecordlog_async.options import GIB, Limits, PersistPolicy, QueueOptions, check_type

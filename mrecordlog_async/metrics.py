@@ -7,6 +7,7 @@ OpenTelemetry and `/v1/stats` read the same rows: a number that is not in the ta
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -88,6 +89,8 @@ def _seconds() -> Histogram:
 
 
 RECENT_SECONDS = 60.0
+RECENT_STEP_SECONDS = 5.0
+"""The last minute is up to this much longer."""
 RECENT = ("append_seconds", "commit_seconds", "sync_seconds")
 """Histograms of `Counters` that are also kept for the last minute."""
 
@@ -209,6 +212,39 @@ class Counters:
 
 
 # The table of what is reported.
+
+
+class Recent:
+    """The histograms of the last minute, from copies that are made while the log works.
+
+    Each *now* is of one monotonic clock, in seconds.
+    """
+
+    def __init__(self, counters: Counters, now: float) -> None:
+        self._counters = counters
+        self._kept: deque[tuple[float, dict[str, Histogram]]] = deque([(now, self._copies())])
+
+    def keep(self, now: float) -> bool:
+        """Keep a copy if the last is old enough. Returns whether anything was counted since the last one."""
+        at, last = self._kept[-1]
+        if all(getattr(self._counters, name).counts == last[name].counts for name in RECENT):
+            return False
+        if now - at >= RECENT_STEP_SECONDS:
+            self._kept.append((now, self._copies()))
+            while self._kept[1][0] <= now - RECENT_SECONDS:
+                self._kept.popleft()
+        return True
+
+    def histograms(self, now: float) -> dict[str, Histogram]:
+        """Return what was counted in the last minute."""
+        base = self._kept[0][1]
+        for at, copies in self._kept:
+            if at <= now - RECENT_SECONDS:
+                base = copies
+        return {name: getattr(self._counters, name).since(base[name]) for name in RECENT}
+
+    def _copies(self) -> dict[str, Histogram]:
+        return {name: getattr(self._counters, name).copy() for name in RECENT}
 
 
 class Series(NamedTuple):

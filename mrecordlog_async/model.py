@@ -1,4 +1,4 @@
-"""Values passed between modules: records, runs, and what a log reports about itself.
+"""Values passed between modules: records, positions, runs, and what a log reports about itself.
 
 A **run** is a series of consecutive records of one queue, laid out like Arrow's BinaryArray: int32 offsets, then the
 payloads back to back. A run is the body of an append on disk, the unit kept in memory and the block sent to a reader,
@@ -491,3 +491,17 @@ def offsets_of_one(payload_bytes: int) -> bytes:
     Records of the same size share the object (48 bytes in memory).
     """
     return b"\0\0\0\0" + payload_bytes.to_bytes(OFFSET_BYTES, "little", signed=True)
+
+
+def check_position(position: int) -> int:
+    """Return *position* if a queue can assign it; raise TypeError or ValueError otherwise."""
+    if isinstance(position, bool) or not isinstance(position, int):
+        raise TypeError(f"position must be an int, not {type(position).__name__}")
+    if not 0 <= position <= POSITION_MAX:
+        raise ValueError(f"position must be between 0 and {POSITION_MAX}, got {position}")
+    return position
+
+
+def check_start(start: int) -> int:
+    """Return *start* if a tail can start there, up to the next position of a full queue; raise as `check_position`."""
+    return start if type(start) is int and start == POSITION_MAX + 1 else check_position(start)

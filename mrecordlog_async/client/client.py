@@ -23,7 +23,7 @@ from types import TracebackType
 from typing import Any, overload
 from uuid import UUID
 
-from mrecordlog_async.batches import check_position, check_start, owner_uuid
+from mrecordlog_async.batches import owner_uuid
 from mrecordlog_async.client import reads
 from mrecordlog_async.client.consumer import ClientConsumer
 from mrecordlog_async.client.options import ClientOptions
@@ -32,7 +32,7 @@ from mrecordlog_async.client.sender import Sender
 from mrecordlog_async.client.tail import ClientTail
 from mrecordlog_async.client.transport import Transport
 from mrecordlog_async.errors import QueueNotFoundError
-from mrecordlog_async.model import ConsumerSummary, QueueSummary, Record, Run, Start, Times
+from mrecordlog_async.model import ConsumerSummary, QueueSummary, Record, Run, Start, Times, check_position, check_start
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.protocol import calls
 from mrecordlog_async.protocol.attempts import ServiceUnreachableError

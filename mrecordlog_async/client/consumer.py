@@ -8,20 +8,12 @@ from typing import Self
 
 import msgspec
 
-from mrecordlog_async.batches import (
-    BATCH_BYTES,
-    BATCH_RECORDS,
-    BATCH_SECONDS,
-    Batches,
-    BatchLimits,
-    check_start,
-    last_position,
-)
+from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, Batches, BatchLimits, last_position
 from mrecordlog_async.client.reads import position_of
 from mrecordlog_async.client.sender import Sender
 from mrecordlog_async.client.tail import ClientTail
 from mrecordlog_async.errors import ConsumerFencedError, ConsumerNotFoundError, QueueNotFoundError
-from mrecordlog_async.model import Batch, Record, Start
+from mrecordlog_async.model import Batch, Record, Start, check_start
 from mrecordlog_async.protocol import calls
 from mrecordlog_async.protocol.calls import Page, PageRequest
 from mrecordlog_async.protocol.consumer_schemas import AttachRequest, AttachResponse

@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import datetime
 from time import monotonic
 
-from mrecordlog_async.batches import check_limit, check_start
+from mrecordlog_async.batches import check_limit
 from mrecordlog_async.client.sender import Sender
 from mrecordlog_async.client.tail import PAUSE_SECONDS, WAIT_SECONDS, check_reached
 from mrecordlog_async.errors import QueueNotFoundError
-from mrecordlog_async.model import QueueSummary, Run, Start, Times
+from mrecordlog_async.model import QueueSummary, Run, Start, Times, check_start
 from mrecordlog_async.protocol import calls
 from mrecordlog_async.protocol.calls import Page, PageRequest
 from mrecordlog_async.protocol.responses import ServiceError

@@ -9,8 +9,7 @@ from typing import Any, Self
 from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, Batches, BatchLimits, last_position
 from mrecordlog_async.engine.consuming import Attaching, ConsumerChanges
 from mrecordlog_async.engine.intake.controls import Attached
-from mrecordlog_async.engine.readers.subscribers import QueueWatch
-from mrecordlog_async.engine.readers.tail import Tail
+from mrecordlog_async.engine.readers.tail import QueueWatch, Tail
 from mrecordlog_async.model import Batch, Record, Start
 from mrecordlog_async.support.coroutine_mark import coroutine_function
 

@@ -9,7 +9,6 @@ from functools import partial
 from typing import NamedTuple
 from uuid import UUID
 
-from mrecordlog_async.batches import check_position, check_start
 from mrecordlog_async.engine.intake.controls import (
     AttachConsumer,
     Attached,
@@ -18,7 +17,7 @@ from mrecordlog_async.engine.intake.controls import (
     DeleteConsumer,
     MoveConsumer,
 )
-from mrecordlog_async.engine.readers.subscribers import QueueWatch
+from mrecordlog_async.engine.readers.tail import QueueWatch
 from mrecordlog_async.engine.running import Engine
 from mrecordlog_async.errors import ConsumerFencedError, ConsumerNotFoundError, QueueNotFoundError
 from mrecordlog_async.format.table import TableRule
@@ -26,7 +25,7 @@ from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.reads import position_of
 from mrecordlog_async.memory.settings import owner_bytes
 from mrecordlog_async.memory.times import tick_of_time
-from mrecordlog_async.model import Start
+from mrecordlog_async.model import Start, check_position, check_start
 from mrecordlog_async.names import check_consumer_name, check_name, check_new_consumer_name
 from mrecordlog_async.patterns import is_pattern, matches
 
@@ -67,7 +66,7 @@ class ConsumerChanges:
             tick_of_time(start)  # raises for one in the future, whether a queue matches or not
         elif start is not None:
             check_start(start)
-        if TableRule(pattern, consumer) not in self._lookup.queues.rules:
+        if TableRule(pattern, consumer) not in self._lookup.queues.rules.all:
             self._lookup.check_name(pattern)
         # The rule comes first: no queue can be created between the two without its consumer.
         created = bool(await self._submit(ChangeRule, pattern, consumer, False, exist_ok))
@@ -87,7 +86,7 @@ class ConsumerChanges:
         if not is_pattern(queue):
             await self._submit(DeleteConsumer, queue, consumer)
             return
-        if TableRule(queue, consumer) in self._lookup.queues.rules:
+        if TableRule(queue, consumer) in self._lookup.queues.rules.all:
             # The rule comes last: if this call fails before, it can be made again and deletes the rest.
             await self._delete_matching(queue, consumer)
         try:
@@ -184,7 +183,7 @@ class ConsumerChanges:
             return
         if self._engine.options.any_name:
             check_consumer_name(consumer)
-        elif not isinstance(consumer, str) or TableRule(queue, consumer) not in self._lookup.queues.rules:
+        elif not isinstance(consumer, str) or TableRule(queue, consumer) not in self._lookup.queues.rules.all:
             check_new_consumer_name(consumer, self._engine.options.limits.name_bytes)
 
     def _has(self, queue: str, consumer: object) -> bool:

@@ -315,7 +315,7 @@ class Inspection:
     def unsorted_rules(self) -> Collection[tuple[str, str]]:
         """Return the rules unsorted. Copy them before anything else runs: they are a view."""
         self._lookup.check_readable()
-        return self._queues.rules
+        return self._queues.rules.all
 
     # The holders of consumers, where they are the clients of a service: what `MultiRecordLog.consumer` does in here.
 

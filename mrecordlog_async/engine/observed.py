@@ -7,8 +7,8 @@ import weakref
 from collections.abc import Callable
 from time import perf_counter
 
+from mrecordlog_async.engine.commit.batch import CommitResult
 from mrecordlog_async.engine.commit.open import OpenedLog
-from mrecordlog_async.engine.commit.request import CommitResult
 from mrecordlog_async.engine.commit.thread import ThreadProgress
 from mrecordlog_async.engine.commit.writer import Writer
 from mrecordlog_async.metrics import Counters

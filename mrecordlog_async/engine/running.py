@@ -33,7 +33,8 @@ from mrecordlog_async.engine.observed import Observation
 from mrecordlog_async.engine.open_async import announce_release, release
 from mrecordlog_async.engine.readers.age_clock import AgeClock
 from mrecordlog_async.engine.readers.expiry import Expiry
-from mrecordlog_async.engine.readers.subscribers import Changes, QueueWatch
+from mrecordlog_async.engine.readers.subscribers import Changes
+from mrecordlog_async.engine.readers.tail import QueueWatch
 from mrecordlog_async.engine.readers.watch import Watch
 from mrecordlog_async.errors import LogClosedError, LogFailedError
 from mrecordlog_async.memory.queue import Queue

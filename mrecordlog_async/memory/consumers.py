@@ -166,25 +166,17 @@ class Rules:
     """A set of rules. A new queue is compared with those alone whose patterns begin like its name, up to their stars.
 
     Those that begin with a star are compared with every new queue: the plan limits their number.
+    all: the rules. Only `add` and `remove` change it.
     """
 
     def __init__(self) -> None:
-        self._rules: set[TableRule] = set()
+        self.all: set[TableRule] = set()
         self._by_beginning: dict[str, set[TableRule]] = {}
         self._lengths: Counter[int] = Counter()  # how many beginnings have each length
 
-    def __len__(self) -> int:
-        return len(self._rules)
-
-    def __contains__(self, rule: object) -> bool:
-        return rule in self._rules
-
-    def __iter__(self) -> Iterator[TableRule]:
-        return iter(self._rules)
-
     def add(self, rule: TableRule) -> None:
         """Add *rule*, which is not there yet."""
-        self._rules.add(rule)
+        self.all.add(rule)
         beginning = beginning_of(rule.pattern)
         alike = self._by_beginning.get(beginning)
         if alike is None:
@@ -194,7 +186,7 @@ class Rules:
 
     def remove(self, rule: TableRule) -> None:
         """Remove *rule*, which is there."""
-        self._rules.remove(rule)
+        self.all.remove(rule)
         beginning = beginning_of(rule.pattern)
         alike = self._by_beginning[beginning]
         alike.remove(rule)

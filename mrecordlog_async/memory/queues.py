@@ -114,7 +114,7 @@ class Queues:
                 entries += piece
                 if pause is not None:
                     pause()
-        return Table(self.next_queue_id, tuple(entries), tuple(sorted(self.rules)), tuple(self.openings))
+        return Table(self.next_queue_id, tuple(entries), tuple(sorted(self.rules.all)), tuple(self.openings))
 
     def get(self, name: str) -> Queue | None:
         """Return the queue called *name*, or None if it does not exist."""
@@ -359,14 +359,14 @@ class Queues:
         self.table_bytes += entry_bytes(queue.name)
 
     def _add_rule(self, rule: TableRule) -> None:
-        if rule in self.rules:
+        if rule in self.rules.all:
             raise ReplayError(f"rule {rule.pattern!r} for consumer {rule.name!r} is added a second time")
         self.rules.add(rule)
         self._charge(memory_of_rule(rule))
         self.table_bytes += rule_bytes(rule)
 
     def _remove_rule(self, rule: TableRule) -> None:
-        if rule not in self.rules:
+        if rule not in self.rules.all:
             raise ReplayError(f"rule {rule.pattern!r} for consumer {rule.name!r} is removed, but it does not exist")
         self.rules.remove(rule)
         self._charge(-memory_of_rule(rule))

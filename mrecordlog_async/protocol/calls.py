@@ -15,9 +15,8 @@ from urllib.parse import quote, urlencode
 
 import msgspec
 
-from mrecordlog_async.batches import check_position
 from mrecordlog_async.errors import PositionInPastError, QueueNotFoundError, RecordLogError
-from mrecordlog_async.model import POSITION_MAX, ConsumerSummary, QueueSummary, Run, Times
+from mrecordlog_async.model import POSITION_MAX, ConsumerSummary, QueueSummary, Run, Times, check_position
 from mrecordlog_async.names import check_consumer_name, check_name
 from mrecordlog_async.options import QueueOptions, check_type
 from mrecordlog_async.protocol import wire, wire_decoder

@@ -9,7 +9,7 @@ from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import LastEnd, RecoveryReport
 from mrecordlog_async.recovery.torn_or_damaged import LogTail
 from mrecordlog_async.storage.locked_directory import EndNote
-from mrecordlog_async.storage.segment import segment_name
+from mrecordlog_async.storage.segment import LogEnd, segment_name
 
 
 @dataclass(slots=True)
@@ -19,23 +19,6 @@ class Counts:
     batches: int = 0
     records: int = 0
     bytes: int = 0
-
-
-@dataclass(slots=True)
-class LogEnd:
-    """End of a log: its last segment, where the next batch goes there, and the numbers of batches.
-
-    table_end: offset after the segment's table, where its first batch is. offset: where the next batch begins.
-    first_batch: number of the segment's first batch. last_batch: of the newest one, wherever it is; one less than
-    first_batch if the segment has none. durable_batch: the newest one that is on the medium for certain.
-    """
-
-    segment: int
-    table_end: int
-    offset: int
-    first_batch: int
-    last_batch: int
-    durable_batch: int
 
 
 class LastRead(NamedTuple):

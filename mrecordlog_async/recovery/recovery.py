@@ -44,7 +44,7 @@ from mrecordlog_async.format.table import Table
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.store import RetainedStores
 from mrecordlog_async.model import RecoveryProgress
-from mrecordlog_async.recovery.recovered import LastRead, LogEnd, RecoveredLog
+from mrecordlog_async.recovery.recovered import LastRead, RecoveredLog
 from mrecordlog_async.recovery.replay import NewStores, SegmentChain
 from mrecordlog_async.recovery.segment_files import (
     OpenSegment,
@@ -54,7 +54,7 @@ from mrecordlog_async.recovery.segment_files import (
 )
 from mrecordlog_async.recovery.torn_or_damaged import LogTail, SegmentEnd, check_closed_segment, judge_end
 from mrecordlog_async.storage.directory import Listing, LogDirectory
-from mrecordlog_async.storage.segment import segment_name
+from mrecordlog_async.storage.segment import LogEnd, segment_name
 
 Progress = Callable[[RecoveryProgress], None]
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from mrecordlog_async.format.frame import BLOCK_BYTES
 from mrecordlog_async.options import KIB, MIB
@@ -74,6 +75,23 @@ def read_pieces(files: FileSystem, handle: int, offset: int, stop: int) -> Itera
             return
         yield at, piece
         at += len(piece)
+
+
+@dataclass(slots=True)
+class LogEnd:
+    """End of a log: its last segment, where the next batch goes there, and the numbers of batches.
+
+    table_end: offset after the segment's table, where its first batch is. offset: where the next batch begins.
+    first_batch: number of the segment's first batch. last_batch: of the newest one, wherever it is; one less than
+    first_batch if the segment has none. durable_batch: the newest one that is on the medium for certain.
+    """
+
+    segment: int
+    table_end: int
+    offset: int
+    first_batch: int
+    last_batch: int
+    durable_batch: int
 
 
 class SegmentFile:

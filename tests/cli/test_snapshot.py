@@ -14,7 +14,7 @@ import pytest
 
 from mrecordlog_async import CorruptionError, MultiRecordLog, ReadOnlyLog
 from mrecordlog_async.cli.main import main
-from mrecordlog_async.engine.commit import older_segments
+from mrecordlog_async.engine.commit import other_segments
 from mrecordlog_async.format.header import decode_closed, encode_closed
 from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.storage.filesystem import Buffer
@@ -92,7 +92,7 @@ SHRINK_BYTES = 64 * 1024
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Free the space of removed segments in steps that are small compared with a segment."""
-    monkeypatch.setattr(older_segments, "SHRINK_BYTES", SHRINK_BYTES)
+    monkeypatch.setattr(other_segments, "SHRINK_BYTES", SHRINK_BYTES)
 
 
 async def drain(log: MultiRecordLog) -> None:

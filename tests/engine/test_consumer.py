@@ -36,8 +36,8 @@ from mrecordlog_async import (
 )
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.engine.commit import writer
+from mrecordlog_async.engine.commit.batch import CommitRequest, CommitResult
 from mrecordlog_async.engine.commit.journal import Journal
-from mrecordlog_async.engine.commit.request import CommitRequest, CommitResult
 from mrecordlog_async.engine.intake.controls import Attached
 from mrecordlog_async.engine.planning import consumer as plan_consumers
 

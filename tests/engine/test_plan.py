@@ -10,14 +10,13 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from mrecordlog_async.engine.commit.encode import build_records
 from mrecordlog_async.engine.intake.commands import AppendGroup, AppendRecords, Command
 from mrecordlog_async.engine.intake.controls import CreateQueue, DeleteQueue, TruncateQueue
 from mrecordlog_async.engine.planning import append as plan_appends
 from mrecordlog_async.engine.planning.append import RUN_RECORDS_MIN
 from mrecordlog_async.engine.planning.draft import CommandOutcome
 from mrecordlog_async.engine.planning.plan import plan
-from mrecordlog_async.engine.planning.planned import PlannedMany, PlannedRun
+from mrecordlog_async.engine.planning.planned import PlannedMany, PlannedRun, build_records
 from mrecordlog_async.engine.planning.view import PlannedSingles, QueueView
 from mrecordlog_async.errors import LogFullError, PositionInPastError, QueueNameError, QueueNotFoundError
 from mrecordlog_async.format import record as log_record

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import MultiRecordLog, PersistPolicy
-from mrecordlog_async.engine.commit.request import CommitRequest
+from mrecordlog_async.engine.commit.batch import CommitRequest
 from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import MultiRecordLog
-from mrecordlog_async.engine.commit import request
+from mrecordlog_async.engine.commit import batch
 from mrecordlog_async.engine.commit.journal import Journal
 from mrecordlog_async.storage.filesystem import Buffer
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
@@ -114,7 +114,7 @@ async def ends(call: Awaitable[int]) -> int | Exception:
 async def test_a_roll_with_many_queues_lets_the_loop_run(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The log's thread releases the interpreter while it makes the table and while it encodes it."""
     released: list[str] = []
-    monkeypatch.setattr(request, "sleep", lambda seconds: released.append(threading.current_thread().name))
+    monkeypatch.setattr(batch, "sleep", lambda seconds: released.append(threading.current_thread().name))
     async with MultiRecordLog.open(directory, segment_bytes=200_000) as log:
         await asyncio.gather(*(log.create_queue(str(number)) for number in range(3_000)))
         released.clear()

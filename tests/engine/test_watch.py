@@ -13,8 +13,8 @@ from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.engine.commit.thread import Job, LogThread, SlowJob, ThreadProgress, timed
 from mrecordlog_async.engine.intake.refusals import Refusals
 from mrecordlog_async.engine.readers import watch as watching
-from mrecordlog_async.engine.readers.watch import Recent, Watch
-from mrecordlog_async.metrics import Counters
+from mrecordlog_async.engine.readers.watch import Watch
+from mrecordlog_async.metrics import Counters, Recent
 from mrecordlog_async.support.clock import Clock
 from tests.cached_files import HangingDisk
 

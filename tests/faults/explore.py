@@ -14,8 +14,8 @@ import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from mrecordlog_async.engine.commit.batch import CommitRequest
 from mrecordlog_async.engine.commit.open import OpenedLog, OpenOptions, open_log
-from mrecordlog_async.engine.commit.request import CommitRequest
 from mrecordlog_async.engine.intake.commands import Reserve
 from mrecordlog_async.engine.planning.planned import PlannedRun
 from mrecordlog_async.errors import RecordLogError

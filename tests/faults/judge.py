@@ -305,7 +305,7 @@ def state_of(queues: Queues) -> State:
 def check_sums(queues: Queues, state: State) -> None:
     """Raise Violation unless the log's counts of memory, records, bytes, pins and table size match its queues."""
     pins: Counter[int] = Counter()
-    table_bytes = TABLE_HEADER_BYTES + sum(map(rule_bytes, queues.rules)) + OPENING_BYTES * len(queues.openings)
+    table_bytes = TABLE_HEADER_BYTES + sum(map(rule_bytes, queues.rules.all)) + OPENING_BYTES * len(queues.openings)
     memory_bytes, loose = 0, Counter[int]()
     for seen in state.queues:
         queue = queues.get(seen.name)
@@ -329,7 +329,7 @@ def check_sums(queues: Queues, state: State) -> None:
             raise Violation(f"{seen.name}: {queue.memory_bytes} bytes of memory counted for {least} of records")
         if queue.first_segment() != min(queue.segments(), default=None):
             raise Violation(f"{seen.name}: the first of its segments is not {queue.first_segment()}")
-    memory_bytes += check_blocks(queues, loose) + sum(map(memory_of_rule, queues.rules))
+    memory_bytes += check_blocks(queues, loose) + sum(map(memory_of_rule, queues.rules.all))
     consumers = sum(len(queue.consumers) for queue in queues)
     limited = {queue.name for queue in queues if queue.options and (queue.options[0] & 4 or any(queue.options[1:3]))}
     if (queues.consumer_count, queues.limited) != (consumers, limited):
@@ -374,7 +374,7 @@ def _state_of(queues: Queues) -> State:
             )
             for queue in sorted(queues, key=lambda queue: queue.name)
         ),
-        tuple((rule.pattern, rule.name) for rule in sorted(queues.rules)),
+        tuple((rule.pattern, rule.name) for rule in sorted(queues.rules.all)),
     )
 
 

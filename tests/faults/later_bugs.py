@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
+from mrecordlog_async.engine.commit.batch import CommitRequest
 from mrecordlog_async.engine.commit.journal import Journal
-from mrecordlog_async.engine.commit.request import CommitRequest
 from mrecordlog_async.engine.intake.controls import AttachConsumer, TruncateQueue
 from mrecordlog_async.engine.planning.consumer import plan_attach
 from mrecordlog_async.engine.planning.draft import Draft

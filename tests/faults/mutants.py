@@ -32,7 +32,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "mrecordlog_async"
 FLOORS = ("engine", "format", "maintenance", "memory", "recovery", "storage")
-WITHOUT = ("engine/commit/trim_heap.py",)
+WITHOUT = ("support/trim_heap.py",)
 """How memory is collected and returned to the system. Only speed depends on it."""
 STAGE_SECONDS = 1_200
 """The time limit of a stage, in seconds; exceeding it kills the mutant."""
@@ -52,7 +52,8 @@ NEAREST = {
     "engine/intake/capacity.py": ["tests/engine/test_admission.py tests/engine/test_limits.py"],
     "engine/planning/plan.py": ["tests/engine/test_plan.py tests/engine/test_limits.py"],
     "engine/planning/view.py": ["tests/engine/test_plan.py tests/test_history.py"],
-    "engine/commit/encode.py": ["tests/engine/test_encode.py tests/engine/test_limits.py"],
+    "engine/planning/planned.py": ["tests/engine/test_planned.py tests/engine/test_limits.py"],
+    "engine/commit/batch.py": ["tests/engine/test_planned.py tests/engine/test_limits.py"],
     "engine/commit/journal.py": [
         "tests/engine/test_reclaim.py tests/engine/test_hard_links.py tests/engine/test_spare.py"
     ],

@@ -11,12 +11,12 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from mrecordlog_async.engine.commit import encode as encode_module
+from mrecordlog_async.engine.commit import batch
 from mrecordlog_async.engine.commit import journal as journal_module
 from mrecordlog_async.engine.commit import open as opening
-from mrecordlog_async.engine.commit import spare
+from mrecordlog_async.engine.commit import other_segments as spare
+from mrecordlog_async.engine.commit.batch import CommitRequest, Roll
 from mrecordlog_async.engine.commit.journal import Journal
-from mrecordlog_async.engine.commit.request import CommitRequest, Roll
 from mrecordlog_async.engine.commit.storing import BatchStore
 from mrecordlog_async.engine.commit.straight import Straight
 from mrecordlog_async.engine.commit.upkeep import Upkeep
@@ -387,7 +387,7 @@ def commit_split_over_a_block() -> AbstractContextManager[Any]:
     def encode(body: bytes, offset: int, seed: int, out: Any) -> int:
         return encode_frames([body], offset, seed, out)
 
-    return patch.object(encode_module, "encode_unsplit", encode)
+    return patch.object(batch, "encode_unsplit", encode)
 
 
 def closed_removed_without_fsync() -> AbstractContextManager[Any]:

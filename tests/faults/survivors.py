@@ -9,8 +9,8 @@ from typing import Any
 from unittest.mock import patch
 
 from mrecordlog_async.engine.commit import open as opening
+from mrecordlog_async.engine.commit.batch import CommitRequest
 from mrecordlog_async.engine.commit.journal import Journal
-from mrecordlog_async.engine.commit.request import CommitRequest
 from mrecordlog_async.engine.commit.storing import UnsyncedChanges
 from mrecordlog_async.engine.commit.upkeep import Timers
 from mrecordlog_async.engine.intake.admission import Admission
@@ -29,11 +29,11 @@ from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.recovery import torn_or_damaged
 from mrecordlog_async.recovery.cleanup import zero_tail
 from mrecordlog_async.recovery.follower import Follower
-from mrecordlog_async.recovery.recovered import LogEnd, RecoveredLog
+from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.recovery.replay import Replay
 from mrecordlog_async.recovery.torn_or_damaged import SegmentEnd
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
-from mrecordlog_async.storage.segment import SegmentFile
+from mrecordlog_async.storage.segment import LogEnd, SegmentFile
 
 from .damage import Files, Intact, on_disk
 from .driver import DIRECTORY, LOG_ID, Run, without_chance

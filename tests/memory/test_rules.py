@@ -5,7 +5,7 @@ from __future__ import annotations
 import hypothesis.strategies as st
 from hypothesis import given
 
-from mrecordlog_async.engine.planning.draft import PlannedRules
+from mrecordlog_async.engine.planning.consumer_view import PlannedRules
 from mrecordlog_async.format.record import ConsumerRule
 from mrecordlog_async.format.table import TableRule
 from mrecordlog_async.memory.consumers import Rules
@@ -33,7 +33,7 @@ def test_a_queue_meets_the_rules_that_match_its_name(
     assert planned.count == len(expected)
     for rule in stored:
         rules.remove(rule)
-    assert (len(rules), rules.starred(), rules.matching(name)) == (0, 0, ([], 0))
+    assert (len(rules.all), rules.starred(), rules.matching(name)) == (0, 0, ([], 0))
 
 
 def test_a_name_is_compared_with_the_rules_that_begin_like_it_alone() -> None:

@@ -25,7 +25,7 @@ from types import TracebackType
 from typing import overload
 from uuid import UUID
 
-from mrecordlog_async.batches import check_position, check_start, owner_uuid
+from mrecordlog_async.batches import owner_uuid
 from mrecordlog_async.client._sync import reads
 from mrecordlog_async.client._sync.consumer import BlockingConsumer
 from mrecordlog_async.client._sync.sender import BlockingSender
@@ -34,7 +34,7 @@ from mrecordlog_async.client.blocking import BlockingProducer
 from mrecordlog_async.client.blocking_transport import BlockingTransport
 from mrecordlog_async.client.options import ClientOptions
 from mrecordlog_async.errors import QueueNotFoundError
-from mrecordlog_async.model import ConsumerSummary, QueueSummary, Record, Run, Start, Times
+from mrecordlog_async.model import ConsumerSummary, QueueSummary, Record, Run, Start, Times, check_position, check_start
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.protocol import calls
 from mrecordlog_async.protocol.attempts import ServiceUnreachableError

@@ -10,20 +10,13 @@ from typing import Self
 
 import msgspec
 
-from mrecordlog_async.batches import (
-    BATCH_BYTES,
-    BATCH_RECORDS,
-    BATCH_SECONDS,
-    BatchLimits,
-    check_start,
-    last_position,
-)
+from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, BatchLimits, last_position
 from mrecordlog_async.client import blocking_transport
 from mrecordlog_async.client._sync.reads import position_of
 from mrecordlog_async.client._sync.sender import BlockingSender
 from mrecordlog_async.client._sync.tail import BlockingTail
 from mrecordlog_async.errors import ConsumerFencedError, ConsumerNotFoundError, QueueNotFoundError
-from mrecordlog_async.model import Batch, Record, Start
+from mrecordlog_async.model import Batch, Record, Start, check_start
 from mrecordlog_async.protocol import calls
 from mrecordlog_async.protocol.calls import Page, PageRequest
 from mrecordlog_async.protocol.consumer_schemas import AttachRequest, AttachResponse

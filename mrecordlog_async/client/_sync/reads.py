@@ -8,12 +8,12 @@ from collections.abc import Generator, Iterator
 from datetime import datetime
 from time import monotonic
 
-from mrecordlog_async.batches import check_limit, check_start
+from mrecordlog_async.batches import check_limit
 from mrecordlog_async.client import blocking_transport
 from mrecordlog_async.client._sync.sender import BlockingSender
 from mrecordlog_async.client._sync.tail import PAUSE_SECONDS, WAIT_SECONDS, check_reached
 from mrecordlog_async.errors import QueueNotFoundError
-from mrecordlog_async.model import QueueSummary, Run, Start, Times
+from mrecordlog_async.model import QueueSummary, Run, Start, Times, check_start
 from mrecordlog_async.protocol import calls
 from mrecordlog_async.protocol.calls import Page, PageRequest
 from mrecordlog_async.protocol.responses import ServiceError

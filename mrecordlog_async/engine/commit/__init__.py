@@ -6,16 +6,15 @@
 | `straight` | does the same for a single group of few callers, without a turn of the writer's task |
 | `full_disk` | stores in parts what a full disk allows |
 | `upkeep` | spare, dead segments, timed syncs, the idle mark |
-| `thread`, `timers` | the log's own thread; what wakes the writer later |
+| `thread` | the log's own thread |
 
 Everything else belongs to the log's thread, and does not know asyncio:
 
 | on the log's thread | what it does |
 |---|---|
-| `request` | a batch and its result, as the two sides exchange them |
-| `encode` | a batch as bytes |
+| `batch` | a batch as the two sides exchange it: its request, its bytes and its result |
 | `journal` | the current segment: writes batches, rolls to the next one |
-| `spare`, `older_segments` | the segments after and before it |
+| `other_segments` | the segments after and before it |
 | `disk_space` | how much of the disk the log may take |
 | `open` | everything before the first batch |
 """

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 
-from mrecordlog_async.engine.commit.request import Roll
+from mrecordlog_async.engine.commit.batch import Roll
 from mrecordlog_async.engine.commit.storing import BatchStore, is_full
 from mrecordlog_async.engine.commit.upkeep import LogParts, Upkeep
 from mrecordlog_async.engine.intake.commands import AppendGroup, AppendRecords, Command, Reserve

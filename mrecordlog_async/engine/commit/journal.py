@@ -21,38 +21,34 @@ import contextlib
 import time
 from collections.abc import Iterator, Sequence
 
-from mrecordlog_async.engine.commit.disk_space import DiskSpace
-from mrecordlog_async.engine.commit.encode import (
-    build_records,
-    encode_batch,
-    encode_in_block,
-    encode_records,
-    join_small,
-)
-from mrecordlog_async.engine.commit.older_segments import OlderSegments
-from mrecordlog_async.engine.commit.request import (
+from mrecordlog_async.engine.commit.batch import (
     CommitRequest,
     CommitResult,
     EncodedBatch,
     LogIOError,
     Roll,
+    encode_batch,
+    encode_in_block,
+    join_small,
     let_others_run,
     sync_file,
 )
-from mrecordlog_async.engine.commit.spare import Spare
+from mrecordlog_async.engine.commit.disk_space import DiskSpace
+from mrecordlog_async.engine.commit.other_segments import OlderSegments, Spare
 from mrecordlog_async.engine.intake.commands import Reserve
+from mrecordlog_async.engine.planning.planned import build_records
 from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.format.frame import Buffer, block_left, frames_bytes_max, segment_seed
 from mrecordlog_async.format.header import HEADER_BYTES, Closed, SegmentHeader
 from mrecordlog_async.format.record import LogRecord, Opened, encode_record
 from mrecordlog_async.format.table import OPENING_BYTES
 from mrecordlog_async.memory.times import TICK_NS
-from mrecordlog_async.recovery.recovered import LogEnd, RecoveredLog
+from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.storage.direct import Staging, whole_blocks
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
 from mrecordlog_async.storage.lock import LOCK_NAME
 from mrecordlog_async.storage.locked_directory import RESERVE_BYTES, LockedDirectory
-from mrecordlog_async.storage.segment import SegmentFile, segment_name
+from mrecordlog_async.storage.segment import LogEnd, SegmentFile, segment_name
 from mrecordlog_async.support.clock import system
 
 
@@ -193,7 +189,7 @@ class Journal:
         """
         begun = time.perf_counter()
         request, records = self._with_opening(request, build_records(request.records))
-        bodies = encode_records(records)
+        bodies = [encode_record(record) for record in records]
         batch = self._encode(records, bodies, request)
         if request.roll is Roll.NEVER:
             return self._write(batch, rolled=False, begun=begun) if self._fits_here(batch.end) else None

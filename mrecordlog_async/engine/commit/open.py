@@ -20,16 +20,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from mrecordlog_async.engine.commit.batch import LogIOError
 from mrecordlog_async.engine.commit.disk_space import DiskSpace
 from mrecordlog_async.engine.commit.journal import Journal
-from mrecordlog_async.engine.commit.request import LogIOError
 from mrecordlog_async.format.record import LOG_ID_BYTES
 from mrecordlog_async.format.table import encode_table
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.store import RetainedStores
 from mrecordlog_async.model import RecoveryReport
 from mrecordlog_async.recovery.cleanup import remove_leftovers, zero_tail
-from mrecordlog_async.recovery.recovered import LogEnd, RecoveredLog
+from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.recovery.recovery import Progress, read_log
 from mrecordlog_async.recovery.replay import NewStores
 from mrecordlog_async.recovery.torn_or_damaged import NOTHING
@@ -43,7 +43,7 @@ from mrecordlog_async.storage.locked_directory import (
     LockedDirectory,
     make_first_segment,
 )
-from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, SegmentFile, segment_name
+from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, LogEnd, SegmentFile, segment_name
 from mrecordlog_async.support.clock import Clock, system
 
 logger = logging.getLogger("mrecordlog_async")

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import assert_never
 
-from mrecordlog_async.engine.commit.request import CommitRequest, CommitResult, Roll
+from mrecordlog_async.engine.commit.batch import CommitRequest, CommitResult, Roll
 from mrecordlog_async.engine.commit.upkeep import LogParts, Upkeep
 from mrecordlog_async.engine.intake.commands import AppendGroup, Command
 from mrecordlog_async.engine.planning.draft import CommandOutcome, Plan
@@ -34,7 +34,7 @@ from mrecordlog_async.format.record import (
 from mrecordlog_async.format.runs import Append, Many
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.options import PersistPolicy
-from mrecordlog_async.recovery.recovered import LogEnd
+from mrecordlog_async.storage.segment import LogEnd
 
 CALLERS_PER_TURN = 128
 """Callers woken per event-loop iteration. With 10,000 in one iteration, nothing else ran for 11 to 19 ms."""

@@ -24,7 +24,7 @@ import asyncio
 from time import perf_counter
 from typing import NamedTuple
 
-from mrecordlog_async.engine.commit.request import CommitResult
+from mrecordlog_async.engine.commit.batch import CommitResult
 from mrecordlog_async.engine.commit.upkeep import LogParts, Upkeep
 from mrecordlog_async.engine.intake.commands import AppendGroup, Reserve
 from mrecordlog_async.format.frame import FRAME_HEADER_BYTES

@@ -16,8 +16,8 @@ from typing import Any, TypeVar
 
 from aiofiles.os import wrap
 
+from mrecordlog_async.engine.commit.batch import CommitRequest, CommitResult, Roll
 from mrecordlog_async.engine.commit.journal import Journal
-from mrecordlog_async.engine.commit.request import CommitRequest, CommitResult, Roll
 from mrecordlog_async.engine.commit.thread import LogThread
 from mrecordlog_async.engine.intake.admission import Admission
 from mrecordlog_async.engine.intake.commands import Reserve

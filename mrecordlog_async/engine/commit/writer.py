@@ -22,8 +22,8 @@ import logging
 from collections.abc import Callable
 from time import perf_counter
 
+from mrecordlog_async.engine.commit.batch import CommitResult, LogIOError
 from mrecordlog_async.engine.commit.full_disk import FullDisk
-from mrecordlog_async.engine.commit.request import CommitResult, LogIOError
 from mrecordlog_async.engine.commit.storing import BatchStore
 from mrecordlog_async.engine.commit.straight import Straight
 from mrecordlog_async.engine.commit.upkeep import LogParts, Upkeep

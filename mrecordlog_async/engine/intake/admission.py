@@ -10,7 +10,7 @@
 | of `append_soon` above any of these limits | its caller: LogFullError |
 | truncate, delete, create, sync | `_pending`, past every limit |
 
-`_single_budget` is what single records may be charged without a further check: it compares and subtracts, and
+`SingleAppends.budget` is what single records may be charged without a further check: it compares and subtracts, and
 everything else is counted in `update`. It is at most one batch, so that groups stay that small. It is negative while
 any call waits in line or the log accepts no appends, which sends every caller to `append`.
 
@@ -74,23 +74,23 @@ class Admission:
         self.capacity = capacity
         self._loop = asyncio.get_running_loop()
         self.sleep = WriterSleep(self._loop)
-        self._thread_id = get_ident()  # of the thread that runs the loop
-        self._single_bytes_max = limits.record_bytes + SINGLE_OVERHEAD_BYTES
+        self._singles = SingleAppends(self, self._loop, limits.record_bytes)
+        # Bound once: the common appends look up one name less.
+        self.append_single = self._singles.append_single
+        self.append_soon = self._singles.append_soon
         # Not the loop's clock: uvloop's stands still within an iteration, and ticks in milliseconds.
         self._clock = perf_counter
         self._line_bytes = 0  # charge of everything in `_line`
-        # Charge of admitted calls = _charged_bytes + (_granted - _single_budget). `append_single` spends only the last
+        # Charge of admitted calls = _charged_bytes + (_granted - _singles.budget). `SingleAppends` spends only the last
         # term, so the other two stay as they are until `update` moves what was spent into `_charged_bytes`.
         self._charged_bytes = 0
-        self._single_budget = 0  # what `update` granted, less what was spent since; negative while none may enter
-        self._granted = 0  # what `_single_budget` was after the last update
+        self._granted = 0  # what `_singles.budget` was after the last update
         self.waiting_since = 0.0  # of the oldest call in `_pending`
         self._parked_since = 0.0
         self.closed: Callable[[], Exception] | None = None  # makes the error for each call from now on
         self.ended: Callable[[], Exception] | None = None  # the same for each append: the log is being drained
         self.waiting_for_space = False  # appends wait for disk space: no append may overtake them
-        self._group: AppendGroup | None = None  # the last of `_pending`, while single records may join it
-        self._pending: deque[Command] = deque()
+        self._pending: deque[Command] = deque()  # its last one is `_singles.group`, while that is not None
         self._parked: list[Command] = []
         self._line: OrderedDict[AppendRecords, float] = OrderedDict()  # since when each call waits
         self.update()
@@ -98,65 +98,12 @@ class Admission:
     @property
     def pending_bytes(self) -> int:
         """Charge of the calls that were admitted and are not finished."""
-        return self._charged_bytes + self._granted - self._single_budget
+        return self._charged_bytes + self._granted - self._singles.budget
 
     def new_future(self) -> asyncio.Future[object]:
         """Make a future for a call; raise LogClosedError if the caller runs on another event loop."""
         self.check_loop()
         return self._loop.create_future()
-
-    # One record, with a wait or with a future. This is the hot path: each of the two compares a charge with the budget,
-    # spends it, and joins the open group. No await stands between, so two callers cannot spend the same budget. Both
-    # contain the same lines, because a shared method would be one more call per record.
-
-    async def append_single(self, queue: str, payload: bytes) -> int | None:
-        """Append one record at the next position of *queue* and return that position once it is stored.
-
-        The hot path: two comparisons, one future, and no command object per call.
-        """
-        charge = len(payload) + SINGLE_OVERHEAD_BYTES
-        if charge > self._single_budget or charge > self._single_bytes_max or type(queue) is not str:
-            return await self.append(queue, None, [payload])
-        # Compares threads: on CPython 3.11 get_running_loop is a system call. `_open_group` compares loops, per group.
-        if get_ident() != self._thread_id:
-            self.check_loop()
-        group = self._group or self._open_group()
-        self._single_budget -= charge
-        future: asyncio.Future[Any] = self._loop.create_future()
-        group.queues.append(queue)
-        group.payloads.append(payload)
-        group.futures.append(future)
-        try:
-            position: int | None = await future
-        except RuntimeError:
-            if not future.done():  # asyncio raised it: the caller runs on a second loop of this thread
-                future.cancel()
-                raise LogClosedError(ELSEWHERE) from None
-            raise
-        finally:
-            # An exception references this frame. With the future in it, that would be a cycle that keeps the payload.
-            del future, group
-        return position
-
-    def append_soon(self, queue: str, payload: bytes) -> asyncio.Future[Any]:
-        """Append one record at the next position of *queue*; return a future of that position. Never waits in line.
-
-        The same steps as `append_single`, without a coroutine per record.
-        """
-        charge = len(payload) + SINGLE_OVERHEAD_BYTES
-        if charge > self._single_budget or charge > self._single_bytes_max or type(queue) is not str:
-            return self.append_now_or_never(queue, payload)
-        if get_ident() != self._thread_id:
-            self.check_loop()
-        group = self._group or self._open_group()
-        self._single_budget -= charge
-        future: asyncio.Future[Any] = self._loop.create_future()
-        group.queues.append(queue)
-        group.payloads.append(payload)
-        group.futures.append(future)
-        return future
-
-    # Calls with several records or a position, and those that the budget does not cover.
 
     async def append(self, queue: str, position: int | None, payloads: list[bytes]) -> int | None:
         """Append *payloads* at *position*, None for the next; return the last position, None for a repeat."""
@@ -196,8 +143,8 @@ class Admission:
         """Admit *call* now, or once it has moved up in line. Raises the reason if it is refused."""
         self._check_open(call)
         self._check_storable(call)
-        if self._single_budget < call.bytes:
-            self._group = None  # it is as large as a batch may be: the next record starts another one
+        if self._singles.budget < call.bytes:
+            self._singles.group = None  # it is as large as a batch may be: the next record starts another one
         if self._line or self._budget() < call.bytes:
             self._check_memory(call)
             self._line[call] = self._clock()
@@ -210,10 +157,10 @@ class Admission:
         """Admit a command that is exempt from every limit."""
         if self.closed is not None:
             raise self.closed()
-        self._group = None  # appends that come later must not overtake it
+        self._singles.group = None  # appends that come later must not overtake it
         self._put(command)
-        if command.bytes <= self._single_budget:
-            self._single_budget -= command.bytes  # as appends do
+        if command.bytes <= self._singles.budget:
+            self._singles.budget -= command.bytes  # as appends do
         else:
             self._charged_bytes += command.bytes
             self.update()
@@ -249,8 +196,8 @@ class Admission:
                 break
             self._pending.popleft()
             command.bytes = charged  # what `refund` gives back, even if records are withdrawn from it later
-            if command is self._group:
-                self._group = None  # it belongs to the writer now; no record may join it
+            if command is self._singles.group:
+                self._singles.group = None  # it belongs to the writer now; no record may join it
             if command.withdrawn():
                 self.refund(command.bytes)
             else:
@@ -277,7 +224,7 @@ class Admission:
         """Take what *is_taken* from what waits for the next batch, in order. It keeps its charge."""
         taken = [command for command in self._pending if is_taken(command)]
         if taken:
-            self._group = None
+            self._singles.group = None
             for command in taken:
                 command.bytes = command.charged_bytes()  # as `take` does
             self._pending = deque(command for command in self._pending if not is_taken(command))
@@ -302,7 +249,7 @@ class Admission:
     def unpark(self) -> None:
         """Have the parked commands tried again, before all others."""
         self.waiting_for_space = False
-        self._group = None  # the open group comes after the parked calls; later records must not join it
+        self._singles.group = None  # the open group comes after the parked calls; later records must not join it
         self.waiting_since = min(self._parked_since, self.waiting_since) if self._pending else self._parked_since
         self._pending.extendleft(reversed(self._parked))
         self._parked = []
@@ -316,12 +263,12 @@ class Admission:
 
     def update(self) -> None:
         """Recompute the budget of single records after memory, waiting calls or the log's state changed."""
-        self._charged_bytes += self._granted - self._single_budget
-        self._granted = self._single_budget
+        self._charged_bytes += self._granted - self._singles.budget
+        self._granted = self._singles.budget
         if self.closed is None:
             self._move_up()
         blocked = self._line or self.closed is not None or self.ended is not None
-        self._single_budget = self._granted = -1 if blocked else min(self._budget(), BATCH_BYTES)
+        self._singles.budget = self._granted = -1 if blocked else min(self._budget(), BATCH_BYTES)
 
     def _move_up(self) -> None:
         """Admit calls from the front of the line as long as they fit; refuse those that must not wait any longer."""
@@ -361,12 +308,12 @@ class Admission:
         self._parked = []
         while self._pending:
             yield self._pending.popleft()
-        self._group = None
+        self._singles.group = None
         while self._line:
             yield self._line.popitem(last=False)[0]
         self._line_bytes = 0
         self._charged_bytes = 0
-        self._granted = self._single_budget
+        self._granted = self._singles.budget
 
     # The straight path.
 
@@ -416,7 +363,7 @@ class Admission:
         if running is not self._loop:
             # In a forked child, or once the log is closed, no loop would help.
             raise self.closed() if self.closed is not None else LogClosedError(ELSEWHERE)
-        self._thread_id = get_ident()  # a loop that was stopped may go on in another thread
+        self._singles.thread_id = get_ident()  # a loop that was stopped may go on in another thread
 
     def _refuse_ended(self, commands: list[Command]) -> None:
         assert self.ended is not None
@@ -431,22 +378,22 @@ class Admission:
                 self.sleep.wake()
         self._pending.append(command)
 
-    def _open_group(self) -> AppendGroup:
+    def open_group(self) -> AppendGroup:
         """Start a group for single records. The caller adds the first record at once."""
         self.check_loop()
-        group = self._group = AppendGroup()
+        group = self._singles.group = AppendGroup()
         self._put(group)
         return group
 
     def _admit(self, call: AppendRecords) -> None:
         self._charged_bytes += call.bytes
         if call.position is None and len(call.payloads) == 1:
-            group = self._group or self._open_group()
+            group = self._singles.group or self.open_group()
             group.queues.append(call.queue)
             group.payloads.append(call.payloads[0])
             group.futures.append(call.future)
         else:
-            self._group = None
+            self._singles.group = None
             self._put(call)
 
     def _budget(self) -> int:
@@ -468,7 +415,7 @@ class Admission:
         try:
             check_name(call.queue)
             # A call within the budget does not wait; whether it ever fits the disk is checked when the disk refuses it.
-            self.capacity.check(call, waits=call.bytes > self._single_budget)
+            self.capacity.check(call, waits=call.bytes > self._singles.budget)
         except RecordLogError as error:
             self.refusals.counted(error, call)
             raise
@@ -480,3 +427,70 @@ class Admission:
         error = self.capacity.lack_of_memory(call, self.pending_bytes + self._line_bytes)
         if error is not None:
             raise self.refusals.counted(error, call)
+
+
+class SingleAppends:
+    """The ways to append one record: with a wait, or with a future. This is the hot path.
+
+    Each compares a charge with the budget, spends it, and joins the open group: no await stands between the comparison
+    and the group, so two callers cannot spend the same budget. Both contain the same lines, because a shared method
+    would be one more call per record. What does not fit goes through `Admission`.
+
+    budget: what `Admission` granted at its last look, less what was spent since; negative while no record may enter.
+    group: the last of the commands that wait, while records may join it. thread_id: of the thread that runs the loop.
+    """
+
+    def __init__(self, admission: Admission, loop: asyncio.AbstractEventLoop, record_bytes: int) -> None:
+        self.budget = 0
+        self.group: AppendGroup | None = None
+        self.thread_id = get_ident()
+        self._admission = admission
+        self._loop = loop
+        self._charge_max = record_bytes + SINGLE_OVERHEAD_BYTES
+
+    async def append_single(self, queue: str, payload: bytes) -> int | None:
+        """Append one record at the next position of *queue* and return that position once it is stored.
+
+        The hot path: two comparisons, one future, and no command object per call.
+        """
+        charge = len(payload) + SINGLE_OVERHEAD_BYTES
+        if charge > self.budget or charge > self._charge_max or type(queue) is not str:
+            return await self._admission.append(queue, None, [payload])
+        # Compares threads: on CPython 3.11 get_running_loop is a system call. `open_group` compares loops, per group.
+        if get_ident() != self.thread_id:
+            self._admission.check_loop()
+        group = self.group or self._admission.open_group()
+        self.budget -= charge
+        future: asyncio.Future[Any] = self._loop.create_future()
+        group.queues.append(queue)
+        group.payloads.append(payload)
+        group.futures.append(future)
+        try:
+            position: int | None = await future
+        except RuntimeError:
+            if not future.done():  # asyncio raised it: the caller runs on a second loop of this thread
+                future.cancel()
+                raise LogClosedError(ELSEWHERE) from None
+            raise
+        finally:
+            # An exception references this frame. With the future in it, that would be a cycle that keeps the payload.
+            del future, group
+        return position
+
+    def append_soon(self, queue: str, payload: bytes) -> asyncio.Future[Any]:
+        """Append one record at the next position of *queue*; return a future of that position. Never waits in line.
+
+        The same steps as `append_single`, without a coroutine per record.
+        """
+        charge = len(payload) + SINGLE_OVERHEAD_BYTES
+        if charge > self.budget or charge > self._charge_max or type(queue) is not str:
+            return self._admission.append_now_or_never(queue, payload)
+        if get_ident() != self.thread_id:
+            self._admission.check_loop()
+        group = self.group or self._admission.open_group()
+        self.budget -= charge
+        future: asyncio.Future[Any] = self._loop.create_future()
+        group.queues.append(queue)
+        group.payloads.append(payload)
+        group.futures.append(future)
+        return future

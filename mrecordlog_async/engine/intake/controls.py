@@ -1,7 +1,8 @@
 """The controls: every command but the appends, which `commands` has with what all of them share.
 
-Admission exempts controls from every limit. On a full disk, what truncates may use the reserve to its end, attaching and sealing its upper half; the others are
-refused like appends. Whether a `MoveConsumer` or a `ConfigureQueue` truncates is known when it is planned.
+Admission exempts them from every limit. On a full disk, those that truncate may use the reserve to its end, attaching
+and sealing its upper half; the others are refused like appends. Whether a `MoveConsumer` or a `ConfigureQueue`
+truncates is known when it is planned.
 """
 
 from __future__ import annotations

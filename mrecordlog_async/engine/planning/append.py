@@ -1,4 +1,4 @@
-"""Planning appends: positions, repeats, and the limits of queues that have options. Pure.
+"""Planning appends: positions and repeats. Pure; `limits` decides for queues that have options.
 
 A group of single records is planned in the first of these ways that its records allow; only the last two look at
 each record:
@@ -6,7 +6,7 @@ each record:
 | the records | planned as |
 |---|---|
 | are all for one queue without limits | one run |
-| are all for one queue with limits or a seal | runs between the records that are refused (`_limited`) |
+| are all for one queue with limits or a seal | runs between the records that are refused (`plan_limited`) |
 | are for several queues, some with limits or a seal | a group per such queue, and one of all the others (`_apart`) |
 | are `RUN_RECORDS_MIN` per queue or more | one run per queue (`_as_runs`) |
 | are for queues that no earlier command of the batch named | one MANY, as they are (`_at_once`) |
@@ -19,22 +19,16 @@ from collections.abc import Sequence
 from operator import attrgetter
 
 from mrecordlog_async.engine.intake.commands import AppendGroup, AppendRecords, Reserve
-from mrecordlog_async.engine.planning.draft import CommandOutcome, Draft
-from mrecordlog_async.engine.planning.planned import PlannedMany, PlannedRun
+from mrecordlog_async.engine.planning.draft import REFUSED, CommandOutcome, Draft
+from mrecordlog_async.engine.planning.limits import plan_limited, refusal_of
+from mrecordlog_async.engine.planning.planned import PlannedMany
 from mrecordlog_async.engine.planning.view import PlannedSingles, QueueView
 from mrecordlog_async.errors import (
     LogFullError,
     PositionInPastError,
-    QueueSealedError,
-    RecordLogError,
-    RecordTooLargeError,
 )
-from mrecordlog_async.format.stored_options import DROP_OLDEST, SEALED
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.model import POSITION_MAX
-
-REFUSED = -1
-"""Stands for a position of a refused record. Never read: the call is finished before positions are reported."""
 
 RUN_RECORDS_MIN = 4
 """Single records are planned as runs if a queue gets this many on average: runs then take less space than MANYs."""
@@ -42,9 +36,6 @@ RUN_RECORDS_MIN = 4
 GROUPS_AT_ONCE = 8
 """This many groups of a batch are planned without a look at each record: every later command looks through all of them.
 A batch of 5,000 small groups with commands between them took 6 seconds of the event loop."""
-
-LEFT_WHEN_DROPPING = 0.9
-"""A full queue that drops its oldest records keeps this much of its limit, so that it does not drop at every append."""
 
 _ID = attrgetter("id")
 _NEXT_POSITION = attrgetter("next_position")
@@ -60,12 +51,12 @@ def plan_group(draft: Draft, group: AppendGroup) -> None:
     if view is None:
         draft.refuse(group, draft.not_found(queue), queue)
     elif view.options is not None and view.options.limits_appends():
-        _limited(draft, group, queue, view)
+        plan_limited(draft, group, queue, view)
     elif view.next_position + len(group.payloads) - 1 > POSITION_MAX:
         draft.refuse(group, LogFullError("positions", view.next_position, POSITION_MAX + 1), queue)
     else:
         first = view.next_position
-        _store(draft, view, first, group.payloads)
+        draft.store(view, first, group.payloads)
         draft.plan.outcomes.append(CommandOutcome(group, first))
 
 
@@ -137,7 +128,7 @@ def _as_runs(draft: Draft, group: AppendGroup) -> None:
         payloads = runs.get(queue)
         if payloads is None:
             runs[queue] = payloads = []
-            _store(draft, view, view.next_position, payloads)
+            draft.store(view, view.next_position, payloads)
             view.count_again()  # the payloads follow
         payloads.append(payload)
         view.next_position += 1
@@ -154,50 +145,6 @@ def _refuse_single(draft: Draft, single: AppendGroup, view: QueueView | None) ->
     draft.refuse(single, error, queue)
 
 
-def plan_append(draft: Draft, call: AppendRecords) -> None:
-    """Plan the records of one call: stored, recognized as a repeat, or refused together."""
-    view, records = draft.find(call.queue), len(call.payloads)
-    if view is None:
-        draft.refuse(call, draft.not_found(call.queue), call.queue)
-        return
-    first = view.next_position if call.position is None else call.position
-    if not records:
-        draft.finish(call, view, None)
-    elif first + records - 1 > POSITION_MAX:
-        draft.refuse(call, LogFullError("positions", first, POSITION_MAX + 1), call.queue)
-    elif first >= view.next_position:
-        refusal = _refusal(draft, view, call.queue, first, call.payloads)
-        if refusal is not None:
-            draft.refuse(call, refusal, call.queue)
-            return
-        _store(draft, view, first, call.payloads)
-        draft.plan.outcomes.append(CommandOutcome(call, first + records - 1))
-    # Below the next position limits do not matter: a repeat needs no room, and anything else is refused.
-    elif (repeated := view.repeats(first, call.payloads)) is True:
-        draft.finish(call, view, None)  # nothing is written; the caller gets None
-        if view.touched():
-            draft.plan.duplicates_within += 1
-        else:
-            draft.plan.duplicates += 1
-    else:
-        error = PositionInPastError(call.queue, first, view.next_position, outcome_unknown=repeated is None)
-        draft.refuse(call, error, call.queue)
-
-
-def _store(draft: Draft, view: QueueView, first: int, payloads: Sequence[bytes]) -> None:
-    if view.first_position == 0 == view.next_position:
-        view.first_position = first
-    run = PlannedRun(view.id, first, payloads)
-    view.planned.append(run)
-    view.next_position = first + len(payloads)
-    view.count(payloads)
-    draft.plan.records.append(run)
-    draft.plan.reserve = Reserve.NOTHING
-
-
-# Queues with options.
-
-
 def _apart(draft: Draft, group: AppendGroup, limited: set[str]) -> None:
     """Plan the records of queues with options one by one, and the other records of the group as usual."""
     parts: dict[str | None, AppendGroup] = {}
@@ -210,69 +157,6 @@ def _apart(draft: Draft, group: AppendGroup, limited: set[str]) -> None:
         plan_group(draft, part)
 
 
-def _limited(draft: Draft, group: AppendGroup, queue: str, view: QueueView) -> None:
-    """Plan single records of one queue with options, in runs between the records that are refused."""
-    positions: list[int] = []
-    run: list[bytes] = []
-    for payload in group.payloads:
-        removals = draft.plan.removals
-        refusal = _refusal(draft, view, queue, view.next_position, [payload])
-        if refusal is not None:
-            draft.refuse(group.one(len(positions)), refusal, queue)
-            positions.append(REFUSED)
-            continue
-        if removals != draft.plan.removals or not run:  # a truncate comes before this record
-            run = []
-            _store(draft, view, view.next_position, run)
-        positions.append(view.next_position)
-        run.append(payload)
-        view.next_position += 1
-        view.count((payload,))
-    draft.plan.outcomes.append(CommandOutcome(group, positions))
-
-
-def _refusal(draft: Draft, view: QueueView, queue: str, first: int, payloads: Sequence[bytes]) -> RecordLogError | None:
-    """Return why records cannot be stored at *first*, or None; plan the truncate that makes room for them."""
-    if first + len(payloads) - 1 > POSITION_MAX:
-        return LogFullError("positions", first, POSITION_MAX + 1)
-    options = view.options
-    if options is None:
-        return None
-    if options.flags & SEALED:
-        return QueueSealedError(queue, view.next_position)
-    if not options.max_records and not options.max_bytes:
-        return None
-    return _make_room(draft, view, queue, len(payloads), sum(map(len, payloads)))
-
-
-def _make_room(draft: Draft, view: QueueView, queue: str, records: int, size: int) -> RecordLogError | None:
-    """Return why a queue with limits has no room for this many records and bytes, or None; drop its oldest ones."""
-    assert view.options is not None
-    flags, max_bytes, max_records = view.options[:3]
-    if max_records and records > max_records:
-        return RecordTooLargeError(records, max_records, "max_records")
-    if max_bytes and size > max_bytes:
-        return RecordTooLargeError(size, max_bytes, "max_bytes")
-    held_records, held_bytes = view.held()
-    too_many = bool(max_records) and held_records + records > max_records
-    if not too_many and not (max_bytes and held_bytes + size > max_bytes):
-        return None
-    drop_records = _to_drop(held_records, records, max_records) if max_records else 0
-    drop_bytes = _to_drop(held_bytes, size, max_bytes) if max_bytes else 0
-    position = view.position_to_drop(drop_records, drop_bytes) if flags & DROP_OLDEST else None
-    if position is not None:
-        draft.plan.makes_room.append(draft.truncate(view, position))
-        return None
-    if too_many:
-        return LogFullError("queue", held_records, max_records, queue, "records")
-    return LogFullError("queue", held_bytes, max_bytes, queue)
-
-
-def _to_drop(held: int, more: int, limit: int) -> int:
-    """Return how much of *held* must go so that with *more* at most 90 % of *limit* is left, or nothing of it."""
-    return min(held + more - int(limit * LEFT_WHEN_DROPPING), held)
-
-
 def _next_positions(queues: Sequence[Queue]) -> list[int]:
     """Return a position for each of *queues*, in which a queue may stand more than once."""
     following: dict[int, int] = {}
@@ -282,3 +166,33 @@ def _next_positions(queues: Sequence[Queue]) -> list[int]:
         following[queue.id] = position + 1
         positions.append(position)
     return positions
+
+
+def plan_append(draft: Draft, call: AppendRecords) -> None:
+    """Plan the records of one call: stored, recognized as a repeat, or refused together."""
+    view, records = draft.find(call.queue), len(call.payloads)
+    if view is None:
+        draft.refuse(call, draft.not_found(call.queue), call.queue)
+        return
+    first = view.next_position if call.position is None else call.position
+    if not records:
+        draft.finish(call, view, None)
+    elif first + records - 1 > POSITION_MAX:
+        draft.refuse(call, LogFullError("positions", first, POSITION_MAX + 1), call.queue)
+    elif first >= view.next_position:
+        refusal = refusal_of(draft, view, call.queue, call.payloads) if view.options is not None else None
+        if refusal is not None:
+            draft.refuse(call, refusal, call.queue)
+            return
+        draft.store(view, first, call.payloads)
+        draft.plan.outcomes.append(CommandOutcome(call, first + records - 1))
+    # Below the next position limits do not matter: a repeat needs no room, and anything else is refused.
+    elif (repeated := view.repeats(first, call.payloads)) is True:
+        draft.finish(call, view, None)  # nothing is written; the caller gets None
+        if view.touched():
+            draft.plan.duplicates_within += 1
+        else:
+            draft.plan.duplicates += 1
+    else:
+        error = PositionInPastError(call.queue, first, view.next_position, outcome_unknown=repeated is None)
+        draft.refuse(call, error, call.queue)

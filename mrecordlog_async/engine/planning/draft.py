@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from mrecordlog_async.engine.intake.commands import Command, Reserve
-from mrecordlog_async.engine.planning.planned import PlannedRecord
+from mrecordlog_async.engine.planning.consumer_view import PlannedRules
+from mrecordlog_async.engine.planning.planned import PlannedRecord, PlannedRun
 from mrecordlog_async.engine.planning.view import PlannedSingles, QueueView
 from mrecordlog_async.errors import QueueNameError, QueueNotFoundError, RecordLogError
 from mrecordlog_async.format import record as log_record
-from mrecordlog_async.format.table import TableRule
-from mrecordlog_async.memory.consumers import Rules
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.names import check_new_name
 from mrecordlog_async.options import Limits
-from mrecordlog_async.patterns import beginning_of
+
+REFUSED = -1
+"""Stands for a position of a refused record. Never read: the call is finished before positions are reported."""
 
 
 class CommandOutcome(NamedTuple):
@@ -55,41 +58,6 @@ class Plan:
     calls: int = 0
 
 
-class PlannedRules:
-    """The rules as the batch leaves them: *stored*, those in memory, and what it changes. count: their number."""
-
-    def __init__(self, stored: Rules) -> None:
-        self.count = len(stored)
-        self._stored = stored
-        self._added = Rules()
-        self._removed: set[TableRule] = set()  # of the stored ones
-        self._starred = stored.starred()
-
-    def has(self, rule: TableRule) -> bool:
-        """Return whether *rule* exists."""
-        return rule in self._added or (rule in self._stored and rule not in self._removed)
-
-    def change(self, rule: TableRule, *, removes: bool) -> None:
-        """Add *rule*, which does not exist, or remove it, which does."""
-        change = -1 if removes else 1
-        self.count += change
-        self._starred += 0 if beginning_of(rule.pattern) else change
-        if rule in self._stored:
-            (self._removed.add if removes else self._removed.remove)(rule)
-        else:
-            (self._added.remove if removes else self._added.add)(rule)
-
-    def matching(self, queue: str) -> tuple[list[TableRule], int]:
-        """Return the rules whose patterns match *queue*, in order, and how many were compared with it."""
-        found, compared = self._stored.matching(queue)
-        added, more = self._added.matching(queue)
-        return sorted(rule for rule in found + added if rule not in self._removed), compared + more
-
-    def starred(self) -> int:
-        """Return the number of rules whose patterns begin with a star."""
-        return self._starred
-
-
 _UNSEEN = QueueView(None, 0, 0, 0)
 """Placeholder for a queue that no command of the batch has named yet."""
 
@@ -106,10 +74,14 @@ class Draft:
         self.singles: list[PlannedSingles] = []
         self._next_id = max(queues.next_queue_id, ids_from)  # for queues and epochs
         self.queue_count = len(queues)
-        self.consumer_count = queues.consumer_count + len(queues.rules)
-        self.rules = PlannedRules(queues.rules)
+        self.consumer_count = queues.consumer_count + len(queues.rules.all)
         self.limited: set[str] = set()  # those that the batch limits; some may not exist any more
         self.work = 0.0  # of consumers that rules create, and of comparing names with rules; in log records
+
+    @cached_property
+    def rules(self) -> PlannedRules:
+        """The rules as planned so far."""
+        return PlannedRules(self.queues.rules)
 
     def leave(self, reserve: Reserve) -> None:
         """Let the batch use no more than *reserve*."""
@@ -139,6 +111,17 @@ class Draft:
         except QueueNameError as error:
             return error
         return QueueNotFoundError(name)
+
+    def store(self, view: QueueView, first: int, payloads: Sequence[bytes]) -> None:
+        """Plan records at the end of a queue, from position *first* on."""
+        if view.first_position == 0 == view.next_position:
+            view.first_position = first
+        run = PlannedRun(view.id, first, payloads)
+        view.planned.append(run)
+        view.next_position = first + len(payloads)
+        view.count(payloads)
+        self.plan.records.append(run)
+        self.plan.reserve = Reserve.NOTHING
 
     def truncate(self, view: QueueView, position: int) -> int:
         """Plan a truncate; return which of the batch's removals it is."""

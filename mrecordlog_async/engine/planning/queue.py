@@ -7,19 +7,18 @@ from collections.abc import Collection
 from mrecordlog_async.engine.intake.commands import Reserve
 from mrecordlog_async.engine.intake.controls import ConfigureQueue, CreateQueue, DeleteQueue, SealQueue, TruncateQueue
 from mrecordlog_async.engine.planning.draft import CommandOutcome, Draft
+from mrecordlog_async.engine.planning.limits import too_low
 from mrecordlog_async.engine.planning.view import QueueView
 from mrecordlog_async.errors import (
     ConsumerBehindError,
     LogFullError,
     QueueExistsError,
-    QueueOptionsError,
     QueueSealedError,
 )
 from mrecordlog_async.format import record as log_record
 from mrecordlog_async.format.record import NO_OWNER
 from mrecordlog_async.format.stored_options import (
     DEFAULT_OPTIONS,
-    DROP_OLDEST,
     KEEP_UNTIL_ACKNOWLEDGED,
     SEALED,
     StoredOptions,
@@ -119,7 +118,7 @@ def plan_configure(draft: Draft, call: ConfigureQueue) -> None:
     wanted = wanted._replace(flags=wanted.flags | before.flags & SEALED)  # only deleting a queue ends its seal
     if wanted == before:
         draft.finish(call, view, None)
-    elif (error := _too_low(call.queue, view, wanted)) is not None:
+    elif (error := too_low(call.queue, view, wanted)) is not None:
         draft.refuse(call, error, call.queue)
     else:
         _set_options(draft, view, call.queue, wanted)
@@ -170,16 +169,3 @@ def _behind(queue: str, view: QueueView, position: int, past_consumers: bool) ->
     if slowest is None or slowest[0] > min(position, view.next_position - 1):
         return None
     return ConsumerBehindError(queue, slowest[1], slowest[0], position)
-
-
-def _too_low(queue: str, view: QueueView, wanted: StoredOptions) -> QueueOptionsError | None:
-    """Return which limit is below what the queue holds, or None. A queue that drops records drops them when it must."""
-    if wanted.flags & DROP_OLDEST:
-        return None
-    records, size = view.held() if wanted.max_records or wanted.max_bytes else (0, 0)
-    for name, limit, held in (("max_records", wanted.max_records, records), ("max_bytes", wanted.max_bytes, size)):
-        if limit and held > limit:
-            return QueueOptionsError(
-                queue, f"{name}={limit} is below the {held} that it holds; truncate it first, or choose a higher limit"
-            )
-    return None

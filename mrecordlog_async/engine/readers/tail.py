@@ -13,21 +13,77 @@ loses no record. A reader that never has to wait gives the event loop a turn eve
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from itertools import chain
 from math import inf
 from time import perf_counter
 
 from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, Batches, BatchLimits
-from mrecordlog_async.engine.readers.subscribers import QueueWatch
+from mrecordlog_async.engine.readers.subscribers import Changes
 from mrecordlog_async.errors import LogFailedError
 from mrecordlog_async.memory.cutting import Head, head_of
 from mrecordlog_async.memory.pieces import HeldRun
 from mrecordlog_async.memory.queue import Queue
+from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import Batch, Record
 
 TURN_SECONDS = 0.002
 """A turn costs 5 to 8 µs, a tenth of the time in which a thousand small records are read. So not every call has one."""
+
+
+class QueueWatch:
+    """One incarnation of a queue, watched by a tail or a long poll: its state now, and a wait for its next change.
+
+    check: raises if the queue may not be read any more, as by a holder of a consumer once another one has attached.
+    """
+
+    def __init__(
+        self,
+        queues: Queues,
+        queue_id: int,
+        changes: Changes,
+        is_closing: Callable[[], bool],
+        failure: Callable[[], BaseException | None],
+        check: Callable[[Queue], None] | None = None,
+    ) -> None:
+        self.queue_id = queue_id
+        self._queues = queues
+        self._changes = changes
+        self._is_closing = is_closing
+        self._failure = failure
+        self._check = check
+
+    def queue(self) -> Queue | None:
+        """Return the queue, or None if it is deleted or its readers end: then nothing of it is handed out any more."""
+        queue = None if self.is_ending() else self._queues.by_id(self.queue_id)
+        if queue is not None and self._check is not None:
+            self._check(queue)
+        return queue
+
+    def is_ending(self) -> bool:
+        """Return whether readers are to end, because the log closes or the application that holds it ends."""
+        return not self._changes.handing_out or self._is_closing()
+
+    def is_complete(self, queue: Queue) -> bool:
+        """Return whether *queue* gets no more records, because it is sealed or the log is being drained."""
+        return self._changes.ended or queue.is_sealed()
+
+    async def reach(self, position: int) -> bool:
+        """Wait until *position* has been assigned; return False if it will not be."""
+        while (queue := self.queue()) is not None:
+            if queue.next_position > position:
+                return True
+            if self.is_complete(queue):
+                return False
+            await self.change()
+        return False
+
+    async def change(self) -> None:
+        """Wait until the queue changes or the log ends; raise LogFailedError if it failed."""
+        failure = self._failure()
+        if failure is not None:
+            raise LogFailedError(str(failure)) from failure
+        await self._changes.wait(self.queue_id)
 
 
 class Tail(AsyncIterator[Record]):

@@ -12,19 +12,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
 from collections.abc import Callable
 
 from mrecordlog_async.engine.commit.thread import SLOW_SECONDS, SlowJob, ThreadProgress
 from mrecordlog_async.engine.intake.refusals import Refusals
-from mrecordlog_async.metrics import RECENT, RECENT_SECONDS, Counters, Histogram
+from mrecordlog_async.metrics import Counters, Histogram, Recent
 from mrecordlog_async.support.clock import Clock
 
 logger = logging.getLogger("mrecordlog_async")
 
 TICK_SECONDS = 1.0
-STEP_SECONDS = 5.0
-"""The last minute is up to this much longer."""
 QUIET_SECONDS = 60.0
 """Slow jobs are reported this often while they occur. One that hangs is reported again at ten times its age."""
 
@@ -39,36 +36,6 @@ NAMES = {
     "shrink": "freeing the space of a removed segment",
 }
 """Names of the jobs of the log's thread."""
-
-
-class Recent:
-    """The histograms of the last minute, from copies that are made while the log works."""
-
-    def __init__(self, counters: Counters, now: float) -> None:
-        self._counters = counters
-        self._kept: deque[tuple[float, dict[str, Histogram]]] = deque([(now, self._copies())])
-
-    def keep(self, now: float) -> bool:
-        """Keep a copy if the last is old enough. Returns whether anything was counted since the last one."""
-        at, last = self._kept[-1]
-        if all(getattr(self._counters, name).counts == last[name].counts for name in RECENT):
-            return False
-        if now - at >= STEP_SECONDS:
-            self._kept.append((now, self._copies()))
-            while self._kept[1][0] <= now - RECENT_SECONDS:
-                self._kept.popleft()
-        return True
-
-    def histograms(self, now: float) -> dict[str, Histogram]:
-        """Return what was counted in the last minute."""
-        base = self._kept[0][1]
-        for at, copies in self._kept:
-            if at <= now - RECENT_SECONDS:
-                base = copies
-        return {name: getattr(self._counters, name).since(base[name]) for name in RECENT}
-
-    def _copies(self) -> dict[str, Histogram]:
-        return {name: getattr(self._counters, name).copy() for name in RECENT}
 
 
 class Watch:

@@ -1,4 +1,4 @@
-"""Values that pass between the event loop and the log's thread: a batch, its result, the failures that end the log."""
+"""A batch between the event loop and the log's thread: the request, its bytes, its result, and what ends the log."""
 
 from __future__ import annotations
 
@@ -9,10 +9,15 @@ from typing import NamedTuple
 
 from mrecordlog_async.engine.intake.commands import Reserve
 from mrecordlog_async.engine.planning.planned import PlannedRecord
-from mrecordlog_async.format.frame import Buffer
-from mrecordlog_async.format.record import LogRecord
+from mrecordlog_async.format.frame import FRAME_HEADER_BYTES, Buffer, encode_all_frames, encode_unsplit, encode_whole
+from mrecordlog_async.format.record import COMMIT_BYTES, Commit, LogRecord, encode_commit
+from mrecordlog_async.options import KIB
 from mrecordlog_async.storage.locked_directory import LockedDirectory
-from mrecordlog_async.storage.segment import SegmentFile
+from mrecordlog_async.storage.segment import LogEnd, SegmentFile
+
+JOIN_BYTES_MAX = 256 * KIB
+JOIN_BUFFER_BYTES = 1 * KIB
+"""A batch smaller than the first, or whose buffers are smaller than the second on average, is joined before writing."""
 
 
 class LogIOError(Exception):
@@ -71,6 +76,51 @@ class CommitResult(NamedTuple):
     sync_seconds: float
     tick: int
     batch: int
+
+
+def encode_batch(
+    bodies: Sequence[tuple[Buffer, ...]],
+    end: LogEnd,
+    oldest_segment: int | None,
+    log_id: bytes,
+    seed: int,
+    time_ns: int,
+) -> tuple[list[Buffer], int]:
+    """Cut a batch into frames that start at *end*, with its COMMIT as the last one.
+
+    oldest_segment: the oldest one with anything live, or None. seed: starts the checksums of the current segment.
+    Returns the buffers to write and the offset after the batch.
+    """
+    buffers: list[Buffer] = []
+    offset = encode_all_frames(bodies, end.offset, seed, buffers)
+    # A COMMIT never spans two blocks, so a reader that finds a part of it finds all of it.
+    return buffers, encode_unsplit(_commit(end, oldest_segment, log_id, time_ns), offset, seed, buffers)
+
+
+def encode_in_block(
+    body: tuple[Buffer, ...], end: LogEnd, oldest_segment: int | None, log_id: bytes, seed: int, time_ns: int
+) -> tuple[list[Buffer], int]:
+    """Do what `encode_batch` does for one log record that fits into the current block together with the COMMIT."""
+    joined = body[0] if len(body) == 1 else b"".join(body)
+    commit_at = end.offset + FRAME_HEADER_BYTES + len(joined)
+    frames = (
+        *encode_whole(joined, end.offset, seed),  # type: ignore[arg-type]  # a single part is never a view
+        *encode_whole(_commit(end, oldest_segment, log_id, time_ns), commit_at, seed),
+    )
+    return [b"".join(frames)], commit_at + FRAME_HEADER_BYTES + COMMIT_BYTES
+
+
+def _commit(end: LogEnd, oldest_segment: int | None, log_id: bytes, time_ns: int) -> bytes:
+    """Return the body of the COMMIT of the batch that starts at *end*."""
+    oldest = end.segment if oldest_segment is None else oldest_segment
+    return encode_commit(
+        Commit(log_id, end.segment, end.last_batch + 1, end.durable_batch, end.offset, oldest, time_ns)
+    )
+
+
+def join_small(buffers: list[Buffer], size: int) -> list[Buffer]:
+    """Return *buffers*, *size* bytes in all, as one buffer where that is cheaper to write."""
+    return [b"".join(buffers)] if size <= max(JOIN_BYTES_MAX, JOIN_BUFFER_BYTES * len(buffers)) else buffers
 
 
 def sync_file(file: SegmentFile) -> None:

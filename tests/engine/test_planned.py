@@ -1,11 +1,11 @@
-"""A batch as bytes: how payloads become runs and MANYs."""
+"""What a plan writes: how payloads become runs and MANYs."""
 
 from __future__ import annotations
 
 import pytest
 
-from mrecordlog_async.engine.commit.encode import build_records, encode_records
-from mrecordlog_async.engine.planning.planned import PlannedMany, PlannedRun, split_into_runs
+from mrecordlog_async.engine.planning.planned import PlannedMany, PlannedRun, build_records, split_into_runs
+from mrecordlog_async.format.record import encode_record
 from mrecordlog_async.format.runs import MANY_BYTES_MAX, MANY_RECORDS_MAX, Append, Many, appends_of
 from mrecordlog_async.model import RUN_BYTES, Run
 from mrecordlog_async.quickwit.state import runs_of
@@ -51,7 +51,7 @@ def test_manys_are_as_large_as_they_may_be() -> None:
     assert [append for record in built for append in appends_of(record)] == expected
     manys = [record for record in built if isinstance(record, Many)]
     assert max(len(many.ids) for many in manys) == MANY_RECORDS_MAX
-    assert max(sum(map(len, parts)) for parts in encode_records(manys)) <= MANY_BYTES_MAX
+    assert max(sum(map(len, encode_record(many))) for many in manys) <= MANY_BYTES_MAX
     assert [len(record.run.payload) for record in built if isinstance(record, Append)] == [
         40_000, 9_000, 32_739, 32_740, 1, 50_000, 50_000,
     ]  # fmt: skip
@@ -60,5 +60,5 @@ def test_manys_are_as_large_as_they_may_be() -> None:
 def test_records_that_just_fit_share_a_many() -> None:
     """The limit counts the ids, positions and offsets too."""
     (many,) = build_records([PlannedMany([1, 2], [0, 0], [b"x" * 32_000, b"y" * (768 - 5 - 32 - 12)])])
-    assert sum(map(len, encode_records([many])[0])) == MANY_BYTES_MAX
+    assert sum(map(len, encode_record(many))) == MANY_BYTES_MAX
     assert len(build_records([PlannedMany([1, 2], [0, 0], [b"x" * 32_000, b"y" * (769 - 5 - 32 - 12)])])) == 2
