@@ -9,7 +9,7 @@ from time import perf_counter
 
 import pytest
 
-from mrecordlog_async import MultiRecordLog
+from mrecordlog_async import MultiRecordLog, metrics
 from mrecordlog_async.engine.commit.thread import Job, LogThread, SlowJob, ThreadProgress, timed
 from mrecordlog_async.engine.intake.refusals import Refusals
 from mrecordlog_async.engine.readers import watch as watching
@@ -66,7 +66,7 @@ async def test_a_disk_that_hangs_is_reported_while_it_hangs(
 async def test_the_watch_of_an_idle_log_does_not_tick(log: MultiRecordLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle log wakes nobody."""
     monkeypatch.setattr(watching, "TICK_SECONDS", 0.001)
-    monkeypatch.setattr(watching, "STEP_SECONDS", 0.0)
+    monkeypatch.setattr(metrics, "RECENT_STEP_SECONDS", 0.0)
     await log.append_record("q", None, b"a")
     while log._engine.disk_watch._timer is not None:
         await asyncio.sleep(0.001)
