@@ -306,11 +306,6 @@ async def test_headers_that_two_readers_could_read_differently_are_refused(serve
     assert await still_answers(served)
 
 
-async def test_compressed_bodies_are_refused(served: Served) -> None:
-    """A body that could unpack to more than its length is never unpacked."""
-    assert await ask(served, HEAD + b"Content-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx") == 415
-
-
 # Names.
 
 

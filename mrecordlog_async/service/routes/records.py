@@ -50,6 +50,7 @@ _READ_NAMES = frozenset(name for name, _ in READ_PARAMETERS)
 APPEND_PARAMETERS = (
     ("position", "position of the first record; if they are sent again, the same records are stored once"),
     ("create", "1: create the queue if it does not exist"),
+    ("json", "records: the body is a JSON value; each element of an array is a record, stored as the bytes that came"),
 )
 _APPEND_NAMES = frozenset(name for name, _ in APPEND_PARAMETERS)
 
@@ -73,11 +74,12 @@ async def append(service: Service, request: web.Request) -> web.StreamResponse:
     """Append one record or many, all or none; responds when they are as durable as the log's policy says."""
     log = service.log
     queue = queue_of(request)
-    position, create = None, False
+    position, create, json_records = None, False, False
     if "?" in request.raw_path:
         check_query(request, _APPEND_NAMES)
         position = number(request, "position", limit=POSITION_LIMIT - 1)
         create = flag(request, "create")
+        json_records = _splits_json(request)
     if not create and not log.queue_exists(queue):
         raise log.inspection.refuse_unknown_queue(queue)
     with service.bodies.charge() as charge:  # until the response, including the wait for the writer
@@ -85,7 +87,10 @@ async def append(service: Service, request: web.Request) -> web.StreamResponse:
         if body is None:
             service.check_room(service.bodies.check(request) or 0)
             body = await service.bodies.receive(request, charge)
-        records = await service.splitter.split(body, request.headers.get("Content-Type"), charge)
+        if json_records:
+            records = service.splitter.split_json(body, charge)
+        else:
+            records = await service.splitter.split(body, request.headers.get("Content-Type"), charge)
         del body  # not kept next to the records while they wait for the writer
         if position is not None and position + len(records) >= POSITION_LIMIT:
             raise bad_request(f"position must leave room for {len(records)} records below 2^63", "parameter")
@@ -95,6 +100,14 @@ async def append(service: Service, request: web.Request) -> web.StreamResponse:
         else:
             last = await log.append_records(queue, position, records, create=create)
     return _appended(service, last, position, count)
+
+
+def _splits_json(request: web.Request) -> bool:
+    """Return whether the body is one JSON value, whose elements are the records."""
+    wanted = request.query.get("json")
+    if wanted not in (None, "records"):
+        raise bad_request(f"json must be records, not {wanted[:80]!r}", "parameter")
+    return wanted is not None
 
 
 def _appended(service: Service, last: int | None, position: int | None, records: int) -> web.Response:

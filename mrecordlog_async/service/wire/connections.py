@@ -64,8 +64,10 @@ class Connection(RequestHandler):
     __slots__ = ("_connections",)
 
     def __init__(self, connections: Connections, server: web.Server) -> None:
-        # What `web.Server` does when it is called to make a protocol, which is always a plain `RequestHandler`.
-        super().__init__(server, loop=server._loop, **server._kwargs)  # noqa: SLF001  # aiohttp offers no other way
+        # What `web.Server` does when it is called to make a protocol, which is always a plain `RequestHandler`; but
+        # `receive` expands bodies, within their budget.
+        options = server._kwargs | {"auto_decompress": False}  # noqa: SLF001  # aiohttp offers no other way
+        super().__init__(server, loop=server._loop, **options)  # noqa: SLF001  # as above
         self._connections = connections
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

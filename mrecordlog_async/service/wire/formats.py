@@ -3,7 +3,7 @@
 | Accept | body |
 |---|---|
 | none, `*/*`, `application/x-ndjson` | lines like `{"position":7,"time":"…","payload":"base64"}`; `?as=text`: text |
-| `text/plain` | the payloads, each followed by a newline |
+| `text/plain`, `text/*` | the payloads, each followed by a newline |
 | `application/octet-stream` | the payloads back to back; with `limit=1`, exactly one record |
 | `application/vnd.mrecordlog.runs` | runs (see `wire`) |
 | `application/vnd.apache.arrow.stream` | Arrow, if the service has pyarrow |
@@ -77,6 +77,8 @@ def format_of(accept: str | None, as_text: bool) -> tuple[str, Format]:
             continue
         if content_type in ("*/*", "application/*"):
             return _choice(NDJSON, as_text)
+        if content_type == "text/*":
+            return _choice(TEXT, as_text)
         if content_type in _BY_TYPE:
             return _choice(content_type, as_text)
     detail = f"no supported type in Accept {accept[:80]!r}; supported: {', '.join(_BY_TYPE)}"

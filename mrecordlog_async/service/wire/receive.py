@@ -1,6 +1,7 @@
 """Request bodies: received under limits and deadlines, and charged until the response.
 
-1. A body that can never be accepted is refused by its Content-Length, before a byte is read; so is a compressed body.
+1. A body that can never be accepted is refused by its Content-Length, before a byte is read. A compressed one is
+   expanded as it arrives, and its limits are those of what it expands to.
 2. All bodies share one budget. Each is charged for the bytes that have arrived, not for those announced, until its
    response, including while it waits for the writer. Above the budget callers get a 429. A part is reserved for small
    bodies. JSON bodies up to 64 KiB for anything but an append are not charged: a truncate frees memory.
@@ -20,6 +21,8 @@ from mrecordlog_async.options import KIB, MIB
 from mrecordlog_async.protocol.problems import ProblemError, bad_request, too_large
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.wire.budgets import Budget, Charge
+from mrecordlog_async.service.wire.encodings import Expander, expander
+from mrecordlog_async.service.wire.turns import Turns
 
 OCTET_STREAM = "application/octet-stream"
 NDJSON = "application/x-ndjson"
@@ -75,16 +78,22 @@ class Bodies:
             raise too_large(len(body), self._options.body_bytes, "body bytes")
         if not body and "Content-Length" not in headers:
             raise bad_request("the request has no body; to append an empty record, send Content-Length: 0", "bad_body")
-        _check_whole(request, body)
+        _check_whole(request, len(body))
         charge.add(len(body))
         return body
 
     def check(self, request: web.BaseRequest, limit: int | None = None) -> int | None:
-        """Refuse a body whose headers show that it is too large or encoded; return the length that they announce."""
+        """Refuse a body whose headers show that it is too large or encoded in a way that is not supported.
+
+        Returns:
+            The length that they announce, as it is sent.
+        """
         headers = request.headers
         if "Content-Encoding" in headers:
-            detail = "Content-Encoding is not supported; send the body uncompressed"
-            raise closing(ProblemError(415, "encoding", detail))
+            try:
+                expander(", ".join(headers.getall("Content-Encoding")))
+            except ProblemError as problem:
+                raise closing(problem) from None
         if headers.get("Transfer-Encoding", "chunked").lower() != "chunked":
             detail = "Transfer-Encoding must be chunked; send chunks, or a Content-Length"
             raise closing(ProblemError(415, "encoding", detail))
@@ -98,33 +107,71 @@ class Bodies:
         self, request: web.BaseRequest, length: int | None, limit: int, charge: Charge, *, free: int
     ) -> bytes:
         """Read the body piece by piece. *free*: how many of the first bytes are not charged."""
-        kept = _read_before(request) or b""
-        if len(kept) > limit:
-            raise too_large(len(kept), limit, "body bytes")
-        charge.add(max(len(kept) - free, 0))
-        content, body, size = request.content, bytearray(kept), len(kept)
-        clock = _RateClock(self._options)
+        content, clock = request.content, _RateClock(self._options)
+        encoded = "Content-Encoding" in request.headers
         # A body that is announced as small may use the reserved part of the budget.
-        ceiling = None if length is not None and length < SMALL_BODY_BYTES else self._ceiling
+        ceiling = None if length is not None and length < SMALL_BODY_BYTES and not encoded else self._ceiling
+        growing = _Growing(limit, charge, free, ceiling)
+        if kept := _read_before(request):
+            await growing.take(request, kept)
         while not content.at_eof():
             piece = await clock.wait_for(content)
             if piece is None:
-                raise closing(ProblemError(408, "too_slow", clock.detail(size)))
-            size += len(piece)
-            if size > limit:
-                raise closing(too_large(size, limit, "body bytes"))
-            if size > free:
-                self._take(charge, size - free - charge.size, ceiling)
-            body += piece  # not a list of pieces: each may be a single byte
+                raise closing(ProblemError(408, "too_slow", clock.detail(growing.arrived)))
+            await growing.take(request, piece)
             clock.arrived(len(piece))
-        _check_whole(request, body)
-        return bytes(body)
+        return growing.end(request)
 
-    def _take(self, charge: Charge, size: int, ceiling: int | None) -> None:
+
+class _Growing:
+    """A body of which a part has arrived, expanded if it is compressed.
+
+    It may grow to *limit* bytes, charged from *free* bytes on, and use the budget up to *ceiling*. Growth is taken at
+    once or refused: bodies that each hold a part and wait for more would wait for each other.
+    """
+
+    def __init__(self, limit: int, charge: Charge, free: int, ceiling: int | None) -> None:
+        self._limit, self._charge, self._free, self._ceiling = limit, charge, free, ceiling
+        self._body = bytearray()
+        self._expander: Expander | None = None
+        self.arrived = 0  # bytes, as they were sent
+
+    async def take(self, request: web.BaseRequest, piece: bytes) -> None:
+        """Add *piece*, or what it expands to."""
+        if not self.arrived and not _is_expanded(request):
+            self._expander = expander(request.headers.get("Content-Encoding", ""))
+        self.arrived += len(piece)
         try:
-            charge.add(size, ceiling)
+            if self._expander is None:
+                self._grow(piece)
+                return
+            turns = Turns()
+            for part in self._expander.expand(piece):
+                self._grow(part)
+                await turns.rest()
         except ProblemError as problem:
             raise closing(problem) from None
+
+    def _grow(self, part: bytes) -> None:
+        size = len(self._body) + len(part)
+        if size > self._limit:
+            raise too_large(size, self._limit, "body bytes")
+        if size > self._free:
+            self._charge.add(size - self._free - self._charge.size, self._ceiling)
+        self._body += part  # not a list of parts: each may be a single byte
+
+    def end(self, request: web.BaseRequest) -> bytes:
+        """Return the whole body; refuse one that was cut off, or read by a middleware."""
+        if not _is_expanded(request):
+            _check_whole(request, self.arrived)
+        if self._expander is not None:
+            self._expander.end()
+        return bytes(self._body)
+
+
+def _is_expanded(request: web.BaseRequest) -> bool:
+    """Return whether the server of an application has expanded the body, as that of aiohttp does unless told not to."""
+    return getattr(request.content, "total_compressed_bytes", None) is not None  # one without a body has no such number
 
 
 class _RateClock:
@@ -158,14 +205,14 @@ class _RateClock:
         return f"the body arrived too slowly: {size} bytes in {seconds:.0f} s; send at least {rate} bytes per second"
 
 
-def _check_whole(request: web.BaseRequest, body: bytes | bytearray) -> None:
+def _check_whole(request: web.BaseRequest, size: int) -> None:
     """Refuse a body that was announced and is not there: a middleware has read it, or the client sent nothing."""
     length = request.content_length
-    if length is None and not body and "Transfer-Encoding" in request.headers:
+    if length is None and not size and "Transfer-Encoding" in request.headers:
         detail = "the body was announced in chunks and is empty, or a middleware of the application has read it; "
         raise bad_request(detail + "if it is to be empty, send Content-Length: 0", "bad_body")
-    if length is not None and len(body) != length:
-        read = f"a middleware has read {length - len(body)} of {length} bytes of the body"
+    if length is not None and size != length:
+        read = f"a middleware has read {length - size} of {length} bytes of the body"
         raise RuntimeError(f"{read}: use request.read() there, which keeps them, instead of request.content")
 
 

@@ -9,6 +9,9 @@ Counts are checked before records are created, and each record is charged for it
 | `application/vnd.mrecordlog.runs` | the records of all blocks, in order; their queues and positions are ignored |
 | `application/vnd.apache.arrow.stream` | the values of the column `payload` |
 | anything else | the body is one record |
+
+With `?json=records`, the body is one JSON value of up to 8 MiB, whatever its type: each element of an array is a
+record, any other value is one record. Records are stored as the bytes that came, without the space around them.
 """
 
 from __future__ import annotations
@@ -42,6 +45,9 @@ COUNT_BYTES = 1024 * 1024
 WHITESPACE_MAX = 1_000
 """Longest whitespace in one place around the records of a large JSON body: skipping millions of bytes takes 0.1 s."""
 
+JSON_BYTES_MAX = 8 * 1024 * 1024
+"""A larger body is not cut into JSON values: to look for their ends holds the event loop, about 2 ms for each MiB."""
+
 Steps = Iterator[list[bytes]]
 
 
@@ -64,6 +70,27 @@ class Splitter:
             return split_at_once(body, kind, self._records_max, charge)
         async with self._one_at_a_time:
             return await _in_turns(_BY_TYPE[kind](body, self._records_max, charge))
+
+    def split_json(self, body: bytes, charge: Charge) -> list[bytes]:
+        """Return the elements of a JSON array, or any other JSON value, as the bytes that came."""
+        if len(body) > JSON_BYTES_MAX:
+            raise too_large(len(body), JSON_BYTES_MAX, "bytes in a body with ?json=records")
+        try:
+            body.decode()  # the decoder does not look into strings
+            found = (
+                _values_decoder.decode(body)
+                if body.lstrip(b" \t\r\n").startswith(b"[")
+                else [_value_decoder.decode(body)]
+            )
+        except UnicodeDecodeError as error:
+            raise bad_request(f"the body is not UTF-8, as JSON must be: {error}", "bad_body") from None
+        except RecursionError:
+            raise bad_request("the body has too many arrays or objects inside each other", "bad_body") from None
+        if not found:
+            raise bad_request("the array is empty; send at least one value", "bad_body")
+        _check_count(len(found), self._records_max)
+        charge.add(len(body) + RECORD_BYTES * len(found))
+        return list(map(bytes, found))
 
 
 def split_at_once(body: bytes, kind: str, records_max: int, charge: Charge) -> list[bytes]:
@@ -229,6 +256,8 @@ def _check_count(records: int, records_max: int) -> None:
 
 _append_decoder = msgspec.json.Decoder(AppendRequest)
 _list_decoder = msgspec.json.Decoder(list[bytes])
+_values_decoder = msgspec.json.Decoder(list[msgspec.Raw])
+_value_decoder = msgspec.json.Decoder(msgspec.Raw)
 
 _JSON_SHAPE = 'the body must be {"records": [...]}, with base64 for each record'
 _STRAY_COMMA = "the list of records has a comma without a record; remove it"

@@ -1,0 +1,309 @@
+"""Bodies as senders send them: compressed, and as JSON values; never more of them in memory than the limits allow."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import zlib
+from collections.abc import AsyncIterator, Callable
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import ClientSession, web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from mrecordlog_async.aiohttp import LOG, setup
+from mrecordlog_async.protocol.problems import ProblemError
+from mrecordlog_async.service.options import ServiceOptions
+from mrecordlog_async.service.wire.budgets import Budget
+from mrecordlog_async.service.wire.encodings import STEP_BYTES, expander
+from mrecordlog_async.service.wire.splitting import Splitter
+from tests.service.uvicorn_served import mounted
+from tests.serving import Response, Served, serving
+
+RECORDS = "/v1/queues/q/records"
+
+
+def raw_deflate(body: bytes) -> bytes:
+    packer = zlib.compressobj(wbits=-15)
+    return packer.compress(body) + packer.flush()
+
+
+def members(body: bytes) -> bytes:
+    """Return *body* as gzip with a member for each kilobyte, some of them empty."""
+    parts = [body[at : at + 1_000] for at in range(0, len(body), 1_000)]
+    return b"".join(gzip.compress(part) + gzip.compress(b"") for part in parts)
+
+
+ENCODERS: list[tuple[str, Callable[[bytes], bytes]]] = [
+    ("gzip", gzip.compress),
+    ("X-GZIP", gzip.compress),
+    ("gzip", members),
+    ("deflate", zlib.compress),
+    ("deflate", raw_deflate),
+    ("identity", bytes),
+]
+
+
+async def post(served: Served, body: bytes, encoding: str, **headers: str) -> Response:
+    return await served.call("POST", RECORDS, body, headers={"Content-Encoding": encoding, **headers})
+
+
+@pytest.fixture(params=["own server", "FastAPI"])
+async def either(request: pytest.FixtureRequest, directory: Path) -> AsyncIterator[Served]:
+    """A service with its own server, and one mounted in a FastAPI application."""
+    serve = serving if request.param == "own server" else mounted
+    options = ServiceOptions(body_bytes=1 << 20, bodies_bytes=4 << 20)
+    async with serve(directory, options) as served:
+        await served.log.create_queue("q")
+        yield served
+
+
+@pytest.mark.parametrize(("encoding", "encode"), ENCODERS)
+async def test_a_compressed_body_is_stored_as_what_it_expands_to(
+    either: Served, encoding: str, encode: Callable[[bytes], bytes]
+) -> None:
+    """As one record, as lines, and in chunks; clients and agents compress without being asked."""
+    body = b"".join(b'{"event": %d}\n' % number for number in range(20_000))
+    assert (await post(either, encode(body), encoding)).status == 200
+    lines = await post(either, encode(body), encoding, **{"Content-Type": "application/x-ndjson"})
+    assert lines.json()["records"] == 20_000
+
+    async def chunks() -> AsyncIterator[bytes]:
+        sent = encode(body)
+        for at in range(0, len(sent), 777):
+            yield sent[at : at + 777]
+
+    async with either.session.post(either.url + RECORDS, data=chunks(), headers={"Content-Encoding": encoding}) as done:
+        assert done.status == 200
+    found = [record.payload for record in either.log.range("q")]
+    assert found == [body, *body.splitlines(), body]
+
+
+async def test_a_bomb_ends_at_the_limit_of_a_body(either: Served) -> None:
+    """1 GB of zeros in 1 MB: refused once the limit is reached, and its memory is given back."""
+    packer = zlib.compressobj(9, wbits=31)
+    bomb = b"".join(packer.compress(bytes(1 << 20)) for _ in range(1_000)) + packer.flush()
+    assert len(bomb) < 1 << 20
+    refused = await post(either, bomb, "gzip")
+    assert (refused.status, refused.json()["code"]) == (413, "too_large")
+    assert either.service.bodies.receiving_bytes == 0
+    assert either.log.next_position("q") == 0
+
+
+async def test_ten_thousand_tiny_members_are_one_body(either: Served) -> None:
+    """Each member is small; together they are a body like any other."""
+    assert (await post(either, gzip.compress(b"x", 1) * 10_000, "gzip")).status == 200
+    assert either.log.last_record("q").payload == b"x" * 10_000  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("body", "encoding", "status", "says"),
+    [
+        (gzip.compress(b"whole")[:-1], "gzip", 400, "cut off"),
+        (gzip.compress(b"whole")[:5], "gzip", 400, "cut off"),
+        (zlib.compress(b"whole")[:-2], "deflate", 400, "cut off"),
+        (b"plain text", "gzip", 400, "not gzip"),
+        (gzip.compress(b"one") + b"more", "gzip", 400, "not gzip"),
+        (zlib.compress(b"one") + b"more", "deflate", 400, "bytes follow"),
+        (gzip.compress(gzip.compress(b"x")), "gzip, gzip", 415, "gzip, deflate"),
+        (b"x", "br", 415, "gzip, deflate"),
+    ],
+    ids=["cut off", "cut in its head", "zlib cut off", "text", "text after gzip", "text after zlib", "twice", "brotli"],
+)
+async def test_a_body_that_is_not_what_its_encoding_says_is_refused(
+    either: Served, body: bytes, encoding: str, status: int, says: str
+) -> None:
+    """Nothing of it is stored, and the response says what is wrong and what is supported."""
+    refused = await post(either, body, encoding)
+    assert refused.status == status, refused.body
+    assert says in refused.json()["detail"]
+    assert either.log.next_position("q") == 0
+    if status == 415:
+        assert refused.headers["Accept-Encoding"].startswith("gzip, deflate")
+
+
+async def test_compressed_bodies_share_the_budget_of_all_bodies(directory: Path) -> None:
+    """What a body expands to is charged as it grows: growth that does not fit is refused at once, not waited for."""
+    options = ServiceOptions(body_bytes=1 << 20, bodies_bytes=1 << 20)
+    async with serving(directory, options) as served:
+        await served.log.create_queue("q")
+        with served.service.bodies.charge() as others:
+            others.add(1 << 19)
+            refused = await post(served, gzip.compress(bytes(1 << 20)), "gzip")
+        assert (refused.status, refused.headers["Retry-After"]) == (429, "1")
+        assert (await post(served, gzip.compress(bytes(1 << 20)), "gzip")).status == 200
+
+
+async def test_control_bodies_may_be_compressed(served: Served) -> None:
+    """A client that compresses everything also truncates."""
+    await served.log.append_records("q", None, [b"a", b"b"])
+    headers = {"Content-Encoding": "gzip", "Content-Type": "application/json"}
+    done = await served.call("POST", "/v1/queues/q/truncate", gzip.compress(b'{"position": 0}'), headers=headers)
+    assert (done.status, served.log.first_position("q")) == (200, 1)
+
+
+async def test_the_server_of_an_aiohttp_application_expands_bodies_itself(directory: Path) -> None:
+    """What has been expanded is not expanded again, even if it is compressed itself."""
+    app = web.Application()
+    setup(app, directory, queues=["q"], prefix="/wal")
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    twice = gzip.compress(b"inside")
+    try:
+        async with ClientSession(f"http://127.0.0.1:{site.port}") as session:
+            headers = {"Content-Encoding": "gzip"}
+            async with session.post("/wal" + RECORDS, data=gzip.compress(twice), headers=headers) as done:
+                assert done.status == 200
+        assert app[LOG].last_record("q").payload == twice  # type: ignore[union-attr]
+    finally:
+        await runner.cleanup()
+
+
+@given(st.binary(max_size=200_000), st.integers(1, 5_000), st.sampled_from(ENCODERS))
+def test_expansion_does_not_depend_on_how_a_body_arrives(
+    body: bytes, piece_bytes: int, encoder: tuple[str, Callable[[bytes], bytes]]
+) -> None:
+    """Every way of cutting it gives the same bytes, in steps of a bounded size."""
+    encoding, encode = encoder
+    sent, found = encode(body * 2), bytearray()
+    expanding = expander(encoding)
+    if expanding is None:
+        return
+    for at in range(0, len(sent), piece_bytes):
+        for part in expanding.expand(sent[at : at + piece_bytes]):
+            assert len(part) <= STEP_BYTES
+            found += part
+    if sent:
+        expanding.end()
+    assert found == body * 2
+
+
+@given(st.sampled_from(["gzip", "deflate"]), st.binary(max_size=500), st.integers(0, 400), st.integers(1, 255))
+def test_a_damaged_body_is_refused_or_is_the_same(encoding: str, body: bytes, at: int, change: int) -> None:
+    """gzip and zlib have checksums: no flipped byte becomes another record. Raw deflate has none."""
+    encode = gzip.compress if encoding == "gzip" else zlib.compress
+    sent = bytearray(encode(body))
+    sent[at % len(sent)] ^= change
+    expanding = expander(encoding)
+    assert expanding is not None
+    try:
+        found = b"".join(expanding.expand(bytes(sent)))
+        expanding.end()
+    except ProblemError as problem:
+        assert problem.status == 400
+        return
+    if encoding == "gzip" or sent[0] & 0x0F == 8:
+        assert found == body
+
+
+# JSON values.
+
+
+async def test_elements_of_an_array_are_records_as_the_bytes_that_came(served: Served) -> None:
+    """Numbers keep their digits, objects the order of their members, and strings their escapes."""
+    elements = [
+        b'{"b":1.0e400,"a":1,"a":2}',
+        b"18446744073709551616",
+        rb'"\u0041\n"',
+        b"[1, [2]]",
+        b"null",
+        '"ä"'.encode(),
+    ]
+    body = b" [ " + b" ,\n".join(elements) + b" ] "
+    for headers in ({"Content-Type": "application/json"}, {"Content-Type": "application/cloudevents-batch+json"}, {}):
+        done = await served.call("POST", RECORDS + "?json=records", body, headers=headers)
+        assert done.json()["records"] == len(elements)
+    assert [record.payload for record in served.log.range("q")] == elements * 3
+
+
+async def test_any_other_value_is_one_record(served: Served) -> None:
+    """An agent that sends a batch of one as a bare object is served too; without the option, it has its usual form."""
+    for value in (b'{"records": ["YQ=="]}', b"1.50", b'"text"', b"true"):
+        assert (await served.call("POST", RECORDS + "?json=records", b" " + value + b"\n")).status == 200
+        assert served.log.last_record("q").payload == value  # type: ignore[union-attr]
+    await served.call("POST", RECORDS, b'{"records": ["YQ=="]}', headers={"Content-Type": "application/json"})
+    assert served.log.last_record("q").payload == b"a"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b"", 400),
+        (b"[]", 400),
+        (b"[1,]", 400),
+        (b"[1 2]", 400),
+        (b"[1", 400),
+        (b"[1]]", 400),
+        (b"{'a': 1}", 400),
+        (b'["\xff"]', 400),
+        (b"[NaN]", 400),
+        pytest.param(b"[" * 10_000 + b"]" * 10_000, 400, id="10,000 arrays"),
+        pytest.param(b'{"a":' * 10_000 + b"1" + b"}" * 10_000, 400, id="10,000 objects"),
+        pytest.param(b'["' + b"x" * (9 << 20) + b'"]', 413, id="too large"),
+    ],
+)
+async def test_what_is_no_json_is_refused(served: Served, body: bytes, status: int) -> None:
+    """Nothing of it is stored."""
+    refused = await served.call("POST", RECORDS + "?json=records", BytesIO(body))
+    assert refused.status == status, refused.body
+    assert served.log.next_position("q") == 0
+
+
+def test_more_values_than_a_body_may_hold_are_refused() -> None:
+    """An array has the same limit as lines."""
+    charge = Budget("body bytes", 2**40).charge()
+    assert Splitter(3).split_json(b"[1, 2, 3]", charge) == [b"1", b"2", b"3"]
+    with pytest.raises(ProblemError, match="4"):
+        Splitter(3).split_json(b"[1, 2, 3, 4]", charge)
+
+
+async def test_an_unknown_way_to_cut_json_is_refused(served: Served) -> None:
+    """A misspelt value must not store the whole body as one record."""
+    refused = await served.call("POST", RECORDS + "?json=record", b"[1]")
+    assert (refused.status, refused.json()["code"]) == (400, "parameter")
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inside: st.lists(inside) | st.dictionaries(st.text(), inside),
+    max_leaves=20,
+)
+
+
+@given(st.lists(values, min_size=1), st.integers(0, 2**32), st.booleans())
+def test_elements_are_found_wherever_they_end(elements: list[Any], seed: int, escaped: bool) -> None:
+    """Space, commas and brackets anywhere, in strings and outside of them, do not move the ends of elements."""
+    dice = random.Random(seed)
+    texts = [json.dumps(one, ensure_ascii=escaped, indent=dice.choice([None, 1])).encode() for one in elements]
+    body = b"[" + b",".join(dice.choice([b"", b" ", b"\r\n\t"]) + text for text in texts) + b" ]"
+    found = Splitter(100_000).split_json(body, Budget("body bytes", 2**40).charge())
+    assert found == texts
+
+
+@given(st.lists(values, min_size=1), st.integers(0, 2**32))
+def test_a_damaged_array_is_refused_or_has_other_elements(elements: list[Any], seed: int) -> None:
+    """What is accepted is an array by Python's decoder too, and together its records are it."""
+    dice = random.Random(seed)
+    body = bytearray(json.dumps(elements).encode())
+    for _ in range(dice.randrange(1, 4)):
+        body[dice.randrange(len(body))] = dice.choice(b'[]{},:"\\ 0a\xff')
+    try:
+        found = Splitter(100_000).split_json(bytes(body), Budget("body bytes", 2**40).charge())
+    except (ProblemError, ValueError):
+        return
+    whole = json.loads(body.decode())
+    assert [json.loads(one) for one in found] == (whole if isinstance(whole, list) else [whole])
+
+
+async def test_a_client_that_wants_text_gets_it(served: Served) -> None:
+    """`text/*` is what some tools send for the logs that they read."""
+    await served.log.append_records("q", None, [b"a", b"b"])
+    read = await served.call("GET", RECORDS, headers={"Accept": "text/*"})
+    assert (read.headers["Content-Type"].partition(";")[0], read.body) == ("text/plain", b"a\nb\n")
