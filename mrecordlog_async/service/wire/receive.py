@@ -170,7 +170,7 @@ class _Growing:
 
 
 def _is_expanded(request: web.BaseRequest) -> bool:
-    """Return whether the server of an application has expanded the body, as that of aiohttp does unless told not to."""
+    """Return whether the server of an application has expanded the body, as that of aiohttp does by default."""
     return getattr(request.content, "total_compressed_bytes", None) is not None  # one without a body has no such number
 
 
