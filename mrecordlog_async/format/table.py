@@ -11,13 +11,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
+from mrecordlog_async.format.controls import OWNER_BYTES, ConsumerState, check_consumer
 from mrecordlog_async.format.fields import FieldReader, RecordError
 from mrecordlog_async.format.frame import Buffer
-from mrecordlog_async.format.record import (
-    OWNER_BYTES,
-    ConsumerState,
-    check_consumer,
-)
 from mrecordlog_async.format.stored_options import (
     DEFAULT_OPTIONS,
     OPTIONS_BYTES_MAX,

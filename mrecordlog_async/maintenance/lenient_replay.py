@@ -20,18 +20,18 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import assert_never
 
-from mrecordlog_async.format.parse import ParsedBatch
-from mrecordlog_async.format.record import (
+from mrecordlog_async.format.controls import (
     ConsumerDelete,
     ConsumerRule,
     Create,
     Delete,
-    LogRecord,
     Opened,
     SetConsumer,
     SetOptions,
     Truncate,
 )
+from mrecordlog_async.format.parse import ParsedBatch
+from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.format.runs import Append, Many, appends_of
 from mrecordlog_async.format.table import Table, TableEntry, TableRule
 from mrecordlog_async.maintenance.damage import Damage, DamagedRange, LostRun

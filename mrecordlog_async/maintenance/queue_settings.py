@@ -6,18 +6,18 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import assert_never
 
-from mrecordlog_async.format.record import (
+from mrecordlog_async.format.controls import (
     ConsumerDelete,
     ConsumerRule,
     ConsumerState,
     Create,
     Delete,
-    LogRecord,
     Opened,
     SetConsumer,
     SetOptions,
     Truncate,
 )
+from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.format.runs import Append, Many
 from mrecordlog_async.format.stored_options import DEFAULT_OPTIONS, SEALED, StoredOptions
 from mrecordlog_async.memory.settings import options_of, owner_text

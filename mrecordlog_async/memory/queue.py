@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from mrecordlog_async.format.record import ConsumerState
+from mrecordlog_async.format.controls import ConsumerState
 from mrecordlog_async.format.stored_options import SEALED, StoredOptions
 from mrecordlog_async.format.table import LastAppendDigest, TableConsumer, TableEntry
 from mrecordlog_async.memory.consumers import NO_CONSUMERS, Consumers

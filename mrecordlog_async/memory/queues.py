@@ -7,17 +7,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import count, islice
 from typing import NamedTuple, assert_never
 
-from mrecordlog_async.format.record import (
+from mrecordlog_async.format.controls import (
     ConsumerDelete,
     ConsumerRule,
     Create,
     Delete,
-    LogRecord,
     Opened,
     SetConsumer,
     SetOptions,
     Truncate,
 )
+from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.format.runs import Append, Many
 from mrecordlog_async.format.stored_options import DEFAULT_OPTIONS
 from mrecordlog_async.format.table import (

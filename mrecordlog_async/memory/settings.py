@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from mrecordlog_async.batches import owner_uuid
-from mrecordlog_async.format.record import NO_OWNER, ConsumerState
+from mrecordlog_async.format.controls import NO_OWNER, ConsumerState
 from mrecordlog_async.format.stored_options import (
     DROP_OLDEST,
     KEEP_UNTIL_ACKNOWLEDGED,

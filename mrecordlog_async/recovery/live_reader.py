@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from mrecordlog_async.errors import CorruptionError
-from mrecordlog_async.format.record import Truncate
+from mrecordlog_async.format.controls import Truncate
 from mrecordlog_async.memory.store import RetainedStores
 from mrecordlog_async.recovery.follower import Follower, LostTrackError
 from mrecordlog_async.recovery.recovered import RecoveredLog

@@ -19,8 +19,8 @@ from mrecordlog_async.engine.planning.plan import plan
 from mrecordlog_async.engine.planning.planned import PlannedMany, PlannedRun, build_records
 from mrecordlog_async.engine.planning.view import PlannedSingles, QueueView
 from mrecordlog_async.errors import LogFullError, PositionInPastError, QueueNameError, QueueNotFoundError
-from mrecordlog_async.format import record as log_record
 from mrecordlog_async.format import runs as log_runs
+from mrecordlog_async.format.controls import Create, Delete, SetOptions, Truncate
 from mrecordlog_async.format.stored_options import DROP_OLDEST, StoredOptions
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import POSITION_MAX, Run
@@ -45,8 +45,8 @@ def group(queue: str, *payloads: bytes) -> AppendGroup:
 def state() -> Queues:
     """Make two queues: "q" with records 0 and 1, "r" without."""
     queues = Queues(1)
-    queues.apply(0, log_record.Create(1, "q"))
-    queues.apply(0, log_record.Create(2, "r"))
+    queues.apply(0, Create(1, "q"))
+    queues.apply(0, Create(2, "r"))
     queues.apply(0, log_runs.Append(1, Run.of(0, [b"a", b"b"])))
     return queues
 
@@ -145,7 +145,7 @@ async def test_the_cost_of_a_group_does_not_depend_on_how_many_came_before_it(mo
     """Groups of a batch with commands between them are compared with a few of the groups before them, not with all."""
     queues = Queues(1)
     for number in range(1, 401):
-        queues.apply(0, log_record.Create(number, f"q{number}"))
+        queues.apply(0, Create(number, f"q{number}"))
     groups = [singles((f"q{number}", b"x"), (f"q{number + 1}", b"y")) for number in range(1, 401, 2)]
     kept = Counter[str]()
 
@@ -165,7 +165,7 @@ async def test_the_cost_of_a_record_in_a_small_queue_does_not_depend_on_what_was
 ) -> None:
     """A batch that fills a queue of ten records a hundred times over looks at ten records at a time."""
     queues, looked_at = state(), list[int]()
-    queues.apply(0, log_record.SetOptions(1, StoredOptions(DROP_OLDEST, 0, 10, 0)))
+    queues.apply(0, SetOptions(1, StoredOptions(DROP_OLDEST, 0, 10, 0)))
     runs_of = QueueView._runs
 
     def counted(view: QueueView, start: int, stop: int) -> list[Run]:
@@ -194,9 +194,9 @@ async def test_commands_between_groups_keep_their_place() -> None:
         PlannedMany([1, 2], [2, 0], [b"c", b"x"]),
         PlannedRun(1, 3, [b"d", b"e"]),
         PlannedMany([1, 2], [5, 1], [b"f", b"y"]),
-        log_record.Truncate(2, 1),
+        Truncate(2, 1),
         PlannedMany([1, 2], [6, 2], [b"g", b"z"]),
-        log_record.Delete(2),
+        Delete(2),
     ]
     assert later[:3] == [[2, 0], 4, [5, 1]]
 
@@ -215,7 +215,7 @@ async def test_later_commands_of_the_batch_see_the_records_of_a_many() -> None:
 async def test_position_past_the_last_one_is_refused_alone_in_a_group() -> None:
     """The other records of the group are planned, and so is the one before the limit."""
     queues = state()
-    queues.apply(0, log_record.Truncate(2, POSITION_MAX - 1))
+    queues.apply(0, Truncate(2, POSITION_MAX - 1))
     made = plan([singles(("q", b"c"), ("r", b"x"), ("r", b"over"), ("q", b"d"))], queues, Limits())
     assert made.records == [PlannedMany([1, 2, 1], [2, POSITION_MAX, 3], [b"c", b"x", b"d"])]
     (refused,) = [outcome for outcome in made.outcomes if outcome.error is not None]

@@ -21,7 +21,7 @@ from mrecordlog_async.engine.intake.controls import (
 )
 from mrecordlog_async.engine.planning.plan import plan
 from mrecordlog_async.errors import ConsumerFencedError, LogFullError, QueueSealedError
-from mrecordlog_async.format.record import NO_OWNER, ConsumerDelete, SetConsumer, Truncate
+from mrecordlog_async.format.controls import NO_OWNER, ConsumerDelete, SetConsumer, Truncate
 from mrecordlog_async.format.stored_options import DROP_OLDEST, KEEP_UNTIL_ACKNOWLEDGED, StoredOptions
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.options import Limits

@@ -33,7 +33,7 @@ from mrecordlog_async.engine.intake.admission import Admission
 from mrecordlog_async.engine.intake.commands import AppendGroup, Command
 from mrecordlog_async.engine.intake.controls import Attached, ChangeRule, TruncateQueue
 from mrecordlog_async.engine.running import EngineOptions
-from mrecordlog_async.format.record import NO_OWNER
+from mrecordlog_async.format.controls import NO_OWNER
 from mrecordlog_async.format.stored_options import StoredOptions
 from mrecordlog_async.maintenance.placed_log import PlacedLog, open_placed_log
 from mrecordlog_async.maintenance.snapshot import snapshot

@@ -19,18 +19,18 @@ from mrecordlog_async.engine.commit.open import OpenedLog, OpenOptions, open_log
 from mrecordlog_async.engine.intake.commands import Reserve
 from mrecordlog_async.engine.planning.planned import PlannedRun
 from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.format.record import (
+from mrecordlog_async.format.controls import (
     ConsumerDelete,
     ConsumerRule,
     ConsumerState,
     Create,
     Delete,
-    LogRecord,
     Opened,
     SetConsumer,
     SetOptions,
     Truncate,
 )
+from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.format.runs import MANY_RECORDS_MAX, Many
 from mrecordlog_async.format.stored_options import KEEP_UNTIL_ACKNOWLEDGED, StoredOptions
 from mrecordlog_async.memory.queues import Queues

@@ -6,7 +6,7 @@ import asyncio
 import random
 
 from mrecordlog_async import Limits, PersistPolicy
-from mrecordlog_async.format.record import NO_OWNER
+from mrecordlog_async.format.controls import NO_OWNER
 
 from .consumer_histories import FIRST, SECOND
 from .driver import History, Run

@@ -27,9 +27,10 @@ from mrecordlog_async.engine.planning.draft import CommandOutcome, Draft
 from mrecordlog_async.engine.planning.view import QueueView
 from mrecordlog_async.errors import ConsumerFencedError, CorruptionError
 from mrecordlog_async.format import frame, parse
+from mrecordlog_async.format.controls import ConsumerState, SetConsumer
 from mrecordlog_async.format.frame import encode_frames, read_frame
 from mrecordlog_async.format.parse import ParsedBatch, SegmentParser
-from mrecordlog_async.format.record import Commit, ConsumerState, SetConsumer, decode_record
+from mrecordlog_async.format.record import Commit, decode_record
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.maintenance import scan
 from mrecordlog_async.memory.queue import Queue

@@ -19,7 +19,7 @@ from mrecordlog_async.errors import (
     QueueSealedError,
     RecordTooLargeError,
 )
-from mrecordlog_async.format.record import NO_OWNER
+from mrecordlog_async.format.controls import NO_OWNER
 
 if TYPE_CHECKING:
     from .judge import Call, Fold, Queue

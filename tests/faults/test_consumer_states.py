@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import rule, run_state_machine_as_test
 
 from mrecordlog_async import LogFullError, PersistPolicy
-from mrecordlog_async.format.record import NO_OWNER
+from mrecordlog_async.format.controls import NO_OWNER
 
 from .consumer_histories import CONSUMER_CASES, FIRST, SECOND
 from .explore import Explorer, Tally

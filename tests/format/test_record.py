@@ -9,20 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrecordlog_async.format.fields import RecordError
-from mrecordlog_async.format.record import (
-    COMMIT_BYTES,
-    Commit,
+from mrecordlog_async.format.controls import (
     ConsumerDelete,
     ConsumerRule,
     ConsumerState,
     Create,
     Delete,
-    LogRecord,
     Opened,
     SetConsumer,
     SetOptions,
     Truncate,
+)
+from mrecordlog_async.format.fields import RecordError
+from mrecordlog_async.format.record import (
+    COMMIT_BYTES,
+    Commit,
+    LogRecord,
     commit_pattern,
     decode_parts,
     decode_record,

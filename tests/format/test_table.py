@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mrecordlog_async.format.controls import ConsumerState
 from mrecordlog_async.format.fields import RecordError
-from mrecordlog_async.format.record import ConsumerState
 from mrecordlog_async.format.stored_options import StoredOptions
 from mrecordlog_async.format.table import (
     OPENING_BYTES,

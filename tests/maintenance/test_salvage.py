@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import CorruptionError, MultiRecordLog, PersistPolicy, ReadOnlyLog
+from mrecordlog_async.format.controls import CREATE, DELETE
 from mrecordlog_async.format.header import Closed, encode_closed
-from mrecordlog_async.format.record import CREATE, DELETE
 from mrecordlog_async.format.runs import APPEND
 from mrecordlog_async.format.table import TABLE
 from mrecordlog_async.maintenance.lenient_replay import SalvagedQueue

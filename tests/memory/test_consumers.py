@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 
 from mrecordlog_async.engine.planning.view import QueueView
-from mrecordlog_async.format.record import NO_OWNER, ConsumerDelete, ConsumerState, Create, SetConsumer, Truncate
+from mrecordlog_async.format.controls import NO_OWNER, ConsumerDelete, ConsumerState, Create, SetConsumer, Truncate
 from mrecordlog_async.format.runs import Append
 from mrecordlog_async.memory.consumers import OUTDATED_MIN
 from mrecordlog_async.memory.queue import Queue

@@ -10,7 +10,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from mrecordlog_async.format.record import Create, Delete, Truncate
+from mrecordlog_async.format.controls import Create, Delete, Truncate
 from mrecordlog_async.format.runs import Append
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.memory.pieces import GappedRun, Runs, SealedRuns

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from mrecordlog_async.format.record import (
+from mrecordlog_async.format.controls import (
     ConsumerDelete,
     ConsumerRule,
     ConsumerState,
     Create,
     Delete,
-    LogRecord,
     Opened,
     SetConsumer,
     SetOptions,
     Truncate,
 )
+from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.format.runs import Append, Many
 from mrecordlog_async.format.stored_options import DEFAULT_OPTIONS, SEALED, StoredOptions
 from mrecordlog_async.format.table import (

@@ -7,7 +7,8 @@ from dataclasses import fields
 import hypothesis.strategies as st
 from hypothesis import given
 
-from mrecordlog_async.format.record import Create, Delete, LogRecord, SetOptions, Truncate
+from mrecordlog_async.format.controls import Create, Delete, SetOptions, Truncate
+from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.format.runs import Append
 from mrecordlog_async.format.stored_options import SEALED, StoredOptions
 from mrecordlog_async.memory.queues import Queues

@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from mrecordlog_async.format.record import Create, Truncate
+from mrecordlog_async.format.controls import Create, Truncate
 from mrecordlog_async.format.runs import Append, Many
 from mrecordlog_async.memory import store as retained
 from mrecordlog_async.memory.queue import Queue

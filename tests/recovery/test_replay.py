@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from mrecordlog_async import CorruptionError
+from mrecordlog_async.format.controls import ConsumerState
 from mrecordlog_async.format.parse import ParsedBatch
-from mrecordlog_async.format.record import Commit, ConsumerState
+from mrecordlog_async.format.record import Commit
 from mrecordlog_async.format.runs import Append
 from mrecordlog_async.format.stored_options import StoredOptions
 from mrecordlog_async.format.table import LastAppendDigest, Table, TableConsumer, TableEntry, TableOpening, TableRule

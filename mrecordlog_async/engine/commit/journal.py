@@ -38,9 +38,10 @@ from mrecordlog_async.engine.commit.other_segments import OlderSegments, Spare
 from mrecordlog_async.engine.intake.commands import Reserve
 from mrecordlog_async.engine.planning.planned import build_records
 from mrecordlog_async.errors import LogFullError
+from mrecordlog_async.format.controls import Opened
 from mrecordlog_async.format.frame import Buffer, block_left, frames_bytes_max, segment_seed
 from mrecordlog_async.format.header import HEADER_BYTES, Closed, SegmentHeader
-from mrecordlog_async.format.record import LogRecord, Opened, encode_record
+from mrecordlog_async.format.record import LogRecord, encode_record
 from mrecordlog_async.format.table import OPENING_BYTES
 from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.recovery.recovered import RecoveredLog

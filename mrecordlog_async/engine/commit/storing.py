@@ -19,18 +19,17 @@ from mrecordlog_async.engine.intake.commands import AppendGroup, Command
 from mrecordlog_async.engine.planning.draft import CommandOutcome, Plan
 from mrecordlog_async.engine.planning.plan import plan
 from mrecordlog_async.errors import LogFullError
-from mrecordlog_async.format.record import (
+from mrecordlog_async.format.controls import (
     ConsumerDelete,
     ConsumerRule,
     Create,
     Delete,
-    LogRecord,
     Opened,
     SetConsumer,
     SetOptions,
     Truncate,
-    queue_ids,
 )
+from mrecordlog_async.format.record import LogRecord, queue_ids
 from mrecordlog_async.format.runs import Append, Many
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.options import PersistPolicy

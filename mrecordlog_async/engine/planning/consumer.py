@@ -29,8 +29,7 @@ from mrecordlog_async.errors import (
     PositionTruncatedError,
     RecordLogError,
 )
-from mrecordlog_async.format import record as log_record
-from mrecordlog_async.format.record import NO_OWNER, ConsumerState
+from mrecordlog_async.format.controls import NO_OWNER, ConsumerDelete, ConsumerRule, ConsumerState, SetConsumer
 from mrecordlog_async.format.table import TableRule, rule_bytes
 from mrecordlog_async.memory.settings import owner_text
 from mrecordlog_async.patterns import beginning_of
@@ -121,7 +120,7 @@ def plan_delete_consumer(draft: Draft, call: DeleteConsumer) -> None:
     else:
         view.delete_consumer(call.consumer)
         draft.consumer_count -= 1
-        draft.plan.records.append(log_record.ConsumerDelete(view.id, call.consumer))
+        draft.plan.records.append(ConsumerDelete(view.id, call.consumer))
         truncate_to_slowest(draft, view)
         draft.plan.must_sync = True
         draft.plan.outcomes.append(CommandOutcome(call))
@@ -174,7 +173,7 @@ def _refused_move(
 
 def _move(draft: Draft, view: QueueView, name: str, state: ConsumerState) -> None:
     view.set_consumer(name, state)
-    draft.plan.records.append(log_record.SetConsumer(view.id, name, state))
+    draft.plan.records.append(SetConsumer(view.id, name, state))
 
 
 # Rules. They belong to no queue, so their outcomes always wait for the batch.
@@ -201,7 +200,7 @@ def _plan_rule(draft: Draft, call: ChangeRule, rule: TableRule) -> None:
         return
     draft.rules.change(rule, removes=call.removes)
     draft.consumer_count += -1 if call.removes else 1
-    draft.plan.records.append(log_record.ConsumerRule(*rule, removes=call.removes))
+    draft.plan.records.append(ConsumerRule(*rule, removes=call.removes))
     draft.plan.more_table_bytes += 0 if call.removes else rule_bytes(rule)
     draft.leave(call.reserve)
     draft.plan.must_sync = True

@@ -12,7 +12,7 @@ from mrecordlog_async.engine.planning.consumer_view import PlannedRules
 from mrecordlog_async.engine.planning.planned import PlannedRecord, PlannedRun
 from mrecordlog_async.engine.planning.view import PlannedSingles, QueueView
 from mrecordlog_async.errors import QueueNameError, QueueNotFoundError, RecordLogError
-from mrecordlog_async.format import record as log_record
+from mrecordlog_async.format.controls import Truncate
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.names import check_new_name
 from mrecordlog_async.options import Limits
@@ -126,7 +126,7 @@ class Draft:
     def truncate(self, view: QueueView, position: int) -> int:
         """Plan a truncate; return which of the batch's removals it is."""
         view.truncate(position)
-        self.plan.records.append(log_record.Truncate(view.id, position))
+        self.plan.records.append(Truncate(view.id, position))
         return self.count_removal()
 
     def count_removal(self) -> int:

@@ -15,8 +15,7 @@ from mrecordlog_async.errors import (
     QueueExistsError,
     QueueSealedError,
 )
-from mrecordlog_async.format import record as log_record
-from mrecordlog_async.format.record import NO_OWNER
+from mrecordlog_async.format.controls import NO_OWNER, ConsumerState, Create, Delete, SetConsumer, SetOptions
 from mrecordlog_async.format.stored_options import (
     DEFAULT_OPTIONS,
     KEEP_UNTIL_ACKNOWLEDGED,
@@ -63,7 +62,7 @@ def plan_create(draft: Draft, call: CreateQueue) -> None:
         view = draft.views[call.queue] = QueueView(None, queue_id, 0, 0)
         draft.queue_count += 1
         plan = draft.plan
-        plan.records.append(log_record.Create(queue_id, call.queue))
+        plan.records.append(Create(queue_id, call.queue))
         plan.more_table_bytes += entry_bytes(call.queue)
         for name in consumers:
             add_consumer(draft, view, name, 0)
@@ -84,10 +83,10 @@ def _consumers_by_rule(draft: Draft, queue: str) -> Collection[str]:
 
 def add_consumer(draft: Draft, view: QueueView, name: str, position: int, owner: bytes = NO_OWNER) -> int:
     """Plan a new consumer; return its epoch."""
-    state = log_record.ConsumerState(position, draft.draw_id(), owner)
+    state = ConsumerState(position, draft.draw_id(), owner)
     view.set_consumer(name, state)
     draft.consumer_count += 1
-    draft.plan.records.append(log_record.SetConsumer(view.id, name, state))
+    draft.plan.records.append(SetConsumer(view.id, name, state))
     draft.plan.more_table_bytes += consumer_bytes(name)
     return state.epoch
 
@@ -103,7 +102,7 @@ def plan_delete(draft: Draft, call: DeleteQueue) -> None:
         draft.queue_count -= 1
         draft.consumer_count -= view.consumer_count()
         draft.views[call.queue] = None  # later commands of the batch do not find the queue
-        draft.plan.records.append(log_record.Delete(view.id))
+        draft.plan.records.append(Delete(view.id))
         draft.plan.outcomes.append(CommandOutcome(call, dropped_by=draft.count_removal()))
         draft.plan.must_sync = True
 
@@ -149,7 +148,7 @@ def _set_options(draft: Draft, view: QueueView, queue: str, values: StoredOption
     view.configure(values if values != DEFAULT_OPTIONS else None)
     if values.limits_appends():
         draft.limited.add(queue)
-    draft.plan.records.append(log_record.SetOptions(view.id, values))
+    draft.plan.records.append(SetOptions(view.id, values))
 
 
 def truncate_to_slowest(draft: Draft, view: QueueView) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 
 from mrecordlog_async.engine.planning.consumer_view import PlannedConsumers
 from mrecordlog_async.engine.planning.planned import PlannedRun, split_into_runs
-from mrecordlog_async.format.record import ConsumerState
+from mrecordlog_async.format.controls import ConsumerState
 from mrecordlog_async.format.stored_options import StoredOptions
 from mrecordlog_async.memory.consumers import NO_CONSUMERS, moved_up
 from mrecordlog_async.memory.queue import LastAppend, Queue, same_payloads

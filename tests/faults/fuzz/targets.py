@@ -4,6 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from mrecordlog_async.format.controls import (
+    ConsumerDelete,
+    ConsumerRule,
+    ConsumerState,
+    Create,
+    Delete,
+    Opened,
+    SetConsumer,
+    SetOptions,
+    Truncate,
+)
 from mrecordlog_async.format.fields import RecordError
 from mrecordlog_async.format.frame import BLOCK_BYTES, Buffer, encode_frames, encode_unsplit, read_frame, segment_seed
 from mrecordlog_async.format.header import (
@@ -17,22 +28,7 @@ from mrecordlog_async.format.header import (
     encode_header,
 )
 from mrecordlog_async.format.parse import MalformedError, SegmentParser, find_commits
-from mrecordlog_async.format.record import (
-    Commit,
-    ConsumerDelete,
-    ConsumerRule,
-    ConsumerState,
-    Create,
-    Delete,
-    LogRecord,
-    Opened,
-    SetConsumer,
-    SetOptions,
-    Truncate,
-    decode_record,
-    encode_commit,
-    encode_record,
-)
+from mrecordlog_async.format.record import Commit, LogRecord, decode_record, encode_commit, encode_record
 from mrecordlog_async.format.runs import Append, Many
 from mrecordlog_async.format.stored_options import StoredOptions
 from mrecordlog_async.format.table import (

@@ -1,0 +1,176 @@
+"""The log records without payloads, byte by byte, with the checks when decoding.
+
+What such a record says of a queue, a consumer, a rule or an opening holds until another one says otherwise, so `table`
+repeats it in every segment. A new kind has its number and its class here, a member of `Control`, and a case in
+`encode_control` and in `decode_control`; the type checker then names every other place that it concerns.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import NamedTuple, assert_never
+
+from mrecordlog_async.format.fields import FieldReader, RecordError, decode_name, unpack, unpack_whole
+from mrecordlog_async.format.stored_options import StoredOptions, encode_options, read_options
+from mrecordlog_async.model import POSITION_MAX
+
+CREATE, DELETE, TRUNCATE = 2, 3, 5
+CONSUMER, CONSUMER_DELETE, OPTIONS, CONSUMER_RULE, OPENED = range(8, 13)
+
+OWNER_BYTES = 16
+NO_OWNER = bytes(OWNER_BYTES)
+
+_QUEUE_ID = struct.Struct("<BQ")
+_TRUNCATE = struct.Struct("<BQQ")
+_CONSUMER = struct.Struct(f"<BQQQ{OWNER_BYTES}s")
+_CONSUMER_RULE = struct.Struct("<BBH")
+_OPENED = struct.Struct("<BQQ")
+
+_REMOVE = 1
+
+
+class Create(NamedTuple):
+    """Creates a queue, empty, with next position 0."""
+
+    id: int
+    name: str
+
+
+class Delete(NamedTuple):
+    """Deletes a queue with all its records and consumers."""
+
+    id: int
+
+
+class Truncate(NamedTuple):
+    """Removes positions up to and including *position*. Past the end, the next position moves to position + 1."""
+
+    id: int
+    position: int
+
+
+class ConsumerState(NamedTuple):
+    """Position of a consumer.
+
+    position: the first one not acknowledged, at most the queue's next one. epoch: rises with every holder. owner: who
+    alone may move it, `NO_OWNER` for nobody.
+    """
+
+    position: int
+    epoch: int
+    owner: bytes
+
+
+class SetConsumer(NamedTuple):
+    """Creates a consumer of a queue, or moves it."""
+
+    id: int
+    name: str
+    state: ConsumerState
+
+
+class ConsumerDelete(NamedTuple):
+    """Deletes a consumer of a queue."""
+
+    id: int
+    name: str
+
+
+class SetOptions(NamedTuple):
+    """Replaces the options of a queue."""
+
+    id: int
+    values: StoredOptions
+
+
+class ConsumerRule(NamedTuple):
+    """Adds a rule, or removes it: queues created from now on whose names match *pattern* get a consumer."""
+
+    pattern: str
+    name: str
+    removes: bool
+
+
+class Opened(NamedTuple):
+    """The first record of the first batch after the log was opened for writing: a random number and that batch's."""
+
+    nonce: int
+    batch: int
+
+
+Control = Create | Delete | Truncate | SetConsumer | ConsumerDelete | SetOptions | ConsumerRule | Opened
+
+
+def encode_control(record: Control) -> bytes:
+    """Encode a log record without payloads."""
+    match record:
+        case Truncate():
+            return _TRUNCATE.pack(TRUNCATE, *record)
+        case Create(queue_id, name):
+            return _QUEUE_ID.pack(CREATE, queue_id) + name.encode()
+        case Delete(queue_id):
+            return _QUEUE_ID.pack(DELETE, queue_id)
+        case SetConsumer(queue_id, name, state):
+            return _CONSUMER.pack(CONSUMER, queue_id, *state) + name.encode()
+        case ConsumerDelete(queue_id, name):
+            return _QUEUE_ID.pack(CONSUMER_DELETE, queue_id) + name.encode()
+        case SetOptions(queue_id, values):
+            return _QUEUE_ID.pack(OPTIONS, queue_id) + encode_options(values)
+        case ConsumerRule(pattern, name, removes):
+            encoded = pattern.encode()
+            return _CONSUMER_RULE.pack(CONSUMER_RULE, removes * _REMOVE, len(encoded)) + encoded + name.encode()
+        case Opened(nonce, batch):
+            return _OPENED.pack(OPENED, nonce, batch)
+        case _:
+            assert_never(record)
+
+
+def decode_control(kind: int, body: memoryview | bytes) -> Control:
+    """Decode a log record without payloads; raise RecordError if its kind is unknown or does not match its bytes."""
+    if kind == TRUNCATE:
+        _, queue_id, position = unpack_whole(_TRUNCATE, body)
+        if position > POSITION_MAX:
+            raise RecordError(f"a truncate names position {position}")
+        return Truncate(queue_id, position)
+    if kind == CREATE:
+        return Create(unpack(_QUEUE_ID, body)[1], decode_name(body[_QUEUE_ID.size :]))
+    if kind == DELETE:
+        return Delete(unpack_whole(_QUEUE_ID, body)[1])
+    if kind == CONSUMER:
+        _, queue_id, *fields = unpack(_CONSUMER, body)
+        state = ConsumerState._make(fields)
+        check_consumer(state)
+        return SetConsumer(queue_id, decode_name(body[_CONSUMER.size :], "a consumer's name"), state)
+    if kind == CONSUMER_DELETE:
+        return ConsumerDelete(unpack(_QUEUE_ID, body)[1], decode_name(body[_QUEUE_ID.size :], "a consumer's name"))
+    if kind == OPTIONS:
+        return _decode_options(body)
+    if kind == CONSUMER_RULE:
+        return _decode_rule(body)
+    if kind == OPENED:
+        return Opened(*unpack_whole(_OPENED, body)[1:])
+    raise RecordError(f"unknown log record kind {kind}")
+
+
+def _decode_options(body: memoryview | bytes) -> SetOptions:
+    reader = FieldReader(body)
+    _, queue_id = reader.fields(_QUEUE_ID)
+    values = read_options(reader)
+    if reader.left():
+        raise RecordError("a log record has the wrong length")
+    return SetOptions(queue_id, values)
+
+
+def _decode_rule(body: memoryview | bytes) -> ConsumerRule:
+    _, flags, pattern_bytes = unpack(_CONSUMER_RULE, body)
+    if flags & ~_REMOVE:
+        raise RecordError(f"a rule has unknown flags {flags}")
+    name_at = _CONSUMER_RULE.size + pattern_bytes
+    pattern = decode_name(body[_CONSUMER_RULE.size : name_at], "a rule's pattern")
+    return ConsumerRule(pattern, decode_name(body[name_at:], "a consumer's name"), bool(flags))
+
+
+def check_consumer(state: ConsumerState) -> None:
+    """Raise RecordError if a consumer stands past the last position."""
+    if state.position > POSITION_MAX + 1:
+        raise RecordError(f"a consumer stands at position {state.position}")
