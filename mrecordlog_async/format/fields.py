@@ -39,9 +39,9 @@ class FieldReader:
 
     __slots__ = ("_at", "_body")
 
-    def __init__(self, body: memoryview | bytes, at: int = 0) -> None:
+    def __init__(self, body: memoryview | bytes) -> None:
         self._body = body
-        self._at = at
+        self._at = 0
 
     def fields(self, layout: struct.Struct) -> tuple[int, ...]:
         """Return the next fields."""

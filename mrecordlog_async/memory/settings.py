@@ -11,7 +11,6 @@ from mrecordlog_async.format.controls import NO_OWNER, ConsumerState
 from mrecordlog_async.format.stored_options import (
     DROP_OLDEST,
     KEEP_UNTIL_ACKNOWLEDGED,
-    SEALED,
     StoredOptions,
 )
 from mrecordlog_async.memory.queue import Queue
@@ -28,10 +27,10 @@ _LIMITS = {
 """Each limit, and the field of `StoredOptions` that holds it."""
 
 
-def values_of(options: QueueOptions, *, sealed: bool = False) -> StoredOptions:
-    """Return *options* as they are stored, and the seal; raise TypeError for anything else."""
+def values_of(options: QueueOptions) -> StoredOptions:
+    """Return *options* as they are stored; raise TypeError for anything else."""
     check_type("options", options, QueueOptions)
-    flags = SEALED * sealed
+    flags = 0
     for name, flag in _FLAGS.items():
         flags |= flag * (getattr(options, name) == QUEUE_CHOICES[name][1])
     limits = {stored: _stored_limit(getattr(options, name), stored) for name, stored in _LIMITS.items()}

@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 from mrecordlog_async.model import Run
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark.services.client import ServiceClient
+from mrecordlog_async.spark.services.connection import ServiceConnection
 from mrecordlog_async.spark.session import spark_session
 from mrecordlog_async.spark.source.reader import LogReader
 from mrecordlog_async.spark.source.source import RecordLogDataSource
@@ -69,7 +70,7 @@ class TupleSource(RecordLogDataSource):
 
 def fill(url: str, records: int, payload_bytes: int, random_bytes: int) -> None:
     """Append *records* to the queues, spread evenly."""
-    client = ServiceClient(Endpoint(url, name="log"), token=None, timeout_seconds=60, retries=5)
+    client = ServiceClient(ServiceConnection(Endpoint(url, name="log"), token=None, timeout_seconds=60, retries=5))
     rest = bytes(payload_bytes - random_bytes)
     for index in range(records // APPEND_RECORDS):
         noise = os.urandom(random_bytes * APPEND_RECORDS)

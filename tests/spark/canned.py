@@ -10,11 +10,12 @@ from contextlib import contextmanager, suppress
 
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark.services.client import ServiceClient
+from mrecordlog_async.spark.services.connection import ServiceConnection
 
 
 @contextmanager
 def client_of(url: str, retries: int = 0, token: str | None = None) -> Iterator[ServiceClient]:
-    client = ServiceClient(Endpoint(url, name="s"), token=token, timeout_seconds=60, retries=retries)
+    client = ServiceClient(ServiceConnection(Endpoint(url, name="s"), token=token, timeout_seconds=60, retries=retries))
     try:
         yield client
     finally:

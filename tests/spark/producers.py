@@ -20,6 +20,7 @@ from deltalake import DeltaTable
 from mrecordlog_async.model import Run
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark.services.client import ServiceClient
+from mrecordlog_async.spark.services.connection import ServiceConnection
 
 RECORDS_PER_APPEND = 40
 APPENDS_PER_SECOND = 10
@@ -142,7 +143,7 @@ def payload(server: str, queue: str, incarnation: int, position: int) -> bytes:
 
 def client_of(server: str, url: str) -> ServiceClient:
     """Return a client that waits for a service that is down."""
-    return ServiceClient(Endpoint(url, name=server), token=None, timeout_seconds=60, retries=1_000)
+    return ServiceClient(ServiceConnection(Endpoint(url, name=server), token=None, timeout_seconds=60, retries=1_000))
 
 
 def check_once(tables: Iterable[Path], producers: list[Producer]) -> int:

@@ -9,7 +9,7 @@ import pytest
 
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark.services.client import ServiceClient
-from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.services.connection import ServerDownError, ServiceConnection, ServiceRefusedError
 from mrecordlog_async.spark.services.fetch import ShortResponseError
 from tests.spark.canned import LISTING, client_of, http, serving
 
@@ -105,7 +105,7 @@ def test_a_response_that_stalls_is_retried(clock: Clock) -> None:
     """A listing that stalls half way fails after its timeout, and is retried."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-        client = ServiceClient(Endpoint(url, name="s"), token=None, timeout_seconds=0.05, retries=2)
+        client = ServiceClient(ServiceConnection(Endpoint(url, name="s"), token=None, timeout_seconds=0.05, retries=2))
         with pytest.raises(ServerDownError, match=r"[Tt]ime"):
             client.queues()
         assert len(clock.pauses) == 2
@@ -123,14 +123,18 @@ def test_retry_after_is_the_shortest_pause(clock: Clock) -> None:
 def test_a_service_that_has_responded_is_waited_for(clock: Clock) -> None:
     """A service that has responded before is waited for as long as a restart may take; an unknown one is not."""
     with serving(http(LISTING)) as (url, _):
-        client = ServiceClient(Endpoint(url, name="s"), token=None, timeout_seconds=60, retries=2, patience_seconds=60)
+        client = ServiceClient(
+            ServiceConnection(Endpoint(url, name="s"), token=None, timeout_seconds=60, retries=2, patience_seconds=60)
+        )
         client.queues()
         client.close()
     with pytest.raises(ServerDownError):
         client.queues()
     assert 60 <= clock.now < 60 + 5
     clock.now, clock.pauses = 0.0, []
-    client = ServiceClient(Endpoint(url, name="s"), token=None, timeout_seconds=60, retries=2, patience_seconds=60)
+    client = ServiceClient(
+        ServiceConnection(Endpoint(url, name="s"), token=None, timeout_seconds=60, retries=2, patience_seconds=60)
+    )
     with pytest.raises(ServerDownError):
         client.queues()
     assert len(clock.pauses) == 2
@@ -165,7 +169,9 @@ def test_a_name_of_another_script_is_sent_as_dns_has_it(host: str, sent: str) ->
     with serving(http(LISTING)) as (url, requests):
         port = url.rpartition(":")[2]
         client = ServiceClient(
-            Endpoint(f"http://{host}:{port}", "127.0.0.1", "s"), token=None, timeout_seconds=60, retries=0
+            ServiceConnection(
+                Endpoint(f"http://{host}:{port}", "127.0.0.1", "s"), token=None, timeout_seconds=60, retries=0
+            )
         )
         assert client.queues() == []
         client.close()

@@ -7,6 +7,7 @@ import pytest
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark.positions.offsets import DataLossError
 from mrecordlog_async.spark.services.client import ServiceClient
+from mrecordlog_async.spark.services.connection import ServiceConnection
 from tests.spark.canned import misbehaving
 from tests.spark.query import Query, rows_of
 from tests.spark.services import ThreadedService, numbered
@@ -150,7 +151,9 @@ def test_a_truncate_without_a_response_does_not_fail_the_query(
     query.step()
     truncate = ServiceClient.truncate
     with misbehaving(broken) as (url, _):
-        other = ServiceClient(Endpoint(url, name="default"), token=None, timeout_seconds=1, retries=0)
+        other = ServiceClient(
+            ServiceConnection(Endpoint(url, name="default"), token=None, timeout_seconds=1, retries=0)
+        )
         monkeypatch.setattr(ServiceClient, "truncate", lambda self, *args, **more: truncate(other, *args, **more))
         assert not query.step()
         other.close()

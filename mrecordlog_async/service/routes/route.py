@@ -51,20 +51,18 @@ class Route:
     head: bool = False
 
 
-def json_response(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+def json_response(body: Any, status: int = 200) -> web.Response:
     """Return *body* as a small JSON response."""
-    return web.Response(status=status, body=encode_json(body), content_type=JSON, headers=headers)
+    return web.Response(status=status, body=encode_json(body), content_type=JSON)
 
 
-async def send_json(
-    service: Service, request: web.Request, parts: list[bytes], headers: dict[str, str] | None = None
-) -> web.StreamResponse:
+async def send_json(service: Service, request: web.Request, parts: list[bytes]) -> web.StreamResponse:
     """Send *parts* as one JSON response; a large one is charged as a whole until it is sent."""
     size = sum(map(len, parts))
     if size <= SMALL_BYTES:
-        return web.Response(body=b"".join(parts), content_type=JSON, headers=headers)
+        return web.Response(body=b"".join(parts), content_type=JSON)
     out = service.sending.enter(request, size + PIECE_CHARGE_BYTES)
-    response = web.StreamResponse(headers={**(headers or {}), LOG_ID: service.log_id})
+    response = web.StreamResponse(headers={LOG_ID: service.log_id})
     response.content_type = JSON
     response.content_length = size
     return await send(request, response, wire.gather(parts, PIECE_BYTES), out)

@@ -41,7 +41,6 @@ from mrecordlog_async.protocol.responses import Reply
 from mrecordlog_async.protocol.schemas import AppendResponse
 from mrecordlog_async.protocol.wire import CONTENT_TYPE, WireError
 from mrecordlog_async.protocol.wire_decoder import Block
-from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark.positions.partitions import Partition, Range
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceConnection
 from mrecordlog_async.spark.services.fetch import Rest, decode_blocks, requests_for, verified
@@ -100,34 +99,9 @@ class ServiceClient:
     Every call raises ServiceRefusedError if the service refuses it, and ServerDownError if every attempt failed.
     """
 
-    def __init__(
-        self,
-        server: Endpoint,
-        *,
-        token: str | None,
-        timeout_seconds: float,
-        retries: int,
-        patience_seconds: float = 0.0,
-        reached: bool = False,
-    ) -> None:
-        """Describe the service; nothing is opened.
-
-        Args:
-            server: its name and address.
-            token: bearer token, if the service requires one.
-            timeout_seconds: how long one response may take.
-            retries: further attempts after a failed one.
-            patience_seconds: how long to wait for a service that has responded before, on top of *retries*.
-            reached: the service is known to be reachable, though this client has not sent a request yet.
-        """
-        self._connection = ServiceConnection(
-            server,
-            token=token,
-            timeout_seconds=timeout_seconds,
-            retries=retries,
-            patience_seconds=patience_seconds,
-            reached=reached,
-        )
+    def __init__(self, connection: ServiceConnection) -> None:
+        """Call the service of *connection*; nothing is opened."""
+        self._connection = connection
         self._known = _Known("", "", ServiceListing({}))
 
     @property

@@ -93,11 +93,7 @@ class MalformedResponseError(Exception):
 
 
 class ServiceConnection:
-    """A connection to one service, opened by the first request and again after a failure. For one thread at a time.
-
-    patience_seconds: how long to wait for a service that has responded before, on top of *retries*. reached: the
-    service is known to be reachable, though nothing was requested here yet.
-    """
+    """A connection to one service, opened by the first request and again after a failure. For one thread at a time."""
 
     def __init__(
         self,
@@ -106,9 +102,19 @@ class ServiceConnection:
         token: str | None,
         timeout_seconds: float,
         retries: int,
-        patience_seconds: float,
-        reached: bool,
+        patience_seconds: float = 0.0,
+        reached: bool = False,
     ) -> None:
+        """Describe the service; nothing is opened.
+
+        Args:
+            server: its name and address.
+            token: bearer token, if the service requires one.
+            timeout_seconds: how long one response may take.
+            retries: further attempts after a failed one.
+            patience_seconds: how long to wait for a service that has responded before, on top of *retries*.
+            reached: the service is known to be reachable, though nothing was requested here yet.
+        """
         self.server = server
         self.url = str(server)
         self.timeout_seconds = timeout_seconds

@@ -13,7 +13,7 @@ from mrecordlog_async.servers.names import Endpoint, Lookup
 from mrecordlog_async.servers.outages import Absence
 from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.services.client import ServiceClient
-from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
+from mrecordlog_async.spark.services.connection import ServerDownError, ServiceConnection, ServiceRefusedError
 from mrecordlog_async.spark.services.lookups import Discovery, Found
 from mrecordlog_async.spark.services.responses import LogHistory, ServiceListing
 from mrecordlog_async.spark.settings.option_values import WhenDown
@@ -192,12 +192,14 @@ class QueryServers:
         elif endpoint.origin and patience and not self._reached:  # `Outages.repeated` waits, for another address, too
             timeout, patience = min(timeout, SKIPPED_TIMEOUT_SECONDS), 0.0
         return ServiceClient(
-            endpoint,
-            token=options.token_of(endpoint.token_name),
-            timeout_seconds=timeout,
-            retries=retries,
-            patience_seconds=patience,
-            reached=self._reached,
+            ServiceConnection(
+                endpoint,
+                token=options.token_of(endpoint.token_name),
+                timeout_seconds=timeout,
+                retries=retries,
+                patience_seconds=patience,
+                reached=self._reached,
+            )
         )
 
     def _identify(self, endpoint: Endpoint) -> LogHistory:
