@@ -125,6 +125,7 @@ def spark_session(
 
 REPORTED_BY = (
     "sql.execution.streaming.runtime.MicroBatchExecution",
+    "sql.execution.streaming.MicroBatchExecution",  # its name in Spark 4.0
     "sql.execution.streaming.runtime.AsyncProgressTrackingMicroBatchExecution",
     "sql.execution.datasources.v2.DataWritingSparkTask",
     "sql.execution.datasources.v2.WriteToDataSourceV2Exec",

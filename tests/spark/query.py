@@ -1,17 +1,24 @@
-"""A streaming query without Spark: it drives the stream reader in the order and through the copies that Spark uses."""
+"""Streaming queries without Spark: they drive the readers in the order and through the copies that Spark uses."""
 
 from __future__ import annotations
 
 import json
-from typing import Any
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from pyspark import cloudpickle
-from pyspark.sql.streaming.datasource import ReadLimit
 
 from mrecordlog_async.spark.settings.offset import Offset, Positions
 from mrecordlog_async.spark.settings.options import Options
-from mrecordlog_async.spark.source.stream import LogStreamReader
+from mrecordlog_async.spark.source.readers import StartlessStreamReader
+from mrecordlog_async.spark.source.stream import LogStream
 from tests.spark.services import numbered
+
+if TYPE_CHECKING:
+    from pyspark.sql.streaming.datasource import ReadLimit
+
+    from mrecordlog_async.spark.source.readers import LogStreamReader
 
 Row = tuple[str, str, int, bytes]
 Json = dict[str, Any]
@@ -19,8 +26,19 @@ Json = dict[str, Any]
 NAMES = ("server", "queue", "position", "payload")
 """The columns of a row, as tests compare them."""
 
-open_queries: list[Query] = []
+open_queries: list[Any] = []
 """Queries whose readers may have open connections."""
+
+
+def read_batch(reader: LogStream, start: Json, end: Json) -> list[Row]:
+    """Read a batch as executors do, on a pickled copy of the reader."""
+    rows: list[Row] = []
+    for partition in reader.partitions(through_json(start), through_json(end)):
+        sent = cloudpickle.dumps((reader, partition))  # type: ignore[no-untyped-call]  # Spark's copy
+        copy, part = cloudpickle.loads(sent)
+        for batch in copy.read(part):
+            rows += [tuple(row[name] for name in NAMES) for row in batch.to_pylist()]
+    return rows
 
 
 class Query:
@@ -33,8 +51,13 @@ class Query:
         self.rows: list[Row] = []
         self.batches = 0
         self.ran = False
-        self.reader = LogStreamReader(Options.parse(self.options))
+        self.reader = self._reader()
         open_queries.append(self)
+
+    def _reader(self) -> LogStreamReader:
+        from mrecordlog_async.spark.source.readers import LogStreamReader  # pyspark 4.0 and 4.1 have none
+
+        return LogStreamReader(Options.parse(self.options))
 
     @property
     def positions(self) -> Positions:
@@ -44,7 +67,7 @@ class Query:
     def restart(self) -> None:
         """Lose the reader, as a kill does; keep the checkpoint."""
         self.reader.stop()
-        self.reader = LogStreamReader(Options.parse(self.options))
+        self.reader = self._reader()
         self.ran = False
 
     def step(self, limit: ReadLimit | None = None, *, commit: bool = True, die_before_commit: bool = False) -> bool:
@@ -57,7 +80,7 @@ class Query:
             self.planned = through_json(end)
             if commit and self.ran:
                 self.reader.commit(through_json(self.committed))
-        rows = self.read(self.committed, self.planned)
+        rows = read_batch(self.reader, self.committed, self.planned)
         if die_before_commit:
             self.restart()
             return True
@@ -65,16 +88,6 @@ class Query:
         self.batches += 1
         self.committed, self.planned, self.ran = self.planned, None, True
         return True
-
-    def read(self, start: Json, end: Json) -> list[Row]:
-        """Read a batch as executors do, on a pickled copy of the reader."""
-        rows: list[Row] = []
-        for partition in self.reader.partitions(through_json(start), through_json(end)):
-            sent = cloudpickle.dumps((self.reader, partition))  # type: ignore[no-untyped-call]  # Spark's copy
-            reader, part = cloudpickle.loads(sent)
-            for batch in reader.read(part):
-                rows += [tuple(row[name] for name in NAMES) for row in batch.to_pylist()]
-        return rows
 
     def drain(self) -> None:
         """Run as Trigger.AvailableNow does, on a new reader."""
@@ -84,6 +97,71 @@ class Query:
             if not self.step():
                 return
         raise AssertionError("the query never ends")
+
+
+class EarlierQuery:
+    """Plays Spark 4.0 and 4.1, whose calls were recorded: without a start, with a checkpoint on the disk.
+
+    Before anything else, a start passes the newest offset of the checkpoint to `partitions`, twice.
+    """
+
+    def __init__(self, servers: str, place: Path, **options: str) -> None:
+        self.place = place
+        self.options = {"servers": servers, "retries": "0", "serverWait": "0", **options}
+        self.rows: list[Row] = []
+        self.batches = 0
+        (place / "offsets").mkdir(parents=True)
+        (place / "commits").mkdir()
+        (place / "metadata").write_text(json.dumps({"id": str(uuid.uuid4())}))
+        self.reader = StartlessStreamReader(Options.parse(self.options))
+        open_queries.append(self)
+
+    def restart(self) -> None:
+        """Lose the reader, as a kill does, and start again."""
+        self.reader.stop()
+        self.reader = StartlessStreamReader(Options.parse(self.options))
+        if (newest := self._newest("offsets")) >= 0:
+            assert self.reader.partitions(self.end(newest), self.end(newest)) == []
+
+    def step(self, *, die_before_commit: bool = False) -> bool:
+        """Run one micro-batch, or the rest of one; return False if nothing is new."""
+        number = self._newest("offsets")
+        if number == self._newest("commits"):
+            end = self.reader.latestOffset()
+            if number >= 0 and json.dumps(end) == json.dumps(self.end(number)):
+                return False
+            number += 1
+            self.write("offsets", number, "{}", json.dumps(end))
+            if number > 0:
+                self.reader.commit(self.end(number - 1))
+            else:
+                self.reader.initialOffset()
+        rows = read_batch(self.reader, self.end(number - 1), self.end(number))
+        if die_before_commit:
+            self.restart()
+            return True
+        self.rows += rows
+        self.batches += 1
+        self.write("commits", number, '{"nextBatchWatermarkMs":0}')
+        return True
+
+    def run_available_now(self) -> None:
+        """Run as trigger(availableNow=True) does there: one batch; after a crash it is the one that was begun."""
+        self.restart()
+        self.step()
+
+    def end(self, batch: int) -> Json:
+        """Return where *batch* ends."""
+        return through_json(json.loads(self._path("offsets", batch).read_text().split("\n")[2])) if batch >= 0 else {}
+
+    def write(self, directory: str, batch: int, *lines: str) -> None:
+        self._path(directory, batch).write_text("\n".join(("v1", *lines)))
+
+    def _path(self, directory: str, batch: int) -> Path:
+        return self.place / directory / str(batch)
+
+    def _newest(self, directory: str) -> int:
+        return max((int(path.name) for path in (self.place / directory).iterdir()), default=-1)
 
 
 def through_json(offset: Json) -> Json:

@@ -52,6 +52,11 @@ class SparkBatches:
         found = _json(lines[1])
         return Offset.decode(found) if isinstance(found, dict) else None
 
+    def ends(self, batch: int) -> list[Any]:
+        """Return the JSON of the offsets at which *batch* ends, one for each source of the query; [] if unreadable."""
+        lines = _lines(self.checkpoint.read(f"{OFFSETS}/{batch}"))
+        return [_json(line) for line in (lines or [])[1:]]
+
     def is_committed(self, batch: int) -> bool:
         """Return whether a readable commit file says that *batch* is done."""
         lines = _lines(self.checkpoint.read(f"{COMMITS}/{batch}"))

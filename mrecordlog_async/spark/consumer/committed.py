@@ -106,6 +106,11 @@ class Committed:
                 logger.warning("releasing what is committed failed; retrying at the next trigger: %s", error)
         return True
 
+    def compare(self, checked: Checked, logs: Mapping[str, Listed]) -> None:
+        """Check what `release` checks, and release nothing. Raises ConsumerRefusedError."""
+        if self._holder is not None:
+            self._holder.compare(checked.intact, logs)
+
     def move_back(self, checked: Checked, logs: Mapping[str, Listed]) -> None:
         """Keep what is reread, or read after a loss that was accepted, from being dropped for this consumer."""
         if self._holder is not None:

@@ -55,7 +55,7 @@ def confirm(checkpoint: Lake, place: TablePlace, query: str, options: Options) -
 
 def _may_lack(start: Offset, end: Offset, options: Options) -> bool:
     """Return whether the batch between two offsets may have fewer records when it runs again."""
-    logs = {log for log, *_ in advanced(start.positions, end.positions)}
+    logs = {log for log, *_ in advanced(start.positions, end.positions, end.first)}
     return bool(logs) and (not options.fail_on_data_loss or any(log.startswith(options.forget) for log in logs))
 
 
@@ -65,5 +65,5 @@ def _content(start: Offset, end: Offset) -> list[QueueRows]:
         QueueRows(
             end.servers[log], queue, queue_id, stop - first, first, stop - 1, (first + stop - 1) * (stop - first) // 2
         )
-        for log, queue, queue_id, first, stop in advanced(start.positions, end.positions)
+        for log, queue, queue_id, first, stop in advanced(start.positions, end.positions, end.first)
     ]

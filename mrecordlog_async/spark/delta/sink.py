@@ -12,6 +12,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
+from inspect import signature
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,7 +23,6 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
-    DataSourceStreamArrowWriter,
     InputPartition,
     WriterCommitMessage,
 )
@@ -37,6 +38,7 @@ from mrecordlog_async.spark.delta.upkeep import files_of, open_plain, open_table
 from mrecordlog_async.spark.rows.columns import REST
 from mrecordlog_async.spark.rows.rest import Kind, with_rest
 from mrecordlog_async.spark.rows.row_batches import row_batches
+from mrecordlog_async.spark.rows.stream_writer import StreamArrowWriter
 from mrecordlog_async.spark.settings.options import TARGET_FILE_BYTES
 
 FORMAT = "mrecordlog-delta"
@@ -121,7 +123,7 @@ class DeltaSink(DataSource):
         """Return the reader of the table's newest version."""
         return DeltaReader(SinkOptions.decode(self.options).place, schema)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802  # Spark's
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamArrowWriter:  # noqa: N802  # Spark's
         """Return the writer of a batch."""
         return DeltaWriter(SinkOptions.decode(self.options), schema)
 
@@ -130,7 +132,7 @@ _tables: dict[tuple[str, str], DrainTable] = {}
 """(table, query) → its state, where Spark uses a process for several batches."""
 
 
-class DeltaWriter(DataSourceStreamArrowWriter):
+class DeltaWriter(StreamArrowWriter):
     """Writes batches of one query."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
@@ -233,10 +235,14 @@ class DeltaReader(DataSourceReader):
         assert isinstance(partition, FilePartition)
         if not partition.path:
             return
-        schema: pa.Schema = to_arrow_schema(self._schema, timezone="UTC")
+        schema: pa.Schema = to_arrow_schema(self._schema, **_IN_UTC)
         with self._place.opened(partition.path) as opened, pq.ParquetFile(opened) as file:
             for batch in row_batches(file):
                 yield _completed(batch, partition.values, schema)
+
+
+_IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
+"""The argument for timestamps in UTC; without it, Spark before 4.2 has them in UTC."""
 
 
 def _completed(batch: pa.RecordBatch, values: dict[str, str | None], schema: pa.Schema) -> pa.RecordBatch:

@@ -36,7 +36,7 @@ from mrecordlog_async.spark.drain.command import (
 )
 from mrecordlog_async.spark.drain.metrics import metrics_served
 from mrecordlog_async.spark.drain.progress import DrainProgress, Summary
-from mrecordlog_async.spark.drain.query import ending, follow, source_rows, started
+from mrecordlog_async.spark.drain.query import ending, follow, source_report, source_rows, started
 from mrecordlog_async.spark.drain.steps import (
     accepted,
     held_back,
@@ -202,12 +202,13 @@ class DrainRun:
             metrics_served(job.metrics, self.progress, self.batches, self.options, self.report),
             remembering(self.checkpoint),
             _marker(job, self.place) as marker,
+            source_report(ends=job.every_seconds is None) as reported,
         ):
-            given = _source_options(job, self.synced, again, query_id, marker)
+            given = _source_options(job, self.synced, again, query_id, marker) | reported.options
             rows = _columns(job, source_rows(session, given))
             query = started(session, job, rows.writeStream.format(FORMAT).options(**sink.encode()))
             with ending(query, stopped):
-                follow(query, self.progress, self.report, stopped)
+                follow(query, self.progress, self.report, stopped, reported)
         return given
 
 
@@ -233,13 +234,13 @@ def _source_options(
 ) -> dict[str, str]:
     """Return the options of the data source, which releases what the checkpoint has committed."""
     found = job.source_options(marker, again) | job.release_options(query)
-    return found | ({"syncDirs": json.dumps([synced])} if synced is not None else {})
+    return found | ({"syncDirs": json.dumps([synced]), "checkpoint": synced} if synced is not None else {})
 
 
 def _release_rest(options: dict[str, str], batches: SparkBatches, report: Report) -> None:
     """Release up to the last committed batch, which the data source does at the start of the next batch only."""
     from mrecordlog_async.spark.consumer.holder import ConsumerLostError, ConsumerRefusedError
-    from mrecordlog_async.spark.source.stream import LogStreamReader
+    from mrecordlog_async.spark.source.stream import LogStream
 
     last = newest(batches.checkpoint, COMMITS)
     end = batches.offset_at(last) if last >= 0 and batches.is_committed(last) else None
@@ -247,7 +248,7 @@ def _release_rest(options: dict[str, str], batches: SparkBatches, report: Report
         return
     # What this query took over at its start is its own; if another one has taken it since, that one keeps it.
     given = options | ({"takeOver": "false"} if "takeOver" in options else {})
-    reader = LogStreamReader(impatient(Options.parse(given)))
+    reader = LogStream(impatient(Options.parse(given)))
     reader.expect_kept()  # the query has logged it
     try:
         reader.commit(end.encode())

@@ -43,12 +43,16 @@ class DrainProgress:
     task_retries: int = 0
     last_commit: float | None = None
     last_job: int = -1  # of Spark, whose failed tasks are counted
+    ended: bool = False  # the data source has read what there was when a run began that ends
+    _planned_bytes: int = 0
     _outages: set[str] = field(default_factory=set)
     _counted: int = 0  # the retries that the process had reported at the last report
 
     def add(self, report: Mapping[str, Any]) -> bool:
         """Add one of Spark's progress reports; return whether it is a new batch with records."""
-        facts = self._updated(report["sources"][0].get("latestOffset"))
+        facts = reported(report["sources"][0].get("latestOffset"))
+        if "logs" not in facts or "waiting" in facts:  # an offset alone says nothing about that: see `note`
+            self._update(facts)
         batch, records = report["batchId"], report["numInputRows"]
         if batch <= self.newest or not records:
             return False
@@ -62,18 +66,21 @@ class DrainProgress:
 
     def note(self, said: str | None) -> None:
         """Add what the data source *said* with the latest report, whether that has records or not."""
-        facts = self._updated(said)
+        facts = reported(said)
+        self._update(facts)
+        self.ended = facts.get("ended", False)
+        planned = facts.get("planned_bytes", 0)  # of one process, which ends with the query
+        self.bytes += max(0, planned - self._planned_bytes)
+        self._planned_bytes = max(planned, self._planned_bytes)
         count = facts.get("retries", 0)
         # A count of the data source's process: it begins at 0 again with every process.
         self.request_retries += count - self._counted if count >= self._counted else count
         self._counted = count
 
-    def _updated(self, said: str | dict[str, Any] | None) -> dict[str, Any]:
-        """Bring lag and servers up to date with what the data source said; return all of that."""
-        facts = reported(said)
+    def _update(self, facts: Mapping[str, Any]) -> None:
+        """Bring lag and servers up to date with what the data source said."""
         self.lag = dict(facts.get("waiting", {}))
         self.held, self.down = list(facts.get("held", ())), dict(facts.get("down", {}))
-        return facts
 
     def outages(self) -> list[Line]:
         """Return a line for each server that went down or responds again since the last call."""

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mrecordlog_async.spark.checkpoints import refusal
+from mrecordlog_async.spark.checkpoints.source_report import read_report
 from mrecordlog_async.spark.drain.command import JobFailedError, Report
 from mrecordlog_async.spark.drain.progress import DrainProgress
 from mrecordlog_async.spark.settings.drain_job import DrainJob
@@ -21,6 +25,9 @@ if TYPE_CHECKING:
 POLL_SECONDS = 1
 STOP_SECONDS = 30.0
 """Seconds that a stop waits for the running batch; an interrupted batch runs again at the next start."""
+
+STEP_SECONDS = 0.1
+"""Between two triggers of a run that ends, and between two looks at its report, where Spark does not end it."""
 
 IDLE_REPORTS = "spark.sql.streaming.noDataProgressEventInterval"
 """Spark's setting: how long it reports nothing while there are no records. A query reads it when it starts."""
@@ -39,8 +46,43 @@ def started(session: SparkSession, job: DrainJob, writer: DataStreamWriter) -> S
         writer = writer.trigger(processingTime=f"{round(job.every_seconds * 1_000)} milliseconds")
         with _explained():
             return writer.start()
+    if not _spark_ends_runs():
+        with _explained():
+            return writer.trigger(processingTime=f"{round(STEP_SECONDS * 1_000)} milliseconds").start()
     with _explained(), _idle_reports(session):
         return writer.trigger(availableNow=True).start()
+
+
+def _spark_ends_runs() -> bool:
+    from mrecordlog_async.spark.source.readers import PASSES_LIMITS
+
+    return PASSES_LIMITS
+
+
+@dataclass(frozen=True, slots=True)
+class SourceReport:
+    """The file in which the data source reports, where Spark passes nothing on; path: None where Spark does.
+
+    ends: the run ends when the data source has reported that it has read what was there.
+    """
+
+    path: str | None = None
+    ends: bool = False
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The options of the data source."""
+        return {} if self.path is None else {"reportTo": self.path, "stopAtEnd": str(self.ends).lower()}
+
+
+@contextmanager
+def source_report(*, ends: bool) -> Iterator[SourceReport]:
+    """Yield where the data source reports; ends: whether this is a run that ends."""
+    if _spark_ends_runs():
+        yield SourceReport()
+        return
+    with tempfile.TemporaryDirectory(prefix="mrecordlog-drain-") as place:
+        yield SourceReport(os.path.join(place, "report"), ends)
 
 
 @contextmanager
@@ -76,31 +118,33 @@ def follow(
     progress: DrainProgress,
     report: Report,
     stopped: Callable[[], bool],
+    source: SourceReport = SourceReport(),  # it is frozen
 ) -> None:
     """Report the query's batches until it ends, or until *stopped* returns True."""
-    last = -1
-    while not query.awaitTermination(POLL_SECONDS):
-        latest = _noted(query, progress, report)
+    last, seconds = -1, STEP_SECONDS if source.ends else POLL_SECONDS
+    while not query.awaitTermination(seconds):  # type: ignore[arg-type]  # it takes fractions
+        latest = _noted(query, progress, report, source)
         if latest is not None and latest != last:
             last = latest
             _report_batches(query, progress, report)
-        if stopped():
+        if progress.ended or stopped():
             _wait_for_batch(query)
             query.stop()
             break  # it is stored, and counts; so may be one that began since
     _report_batches(query, progress, report)
-    _noted(query, progress, report)  # after the batches, whose reports are older
+    _noted(query, progress, report, source)  # after the batches, whose reports are older
 
 
-def _noted(query: StreamingQuery, progress: DrainProgress, report: Report) -> int | None:
-    """Take over what the data source said last, and report outages; return the batch of that report, if any."""
+def _noted(query: StreamingQuery, progress: DrainProgress, report: Report, source: SourceReport) -> int | None:
+    """Take over what the data source said last, and report outages; return the batch of Spark's report, if any."""
     latest = _latest(query)
-    if latest is None:
-        return None
-    progress.note(latest.said)
+    if source.path is not None:
+        progress.note(read_report(source.path))
+    elif latest is not None:
+        progress.note(latest.said)
     for line in progress.outages():
         report(line)
-    return latest.batch
+    return None if latest is None else latest.batch
 
 
 class _Latest(NamedTuple):

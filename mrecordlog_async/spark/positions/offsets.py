@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TypeVar
 
 from mrecordlog_async.errors import RecordLogError
@@ -289,7 +290,7 @@ def shares(limit: int, weights: Mapping[K, int]) -> dict[K, int]:
 
 def assemble(start: Positions, positions: Positions, ends: Positions, first_positions: Positions) -> Positions:
     """Return the end offset: *positions* moved to *ends*, and *first_positions*; *start* itself if nothing is new."""
-    end = canonical(joined(positions, ends, first_positions))
+    end = canonical(joined(positions, first_positions, ends))
     return start if end == start else end
 
 
@@ -302,11 +303,17 @@ def joined(*parts: Positions) -> Positions:
     return found
 
 
-def advanced(start: Positions, end: Positions) -> Iterator[tuple[str, str, int, int, int]]:
-    """Yield (log, queue, id, start, stop) where *end* is ahead of *start*; a new or recreated queue is not read."""
+def advanced(
+    start: Positions, end: Positions, first: Mapping[str, Mapping[str, int]] = MappingProxyType({})
+) -> Iterator[tuple[str, str, int, int, int]]:
+    """Yield (log, queue, id, start, stop) where *end* is ahead of *start*.
+
+    A new or recreated queue is read if *first* says where it begins, otherwise not.
+    """
     for log, queues in end.items():
-        known = start.get(log, {})
+        known, begun = start.get(log, {}), first.get(log, {})
         for queue, (queue_id, stop) in queues.items():
             before = known.get(queue)
-            if before is not None and before[0] == queue_id and before[1] < stop:
-                yield log, queue, queue_id, before[1], stop
+            at = before[1] if before is not None and before[0] == queue_id else begun.get(queue, stop)
+            if at < stop:
+                yield log, queue, queue_id, at, stop

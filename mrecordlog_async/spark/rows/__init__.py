@@ -5,4 +5,5 @@ columns      columns from JSON payloads
 misread      payloads that Spark reads otherwise than they say
 rest         what no column holds
 row_batches  Parquet in pieces that fit into memory
+stream_writer  the base of writers that get Arrow batches
 """

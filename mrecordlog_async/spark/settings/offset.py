@@ -8,6 +8,10 @@ the next position to read. at: the log's state that the positions belong to, its
 changed something. A log whose history lacks that state went back, however far it has grown since (see `history`).
 If the server was found by a DNS name, `origin` is what the options call that name.
 
+`first` has the queues that began with this batch, where the version is 4: a batch that begins at an offset without them
+reads them from that position on. Usually a new queue enters the checkpoint in a batch without its records, and the
+version is 3.
+
 Entries of logs and queues that are not configured or subscribed any more stay, so that reading continues there.
 
 A server without a log id, as in a checkpoint that was made from a table, has the key `server:a` until it is listed.
@@ -22,6 +26,8 @@ from typing import Any, NamedTuple
 from mrecordlog_async.errors import RecordLogError
 
 VERSION = 3
+WITH_FIRST = 4
+"""The version of an offset that has `first`: a package that does not know it would skip the records of a new queue."""
 
 Positions = dict[str, dict[str, list[int]]]
 """log → queue → [queue id, next position to read]."""
@@ -59,12 +65,14 @@ class Offset:
         servers: log → the server's name under which it was last read.
         at: log → the state that its positions belong to.
         origins: log → what the options call the DNS name by which its server was found; only for such logs.
+        first: log → queue → where its reading began, for queues that the offset before does not have.
     """
 
     positions: Positions = field(default_factory=dict)
     servers: dict[str, str] = field(default_factory=dict)
     at: dict[str, At] = field(default_factory=dict)
     origins: dict[str, str] = field(default_factory=dict)
+    first: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @classmethod
     def decode(cls, offset: Mapping[str, Any]) -> Offset:
@@ -73,10 +81,11 @@ class Offset:
         if not offset:
             return found
         version = offset.get("version", 1)
-        if version != VERSION:
+        if version not in (VERSION, WITH_FIRST):
             raise CheckpointError(
-                f"the checkpoint holds offsets of version {version!r}, this package reads version {VERSION}: continue "
-                "with the package that wrote it, or start with a new checkpoint and a new output"
+                f"the checkpoint holds offsets of version {version!r}, this package reads versions "
+                f"{VERSION} and {WITH_FIRST}: continue with the package that wrote it, or start with a new checkpoint "
+                "and a new output"
             )
         try:
             for log, entry in offset["logs"].items():
@@ -107,15 +116,19 @@ class Offset:
             {log: self.servers[log] for log in kept if log in self.servers},
             {log: self.at[log] for log in kept if log in self.at},
             {log: self.origins[log] for log in kept if log in self.origins},
+            {log: self.first[log] for log in kept if log in self.first},
         )
 
     def encode(self) -> dict[str, Any]:
         """Return the offset as Spark stores it, with sorted keys: Spark compares offsets as text."""
-        return {"version": VERSION, "logs": {log: self._encoded(log) for log in sorted(self.positions)}}
+        version = WITH_FIRST if self.first else VERSION
+        return {"version": version, "logs": {log: self._encoded(log) for log in sorted(self.positions)}}
 
     def _encoded(self, log: str) -> dict[str, Any]:
         at, queues = self.at.get(log), dict(sorted(self.positions[log].items()))
-        entry = {"server": self.servers.get(log, ""), "at": at and list(at), "queues": queues}
+        entry: dict[str, Any] = {"server": self.servers.get(log, ""), "at": at and list(at), "queues": queues}
+        if log in self.first:
+            entry["first"] = dict(sorted(self.first[log].items()))
         return entry | ({"origin": self.origins[log]} if log in self.origins else {})
 
 
@@ -132,4 +145,6 @@ def _read_entry(offset: Offset, log: str, entry: Mapping[str, Any]) -> None:
         offset.at[log] = At(*entry["at"])
     if "origin" in entry:
         offset.origins[log] = entry["origin"]
+    if "first" in entry:
+        offset.first[log] = dict(entry["first"])
     offset.positions[log] = {queue: [queue_id, at] for queue, (queue_id, at) in entry["queues"].items()}

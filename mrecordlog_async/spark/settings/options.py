@@ -282,6 +282,32 @@ class Options:
             ),
         ),
     )
+    checkpoint: str | None = field(
+        default=None,
+        metadata=option(
+            "checkpoint",
+            read.path,
+            "stream",
+            "for Spark 4.0 and 4.1: the `checkpointLocation` of this query, a directory on the driver's machine; "
+            "limits then hold for the first batch too, and a batch is released before the next one (`drain` sets it)",
+            "none",
+        ),
+    )
+    stop_at_end: bool = field(
+        default=False,
+        metadata=option(
+            "stopAtEnd",
+            read.switch,
+            "stream",
+            "set by `drain` for Spark 4.0 and 4.1: read what is there at the first trigger, then report the end",
+        ),
+    )
+    report_to: str | None = field(
+        default=None,
+        metadata=option(
+            "reportTo", read.path, "stream", "set by `drain` for Spark 4.0 and 4.1: the file of its reports"
+        ),
+    )
     shared_marker: str | None = field(
         default=None,
         metadata=option(

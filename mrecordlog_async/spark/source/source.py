@@ -11,13 +11,12 @@ from collections.abc import MutableMapping
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-import pyspark
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
-    DataSourceStreamArrowWriter,
     DataSourceStreamReader,
+    DataSourceStreamWriter,
 )
 from pyspark.sql.types import StructType
 
@@ -97,22 +96,15 @@ class RecordLogDataSource(DataSource):
             schema: the columns that the user gave, or those of `schema()`.
 
         Raises:
-            OptionError: the options are for batch reads or writes only, *schema* differs from `schema()`, or this
-                pyspark cannot stream from a Python data source with limits.
+            OptionError: the options are for batch reads or writes only, or *schema* differs from `schema()`.
         """
         self.parsed.check_stream_read()
         self._check_schema(schema)
-        try:
-            from mrecordlog_async.spark.source.stream import LogStreamReader
-        except ImportError as error:
-            if not str(error.name).startswith("pyspark"):
-                raise
-            raise OptionError(
-                f"streaming reads need pyspark 4.2 or later, this is {pyspark.__version__}; batch reads and writes work"
-            ) from error
+        from mrecordlog_async.spark.source.readers import stream_reader
+
         if _is_stream_process():
             calm_collector(RARE_THRESHOLD)
-        return LogStreamReader(self.parsed)
+        return stream_reader(self.parsed)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the writer of a table.
@@ -129,7 +121,7 @@ class RecordLogDataSource(DataSource):
 
         return LogWriter(self.parsed)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
         """Return the writer of a stream. Arguments and errors are those of `writer`."""
         self._check_write(schema, overwrite)
         from mrecordlog_async.spark.source.writer import LogStreamWriter

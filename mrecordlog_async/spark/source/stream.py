@@ -1,22 +1,22 @@
-"""The streaming reader: Spark's calls, in its order.
+"""A stream, whatever Spark it is for: what happens at Spark's calls, in their order. `readers` has what differs.
 
 One trigger:
 
-    latestOffset(start)   → the steps of `trigger` → end
+    latestOffset   → `end_after(start)`: the steps of `trigger` → end
     commit(end of the batch before)
     partitions(start, end) → tasks: read(partition) → the sink commits → Spark writes commits/N
 
-`start` is the end of the last batch whose commit file exists, both in a running query and after a restart. Spark never
-requests anything before it again, so to release it there is as safe as in `commit`, and it is in time: `commit` is
-called one batch late, and not at all after the last one. Spark's asyncProgressTracking writes commit files late, and
-therefore excludes truncate and consumer.
+`start` is where the last batch ended that Spark has planned. If its commit file is known to exist, Spark never requests
+anything before it again. So to release it there is as safe as in `commit`, and it is in time: `commit` is called one
+batch late, and not at all after the last one. Spark's asyncProgressTracking writes commit files late, and therefore
+excludes truncate and consumer.
 
 Spark keeps one instance for all triggers of a query, in a separate Python process, and sends pickled copies to the
 tasks. A truncate or an acknowledgement that gets no response is logged and retried at the next trigger; it does not
 fail the query. A failed sync does, and another holder of the consumer.
 
 A log that is not what the checkpoint continues is held back (`history`): the others are read on, and a warning and
-`reportLatestOffset` say so. If no other log is left, the query fails; a run that ends fails once it has read the rest.
+`report` say so. If no other log is left, the query fails; a run that ends fails once it has read the rest.
 
 What becomes of the others if a service is down is decided in `outages`. A batch that was begun needs its services: its
 tasks wait for them (`serverWait`, two minutes).
@@ -32,13 +32,6 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 
 from mrecordlog_async.spark.checkpoints.shared_storage import check_marker
 from mrecordlog_async.spark.positions.offsets import HeldBackError, advanced
@@ -61,7 +54,7 @@ REOPENED_MAX = 5
 """Times that one trigger starts over because a log was opened in the middle of it."""
 
 
-class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class LogStream(DataSourceStreamReader):
     """Reads services as a stream; with `truncate` or `consumer`, releases what the checkpoint has committed."""
 
     def __init__(self, options: Options) -> None:
@@ -77,17 +70,21 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return the constant {}: Spark calls this several times and does not keep the result."""
         return {}
 
-    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit in records; the limit in bytes applies as well."""
-        return ReadMaxRows(self._options.records_per_trigger)
-
-    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+    def stop_where_logs_end(self) -> None:
         """Remember where the queues end now: the run stops there."""
         _, standing = self._fleet.outages.repeated(lambda: self._fleet.standing(Offset()))
         self._state.target = {log: ends(listed.queues) for log, listed in standing.logs.items()}
 
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+    def end_after(
+        self, start: dict[str, Any], limits: TriggerLimits, *, committed: bool = True, at_once: bool = False
+    ) -> dict[str, Any]:
         """Truncate what is committed, and return where the next batch ends; *start* itself if nothing is new.
+
+        Args:
+            start: where the last batch ended.
+            limits: what the next one may hold.
+            committed: whether the checkpoint is known to have committed *start*; otherwise nothing is released.
+            at_once: read new queues in this batch, instead of only recording where they begin.
 
         Raises:
             DataLossError: records were deleted before they were read, or a log went back.
@@ -98,7 +95,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         reopened, changing, refused = 0, "", False
         while reopened < REOPENED_MAX:
             try:
-                end = self._fleet.outages.repeated(lambda: self._next(start, limit))
+                end = self._fleet.outages.repeated(
+                    lambda: self._next(Trigger(self._state, start, committed=committed, at_once=at_once), limits)
+                )
             except ReopenedError as error:
                 logger.info("a log was reopened between two requests; listing it again")
                 reopened, changing = reopened + 1, error.server
@@ -125,21 +124,26 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             and bool(self._fleet.down)
         )
 
-    def _next(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        trigger = Trigger(self._state, start)
+    def _next(self, trigger: Trigger, limits: TriggerLimits) -> dict[str, Any]:
         if trigger.finds_nothing_new():
-            return start
-        end = trigger.run(self._limits(limit), _clock())
+            return trigger.start
+        end = trigger.run(limits, _clock())
         self._plans = {(log, plan.queue): plan for log, plan in trigger.planned}
         return end
 
-    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return where the queues ended at the last listing, and what progress reports and metrics are made of.
+    @property
+    def report(self) -> dict[str, Any] | None:
+        """Where the queues ended at the last listing, and what progress reports and metrics are made of.
 
         waiting: server → records after the batch. bytes: payload bytes of the batch. retries: requests that this
         process has sent again. held: sentences about logs that are held back. down: server → why it is skipped.
         """
         return self._state.latest
+
+    @property
+    def limits(self) -> TriggerLimits:
+        """What the options say that a batch may hold."""
+        return TriggerLimits(self._options.records_per_trigger, self._options.bytes_per_trigger)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Divide the positions from *start* to *end* among tasks.
@@ -155,14 +159,14 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             Trigger(self._state, end).identify()
         first = Offset.decode(start).positions
         kept = last.without(self._fleet.forgotten(last))
-        moved = advanced(first, kept.positions)
+        moved = advanced(first, kept.positions, kept.first)
         found = partitions(self._fleet, moved, last.servers, self._plans, last.origins)
         return [PlannedPartition(partition) for partition in found]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Truncate, or acknowledge, up to *end*: the batch that ends there has its commit file.
 
-        If `latestOffset(end)` was called before, which is usual, that has done it and nothing is requested here.
+        If `end_after(end)` has done it, which is usual, nothing is requested here.
         """
         if self._state.committed.releases and end != self._state.released_to:
             with suppress(ReopenedError, HeldBackError):  # the next trigger does it, or reports it
@@ -189,14 +193,3 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.shared_marker is not None:
             check_marker(self._options.shared_marker)
         return read_partition(self._fleet, partition.value, payload=self._options.payload)
-
-    def _limits(self, limit: ReadLimit) -> TriggerLimits:
-        options = self._options
-        match limit:
-            case ReadAllAvailable():
-                return TriggerLimits()
-            case ReadMaxRows(max_rows=records):
-                return TriggerLimits(records, options.bytes_per_trigger)
-            case ReadMaxBytes(max_bytes=size):
-                return TriggerLimits(options.records_per_trigger, size)
-        return TriggerLimits(options.records_per_trigger, options.bytes_per_trigger)

@@ -7,7 +7,7 @@ Each step relies on those before it:
 3. check the offset against the logs: what is intact, what is lost
 4. release what the offset covers: after the check, which says what is intact
 5. enrol new queues: after the release, so that a start that fails here has released what it may
-6. plan how far the batch reaches: only from intact positions that are in the checkpoint already
+6. plan how far the batch reaches: from intact positions that are in the checkpoint already, or where new queues begin
 7. state the end: an offset that differs from the start only if Spark has something to write
 
 `positions.offsets` has the decisions of steps 3, 5 and 7 as plain functions.
@@ -63,7 +63,7 @@ class StreamState:
         waiting_since: when a batch began to wait for more records.
         read_before: what is known of the queues of the batch before.
         read_again: server → queues that went back and are not reread yet.
-        idle: an offset, and the listings after which nothing was left to do.
+        idle: an offset, the listings after which nothing was left to do, and whether the offset was committed.
         latest: the last report, as `LogStreamReader.reportLatestOffset` returns it.
     """
 
@@ -77,7 +77,7 @@ class StreamState:
     released_to: dict[str, Any] | None = None
     waiting_since: float | None = None
     read_before: ReadBefore = field(default_factory=ReadBefore)
-    idle: tuple[dict[str, Any], dict[str, Listed]] = field(default_factory=lambda: ({}, {}))
+    idle: tuple[dict[str, Any], dict[str, Listed], bool] = field(default_factory=lambda: ({}, {}, False))
     latest: dict[str, Any] | None = None
 
     @classmethod
@@ -91,6 +91,9 @@ class StreamState:
 class Trigger:
     """One trigger. Each of its steps finds something, which has a field here.
 
+    committed: whether the checkpoint is known to have committed *start*; otherwise step 4 releases nothing.
+    at_once: read new queues in the same batch; otherwise they enter the checkpoint first, in a batch of their own.
+
     Attributes:
         start: the offset where the last batch ended, as Spark has it.
         before: the same as a value.
@@ -103,8 +106,12 @@ class Trigger:
         batch: those of them that the next batch reads: none if it waits for more records.
     """
 
-    def __init__(self, state: StreamState, start: dict[str, Any]) -> None:
+    def __init__(
+        self, state: StreamState, start: dict[str, Any], *, committed: bool = True, at_once: bool = False
+    ) -> None:
         self._state = state
+        self._committed = committed
+        self._at_once = at_once
         self.start = start
         self.before = self.offset = Offset()
         self.logs: dict[str, Listed] = {}
@@ -125,12 +132,13 @@ class Trigger:
         """
         state = self._state
         self._listings = state.fleet.survey()
-        start, listings = state.idle
+        start, listings, committed = state.idle
         return (
             listings.keys() == self._listings.keys()
             and all(self._listings[server] is listings[server] for server in listings)
             and not state.fleet.down  # it is reported
             and state.options.consumer is None  # its owner may have changed
+            and committed == self._committed
             and start == self.start
         )
 
@@ -208,10 +216,13 @@ class Trigger:
     # 4
 
     def _release(self) -> None:
-        """Release up to *start*: Spark has committed it, and requests nothing before it again."""
-        self._released = self._state.committed.release(self.checked, self.logs)
+        """Release up to *start*, if Spark has committed it: then it requests nothing before it again."""
+        if self._committed:
+            self._released = self._state.committed.release(self.checked, self.logs)
+            self._state.released_to = self.start  # commit(start), which Spark calls next, has nothing left to do
+        else:
+            self._state.committed.compare(self.checked, self.logs)
         self._state.committed.move_back(self.checked, self.logs)
-        self._state.released_to = self.start  # commit(start), which Spark calls next, has nothing left to do
 
     # 5
 
@@ -272,6 +283,8 @@ class Trigger:
         state = self._state
         # Only intact positions advance: a corrected one must be in the checkpoint before anything is read from it.
         begun = _begun(self.checked.intact, self.before.positions)
+        if self._at_once:  # where they begin is in the offset of the batch that reads them (`Offset.first`)
+            begun = joined(begun, self.first_positions)
         self.planned = advance(state.fleet, begun, self.logs, state.target, limits, state.read_before)
         self.batch = [] if self._waits_for_more(now) else self.planned
         state.read_before.note(self.batch, self.logs)
@@ -300,8 +313,11 @@ class Trigger:
         """Return the offset where the batch ends; *start* itself if it would be the same, because Spark compares."""
         state = self._state
         stops: Positions = {}
+        first: dict[str, dict[str, int]] = {}
         for log, plan in self.batch:
             stops.setdefault(log, {})[plan.queue] = [plan.id, plan.stop]
+            if plan.queue in self.first_positions.get(log, {}):
+                first.setdefault(log, {})[plan.queue] = self.first_positions[log][plan.queue][1]
         positions = assemble(self.before.positions, self.checked.positions, stops, self.first_positions)
         self._report()
         if positions is self.before.positions and not self.reread:
@@ -313,12 +329,14 @@ class Trigger:
         state.held.accept(self.reread)
         listed = {one.server for one in self.logs.values()}
         state.read_again = {server: queues for server, queues in state.read_again.items() if server not in listed}
-        return self._stated(positions).encode()
+        end = self._stated(positions)
+        end.first = first
+        return end.encode()
 
     def _note_idle(self) -> None:
         state = self._state
         if not (self.planned or self._released or state.held.sentences or state.fleet.down or self.checked.lost):
-            state.idle = self.start, self._listings
+            state.idle = self.start, self._listings, self._committed
 
     def _stated(self, positions: Positions) -> Offset:
         """Return *positions* with the states of their logs, as listed; the other logs keep the states they had."""

@@ -19,11 +19,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import Run
 from mrecordlog_async.spark.rows.blocks import MalformedRowsError, RowRun, row_runs
+from mrecordlog_async.spark.rows.stream_writer import StreamArrowWriter
 from mrecordlog_async.spark.services.client import ServiceClient
 from mrecordlog_async.spark.services.connection import ServiceRefusedError
 from mrecordlog_async.spark.services.fleet import Fleet
@@ -80,7 +81,7 @@ class LogWriter(DataSourceArrowWriter):
         logger.warning("the write failed; the rows of finished tasks stay in the log")
 
 
-class LogStreamWriter(DataSourceStreamArrowWriter):
+class LogStreamWriter(StreamArrowWriter):
     """Writes the batches of a stream."""
 
     def __init__(self, options: Options) -> None:
