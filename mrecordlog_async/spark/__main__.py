@@ -10,8 +10,13 @@ from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark.checkpoints.identity import RefusedError
 from mrecordlog_async.spark.drain import job as drain
 from mrecordlog_async.spark.drain.command import ServiceDownError, print_error
-from mrecordlog_async.spark.restore import load
+from mrecordlog_async.spark.process.offers import NoDataSourcesError
 from mrecordlog_async.spark.settings.arguments import add_drain_arguments, add_load_arguments
+
+try:
+    from mrecordlog_async.spark.restore import load
+except NoDataSourcesError as error:  # spark-submit of an older Spark runs this file
+    sys.exit(f"mrecordlog: {error}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -11,6 +11,7 @@ from socketserver import BaseServer
 from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.spark.process.java import ensure_java
+from mrecordlog_async.spark.process.offers import refuse_without_data_sources
 from mrecordlog_async.spark.process.python import ensure_python
 from mrecordlog_async.support.extras import naming
 
@@ -100,7 +101,7 @@ def spark_session(
 
     Raises:
         NoJavaError: there is no Java that Spark can run on.
-        ImportError: pyspark is not installed.
+        ImportError: pyspark is not installed, or is older than 4.0.
     """
     own = dict(SETTINGS)
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # otherwise spark-submit has started Java and chosen the Python
@@ -114,6 +115,7 @@ def spark_session(
         from pyspark.sql import SparkSession
     except ModuleNotFoundError as error:
         raise naming(error, "spark") from None
+    refuse_without_data_sources()
 
     builder = SparkSession.Builder().appName(name)
     if master is not None:

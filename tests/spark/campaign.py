@@ -9,6 +9,8 @@ said why in one sentence; it is started again, and so are services, after a mome
 Two drains share all queues: each is a consumer (`--consumer`), and the queues keep records until both have acknowledged
 them. One drain alone truncates.
 
+`--stream` has plain `readStream` queries in their place, which store through `foreachBatch` (see `stream_job`).
+
 Then the producers end, and the drains catch up. Every acknowledged record must be in each table once, with its payload,
 read with delta-rs, and the logs must be empty.
 """
@@ -27,15 +29,16 @@ from pathlib import Path
 
 from tests.spark import delta_engine
 from tests.spark.processes import DrainProcess, Process, ServiceProcess, end_process, start, wait_until
-from tests.spark.producers import Producer, check_empty, check_once, left_in, request
+from tests.spark.producers import RECORDS_PER_APPEND, Producer, check_empty, check_once, left_in, request
 from tests.spark.stopping_drain import ACKNOWLEDGE_STEPS, COMMIT_STEPS, TRUNCATE_STEPS
 
 logger = logging.getLogger(__name__)
 
-SPARK, ENGINE = "tests.spark.stopping_drain", "tests.spark.engine_drain"
+SPARK, ENGINE, STREAM = "tests.spark.stopping_drain", "tests.spark.engine_drain", "tests.spark.stream_job"
 
 VICTIMS = {
     SPARK: ("a drain", "Java", "a worker", "the source", "a service", "several services"),
+    STREAM: ("a drain", "Java", "a worker", "the source", "a service", "several services"),
     ENGINE: ("a drain", "a service", "several services"),
 }
 """What is killed, in turns. The drain without Spark is one process."""
@@ -66,13 +69,16 @@ class Outcome:
 class Campaign:
     """Services, producers and drains, and how they are killed."""
 
-    def __init__(self, place: Path, module: str, services: int, drains: int, seed: int) -> None:
+    def __init__(
+        self, place: Path, module: str, services: int, drains: int, seed: int, *, consumers: bool, at_once: int
+    ) -> None:
         self._chance = random.Random(seed)
+        self._module = module
         self.services = [
             ServiceProcess(name, place / f"log {name}", place / f"service-{name}.txt") for name in "abcdefgh"[:services]
         ]
         urls = {service.name: service.url for service in self.services}
-        shared, names = drains > 1, [f"lake-{number}" for number in range(drains)]
+        shared, names = consumers or drains > 1, [f"lake-{number}" for number in range(drains)]
         self._consumers = names if shared else []
         self.drains = [
             DrainProcess(module, urls, at / "table", at / "checkpoint", at, *more)
@@ -80,11 +86,12 @@ class Campaign:
         ]
         options: dict[str, object] | None = {"keep": "until_acknowledged"} if shared else None
         self.producers = [
-            Producer(each.name, each.url, seed + number, options=options) for number, each in enumerate(self.services)
+            Producer(each.name, each.url, seed + number, options=options, at_once=at_once)
+            for number, each in enumerate(self.services)
         ]
         releases = ACKNOWLEDGE_STEPS if shared else TRUNCATE_STEPS
         steps = [step for pair in zip(COMMIT_STEPS, releases * 2, strict=True) for step in pair]
-        self.steps = steps if module == SPARK else delta_engine.STEPS
+        self.steps = {SPARK: steps, STREAM: releases}.get(module, delta_engine.STEPS)
         self.outcome = Outcome()
 
     def _add_rules(self) -> None:
@@ -159,12 +166,19 @@ class Campaign:
     def _start_again(self, drain: DrainProcess) -> None:
         said = drain.said()
         assert drain.ended in (1, 5), f"exit code {drain.ended}: {said[-3_000:]}"
-        if "Traceback" in said or "\tat " in said:
+        if self._module != STREAM and ("Traceback" in said or "\tat " in said):
             self.outcome.noise.append(said[-3_000:])
         self.outcome.said.append(said.splitlines()[-1])
         logger.info("a drain ended: %s", self.outcome.said[-1])
         drain.kill()
         drain.start()
+
+    def wait_for_records(self, records: int) -> None:
+        """Wait until the producers have appended this many."""
+        wait_until(
+            lambda: self._all_run() and sum(sum(each.acknowledged.values()) for each in self.producers) >= records,
+            f"the producers do not append {records} records",
+        )
 
     def end_producers(self) -> None:
         """Stop appending. Raises what went wrong in a producer."""
@@ -201,6 +215,8 @@ def run_campaign(
     services: int = 1,
     drains: int = 1,
     module: str = SPARK,
+    consumers: bool = False,
+    records: int = 0,
     catch_up: Callable[[Campaign], None] = Campaign.catch_up,
 ) -> Outcome:
     """Run one campaign in *place*. Raises AssertionError if a record is missing, stored twice or changed.
@@ -211,10 +227,14 @@ def run_campaign(
         seed: of all choices.
         services: how many.
         drains: how many.
-        module: the program that drains: `SPARK`, or `ENGINE` for many short batches without Spark.
+        module: the program that drains: `SPARK`, `ENGINE` for many short batches without Spark, or `STREAM`.
+        consumers: let even a drain that is alone be a consumer.
+        records: append at least this many, faster than usual.
         catch_up: called at the end: it ends the producers, and brings the drains to the end of the logs.
     """
-    campaign, victims = Campaign(place, module, services, drains, seed), VICTIMS[module]
+    at_once = RECORDS_PER_APPEND * (4 if records else 1)
+    campaign = Campaign(place, module, services, drains, seed, consumers=consumers, at_once=at_once)
+    victims = VICTIMS[module]
     outcome = campaign.outcome
     with campaign.running():
         for number in range(kills):
@@ -226,6 +246,7 @@ def run_campaign(
             inside = (number + number // len(victims)) % 2 == 0
             step = campaign.steps[(seed + number // 2) % len(campaign.steps)] if inside else None
             campaign.kill(victims[number % len(victims)], step, drain)
+        campaign.wait_for_records(records)
         catch_up(campaign)
         outcome.records = check_once([drain.output for drain in campaign.drains], campaign.producers)
         outcome.recreated = sum(producer.recreated for producer in campaign.producers)
@@ -240,6 +261,9 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=30)
     parser.add_argument("--services", type=int, default=3)
     parser.add_argument("--drains", type=int, default=2)
+    parser.add_argument("--consumers", action="store_true", help="let a drain that is alone be a consumer, too")
+    parser.add_argument("--records", type=int, default=0, help="append at least this many")
+    parser.add_argument("--stream", action="store_true", help="run plain queries instead of drains (see stream_job)")
     parser.add_argument("--without-spark", action="store_true", help="run many short batches (see engine_drain)")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
     arguments = parser.parse_args()
@@ -253,7 +277,9 @@ def main() -> None:
             arguments.seed,
             services=arguments.services,
             drains=arguments.drains,
-            module=ENGINE if arguments.without_spark else SPARK,
+            module=ENGINE if arguments.without_spark else STREAM if arguments.stream else SPARK,
+            consumers=arguments.consumers,
+            records=arguments.records,
         )
     print(
         f"{len(outcome.kills)} kills, {outcome.batches} batches, {outcome.recreated} queues recreated: "

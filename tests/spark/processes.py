@@ -119,15 +119,23 @@ def served(directory: Path) -> Iterator[str]:
 class DrainProcess(Process):
     """A drain that can be stopped before its steps.
 
-    module: what to run instead of the drain itself: `stopping_drain`, or `engine_drain`, which needs no Spark.
+    module: what to run instead of the drain itself: `stopping_drain`, `stream_job`, or `engine_drain`, which needs no
+    Spark. python: the Python of an environment with another Spark (see `versions`).
     """
 
     def __init__(
-        self, module: str, servers: dict[str, str], output: Path, checkpoint: Path, place: Path, *more: str
+        self,
+        module: str,
+        servers: dict[str, str],
+        output: Path,
+        checkpoint: Path,
+        place: Path,
+        *more: str,
+        python: str = sys.executable,
     ) -> None:
         place.mkdir(parents=True, exist_ok=True)
         self.output, self.checkpoint, self.stops = output, checkpoint, Stops(place / "stops")
-        command = [sys.executable, "-m", module, "drain", "--every", "300ms", "--output", str(output)]
+        command = [python, "-m", module, "drain", "--every", "300ms", "--output", str(output)]
         command += ["--checkpoint", str(checkpoint), "--master", "local[2,3]", *more]
         for name, url in servers.items():
             command += ["--server", f"{name}={url}"]

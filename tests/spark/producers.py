@@ -40,16 +40,24 @@ class Producer(threading.Thread):
         seed: of its choices.
         options: of the queues that it creates.
         recreates: delete queues that were drained, now and then.
+        at_once: records of one request.
     """
 
     def __init__(
-        self, server: str, url: str, seed: int, *, options: dict[str, object] | None = None, recreates: bool = True
+        self,
+        server: str,
+        url: str,
+        seed: int,
+        *,
+        options: dict[str, object] | None = None,
+        recreates: bool = True,
+        at_once: int = RECORDS_PER_APPEND,
     ) -> None:
         super().__init__(daemon=True)
         self.server, self.url, self.recreated = server, url, 0
         self.acknowledged: dict[tuple[str, int], int] = {}
         self.failure: BaseException | None = None
-        self._options, self._recreates = options, recreates
+        self._options, self._recreates, self._at_once = options, recreates, at_once
         self._client = client_of(server, url)
         self._incarnations: dict[str, int] = {}
         self._leaving = ""  # the queue that gets no more records until it is drained, and is then deleted
@@ -96,9 +104,9 @@ class Producer(threading.Thread):
             self._create(queue)
         incarnation = self._incarnations[queue]
         first = self.acknowledged.get((queue, incarnation), 0)
-        records = [payload(self.server, queue, incarnation, first + n) for n in range(RECORDS_PER_APPEND)]
+        records = [payload(self.server, queue, incarnation, first + n) for n in range(self._at_once)]
         self._client.append(queue, [Run.of(first, records)], position=first, create=False)
-        self.acknowledged[queue, incarnation] = first + RECORDS_PER_APPEND
+        self.acknowledged[queue, incarnation] = first + self._at_once
 
     def _create(self, queue: str) -> None:
         # The repeat of a lost response finds the queue, which nobody else creates.

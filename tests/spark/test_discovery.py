@@ -37,7 +37,7 @@ def test_the_data_source_is_found_under_its_name() -> None:
     assert python(USE) == "mrecordlog\n"
 
 
-@pytest.mark.parametrize("missing", ["DataSourceStreamArrowWriter", "DataSourceArrowWriter", "DataSourceStreamReader"])
+@pytest.mark.parametrize("missing", ["DataSourceArrowWriter", "DataSourceStreamReader"])
 def test_an_older_spark_keeps_its_other_data_sources(missing: str) -> None:
     """With a Spark that is too old, only users of `mrecordlog` get an error, and it says what is missing."""
     hide = f"import pyspark.sql.datasource as known; del known.{missing}\n"

@@ -108,3 +108,18 @@ def test_a_java_that_is_killed_during_a_call_leaves_no_traceback_of_py4j() -> No
             root.removeHandler(handler)
             dying.join()
     assert [record.getMessage() for record in records] == ["something else"]
+
+
+def test_a_pyspark_without_data_sources_is_told_what_to_do_instead() -> None:
+    """pyspark 3.5 has none: the session, the data source and the job for spark-submit name the drain as the way."""
+    hide = "import sys; sys.modules['pyspark.sql.datasource'] = None\n"
+    programs = (
+        "from mrecordlog_async.spark.session import spark_session\ntry: spark_session()\nexcept ImportError as e: sys.exit(e)",
+        "try: import mrecordlog_async.spark.source.source\nexcept ImportError as e: sys.exit(e)",
+        "import runpy; runpy.run_module('mrecordlog_async.spark', run_name='__main__')",
+    )
+    for program in programs:
+        ran = subprocess.run([sys.executable, "-c", hide + program], capture_output=True, text=True, check=False)
+        assert ran.returncode == 1
+        assert "has no data sources in Python" in ran.stderr and "run `mrecordlog drain`" in ran.stderr
+        assert "Traceback" not in ran.stderr

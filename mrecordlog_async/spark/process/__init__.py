@@ -2,6 +2,7 @@
 
 java    Java for machines without it
 python  the Python of Spark's workers
+offers  whether pyspark has data sources in Python
 shims   scripts that replace both
 daemon  the process that starts the workers
 """

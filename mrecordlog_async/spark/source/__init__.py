@@ -11,3 +11,7 @@ listed_plans  plans that a listing already holds
 moments       the positions of a time
 writer        rows into a service
 """
+
+from mrecordlog_async.spark.process.offers import refuse_without_data_sources
+
+refuse_without_data_sources()  # before a module of this room fails with the name of a module of pyspark
