@@ -26,7 +26,7 @@ from mrecordlog_async.spark.delta.start import prepare, repair
 from mrecordlog_async.spark.delta.table import DrainTable, NewBatch
 from mrecordlog_async.spark.rows.blocks import READ_SCHEMA
 from mrecordlog_async.spark.settings.options import Options
-from mrecordlog_async.spark.source.readers import LogStreamReader
+from mrecordlog_async.spark.source.stream import LogStreamReader
 
 COLUMNS = Schema.from_arrow(READ_SCHEMA)
 TASKS = 2

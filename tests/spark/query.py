@@ -11,14 +11,13 @@ from pyspark import cloudpickle
 
 from mrecordlog_async.spark.settings.offset import Offset, Positions
 from mrecordlog_async.spark.settings.options import Options
-from mrecordlog_async.spark.source.readers import StartlessStreamReader
-from mrecordlog_async.spark.source.stream import LogStream
+from mrecordlog_async.spark.source.stream import LogStream, StartlessStreamReader
 from tests.spark.services import numbered
 
 if TYPE_CHECKING:
     from pyspark.sql.streaming.datasource import ReadLimit
 
-    from mrecordlog_async.spark.source.readers import LogStreamReader
+    from mrecordlog_async.spark.source.stream import LogStreamReader
 
 Row = tuple[str, str, int, bytes]
 Json = dict[str, Any]
@@ -55,7 +54,7 @@ class Query:
         open_queries.append(self)
 
     def _reader(self) -> LogStreamReader:
-        from mrecordlog_async.spark.source.readers import LogStreamReader  # pyspark 4.0 and 4.1 have none
+        from mrecordlog_async.spark.source.stream import LogStreamReader  # pyspark 4.0 and 4.1 have none
 
         return LogStreamReader(Options.parse(self.options))
 

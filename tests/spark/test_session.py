@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import socket
 import struct
+import subprocess
+import sys
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -114,7 +116,8 @@ def test_a_pyspark_without_data_sources_is_told_what_to_do_instead() -> None:
     """pyspark 3.5 has none: the session, the data source and the job for spark-submit name the drain as the way."""
     hide = "import sys; sys.modules['pyspark.sql.datasource'] = None\n"
     programs = (
-        "from mrecordlog_async.spark.session import spark_session\ntry: spark_session()\nexcept ImportError as e: sys.exit(e)",
+        "from mrecordlog_async.spark import session\ntry: session.spark_session()\n"
+        "except ImportError as e: sys.exit(e)",
         "try: import mrecordlog_async.spark.source.source\nexcept ImportError as e: sys.exit(e)",
         "import runpy; runpy.run_module('mrecordlog_async.spark', run_name='__main__')",
     )

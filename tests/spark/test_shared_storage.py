@@ -13,7 +13,7 @@ from mrecordlog_async.spark.positions.partitions import Partition, Range
 from mrecordlog_async.spark.services.connection import ServerDownError
 from mrecordlog_async.spark.settings.options import Options
 from mrecordlog_async.spark.source.reader import PlannedPartition
-from mrecordlog_async.spark.source.readers import LogStreamReader
+from mrecordlog_async.spark.source.stream import LogStreamReader
 
 
 def test_a_machine_that_sees_the_marker_shares_the_directory(tmp_path: Path) -> None:

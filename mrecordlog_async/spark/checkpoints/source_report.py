@@ -1,4 +1,4 @@
-"""What the data source of a drain reports, in a file: Spark before 4.2 passes nothing on (`reportLatestOffset`)."""
+"""The reports of a drain's data source, in a file: Spark before 4.2 passes nothing on (`reportLatestOffset`)."""
 
 from __future__ import annotations
 

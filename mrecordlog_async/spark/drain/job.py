@@ -240,7 +240,7 @@ def _source_options(
 def _release_rest(options: dict[str, str], batches: SparkBatches, report: Report) -> None:
     """Release up to the last committed batch, which the data source does at the start of the next batch only."""
     from mrecordlog_async.spark.consumer.holder import ConsumerLostError, ConsumerRefusedError
-    from mrecordlog_async.spark.source.stream import LogStream
+    from mrecordlog_async.spark.source.stream import stream_reader
 
     last = newest(batches.checkpoint, COMMITS)
     end = batches.offset_at(last) if last >= 0 and batches.is_committed(last) else None
@@ -248,7 +248,7 @@ def _release_rest(options: dict[str, str], batches: SparkBatches, report: Report
         return
     # What this query took over at its start is its own; if another one has taken it since, that one keeps it.
     given = options | ({"takeOver": "false"} if "takeOver" in options else {})
-    reader = LogStream(impatient(Options.parse(given)))
+    reader = stream_reader(impatient(Options.parse(given)))
     reader.expect_kept()  # the query has logged it
     try:
         reader.commit(end.encode())

@@ -54,7 +54,7 @@ def started(session: SparkSession, job: DrainJob, writer: DataStreamWriter) -> S
 
 
 def _spark_ends_runs() -> bool:
-    from mrecordlog_async.spark.source.readers import PASSES_LIMITS
+    from mrecordlog_async.spark.source.stream import PASSES_LIMITS
 
     return PASSES_LIMITS
 

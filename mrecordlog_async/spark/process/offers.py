@@ -1,4 +1,4 @@
-"""Whether the installed pyspark has data sources in Python: 4.0 and later have them."""
+"""Finds out whether the installed pyspark has data sources in Python, as 4.0 and later have."""
 
 from __future__ import annotations
 
@@ -17,6 +17,6 @@ def refuse_without_data_sources() -> None:
     if find_spec("pyspark.sql.datasource") is None:
         raise NoDataSourcesError(
             f"pyspark {version('pyspark')} has no data sources in Python: reads, writes and streams of mrecordlog need "
-            "pyspark 4.0 or later. If your Spark stays as it is, run `mrecordlog drain` with a pyspark of its own: pip "
-            "install 'mrecordlog_async[spark]' in another environment; your Spark reads the Delta table that it writes"
+            "pyspark 4.0 or later. If your Spark stays as it is, run `mrecordlog drain` in another environment, with "
+            "pip install 'mrecordlog_async[spark]'; your Spark reads the Delta table that it writes"
         )

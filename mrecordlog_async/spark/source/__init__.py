@@ -3,8 +3,7 @@
 source        the class that Spark loads
 reader        a table, from services
 directory     a table, from a log directory
-readers       a stream, as Spark 4.2 calls it, and as earlier ones do
-stream        a stream: what happens at Spark's calls
+stream        a stream: Spark's calls, in its order
 trigger       one trigger of a stream, in seven steps
 planning      what a batch requests of the services
 listed_plans  plans that a listing already holds

@@ -100,7 +100,7 @@ class RecordLogDataSource(DataSource):
         """
         self.parsed.check_stream_read()
         self._check_schema(schema)
-        from mrecordlog_async.spark.source.readers import stream_reader
+        from mrecordlog_async.spark.source.stream import stream_reader
 
         if _is_stream_process():
             calm_collector(RARE_THRESHOLD)

@@ -92,7 +92,7 @@ class Trigger:
     """One trigger. Each of its steps finds something, which has a field here.
 
     committed: whether the checkpoint is known to have committed *start*; otherwise step 4 releases nothing.
-    at_once: read new queues in the same batch; otherwise they enter the checkpoint first, in a batch of their own.
+    at_once: read new queues in the same batch; otherwise they enter the checkpoint first, in a separate batch.
 
     Attributes:
         start: the offset where the last batch ended, as Spark has it.

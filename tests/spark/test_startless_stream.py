@@ -76,14 +76,16 @@ def test_limits_hold_after_a_restart_that_knows_where_it_stands(
     """With the checkpoint, or as a consumer, the first batch has limits; a warning says what one batch leaves."""
     place = tmp_path / "c"
     option = {"checkpoint": {"checkpoint": str(place)}, "consumer": {"consumer": "lake"}}[known]
-    service.append("q", numbered("q", 0, 25))
+    service.append("q", numbered("q", 0, 5))
     query = EarlierQuery(service.url, place, maxRecordsPerTrigger="10", **option)
-    for count in (10, 20):
+    query.run_available_now()
+    service.append("q", numbered("q", 5, 30))
+    for count in (15, 25):
         query.run_available_now()
         assert len(query.rows) == count
     assert any("leave 15 records for later batches" in line for line in messages(caplog))
     query.run_available_now()
-    assert query.rows == rows_of("default", "q", 0, 25)
+    assert query.rows == rows_of("default", "q", 0, 30)
 
 
 def test_only_what_commit_confirms_is_released(service: ThreadedService, tmp_path: Path) -> None:
@@ -123,7 +125,7 @@ def test_what_the_checkpoint_has_not_committed_is_not_released(service: Threaded
 
 
 def test_a_consumer_acknowledges_what_is_committed(service: ThreadedService, tmp_path: Path) -> None:
-    """As on later versions: acknowledged behind the commit, and a consumer that is ahead is refused."""
+    """As on later versions: acknowledged after the commit, and a consumer that is ahead is refused."""
     service.call(service.log.create_queue("q", options=QueueOptions(keep="until_acknowledged")))
     service.append("q", numbered("q", 0, 10))
     query = with_checkpoint(service, tmp_path / "c", consumer="lake")
@@ -195,7 +197,7 @@ def test_the_checkpoint_of_another_query_is_refused(service: ThreadedService, tm
 
 
 def test_a_first_batch_with_a_wrong_new_checkpoint_loses_nothing(service: ThreadedService, tmp_path: Path) -> None:
-    """The checkpoint of a query that has never run cannot be told from the right one before the first batch is planned.
+    """The checkpoint of a query that has never run looks like the right one before the first batch is planned.
 
     The batch is refused then. With the right path it runs again, from where it began.
     """
@@ -280,7 +282,7 @@ def said(path: str) -> dict[str, Any]:
 
 
 def test_only_an_offset_that_begins_queues_has_the_newer_version(service: ThreadedService, tmp_path: Path) -> None:
-    """A package that does not know where a new queue began refuses the offset, instead of skipping its records."""
+    """A package that does not know `first` refuses the offset, instead of skipping its records."""
     service.append("q", numbered("q", 0, 5))
     query = EarlierQuery(service.url, tmp_path / "c")
     query.step()
