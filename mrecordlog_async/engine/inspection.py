@@ -13,8 +13,8 @@ from mrecordlog_async.engine.consuming import Attaching, ConsumerChanges
 from mrecordlog_async.engine.intake.controls import Attached
 from mrecordlog_async.engine.running import Engine
 from mrecordlog_async.errors import ConsumerNotFoundError, LogFullError, QueueNotFoundError
+from mrecordlog_async.format.controls import Opened
 from mrecordlog_async.format.header import public_log_id
-from mrecordlog_async.format.table import TableOpening
 from mrecordlog_async.memory.pieces import HeldRun
 from mrecordlog_async.memory.reads import fingerprint, position_of, times_between
 from mrecordlog_async.memory.searches import QUEUES_PER_STEP, OldestPin, first_in_steps
@@ -53,7 +53,7 @@ class Inspection:
         return public_log_id(self._engine.opened.log_id)
 
     @property
-    def openings(self) -> tuple[TableOpening, ...]:
+    def openings(self) -> tuple[Opened, ...]:
         """The last openings of the log that stored a batch: a random number, and the first batch of each.
 
         At most 1,024, oldest first. The mark of an idle log is a batch too. A log that is missing an opening it once

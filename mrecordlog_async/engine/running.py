@@ -43,7 +43,7 @@ from mrecordlog_async.metrics import Counters
 from mrecordlog_async.model import LogState
 from mrecordlog_async.names import check_name, check_new_name
 from mrecordlog_async.options import Limits, PersistPolicy
-from mrecordlog_async.storage.locked_directory import EndNote
+from mrecordlog_async.storage.end_note import EndNote
 from mrecordlog_async.support.clock import Clock, system
 
 logger = logging.getLogger("mrecordlog_async")

@@ -1,13 +1,16 @@
 """The log records without payloads, byte by byte, with the checks when decoding.
 
 What such a record says of a queue, a consumer, a rule or an opening holds until another one says otherwise, so `table`
-repeats it in every segment. A new kind has its number and its class here, a member of `Control`, and a case in
-`encode_control` and in `decode_control`; the type checker then names every other place that it concerns.
+repeats it in every segment; those parts of the table are here, too. A new kind has its number and its class here, a
+member of `Control`, and a case in `encode_control` and in `decode_control`; the type checker then names every other
+place that it concerns.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple, assert_never
 
 from mrecordlog_async.format.fields import FieldReader, RecordError, decode_name, unpack, unpack_whole
@@ -27,6 +30,14 @@ _CONSUMER_RULE = struct.Struct("<BBH")
 _OPENED = struct.Struct("<BQQ")
 
 _REMOVE = 1
+
+# In the table of a segment.
+_COUNT = struct.Struct("<I")
+_TABLE_CONSUMER = struct.Struct(f"<QQ{OWNER_BYTES}sH")
+_LENGTH = struct.Struct("<H")
+
+CONSUMERS_HEAD_BYTES = _COUNT.size
+RULE_BYTES_MIN = 2 * _LENGTH.size
 
 
 class Create(NamedTuple):
@@ -92,10 +103,13 @@ class ConsumerRule(NamedTuple):
 
 
 class Opened(NamedTuple):
-    """The first record of the first batch after the log was opened for writing: a random number and that batch's."""
+    """An opening of the log for writing: a random number, and the first batch after it, which this record begins.
+
+    It stands in the table as it is.
+    """
 
     nonce: int
-    batch: int
+    first_batch: int
 
 
 Control = Create | Delete | Truncate | SetConsumer | ConsumerDelete | SetOptions | ConsumerRule | Opened
@@ -119,8 +133,8 @@ def encode_control(record: Control) -> bytes:
         case ConsumerRule(pattern, name, removes):
             encoded = pattern.encode()
             return _CONSUMER_RULE.pack(CONSUMER_RULE, removes * _REMOVE, len(encoded)) + encoded + name.encode()
-        case Opened(nonce, batch):
-            return _OPENED.pack(OPENED, nonce, batch)
+        case Opened():
+            return _OPENED.pack(OPENED, *record)
         case _:
             assert_never(record)
 
@@ -174,3 +188,77 @@ def check_consumer(state: ConsumerState) -> None:
     """Raise RecordError if a consumer stands past the last position."""
     if state.position > POSITION_MAX + 1:
         raise RecordError(f"a consumer stands at position {state.position}")
+
+
+# Consumers and rules in the table of a segment.
+
+
+class TableConsumer(NamedTuple):
+    """A consumer of a queue, in the table."""
+
+    name: str
+    state: ConsumerState
+
+
+NO_CONSUMERS: tuple[TableConsumer, ...] = ()
+
+
+class TableRule(NamedTuple):
+    """Queues whose names match *pattern* get a consumer called *name* when they are created."""
+
+    pattern: str
+    name: str
+
+
+def encode_consumers(consumers: Sequence[TableConsumer]) -> Iterator[bytes]:
+    """Yield the consumers of a queue, of which there is at least one, as parts of its entry."""
+    yield _COUNT.pack(len(consumers))
+    for consumer, (position, epoch, owner) in consumers:
+        encoded = consumer.encode()
+        yield _TABLE_CONSUMER.pack(position, epoch, owner, len(encoded))
+        yield encoded
+
+
+def read_consumers(reader: FieldReader, next_position: int) -> Iterator[TableConsumer]:
+    """Yield the consumers of a queue that ends before *next_position*; raise RecordError if they are out of order."""
+    (count,) = reader.fields(_COUNT)
+    previous = ""
+    if not count:
+        raise RecordError("the table announces consumers and holds none")
+    for _ in range(count):
+        position, epoch, owner, name_bytes = reader.fields(_TABLE_CONSUMER)
+        name = reader.name(name_bytes, "a consumer's name")
+        state = ConsumerState._make((position, epoch, owner))
+        check_consumer(state)
+        if position > next_position or name <= previous:
+            raise RecordError(f"the table holds consumer {name!r} in the wrong place")
+        previous = name
+        yield TableConsumer(name, state)
+
+
+def consumer_bytes(name: str) -> int:
+    """Return the number of bytes that a consumer of this name takes in the table."""
+    return _TABLE_CONSUMER.size + len(name.encode())
+
+
+def encode_rules(rules: Iterable[TableRule]) -> Iterator[bytes]:
+    """Yield the rules as parts of the table."""
+    for text in chain.from_iterable(rules):
+        encoded = text.encode()
+        yield _LENGTH.pack(len(encoded))
+        yield encoded
+
+
+def read_rules(reader: FieldReader, count: int) -> Iterator[TableRule]:
+    """Yield *count* rules of the table."""
+    return (TableRule(_read_text(reader), _read_text(reader)) for _ in range(count))
+
+
+def rule_bytes(rule: TableRule) -> int:
+    """Return the number of bytes that *rule* takes in the table."""
+    return RULE_BYTES_MIN + len(rule.pattern.encode()) + len(rule.name.encode())
+
+
+def _read_text(reader: FieldReader) -> str:
+    (length,) = reader.fields(_LENGTH)
+    return reader.name(length, "a rule's text")

@@ -6,12 +6,23 @@ It lets a segment stand for itself: once no record in an earlier segment is live
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
-from mrecordlog_async.format.controls import OWNER_BYTES, ConsumerState, check_consumer
+from mrecordlog_async.format.controls import (
+    CONSUMERS_HEAD_BYTES,
+    NO_CONSUMERS,
+    RULE_BYTES_MIN,
+    Opened,
+    TableConsumer,
+    TableRule,
+    encode_consumers,
+    encode_rules,
+    read_consumers,
+    read_rules,
+)
 from mrecordlog_async.format.fields import FieldReader, RecordError
 from mrecordlog_async.format.frame import Buffer
 from mrecordlog_async.format.stored_options import (
@@ -29,12 +40,9 @@ _HEADER = struct.Struct("<BQIII")
 _ENTRY = struct.Struct("<QQQBH")
 _BEGAN = struct.Struct("<Q")
 _LAST_APPEND = struct.Struct("<QI")
-_COUNT = struct.Struct("<I")
-_CONSUMER = struct.Struct(f"<QQ{OWNER_BYTES}sH")
-_LENGTH = struct.Struct("<H")
 _OPENING = struct.Struct("<QQ")
 
-_ENTRY_BYTES_MAX = _ENTRY.size + _BEGAN.size + _LAST_APPEND.size + OPTIONS_BYTES_MAX + _COUNT.size
+_ENTRY_BYTES_MAX = _ENTRY.size + _BEGAN.size + _LAST_APPEND.size + OPTIONS_BYTES_MAX + CONSUMERS_HEAD_BYTES
 """Of an entry without its name and its consumers."""
 
 _HAS_BEGAN, _HAS_LAST_APPEND, _HAS_OPTIONS, _HAS_CONSUMERS = 1, 2, 4, 8
@@ -47,16 +55,7 @@ OPENINGS_MAX = 1_024
 ENTRIES_PER_PIECE = 1_000
 """The table is made in pieces of this many queues: a millisecond or two, after which other threads may run."""
 
-NO_CONSUMERS: tuple[TableConsumer, ...] = ()
-
 Item = TypeVar("Item")
-
-
-class TableConsumer(NamedTuple):
-    """A consumer of a queue, in the table."""
-
-    name: str
-    state: ConsumerState
 
 
 class LastAppendDigest(NamedTuple):
@@ -86,20 +85,6 @@ class TableEntry(NamedTuple):
     consumers: tuple[TableConsumer, ...] = NO_CONSUMERS
 
 
-class TableRule(NamedTuple):
-    """Queues whose names match *pattern* get a consumer called *name* when they are created."""
-
-    pattern: str
-    name: str
-
-
-class TableOpening(NamedTuple):
-    """An opening of the log for writing: a random number, and the first batch that was written after it."""
-
-    nonce: int
-    first_batch: int
-
-
 @dataclass(frozen=True, slots=True)
 class Table:
     """The state at the start of a segment.
@@ -111,7 +96,7 @@ class Table:
     next_queue_id: int
     entries: tuple[TableEntry, ...]
     rules: tuple[TableRule, ...] = ()
-    openings: tuple[TableOpening, ...] = ()
+    openings: tuple[Opened, ...] = ()
 
 
 def encode_table(table: Table, pause: Callable[[], object] | None = None) -> tuple[Buffer, ...]:
@@ -123,8 +108,8 @@ def encode_table(table: Table, pause: Callable[[], object] | None = None) -> tup
         pieces.append(_encode_entries(table.entries[start : start + ENTRIES_PER_PIECE]))
         if pause is not None:
             pause()
-    for pattern, name in table.rules:
-        pieces += (*_with_length(pattern), *_with_length(name))
+    if table.rules:
+        pieces += encode_rules(table.rules)
     pieces += [_OPENING.pack(*opening) for opening in table.openings]
     return (b"".join(pieces),)
 
@@ -150,36 +135,13 @@ def _encode_entries(entries: Sequence[TableEntry]) -> bytes:
         if options is not None:
             add(encode_options(options))
         if consumers:
-            parts += _consumer_parts(consumers)
+            parts += encode_consumers(consumers)
     return b"".join(parts)
-
-
-def _consumer_parts(consumers: Sequence[TableConsumer]) -> Iterator[bytes]:
-    yield _COUNT.pack(len(consumers))
-    for consumer, (position, epoch, owner) in consumers:
-        encoded = consumer.encode()
-        yield _CONSUMER.pack(position, epoch, owner, len(encoded))
-        yield encoded
-
-
-def _with_length(name: str) -> tuple[bytes, bytes]:
-    encoded = name.encode()
-    return _LENGTH.pack(len(encoded)), encoded
 
 
 def entry_bytes(name: str) -> int:
     """Return the number of bytes that a queue of this name takes in the table at most, its consumers aside."""
     return _ENTRY_BYTES_MAX + len(name.encode())
-
-
-def consumer_bytes(name: str) -> int:
-    """Return the number of bytes that a consumer of this name takes in the table."""
-    return _CONSUMER.size + len(name.encode())
-
-
-def rule_bytes(rule: TableRule) -> int:
-    """Return the number of bytes that *rule* takes in the table."""
-    return 2 * _LENGTH.size + len(rule.pattern.encode()) + len(rule.name.encode())
 
 
 OPENING_BYTES = _OPENING.size
@@ -192,14 +154,14 @@ def decode_table(body: memoryview | bytes) -> Table:
     kind, next_queue_id, queues, rules, openings = reader.fields(_HEADER)
     if kind != TABLE:
         raise RecordError("a segment must begin with the table of queues")
-    least = queues * _ENTRY.size + rules * 2 * _LENGTH.size + openings * _OPENING.size
+    least = queues * _ENTRY.size + rules * RULE_BYTES_MIN + openings * _OPENING.size
     if least > reader.left():
         raise RecordError("the table of queues is shorter than its counts say")
     table = Table(
         next_queue_id,
         tuple(_decode_entry(reader) for _ in range(queues)),
-        tuple(TableRule(_decode_text(reader), _decode_text(reader)) for _ in range(rules)),
-        tuple(TableOpening(*reader.fields(_OPENING)) for _ in range(openings)),
+        tuple(read_rules(reader, rules)),
+        tuple(Opened(*reader.fields(_OPENING)) for _ in range(openings)),
     )
     if reader.left():
         raise RecordError("the table of queues is longer than its counts say")
@@ -219,7 +181,7 @@ def _decode_entry(reader: FieldReader) -> TableEntry:
     began = reader.fields(_BEGAN)[0] if flags & _HAS_BEGAN else 0
     last_append = LastAppendDigest(*reader.fields(_LAST_APPEND)) if flags & _HAS_LAST_APPEND else None
     options = read_options(reader) if flags & _HAS_OPTIONS else None
-    consumers = tuple(_decode_consumers(reader, next_position)) if flags & _HAS_CONSUMERS else NO_CONSUMERS
+    consumers = tuple(read_consumers(reader, next_position)) if flags & _HAS_CONSUMERS else NO_CONSUMERS
     if began > first_position or bool(flags & _HAS_BEGAN) != bool(began):
         raise RecordError(f"queue {name!r} cannot have begun at position {began}")
     if last_append is not None and last_append.first_position >= next_position:
@@ -227,27 +189,6 @@ def _decode_entry(reader: FieldReader) -> TableEntry:
     if options is not None and options == DEFAULT_OPTIONS:
         raise RecordError(f"the table holds options of queue {name!r} that say nothing")
     return TableEntry(queue_id, name, first_position, next_position, began, last_append, options, consumers)
-
-
-def _decode_consumers(reader: FieldReader, next_position: int) -> Iterator[TableConsumer]:
-    (count,) = reader.fields(_COUNT)
-    previous = ""
-    if not count:
-        raise RecordError("the table announces consumers and holds none")
-    for _ in range(count):
-        position, epoch, owner, name_bytes = reader.fields(_CONSUMER)
-        name = reader.name(name_bytes, "a consumer's name")
-        state = ConsumerState._make((position, epoch, owner))
-        check_consumer(state)
-        if position > next_position or name <= previous:
-            raise RecordError(f"the table holds consumer {name!r} in the wrong place")
-        previous = name
-        yield TableConsumer(name, state)
-
-
-def _decode_text(reader: FieldReader) -> str:
-    (length,) = reader.fields(_LENGTH)
-    return reader.name(length, "a rule's text")
 
 
 def _check_order(table: Table) -> None:

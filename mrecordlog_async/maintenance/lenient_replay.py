@@ -28,12 +28,13 @@ from mrecordlog_async.format.controls import (
     Opened,
     SetConsumer,
     SetOptions,
+    TableRule,
     Truncate,
 )
 from mrecordlog_async.format.parse import ParsedBatch
 from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.format.runs import Append, Many, appends_of
-from mrecordlog_async.format.table import Table, TableEntry, TableRule
+from mrecordlog_async.format.table import Table, TableEntry
 from mrecordlog_async.maintenance.damage import Damage, DamagedRange, LostRun
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.model import OFFSET_BYTES, Run

@@ -18,8 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 
-from mrecordlog_async.format.controls import ConsumerState
-from mrecordlog_async.format.table import TableRule
+from mrecordlog_async.format.controls import ConsumerState, TableRule
 from mrecordlog_async.patterns import beginning_of, matches
 
 OUTDATED_MIN = 64

@@ -14,9 +14,9 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from typing import NamedTuple
 
-from mrecordlog_async.format.controls import ConsumerState
+from mrecordlog_async.format.controls import ConsumerState, TableConsumer
 from mrecordlog_async.format.stored_options import SEALED, StoredOptions
-from mrecordlog_async.format.table import LastAppendDigest, TableConsumer, TableEntry
+from mrecordlog_async.format.table import LastAppendDigest, TableEntry
 from mrecordlog_async.memory.consumers import NO_CONSUMERS, Consumers
 from mrecordlog_async.memory.loose import NO_PLACES, any_in_block
 from mrecordlog_async.memory.pieces import HeldRun, as_runs, checksum_of, cut_ends

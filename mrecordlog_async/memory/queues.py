@@ -15,7 +15,10 @@ from mrecordlog_async.format.controls import (
     Opened,
     SetConsumer,
     SetOptions,
+    TableRule,
     Truncate,
+    consumer_bytes,
+    rule_bytes,
 )
 from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.format.runs import Append, Many
@@ -27,11 +30,7 @@ from mrecordlog_async.format.table import (
     TABLE_HEADER_BYTES,
     Table,
     TableEntry,
-    TableOpening,
-    TableRule,
-    consumer_bytes,
     entry_bytes,
-    rule_bytes,
 )
 from mrecordlog_async.memory.consumers import Rules
 from mrecordlog_async.memory.loose import LOOSE_BYTES_MAX, LOOSE_RECORDS_MIN, NO_PLACES, Blocks, Settling
@@ -71,7 +70,7 @@ class Queues:
         self.table_bytes = TABLE_HEADER_BYTES
         self.deleted: dict[int, int] = {}  # id of a deleted queue → its next position; only the latest deletions
         self.rules = Rules()
-        self.openings: list[TableOpening] = []  # oldest first
+        self.openings: list[Opened] = []  # oldest first
         self.last_batch = 0  # the last batch that was applied by an open log
         self.limited: set[str] = set()  # names of the queues whose options limit appends
         self.newly_aging: set[int] = set()  # queues that were given a `max_age` since retention last looked
@@ -228,8 +227,8 @@ class Queues:
             case ConsumerRule(pattern, name, removes):
                 change = self._remove_rule if removes else self._add_rule
                 change(TableRule(pattern, name))
-            case Opened(nonce, batch):
-                self._add_opening(TableOpening(nonce, batch))
+            case Opened():
+                self._add_opening(record)
             case _:
                 assert_never(record)
 
@@ -372,7 +371,7 @@ class Queues:
         self._charge(-memory_of_rule(rule))
         self.table_bytes -= rule_bytes(rule)
 
-    def _add_opening(self, opening: TableOpening) -> None:
+    def _add_opening(self, opening: Opened) -> None:
         if self.openings and opening.first_batch <= self.openings[-1].first_batch:
             raise ReplayError(f"the log was opened before batch {opening.first_batch} twice")
         if len(self.openings) == OPENINGS_MAX:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import LastEnd, RecoveryReport
 from mrecordlog_async.recovery.torn_or_damaged import LogTail
-from mrecordlog_async.storage.locked_directory import EndNote
+from mrecordlog_async.storage.end_note import EndNote
 from mrecordlog_async.storage.segment import LogEnd, segment_name
 
 

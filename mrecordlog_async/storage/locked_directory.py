@@ -3,10 +3,6 @@
 The directory stays open, because a new name, a rename or a removal is durable only after a sync of the directory.
 Files are named by path. If somebody renames the directory of an open log, its path may name another log; if somebody
 removes `LOCK`, another process can lock a new one. So before a file gets a name or loses it, both are checked.
-
-`LAST_END` says how earlier openings of the log ended, for people. The file may be missing or wrong: nothing depends on
-it. It has two lines of text: how often the log was opened without having been closed, and why it failed if it did since
-its last opening. The opening that follows a failure reports the cause, and writes the file again without it.
 """
 
 from __future__ import annotations
@@ -14,47 +10,18 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from mrecordlog_async.format.frame import Buffer, encode_frames, segment_seed
 from mrecordlog_async.format.header import HEADER_BYTES, Closed, SegmentHeader, encode_closed, encode_header
 from mrecordlog_async.options import KIB
 from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.storage.end_note import LAST_END_BYTES_MAX, LAST_END_NAME, EndNote, decode_end_note
 from mrecordlog_async.storage.filesystem import LinkCount, write_all
 from mrecordlog_async.storage.lock import LOCK_NAME, take_lock
 from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, SegmentFile, segment_path
 
 RESERVE_BYTES = 64 * KIB
 """Space after every batch that only truncate and delete may use, so that they succeed on a full disk."""
-
-LAST_END_NAME = "LAST_END"
-LAST_END_BYTES_MAX = 4_096
-"""No more of the file is read or written."""
-
-_UNCLOSED, _FAILURE = "unclosed ends: ", "failure: "
-
-
-@dataclass(frozen=True, slots=True)
-class EndNote:
-    """The content of `LAST_END`. failure: why the log failed; empty if it did not, or if nobody could write it down."""
-
-    unclosed_ends: int = 0
-    failure: str = ""
-
-    def encode(self) -> bytes:
-        """Return the file's bytes."""
-        lines = [f"{_UNCLOSED}{self.unclosed_ends}"]
-        if self.failure:
-            lines.append(_FAILURE + " ".join(self.failure.split()))
-        return "\n".join(lines).encode(errors="replace")[: LAST_END_BYTES_MAX - 1] + b"\n"
-
-
-def decode_end_note(data: bytes) -> EndNote:
-    """Return what the file's bytes say; what cannot be read counts as not written."""
-    lines = data.decode(errors="replace").splitlines()
-    digits = next((line.removeprefix(_UNCLOSED) for line in lines if line.startswith(_UNCLOSED)), "")
-    failure = next((line.removeprefix(_FAILURE) for line in lines if line.startswith(_FAILURE)), "")
-    return EndNote(int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else 0, failure)
 
 
 class LockedDirectory:

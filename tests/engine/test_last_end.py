@@ -16,7 +16,7 @@ from mrecordlog_async import LogFailedError, MultiRecordLog, PersistPolicy
 from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.model import LastEnd, RecoveryReport
 from mrecordlog_async.storage import os_filesystem
-from mrecordlog_async.storage.locked_directory import LAST_END_BYTES_MAX, EndNote, decode_end_note
+from mrecordlog_async.storage.end_note import LAST_END_BYTES_MAX, EndNote, decode_end_note
 from tests.cached_files import CachedFiles
 
 CAUSE = "the medium was removed"

@@ -24,8 +24,8 @@ from mrecordlog_async.errors import (
     QueueExistsError,
     QueueNotFoundError,
 )
-from mrecordlog_async.format.controls import NO_OWNER
-from mrecordlog_async.format.table import OPENING_BYTES, TABLE_HEADER_BYTES, consumer_bytes, entry_bytes, rule_bytes
+from mrecordlog_async.format.controls import NO_OWNER, consumer_bytes, rule_bytes
+from mrecordlog_async.format.table import OPENING_BYTES, TABLE_HEADER_BYTES, entry_bytes
 from mrecordlog_async.memory.loose import PLACE_BITS
 from mrecordlog_async.memory.queue import Queue as LogQueue
 from mrecordlog_async.memory.queues import CONSUMER_OVERHEAD_BYTES, Queues, memory_of_name, memory_of_rule

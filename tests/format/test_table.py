@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrecordlog_async.format.controls import ConsumerState
+from mrecordlog_async.format.controls import ConsumerState, Opened, TableConsumer, TableRule, consumer_bytes, rule_bytes
 from mrecordlog_async.format.fields import RecordError
 from mrecordlog_async.format.stored_options import StoredOptions
 from mrecordlog_async.format.table import (
@@ -16,15 +16,10 @@ from mrecordlog_async.format.table import (
     TABLE_HEADER_BYTES,
     LastAppendDigest,
     Table,
-    TableConsumer,
     TableEntry,
-    TableOpening,
-    TableRule,
-    consumer_bytes,
     decode_table,
     encode_table,
     entry_bytes,
-    rule_bytes,
 )
 
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
@@ -66,7 +61,7 @@ def tables(draw: st.DrawFn) -> Table:
         len(found) * 3,
         tuple(draw(entries(number * 3, name)) for number, name in enumerate(found)),
         tuple(sorted(rules)),
-        tuple(TableOpening(draw(numbers), batch) for batch in batches),
+        tuple(Opened(draw(numbers), batch) for batch in batches),
     )
 
 

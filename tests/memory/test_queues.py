@@ -13,20 +13,13 @@ from mrecordlog_async.format.controls import (
     Opened,
     SetConsumer,
     SetOptions,
+    TableRule,
     Truncate,
 )
 from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.format.runs import Append, Many
 from mrecordlog_async.format.stored_options import DEFAULT_OPTIONS, SEALED, StoredOptions
-from mrecordlog_async.format.table import (
-    OPENINGS_MAX,
-    TABLE_HEADER_BYTES,
-    Table,
-    TableOpening,
-    TableRule,
-    decode_table,
-    encode_table,
-)
+from mrecordlog_async.format.table import OPENINGS_MAX, TABLE_HEADER_BYTES, Table, decode_table, encode_table
 from mrecordlog_async.memory.pieces import checksum_of, checksum_of_one
 from mrecordlog_async.memory.queue import ReplayError
 from mrecordlog_async.memory.queues import Queues
@@ -136,8 +129,8 @@ def test_default_options_are_none() -> None:
 def test_openings_are_remembered_up_to_a_number() -> None:
     """The table keeps the newest openings only, so it does not grow with every restart."""
     queues = queues_after(*[Opened(nonce, nonce + 1) for nonce in range(OPENINGS_MAX + 3)])
-    assert queues.openings[0] == TableOpening(3, 4)
-    assert queues.openings[-1] == TableOpening(OPENINGS_MAX + 2, OPENINGS_MAX + 3)
+    assert queues.openings[0] == Opened(3, 4)
+    assert queues.openings[-1] == Opened(OPENINGS_MAX + 2, OPENINGS_MAX + 3)
     assert len(b"".join(encode_table(queues.table()))) <= queues.table_bytes
 
 

@@ -6,8 +6,7 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from mrecordlog_async.engine.planning.consumer_view import PlannedRules
-from mrecordlog_async.format.controls import ConsumerRule
-from mrecordlog_async.format.table import TableRule
+from mrecordlog_async.format.controls import ConsumerRule, TableRule
 from mrecordlog_async.memory.consumers import Rules
 from mrecordlog_async.memory.queues import CONSUMER_OVERHEAD_BYTES, Queues
 from mrecordlog_async.patterns import matches

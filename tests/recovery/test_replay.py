@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from mrecordlog_async import CorruptionError
-from mrecordlog_async.format.controls import ConsumerState
+from mrecordlog_async.format.controls import ConsumerState, Opened, TableConsumer, TableRule
 from mrecordlog_async.format.parse import ParsedBatch
 from mrecordlog_async.format.record import Commit
 from mrecordlog_async.format.runs import Append
 from mrecordlog_async.format.stored_options import StoredOptions
-from mrecordlog_async.format.table import LastAppendDigest, Table, TableConsumer, TableEntry, TableOpening, TableRule
+from mrecordlog_async.format.table import LastAppendDigest, Table, TableEntry
 from mrecordlog_async.memory.queue import LastAppend
 from mrecordlog_async.model import Run
 from mrecordlog_async.recovery.recovered import Counts
@@ -50,7 +50,7 @@ def test_the_next_table_is_what_was_left() -> None:
         Table(8, (LEFT.entries[0]._replace(options=StoredOptions(4, 0, 0, 0)),)),
         Table(8, (LEFT.entries[0]._replace(consumers=(TableConsumer("c", ConsumerState(2, 1, bytes(16))),)),)),
         Table(8, LEFT.entries, (TableRule("*", "c"),)),
-        Table(8, LEFT.entries, (), (TableOpening(1, 1),)),
+        Table(8, LEFT.entries, (), (Opened(1, 1),)),
         Table(8, (*LEFT.entries, TableEntry(8, "r", 0, 0))),
     ],
 )

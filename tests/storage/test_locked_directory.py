@@ -10,7 +10,8 @@ import pytest
 from mrecordlog_async import LogLockedError
 from mrecordlog_async.format.header import Closed
 from mrecordlog_async.storage.directory import LogDirectory
-from mrecordlog_async.storage.locked_directory import EndNote, LockedDirectory
+from mrecordlog_async.storage.end_note import EndNote
+from mrecordlog_async.storage.locked_directory import LockedDirectory
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 CLOSED = Closed(bytes(range(16)), 3, 90, 5)

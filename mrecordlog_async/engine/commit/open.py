@@ -35,14 +35,9 @@ from mrecordlog_async.recovery.replay import NewStores
 from mrecordlog_async.recovery.torn_or_damaged import NOTHING
 from mrecordlog_async.storage.direct import Staging
 from mrecordlog_async.storage.directory import Listing, LogDirectory, make_directories, naming, sync_names
+from mrecordlog_async.storage.end_note import LAST_END_NAME, EndNote
 from mrecordlog_async.storage.lock import LOCK_NAME
-from mrecordlog_async.storage.locked_directory import (
-    LAST_END_NAME,
-    RESERVE_BYTES,
-    EndNote,
-    LockedDirectory,
-    make_first_segment,
-)
+from mrecordlog_async.storage.locked_directory import RESERVE_BYTES, LockedDirectory, make_first_segment
 from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, LogEnd, SegmentFile, segment_name
 from mrecordlog_async.support.clock import Clock, system
 

@@ -29,8 +29,15 @@ from mrecordlog_async.errors import (
     PositionTruncatedError,
     RecordLogError,
 )
-from mrecordlog_async.format.controls import NO_OWNER, ConsumerDelete, ConsumerRule, ConsumerState, SetConsumer
-from mrecordlog_async.format.table import TableRule, rule_bytes
+from mrecordlog_async.format.controls import (
+    NO_OWNER,
+    ConsumerDelete,
+    ConsumerRule,
+    ConsumerState,
+    SetConsumer,
+    TableRule,
+    rule_bytes,
+)
 from mrecordlog_async.memory.settings import owner_text
 from mrecordlog_async.patterns import beginning_of
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import heappop, heappush
 
-from mrecordlog_async.format.controls import ConsumerState
-from mrecordlog_async.format.table import TableRule
+from mrecordlog_async.format.controls import ConsumerState, TableRule
 from mrecordlog_async.memory.consumers import Rules
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.patterns import beginning_of

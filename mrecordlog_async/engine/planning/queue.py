@@ -15,14 +15,22 @@ from mrecordlog_async.errors import (
     QueueExistsError,
     QueueSealedError,
 )
-from mrecordlog_async.format.controls import NO_OWNER, ConsumerState, Create, Delete, SetConsumer, SetOptions
+from mrecordlog_async.format.controls import (
+    NO_OWNER,
+    ConsumerState,
+    Create,
+    Delete,
+    SetConsumer,
+    SetOptions,
+    consumer_bytes,
+)
 from mrecordlog_async.format.stored_options import (
     DEFAULT_OPTIONS,
     KEEP_UNTIL_ACKNOWLEDGED,
     SEALED,
     StoredOptions,
 )
-from mrecordlog_async.format.table import consumer_bytes, entry_bytes
+from mrecordlog_async.format.table import entry_bytes
 
 COMPARE_WORK = 0.1
 """Comparing a name with a rule takes a tenth of the time of planning and applying a log record."""

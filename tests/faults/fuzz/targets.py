@@ -13,6 +13,8 @@ from mrecordlog_async.format.controls import (
     Opened,
     SetConsumer,
     SetOptions,
+    TableConsumer,
+    TableRule,
     Truncate,
 )
 from mrecordlog_async.format.fields import RecordError
@@ -31,16 +33,7 @@ from mrecordlog_async.format.parse import MalformedError, SegmentParser, find_co
 from mrecordlog_async.format.record import Commit, LogRecord, decode_record, encode_commit, encode_record
 from mrecordlog_async.format.runs import Append, Many
 from mrecordlog_async.format.stored_options import StoredOptions
-from mrecordlog_async.format.table import (
-    LastAppendDigest,
-    Table,
-    TableConsumer,
-    TableEntry,
-    TableOpening,
-    TableRule,
-    decode_table,
-    encode_table,
-)
+from mrecordlog_async.format.table import LastAppendDigest, Table, TableEntry, decode_table, encode_table
 from mrecordlog_async.memory.queue import ReplayError
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import Run
@@ -55,7 +48,7 @@ _TABLE = Table(
         TableEntry(5, "ü", 3, 9, 2, LastAppendDigest(7, 5), StoredOptions(1, 2, 3, 4)),
     ),
     (TableRule("r*", "c"),),
-    (TableOpening(3, 1),),
+    (Opened(3, 1),),
 )
 _COMMIT = Commit(LOG_ID, 0, 1, 0, 0, 0, 5)
 _RECORDS: list[LogRecord] = [
