@@ -1,4 +1,4 @@
-"""`LAST_END` says how earlier openings of the log ended, for people. The file may be missing or wrong: nothing needs it.
+"""`LAST_END` says how earlier openings of the log ended, for people. It may be missing or wrong: nothing depends on it.
 
 It has two lines of text: how often the log was opened without having been closed, and why it failed if it did since
 its last opening. The opening that follows a failure reports the cause, and writes the file again without it.
