@@ -94,6 +94,26 @@ def test_systemd_takes_the_unit() -> None:
     assert "Unknown" not in done.stderr
 
 
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed here")
+def test_systemd_takes_the_unit_of_the_drain() -> None:
+    """systemd knows every key of it."""
+    unit = str(DEPLOY / "mrecordlog-drain.service")
+    done = subprocess.run(["systemd-analyze", "verify", unit], capture_output=True, text=True, timeout=60)
+    assert "Unknown" not in done.stderr and "Invalid" not in done.stderr
+
+
+def test_the_unit_of_the_drain_has_options_of_the_command_and_its_checkpoint_in_its_directory() -> None:
+    """The checkpoint is where systemd lets it write; it is not restarted if its settings are wrong."""
+    unit = (DEPLOY / "mrecordlog-drain.service").read_text()
+    command = re.search(r"^ExecStart=\S+/mrecordlog (.*)$", unit, re.MULTILINE)
+    assert command is not None
+    given = build_parser().parse_args(command[1].split())
+    assert given.every_seconds == 10.0
+    state = re.search(r"^StateDirectory=(.*)$", unit, re.MULTILINE)
+    assert state is not None and given.checkpoint.startswith(f"/var/lib/{state[1]}/")
+    assert f"\nRestartPreventExitStatus={USAGE}\n" in unit
+
+
 # Where the log is.
 
 

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.datasource import DataSourceStreamArrowWriter, DataSourceStreamReader
+from pyspark.sql.datasource import DataSourceStreamReader
 from pyspark.sql.types import StructType
 
 from mrecordlog_async.protocol.bulk_schemas import QueueTruncated
@@ -23,6 +23,7 @@ from mrecordlog_async.spark.delta.place import TablePlace
 from mrecordlog_async.spark.delta.sink import DeltaSink, DeltaWriter, SinkOptions, StoredRows
 from mrecordlog_async.spark.delta.table import DrainTable
 from mrecordlog_async.spark.drain import job as drain
+from mrecordlog_async.spark.rows.stream_writer import StreamArrowWriter
 from mrecordlog_async.spark.services.client import ServiceClient
 from mrecordlog_async.spark.source.source import RecordLogDataSource
 from tests.spark import stops
@@ -89,7 +90,7 @@ class StoppingWriter(DeltaWriter):
 
 
 class StoppingSink(DeltaSink):
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamArrowWriter:
         return StoppingWriter(SinkOptions.decode(self.options), schema)
 
 
