@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable, Schema
 
@@ -26,7 +26,9 @@ from mrecordlog_async.spark.delta.start import prepare, repair
 from mrecordlog_async.spark.delta.table import DrainTable, NewBatch
 from mrecordlog_async.spark.rows.blocks import READ_SCHEMA
 from mrecordlog_async.spark.settings.options import Options
-from mrecordlog_async.spark.source.stream import LogStreamReader
+
+if TYPE_CHECKING:
+    from mrecordlog_async.spark.source.stream import LogStreamReader
 
 COLUMNS = Schema.from_arrow(READ_SCHEMA)
 TASKS = 2
@@ -83,6 +85,8 @@ class DeltaEngine:
     @contextmanager
     def started(self) -> Iterator[DeltaRun]:
         """Do what a start of the drain does, without its locks."""
+        from mrecordlog_async.spark.source.stream import LogStreamReader  # pyspark 4.0 and 4.1 have none
+
         checkpoint = LocalLake(str(self.checkpoint_path))
         query = query_of(checkpoint)
         owner = {"consumerOwner": query} if "consumer" in self.given else {}
