@@ -111,7 +111,7 @@ async def serve(settings: ServeSettings, *, on_listening: Callable[[str], None] 
     await runner.setup()
     assert runner.server is not None
     connections = Connections(runner.server, settings.options, service.connections)
-    stop = _Stop()
+    stop = _Stop()  # before anything listens: from the first connection on, a signal ends the service in order
     try:
         try:
             await _serve_until_stopped(service, settings, connections, stop, on_listening)
@@ -150,7 +150,7 @@ async def _serve_until_stopped(
         await _end_of_service(service, stop, settings.failure_grace_seconds)
     finally:
         notify("STOPPING=1", EXTEND_TIMEOUT)
-        service.begin_shutdown()
+        service.begin_shutdown()  # first: tails that wait would otherwise be waited for below
         _remove_socket(settings)  # before it is closed: after that, another service may listen at the path
         listener.close()
         await _finish_requests(service, stop, settings.options.drain_seconds)
@@ -304,7 +304,7 @@ async def _recover(service: Service, settings: ServeSettings, stop: _Stop, addre
             notify("READY=1", f"STATUS=serving on {address}")
     finally:
         stopping.cancel()
-        if opening.cancel():
+        if opening.cancel():  # a signal came first; recovery stops at its next segment and releases the directory
             with suppress(asyncio.CancelledError):
                 await opening
 

@@ -86,7 +86,7 @@ class Spare:
         if not _is_suitable(file, least, most):
             file.close()
             return False
-        self.discard()
+        self.discard()  # before the rename: both would have the same name
         file.path = self._directory.path_of(number) + TEMPORARY_SUFFIX
         try:
             files.rename(path, file.path)
@@ -279,7 +279,7 @@ class OlderSegments:
             except OSError as error:
                 self.error = error.with_traceback(None)
                 break
-            self.bytes -= size
+            self.bytes -= size  # what is not freed yet counts as `unfreed_bytes`
             removed += 1
         del self.segments[:removed]  # all at once: each single deletion would move the thousands that follow
         return removed

@@ -76,7 +76,7 @@ class Refusals:
     def refuse(self, commands: Iterable[Command], error: Exception) -> None:
         """Fail *commands* with *error*, and count the appends among them whose callers still wait."""
         refused = list(commands)
-        self._count(error, refused)
+        self._count(error, refused)  # before: a caller that was refused does not wait any more
         for command in refused:
             command.refuse(error)
 

@@ -148,6 +148,7 @@ def _refuse_single(draft: Draft, single: AppendGroup, view: QueueView | None) ->
 def _apart(draft: Draft, group: AppendGroup, limited: set[str]) -> None:
     """Plan the records of queues with options one by one, and the other records of the group as usual."""
     parts: dict[str | None, AppendGroup] = {}
+    # Records of one queue stay in order. Those of several queues have no order among each other.
     for queue, payload, future in zip(group.queues, group.payloads, group.futures, strict=True):
         part = parts.setdefault(queue if queue in limited else None, AppendGroup())
         part.queues.append(queue)

@@ -27,6 +27,7 @@ def plan_limited(draft: Draft, group: AppendGroup, queue: str, view: QueueView) 
     run: list[bytes] = []
     for payload in group.payloads:
         removals = draft.plan.removals
+        # Each by itself: a record that is refused must not take with it those that have room.
         refusal: RecordLogError | None = LogFullError("positions", view.next_position, POSITION_MAX + 1)
         if view.next_position <= POSITION_MAX:
             refusal = refusal_of(draft, view, queue, [payload])
@@ -59,6 +60,7 @@ def _make_room(draft: Draft, view: QueueView, queue: str, records: int, size: in
     """Return why a queue with limits has no room for this many records and bytes, or None; drop its oldest ones."""
     assert view.options is not None
     flags, max_bytes, max_records = view.options[:3]
+    # First what no truncate makes room for: it must not cost the queue its records.
     if max_records and records > max_records:
         return RecordTooLargeError(records, max_records, "max_records")
     if max_bytes and size > max_bytes:

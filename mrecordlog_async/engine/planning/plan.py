@@ -53,6 +53,7 @@ def plan(
     for command in commands:
         _DECIDE[type(command)](draft, command)
         draft.plan.calls += 1
+        # After the command: each batch has one at least, however much work it is.
         if draft.work >= work_max:
             break
     return draft.plan

@@ -60,7 +60,7 @@ def build_records(records: Iterable[PlannedRecord]) -> list[LogRecord]:
     for record in records:
         if type(record) is PlannedRun:
             queue_id, first_position, payloads = record
-            if len(payloads) == 1:
+            if len(payloads) == 1:  # most batches of few callers: as below, without the calls
                 run = tuple.__new__(Run, (first_position, offsets_of_one(len(payloads[0])), payloads[0]))
                 built.append(tuple.__new__(Append, (queue_id, run, False)))
             else:

@@ -58,9 +58,10 @@ class Fetcher:
 
     async def fetch(self, ranges: Sequence[FetchRange]) -> list[HeldRuns]:
         """Return the runs of all ranges; raise the problem of the first range that cannot be returned whole."""
-        await self._check(ranges)
+        await self._check(ranges)  # all of them first: the reader gets a problem, not a response that breaks off
         parts = []
         for one in ranges:
+            # Again, because others ran since. From here to `_first_runs` nobody else runs.
             queue_id = check_range(self._log, one)
             times = self._log.inspection.times(one.queue, one.start, one.stop)  # before any of them is truncated
             found = self._first_runs(one)
@@ -118,7 +119,7 @@ class Fetcher:
         """Yield the runs of a range from *position* on, some at a time."""
         while position < requested.stop:
             await self._turns.rest()
-            check_range(self._log, requested)
+            check_range(self._log, requested)  # records that were truncated in this turn would leave a hole
             held = self._log.inspection.held(requested.queue, position, requested.stop, most=RUNS_AT_ONCE)
             if not held:
                 return
@@ -151,7 +152,7 @@ def pinned_bytes(log: MultiRecordLog, parts: Iterable[HeldRuns]) -> Iterator[int
     for queue, queue_id, held, _ in parts:
         summary = summary_of(log, queue)
         is_there = summary is not None and summary.id == queue_id
-        first = summary.first_position if summary is not None and is_there else UNLIMITED
+        first = summary.first_position if summary is not None and is_there else UNLIMITED  # of a deleted one, all
         for at in range(0, len(held), RUNS_AT_ONCE):
             yield sum(len(run.payload) for run in held[at : at + RUNS_AT_ONCE] if run.next_position <= first)
 

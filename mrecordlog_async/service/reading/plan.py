@@ -130,6 +130,7 @@ class Planner:
         """Return one plan for each requested queue, in that order."""
         check_entries(len(requested), self._options)
         await self._check_duplicates(requested)
+        # The shares follow from this first look. A queue that moves before its turn is looked at again with its share.
         found = [await self._find_available(one) for one in requested]
         record_shares = split_limit([available.records for available in found], self._request.max_records)
         byte_shares = split_limit([available.bytes for available in found], self._request.max_bytes)
@@ -154,7 +155,7 @@ class Planner:
         summary = available.summary
         if summary is None or available.start == available.stop:
             return available
-        if available.start <= summary.first_position and available.stop == summary.next_position:
+        if available.start <= summary.first_position and available.stop == summary.next_position:  # all that it holds
             available.records, available.bytes = summary.records, summary.bytes
             return available
         async for held in self._held(available):
@@ -227,11 +228,13 @@ class Planner:
         taken = Taken(available.stop)
         async for run in self._runs(available):
             left = (records_max - taken.records, bytes_max - taken.bytes)
+            # One record at least, however large: with a smaller limit, a reader would never get past it.
             count, size = head_of(run, *left, at_least_one=not taken.records)
             if count:
                 await self._cut(cutter, run, count)
                 taken.records, taken.bytes = taken.records + count, taken.bytes + size
             if count < run.record_count:
+                # Without a record of this run, the range ends after the last one that is taken, not after the gap.
                 taken.stop = run.first_position + count if count else cutter.next_position
                 break
         taken.pieces = cutter.finish(taken.stop)
@@ -263,7 +266,7 @@ def find_available(log: MultiRecordLog, requested: PlanStart) -> Available:
     if status is QueueStatus.RECREATED or misses(summary, start):
         status = status if status is QueueStatus.RECREATED else QueueStatus.TRUNCATED
         start = summary.first_position
-    elif start > summary.next_position:
+    elif start > summary.next_position:  # the caller has read further: the log was restored to an older state
         status, start = QueueStatus.AHEAD, summary.next_position
     stop = summary.next_position if requested.stop is None else min(requested.stop, summary.next_position)
     return Available(requested, status, summary, start, max(stop, start), ended=ended, version=log.inspection.version)
@@ -271,9 +274,8 @@ def find_available(log: MultiRecordLog, requested: PlanStart) -> Available:
 
 def has_moved(log: MultiRecordLog, available: Available) -> bool:
     """Return whether the queue was deleted or recreated, or records of the range were truncated."""
-    if (
-        available.version == log.inspection.version
-    ):  # most often: a summary takes a third of the time of a small queue's plan
+    # Most often nothing has: a summary takes a third of the time of a small queue's plan.
+    if available.version == log.inspection.version:
         return False
     summary = summary_of(log, available.requested.queue)
     if summary is None or available.summary is None:

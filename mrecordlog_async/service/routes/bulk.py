@@ -59,9 +59,10 @@ async def bulk_request(
     log = service.log
     with service.bodies.charge() as charge:
         body = await service.bodies.receive_control(request, charge)
+        # Only now: a body that arrives slowly must not keep others out.
         async with service.heavy:
             requested = await decode_control(decoder, body or b"{}", service.options.entries, strings_max)
-            del body
+            del body  # decoded, and not kept during the work; it stays charged
             yield log, requested
 
 
@@ -125,6 +126,7 @@ async def fetch_many(service: Service, request: web.Request) -> web.StreamRespon
         else:
             pieces = wire.encode_positions(await fetcher.positions(requested.ranges))
             out = service.sending.enter(request)
+    # Outside the block: a reader may take minutes, and what it holds is charged to the responses.
     return await send(request, response, wire.gather(pieces, PIECE_BYTES), out)
 
 
@@ -158,11 +160,13 @@ async def _truncate(log: MultiRecordLog, requested: TruncateOne, up_to_consumers
     if summary is None:
         return QueueTruncated(requested.queue, status)
     first, next_position = summary.first_position, summary.next_position
+    # The log would remove everything and move the next position there, which is for copies of a queue alone.
     if status is QueueStatus.OK and requested.position >= next_position:
         status = QueueStatus.AHEAD
     if status is not QueueStatus.OK:
         return QueueTruncated(requested.queue, status, 0, first, next_position)
     try:
+        # With the id that was checked: a queue that is deleted and created again meanwhile keeps its records.
         dropped = await log.truncate(requested.queue, requested.position, queue_id=summary.id)
     except QueueNotFoundError:  # deleted meanwhile
         return QueueTruncated(requested.queue, QueueStatus.MISSING)

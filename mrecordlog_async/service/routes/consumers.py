@@ -204,7 +204,7 @@ async def read_as_consumer(service: Service, request: web.Request) -> web.Stream
         raise bad_request("epoch is missing: attach, and send the epoch of the response", "parameter")
     records_max = number(request, "max_records", minimum=1)
     bytes_max = number(request, "max_bytes", minimum=1) or READ_BYTES
-    queue_id = log.queue_summary(queue).id
+    queue_id = log.queue_summary(queue).id  # a queue that is created again during the wait is another one
     log.inspection.check_holder(queue, consumer, queue_id=queue_id, epoch=epoch)
     if start is None:
         start = log.inspection.consumer_position(queue, consumer)
@@ -213,9 +213,8 @@ async def read_as_consumer(service: Service, request: web.Request) -> web.Stream
     start = max(start, log.first_position(queue))  # what was truncated past the consumer is skipped
     reach = partial(log.inspection.wait_as_holder, consumer, start, queue_id=queue_id, epoch=epoch)
     await wait_for_records(service, request, queue, start, reach)
-    log.inspection.check_holder(
-        queue, consumer, queue_id=queue_id, epoch=epoch
-    )  # another one may have attached meanwhile
+    # Another one may have attached meanwhile.
+    log.inspection.check_holder(queue, consumer, queue_id=queue_id, epoch=epoch)
     summary = log.queue_summary(queue)
     start = max(start, summary.first_position)
     complete = {COMPLETE: "1"} if summary.sealed and start >= summary.next_position else {}

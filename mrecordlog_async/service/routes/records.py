@@ -80,6 +80,7 @@ async def append(service: Service, request: web.Request) -> web.StreamResponse:
         position = number(request, "position", limit=POSITION_LIMIT - 1)
         create = flag(request, "create")
         json_records = _splits_json(request)
+    # Before the body: nothing is received for a queue that does not exist.
     if not create and not log.queue_exists(queue):
         raise log.inspection.refuse_unknown_queue(queue)
     with service.bodies.charge() as charge:  # until the response, including the wait for the writer
@@ -133,7 +134,7 @@ async def read(service: Service, request: web.Request) -> web.StreamResponse:
     limit = number(request, "limit", minimum=1)
     bytes_max = number(request, "max_bytes", minimum=1) or READ_BYTES
     start = start_of(log, request, queue)
-    check_start(summary, start)
+    check_start(summary, start)  # before the wait: what is truncated will not come
     await wait_for_records(service, request, queue, start, partial(log.wait_for, queue, start))
     if log.queue_summary(queue).id != summary.id:
         raise QueueNotFoundError(queue)  # deleted while we waited, and created again

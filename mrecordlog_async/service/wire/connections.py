@@ -87,6 +87,7 @@ class Connection(RequestHandler):
         if status >= 500:
             problem = ProblemError(status, "internal", "internal error; see the service's log")
         if request.writer.output_size > 0 and self.transport is not None:
+            # A response has begun, and a second head would be taken for a part of its body.
             self.transport.abort()
         response = web.Response(status=problem.status, body=problem.document(), content_type=CONTENT_TYPE)
         seal(response)

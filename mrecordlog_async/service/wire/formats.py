@@ -207,12 +207,13 @@ def cut_up(run: Run) -> Iterator[Run]:
 
 def record_lines(run: Run, as_text: bool, times: Times) -> Pieces:
     """Yield the records of *run*, a part that `cut_up` made, as lines of JSON; a large record in several pieces."""
+    # By time first, so that the text of a time is made once for all the records of a batch.
     for start, stop, tick in times.spans(run.first_position, run.next_position):
         yield from _lines_of(run.cut(start, stop), as_text, text_of_tick(tick))
 
 
 def _lines_of(run: Run, as_text: bool, time: str) -> Pieces:
-    if len(run.payload) > PIECE_BYTES:
+    if len(run.payload) > PIECE_BYTES:  # one record: `cut_up` makes no part of several that is as large
         yield b'{"position":%d,"time":"%s","payload":"' % (run.first_position, time.encode())
         yield from _text_parts(run.payload) if as_text else _base64_parts(run.payload)
         yield b'"}\n'

@@ -113,7 +113,7 @@ class Bodies:
         ceiling = None if length is not None and length < SMALL_BODY_BYTES and not encoded else self._ceiling
         growing = _Growing(limit, charge, free, ceiling)
         if kept := _read_before(request):
-            await growing.take(request, kept)
+            await growing.take(request, kept)  # a middleware has read it all: the loop below finds the end at once
         while not content.at_eof():
             piece = await clock.wait_for(content)
             if piece is None:

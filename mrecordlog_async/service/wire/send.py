@@ -74,6 +74,7 @@ class Sending:
             if not self._drop_stalled():
                 return None
         out = Outgoing(self, request, self._options, size, pinned)
+        # From here on `leave` alone ends it: at the end of its block, or when the reader is dropped.
         self.budget.used += size
         self._active[out] = None
         self.protocols.add(request.protocol)
@@ -106,7 +107,7 @@ class Sending:
             for size in pinned():
                 found[out] += size
                 await turns.rest()
-        held = {out: size for out, size in found.items() if out in self._active}
+        held = {out: size for out, size in found.items() if out in self._active}  # others ended while this looked
         self.pinned_bytes = sum(held.values())
         for out in sorted(held, key=held.__getitem__, reverse=True):
             if self.used <= self.budget.limit:
@@ -116,6 +117,7 @@ class Sending:
 
     def _drop_stalled(self) -> bool:
         """Drop the reader that has read nothing for longest; return False if none has for `STALLED_SECONDS`."""
+        # A response that is being built waits for nobody, and its reader is not to blame.
         waiting = [out for out in self._active if out.waiting_since]
         slowest = min(waiting, key=lambda out: out.waiting_since, default=None)
         if slowest is None or asyncio.get_running_loop().time() - slowest.waiting_since < STALLED_SECONDS:
