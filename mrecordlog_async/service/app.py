@@ -38,7 +38,7 @@ SERVICE = web.AppKey("mrecordlog.service", Service)
 
 def build_app(service: Service) -> web.Application:
     """Return an application, or sub-application, that serves *service*. It neither opens nor closes the log."""
-    # 0 is no limit: `receive` has the limits, and expands bodies within them.
+    # 0 stands for none: `receive` has the limits, and expands bodies within them.
     app = web.Application(client_max_size=0, handler_args={"auto_decompress": False})
     app[SERVICE] = service
     for route in TABLE:
