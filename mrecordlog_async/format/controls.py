@@ -2,7 +2,7 @@
 
 What such a record says of a queue, a consumer, a rule or an opening holds until another one says otherwise, so `table`
 repeats it in every segment; those parts of the table are here, too. A new kind has its number and its class here, a
-member of `Control`, and a case in `encode_control` and in `decode_control`; the type checker then names every other
+member of `Setting`, and a case in `encode_control` and in `decode_control`; the type checker then names every other
 place that it concerns.
 """
 
@@ -112,7 +112,10 @@ class Opened(NamedTuple):
     first_batch: int
 
 
-Control = Create | Delete | Truncate | SetConsumer | ConsumerDelete | SetOptions | ConsumerRule | Opened
+Setting = SetConsumer | ConsumerDelete | SetOptions | ConsumerRule | Opened
+"""The log records that concern neither records nor whether a queue exists."""
+
+Control = Create | Delete | Truncate | Setting
 
 
 def encode_control(record: Control) -> bytes:

@@ -8,18 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, assert_never
+from typing import NamedTuple
 
 from mrecordlog_async.format.controls import (
-    ConsumerDelete,
     ConsumerRule,
     Control,
-    Create,
-    Delete,
     Opened,
-    SetConsumer,
-    SetOptions,
-    Truncate,
     decode_control,
     encode_control,
 )
@@ -73,15 +67,12 @@ class Commit(NamedTuple):
 def queue_ids(records: Iterable[LogRecord]) -> Iterator[int]:
     """Yield the id of every queue that *records* name, as often as they do."""
     for record in records:
-        match record:
-            case Append() | Create() | Delete() | Truncate() | SetConsumer() | ConsumerDelete() | SetOptions():
-                yield record.id
-            case Many():
-                yield from record.ids
-            case ConsumerRule() | Opened():
-                pass
-            case _:
-                assert_never(record)
+        if type(record) is Append:  # most are
+            yield record.id
+        elif isinstance(record, Many):
+            yield from record.ids
+        elif not isinstance(record, ConsumerRule | Opened):
+            yield record.id
 
 
 def encode_record(record: LogRecord) -> tuple[Buffer, ...]:

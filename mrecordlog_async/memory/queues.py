@@ -15,6 +15,7 @@ from mrecordlog_async.format.controls import (
     Opened,
     SetConsumer,
     SetOptions,
+    Setting,
     TableRule,
     Truncate,
     consumer_bytes,
@@ -214,7 +215,7 @@ class Queues:
         """Memory of the queues and their records."""
         return self._queue_bytes + self.settling.grown_bytes + self.blocks.memory_bytes
 
-    def _apply_setting(self, record: SetConsumer | ConsumerDelete | SetOptions | ConsumerRule | Opened) -> None:
+    def _apply_setting(self, record: Setting) -> None:
         """Apply a record that concerns no payloads: consumers, options, rules, openings."""
         match record:
             case SetConsumer():
