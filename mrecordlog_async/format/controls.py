@@ -112,7 +112,10 @@ class Opened(NamedTuple):
     first_batch: int
 
 
-Setting = SetConsumer | ConsumerDelete | SetOptions | ConsumerRule | Opened
+QueueSetting = SetConsumer | ConsumerDelete | SetOptions
+"""The log records that set something of one queue."""
+
+Setting = QueueSetting | ConsumerRule | Opened
 """The log records that concern neither records nor whether a queue exists."""
 
 Control = Create | Delete | Truncate | Setting

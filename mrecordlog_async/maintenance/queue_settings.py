@@ -8,17 +8,12 @@ from typing import assert_never
 
 from mrecordlog_async.format.controls import (
     ConsumerDelete,
-    ConsumerRule,
     ConsumerState,
-    Create,
-    Delete,
-    Opened,
+    QueueSetting,
     SetConsumer,
     SetOptions,
     Truncate,
 )
-from mrecordlog_async.format.record import LogRecord
-from mrecordlog_async.format.runs import Append, Many
 from mrecordlog_async.format.stored_options import DEFAULT_OPTIONS, SEALED, StoredOptions
 from mrecordlog_async.memory.settings import options_of, owner_text
 from mrecordlog_async.options import QueueOptions
@@ -53,8 +48,8 @@ class QueueSettings:
         """Return whether anything is set that a new queue does not have."""
         return self != QueueSettings()
 
-    def apply(self, record: LogRecord) -> None:
-        """Apply a log record that names the queue. Records that set nothing change nothing."""
+    def apply(self, record: QueueSetting | Truncate) -> None:
+        """Apply a log record that names the queue."""
         match record:
             case SetConsumer(_, name, state):
                 self.set_consumer(name, state)
@@ -65,8 +60,6 @@ class QueueSettings:
                 self.options, self.sealed = options_of(values), bool(values.flags & SEALED)
             case Truncate(_, position):
                 self.consumers = {name: max(at, position + 1) for name, at in self.consumers.items()}
-            case Create() | Delete() | Append() | Many() | ConsumerRule() | Opened():
-                pass
             case _:
                 assert_never(record)
 
