@@ -18,16 +18,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import assert_never
 
 from mrecordlog_async.format.controls import (
-    ConsumerDelete,
     ConsumerRule,
     Create,
     Delete,
     Opened,
-    SetConsumer,
-    SetOptions,
     TableRule,
     Truncate,
 )
@@ -169,12 +165,10 @@ class LenientReplay:
             case ConsumerRule(pattern, name, removes):
                 change = self.rules.discard if removes else self.rules.add
                 change(TableRule(pattern, name))
-            case SetConsumer() | ConsumerDelete() | SetOptions():
-                self._known(record.id).settings.apply(record)
             case Opened():
                 pass  # a restored log has its own openings
-            case _:
-                assert_never(record)
+            case _:  # the settings of a queue
+                self._known(record.id).settings.apply(record)
 
     def _known(self, queue_id: int) -> SalvagedQueue:
         """Return the queue with this id, which the log names here; create it without a name if it is unknown."""
