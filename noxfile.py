@@ -5,10 +5,14 @@ Sessions of a Python that is not installed are skipped.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import nox
 
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 LOG = ["tests/engine", "tests/storage", "tests/recovery", "tests/test_log.py"]
+PIPELINE = [f"tests/spark/test_{name}.py" for name in ("jobs", "drain_delta", "startless_stream")]
+CAMPAIGN = ["--services", "1", "--drains", "1", "--kills", "8", "--records", "300000"]
 
 nox.options.sessions = ["tests", "lint", "types", "docs"]
 nox.options.default_venv_backend = "venv"
@@ -104,6 +108,21 @@ def alerts(session: nox.Session) -> None:
     """Have a real Prometheus fire the alerts that wait for minutes: 26 minutes, and Debian's `prometheus`."""
     session.install("-e", ".[dev]")
     session.run("pytest", "tests/examples/test_prometheus.py", env={"LONG_ALERTS": "1"})
+
+
+@nox.session
+def spark(session: nox.Session) -> None:
+    """Run the pipeline on each Spark, or on some, `nox -s spark -- 4.0 4.1`, in environments made for them."""
+    session.install("-e", ".[dev]")
+    place = Path(session.virtualenv.location, "spark-versions")
+    session.run("python", "-m", "tests.spark.versions", str(place))
+    session.run("pytest", "tests/spark/test_versions.py", env={"SPARK_VERSIONS": str(place)})
+    for version in session.posargs or ["4.0", "4.1", "4.2", "4.3"]:
+        python = str(place / version / "bin" / "python")
+        session.run(python, "-m", "pytest", *PIPELINE, external=True)
+        for plain in ([], ["--stream"]):
+            for consumers in ([], ["--consumers"]):
+                session.run(python, "-m", "tests.spark.campaign", *CAMPAIGN, *plain, *consumers, external=True)
 
 
 @nox.session

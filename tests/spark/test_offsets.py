@@ -61,6 +61,15 @@ def test_only_what_moved_in_the_same_queue_is_read() -> None:
     assert list(advanced(start, end)) == [("a", "q", 1, 5, 9)]
 
 
+def test_a_queue_that_began_with_the_batch_is_read_from_where_the_offset_says() -> None:
+    """`first` counts only where the start has no position of the queue: a start that has one is not read again."""
+    start: Positions = {"a": {"q": [1, 5], "recreated": [3, 1]}}
+    end: Positions = {"a": {"q": [1, 9], "recreated": [8, 14], "new": [9, 100]}}
+    first = {"a": {"q": 0, "recreated": 10, "new": 90}}
+    found = [("a", "q", 1, 5, 9), ("a", "recreated", 8, 10, 14), ("a", "new", 9, 90, 100)]
+    assert list(advanced(start, end, first)) == found
+
+
 @pytest.mark.parametrize(
     ("first", "following", "queue_id", "message"),
     [

@@ -14,8 +14,9 @@ from mrecordlog_async.spark.checkpoints.source_report import read_report
 from mrecordlog_async.spark.positions.offsets import DataLossError, HeldBackError
 from mrecordlog_async.spark.settings.offset import Offset
 from mrecordlog_async.spark.settings.option_values import OptionError
+from mrecordlog_async.spark.source.stream import PASSES_LIMITS
 from tests.spark.conftest import NewService
-from tests.spark.query import EarlierQuery, Row, rows_of
+from tests.spark.query import EarlierQuery, Query, Row, rows_of
 from tests.spark.services import ThreadedService, numbered
 
 LOGGER = "mrecordlog_async.spark"
@@ -292,6 +293,19 @@ def test_only_an_offset_that_begins_queues_has_the_newer_version(service: Thread
     first = Offset.decode(query.end(0))
     assert [list(queues.items()) for queues in first.first.values()] == [[("q", 0)]]
     assert Offset.decode(first.encode()) == first
+
+
+@pytest.mark.skipif(not PASSES_LIMITS, reason="this pyspark has no reader that gets a start")
+def test_a_later_spark_finishes_a_batch_that_began_queues(service: ThreadedService, tmp_path: Path) -> None:
+    """The offset says where they began, so the reader of 4.2 and later reads the batch as this one would have."""
+    service.append("q", numbered("q", 0, 5))
+    query = EarlierQuery(service.url, tmp_path / "c")
+    query.step(die_before_commit=True)
+    service.append("q", numbered("q", 5, 8))
+    later = Query(service.url)
+    later.planned = query.end(0)
+    assert later.step() and later.rows == rows_of("default", "q", 0, 5)
+    assert later.step() and later.rows == rows_of("default", "q", 0, 8)
 
 
 @pytest.mark.parametrize("seed", range(12))
