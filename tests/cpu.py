@@ -1,0 +1,91 @@
+"""`pytest --cpu`: the processor time that each test file and each test takes, with that of the processes it starts.
+
+On a machine that others use too, processor time says more than the time on the clock, which `--durations` prints.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+FILES, TESTS = 40, 60
+"""How many are printed of each."""
+SECONDS_PER_TICK = 1 / os.sysconf("SC_CLK_TCK")
+START = "(start and collection)"
+
+
+class CpuTimes:
+    """Counts processor seconds by test; adds up those of all processes that a suite is spread over."""
+
+    def __init__(self) -> None:
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._before = 0.0
+
+    def pytest_collection_finish(self) -> None:
+        """Count what was taken so far, mostly by imports."""
+        self._count(START)
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Count one test with its fixtures: one that is shared counts for the first test that needs it."""
+        try:
+            return (yield)
+        finally:
+            self._count(item.nodeid)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Hand the figures to the process that prints them."""
+        output = getattr(session.config, "workeroutput", None)
+        if output is not None:
+            output["cpu"] = dict(self._seconds)
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Add the figures of another process."""
+        for test, seconds in getattr(node, "workeroutput", {}).get("cpu", {}).items():
+            self._seconds[test] += seconds
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        """Print the files and the tests that take most."""
+        files: defaultdict[str, float] = defaultdict(float)
+        for test, seconds in self._seconds.items():
+            files[test.partition("::")[0]] += seconds
+        for title, costs, count in (("files", files, FILES), ("tests", self._seconds, TESTS)):
+            terminalreporter.section(f"processor seconds of {title}, {sum(files.values()):.0f} in all")
+            for name, seconds in sorted(costs.items(), key=lambda each: -each[1])[:count]:
+                terminalreporter.write_line(f"{seconds:8.1f}  {name}")
+
+    def _count(self, name: str) -> None:
+        now = used()
+        self._seconds[name] += now - self._before
+        self._before = now
+
+
+def used() -> float:
+    """Return the processor seconds of this process and of all that it started, those that still run included."""
+    own, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime + _running()
+
+
+def _running() -> float:
+    """Return the seconds of the processes below this one, with those of their own children that have ended."""
+    children: dict[int, list[tuple[int, int]]] = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (place / "stat").read_text().rpartition(")")[2].split()
+        except OSError:  # it has just ended
+            continue
+        children.setdefault(int(fields[1]), []).append((int(place.name), sum(map(int, fields[11:15]))))
+    total, unseen = 0, [os.getpid()]
+    while unseen:
+        for process, ticks in children.get(unseen.pop(), ()):
+            total += ticks
+            unseen.append(process)
+    return total * SECONDS_PER_TICK
