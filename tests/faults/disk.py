@@ -88,6 +88,10 @@ class Snapshot:
 
     def crash(self, plan: Plan) -> Disk:
         """Return the disk after a power cut that only the changes in *plan* survived."""
+        return Disk(self.cut(plan))
+
+    def cut(self, plan: Plan) -> Snapshot:
+        """Return what a power cut leaves if only the changes in *plan* survive it."""
         files = {
             number: FileState(_applied(state.durable, plan.data.get(number, ())))
             for number, state in self.files.items()
@@ -96,7 +100,7 @@ class Snapshot:
             number: DirectoryState(_linked(state.durable, plan.entries.get(number, ())))
             for number, state in self.directories.items()
         }
-        return Disk(replace(self, files=files, directories=directories))
+        return replace(self, files=files, directories=directories)
 
     def kill(self) -> Disk:
         """Return the disk that the next process finds after this one died: all changes exist, none became durable."""

@@ -96,14 +96,22 @@ class Explorer:
     kill_every: int = 0
     tally: Tally = field(default_factory=Tally)
     _directory: str = DIRECTORY
-    _seen: dict[int, State] = field(default_factory=dict)
+    _seen: set[int] = field(default_factory=set)
+    _opened: dict[tuple[str, int], State] = field(default_factory=dict)  # by directory and the bytes on the disk
     _deaths: int = 0
+
+    def open_twice(self, left: Snapshot, where: str, directory: str = DIRECTORY) -> State:
+        """Do as `open_twice` with what a power cut *left*, or return what it found before in the same bytes."""
+        key = directory, _fingerprint(left)
+        if key not in self._opened:
+            self._opened[key] = open_twice(left.kill(), where, directory)
+        return self._opened[key]
 
     def explore(self, run: Run, every: int = 1) -> None:
         """Judge every crash state of every *every*-th moment of *run* and of its copies."""
         with without_chance():
             for each in (run, *run.copies):
-                self._directory, self._seen = each.directory, {}
+                self._directory, self._seen = each.directory, set()
                 self._explore(each, every)
             self._directory = DIRECTORY
             if run.copies:
@@ -126,14 +134,14 @@ class Explorer:
                     self._kill_write_cut(moment, verdict, place, chance)
 
     def _judge(self, moment: Moment, plan: Plan, verdict: Verdict, where: str, chance: random.Random) -> None:
-        disk = moment.snapshot.crash(plan)
-        if moment.absent and not disk.exists(self._directory):
+        left = moment.snapshot.cut(plan)
+        if moment.absent and not left.kill().exists(self._directory):
             return
-        key = _fingerprint(disk)
-        state = self._seen.get(key)
-        if state is None:
+        key = _fingerprint(left)
+        state = self.open_twice(left, where, self._directory)
+        if key not in self._seen:
             self.tally.crash_states += 1
-            state = self._seen[key] = open_twice(disk, where, self._directory)
+            self._seen.add(key)
             if self.deep_every and self.tally.crash_states % self.deep_every == 0:
                 self._interrupt_recovery(moment.snapshot.crash(plan), state, where, chance)
                 self._append_again(moment.snapshot.crash(plan), state, where, chance)
@@ -146,7 +154,7 @@ class Explorer:
         recover(disk, where, self._directory).close()
         for index, moment in enumerate(_distinct(moments)):
             for name, plan in few_plans(moment, chance):
-                self._same(moment.crash(plan), state, f"{where}; recovery cut at its step {index}, {name}")
+                self._same(moment.cut(plan), state, f"{where}; recovery cut at its step {index}, {name}")
 
     def _kill_read_cut(self, moment: Moment, verdict: Verdict, where: str) -> None:
         """Let the process die, let the next one read, then cut the power. What it read must still exist."""
@@ -167,7 +175,7 @@ class Explorer:
             if not seen.queues:
                 continue
             self.tally.nested_states += 1
-            self._same(disk.snapshot().crash(Plan()), seen, place)
+            self._same(disk.snapshot().cut(Plan()), seen, place)
 
     def _kill_write_cut(self, moment: Moment, verdict: Verdict, where: str, chance: random.Random) -> None:
         """Let the process die, let the next one recover and write, and cut the power at any of its calls."""
@@ -197,7 +205,7 @@ class Explorer:
             for name, plan in some_plans(snapshot, chance):
                 place = f"{where}, cut at its step {step}, {name}"
                 self.tally.nested_states += 1
-                found = open_twice(snapshot.crash(plan), place, self._directory)
+                found = self.open_twice(snapshot.cut(plan), place, self._directory)
                 if not most:
                     verdict.check(found, moment.bounds, place)
                 elif found not in states[least : most + 1]:
@@ -235,16 +243,15 @@ class Explorer:
         for index, moment in enumerate(_distinct(moments)):
             for name, plan in few_plans(moment, chance):
                 place = f"{where}; appended again, cut at step {index}, {name}"
-                again = moment.crash(plan)
                 self.tally.nested_states += 1
-                found = open_twice(again, place, self._directory)
+                found = self.open_twice(moment.cut(plan), place, self._directory)
                 if found not in allowed:
                     raise Violation(f"{place}: something else returned: {found}")
         opened.close()
 
-    def _same(self, disk: Disk, state: State, where: str) -> None:
+    def _same(self, left: Snapshot, state: State, where: str) -> None:
         self.tally.nested_states += 1
-        if (found := open_twice(disk, where, self._directory)) != state:
+        if (found := self.open_twice(left, where, self._directory)) != state:
             raise Violation(f"{where}: the state changed from {state} to {found}")
 
 
@@ -403,8 +410,8 @@ def _distinct(moments: list[Snapshot]) -> list[Snapshot]:
     return [moment for index, moment in enumerate(moments) if not index or moment != moments[index - 1]]
 
 
-def _fingerprint(disk: Disk) -> int:
-    snapshot = disk.snapshot()
+def _fingerprint(snapshot: Snapshot) -> int:
+    """Return a number that differs for other durable bytes or names; after a power cut, these are all there are."""
     return hash(
         (
             tuple((number, state.durable) for number, state in snapshot.files.items()),

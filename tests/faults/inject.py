@@ -15,7 +15,7 @@ from mrecordlog_async.model import POSITION_MAX
 
 from .disk import Fault, Plan
 from .driver import Run, without_chance
-from .explore import Explorer, open_twice, recover
+from .explore import Explorer, recover
 from .histories import Case
 from .judge import Bounds, State, Verdict, Violation, state_of
 from .states import few_plans
@@ -88,9 +88,9 @@ def inject(case: Case, fault: Fault, explorer: Explorer) -> Run:
     if run.disk.open_handles() or run.disk.misuse:
         raise Violation(f"{where}: {run.disk.open_handles()} handles are open; {run.disk.misuse}")
     with without_chance(), case.sizes():
-        _judge(run, where)
+        _judge(run, explorer, where)
         for copy in run.copies:
-            _judge_copy(run, copy, where)
+            _judge_copy(run, copy, explorer, where)
     return run
 
 
@@ -103,18 +103,18 @@ def _check_order(run: Run, where: str) -> None:
                 raise Violation(f"{where}: call {call.number} was answered by a failed log")
 
 
-def _judge_copy(run: Run, copy: Run, where: str) -> None:
+def _judge_copy(run: Run, copy: Run, explorer: Explorer, where: str) -> None:
     """Check that a copy is absent or whole: as it was when it was made, or as its own calls left it."""
     where = f"{where}; the copy"
     snapshot = run.disk.snapshot()
     for name, plan in few_plans(snapshot, random.Random(0)):
-        disk = snapshot.crash(plan)
-        if copy.unfinished:
-            if disk.exists(copy.directory):
-                Verdict(run.lives[-1].model).check(open_twice(disk, where, copy.directory), Bounds(0, 1 << 30), where)
-        else:
-            model = copy.model
-            Verdict(model).check(open_twice(disk, where, copy.directory), model.bounds(), f"{where}; cut, {name}")
+        left = snapshot.cut(plan)
+        if not copy.unfinished:
+            found = explorer.open_twice(left, where, copy.directory)
+            Verdict(copy.model).check(found, copy.model.bounds(), f"{where}; cut, {name}")
+        elif left.kill().exists(copy.directory):
+            found = explorer.open_twice(left, where, copy.directory)
+            Verdict(run.lives[-1].model).check(found, Bounds(0, 1 << 30), where)
 
 
 def _check_doubts(run: Run, left: State, where: str) -> None:
@@ -131,7 +131,7 @@ def _check_doubts(run: Run, left: State, where: str) -> None:
             raise Violation(f"{where}: {queue.name!r} lost {lost[:1] or 'a change'}, in doubt is {run.in_doubt}")
 
 
-def _judge(run: Run, where: str) -> None:
+def _judge(run: Run, explorer: Explorer, where: str) -> None:
     life = run.lives[-1]
     verdict, bounds = Verdict(life.model), life.model.bounds()
     if run.seen is not None:
@@ -140,7 +140,7 @@ def _judge(run: Run, where: str) -> None:
             bounds.at_least = max(bounds.at_least, min(verdict.counts(run.seen)))
     snapshot = run.disk.snapshot()
     for name, plan in few_plans(snapshot, random.Random(0)):
-        left = open_twice(snapshot.crash(plan), f"{where}; power cut, {name}")
+        left = explorer.open_twice(snapshot.cut(plan), f"{where}; power cut, {name}")
         verdict.check(left, bounds, f"{where}; cut, {name}")
         _check_doubts(run, left, f"{where}; cut, {name}")
     reopened = snapshot.kill()
@@ -148,5 +148,5 @@ def _judge(run: Run, where: str) -> None:
     seen = state_of(opened.queues)
     opened.close()
     verdict.check(seen, bounds, f"{where}; reopened")
-    if seen.queues and open_twice(reopened.snapshot().crash(Plan()), where) != seen:
+    if seen.queues and explorer.open_twice(reopened.snapshot().cut(Plan()), where) != seen:
         raise Violation(f"{where}: what was seen after reopening did not survive a power cut")

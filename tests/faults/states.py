@@ -23,44 +23,50 @@ Data = tuple[int, Change]
 Entry = tuple[int, EntryChange]
 
 
+Kept = tuple[str, list[Data], list[Entry]]
+"""A plan that is not made yet: its name, and the changes that had reached the medium."""
+
+
 def plans(snapshot: Snapshot, chance: random.Random, subsets: int = 4) -> Iterator[tuple[str, Plan]]:
     """Yield (name, plan) for the states to try after a power cut at this moment."""
+    return map(_plan, _kept(snapshot, chance, subsets))
+
+
+def _kept(snapshot: Snapshot, chance: random.Random, subsets: int) -> Iterator[Kept]:
     data: list[Data] = [(node, change) for node, state in snapshot.files.items() for change in state.pending]
     entries: list[Entry] = [(node, change) for node, state in snapshot.directories.items() for change in state.pending]
-    yield "none", Plan()
-    yield "all", _plan(data, entries)
+    yield "none", [], []
+    yield "all", data, entries
     if data:
         for name, kept in _of_data(data, snapshot, chance):
-            yield name, _plan(kept, entries)
+            yield name, kept, entries
             if entries:
-                yield f"{name}, no entries", _plan(kept, [])
+                yield f"{name}, no entries", kept, []
     for name, kept_entries in _of_entries(entries, chance):
-        yield f"all data, {name}", _plan(data, kept_entries)
-        yield f"no data, {name}", _plan([], kept_entries)
+        yield f"all data, {name}", data, kept_entries
+        yield f"no data, {name}", [], kept_entries
     if data or entries:
         for number in range(subsets):
             share = chance.random()
             yield (
                 f"subset {number}",
-                _plan(
-                    [item for item in data if chance.random() < share],
-                    [item for item in entries if chance.random() < share],
-                ),
+                [item for item in data if chance.random() < share],
+                [item for item in entries if chance.random() < share],
             )
 
 
 def few_plans(snapshot: Snapshot, chance: random.Random) -> Iterator[tuple[str, Plan]]:
     """Yield nothing, everything and two subsets: enough inside another crash."""
-    for name, plan in plans(snapshot, chance, 2):
-        if name in ("none", "all") or name.startswith("subset"):
-            yield name, plan
+    for kept in _kept(snapshot, chance, 2):
+        if kept[0] in ("none", "all") or kept[0].startswith("subset"):
+            yield _plan(kept)
 
 
 def some_plans(snapshot: Snapshot, chance: random.Random, count: int = 5) -> Iterator[tuple[str, Plan]]:
     """Yield nothing, everything, and a seeded selection of the other plans."""
-    every = list(plans(snapshot, chance, 2))
-    yield from every[:2]
-    yield from chance.sample(every[2:], min(count, len(every) - 2))
+    every = list(_kept(snapshot, chance, 2))
+    yield from map(_plan, every[:2])
+    yield from map(_plan, chance.sample(every[2:], min(count, len(every) - 2)))
 
 
 def _of_data(data: list[Data], snapshot: Snapshot, chance: random.Random) -> Iterator[tuple[str, list[Data]]]:
@@ -102,15 +108,16 @@ def _of_entries(entries: list[Entry], chance: random.Random) -> Iterator[tuple[s
         yield f"only entry {count}", entries[count : count + 1]
 
 
-def _plan(data: list[Data], entries: list[Entry]) -> Plan:
-    kept: dict[int, list[Change]] = {}
+def _plan(kept: Kept) -> tuple[str, Plan]:
+    name, data, entries = kept
+    written: dict[int, list[Change]] = {}
     for node, change in data:
-        kept.setdefault(node, []).append(change)
+        written.setdefault(node, []).append(change)
     linked: dict[int, list[EntryChange]] = {}
     for node, entry in entries:
         linked.setdefault(node, []).append(entry)
-    return Plan(
-        {node: tuple(changes) for node, changes in kept.items()},
+    return name, Plan(
+        {node: tuple(changes) for node, changes in written.items()},
         {node: tuple(changes) for node, changes in linked.items()},
     )
 
