@@ -10,7 +10,6 @@ import signal
 import socket
 import ssl
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -29,6 +28,7 @@ from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.wire.connections import Connections
 from mrecordlog_async.service.wire.listening import Listener, bind
+from tests import warm
 
 
 @dataclass
@@ -137,10 +137,21 @@ def free_port() -> int:
 
 
 class Process:
-    """`mrecordlog serve` as a process. As a context, it is ready; after `start`, it listens and may still recover."""
+    """`mrecordlog serve` as a process. As a context, it is ready; after `start`, it listens and may still recover.
 
-    def __init__(self, directory: Path, arguments: Sequence[str] = (), *, port: int = 0, scheme: str = "http") -> None:
-        self._command = [sys.executable, "-m", "mrecordlog_async", "serve", str(directory), *arguments]
+    cold: start Python for it; see `tests.warm`.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        arguments: Sequence[str] = (),
+        *,
+        port: int = 0,
+        scheme: str = "http",
+        cold: bool = False,
+    ) -> None:
+        self._arguments, self._cold = ["serve", str(directory), *arguments], cold
         self.port = port or free_port()
         self._scheme = scheme
         self.address = ""
@@ -156,10 +167,8 @@ class Process:
 
     def start(self, environment: dict[str, str] | None = None) -> None:
         """Start it and wait until it listens."""
-        command = self._command if "--uds" in self._command else [*self._command, "--port", str(self.port)]
-        self.process = subprocess.Popen(
-            command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environment or {})}
-        )
+        port = [] if "--uds" in self._arguments else ["--port", str(self.port)]
+        self.process = self._spawn([*self._arguments, *port], {**os.environ, **(environment or {})})
         assert self.process.stderr is not None
         log_lines = []
         for line in self.process.stderr:
@@ -170,6 +179,10 @@ class Process:
                 self.port = int(found[2] or 0)
                 return
         raise AssertionError("".join(log_lines))
+
+    def _spawn(self, arguments: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+        pipe = subprocess.PIPE
+        return warm.start(arguments, cold=self._cold, environment=environment, stderr=pipe, text=True)
 
     def wait_ready(self) -> None:
         """Wait until its log is open."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import NamedTuple
@@ -12,6 +10,7 @@ from typing import NamedTuple
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.cli.output.text import open_log
 from mrecordlog_async.maintenance.stored_log import StoredLog
+from tests import warm
 from tests.said import at_any_speed
 
 BLOCK_BYTES = 32_768
@@ -25,10 +24,9 @@ class Ran(NamedTuple):
     err: str
 
 
-def mrecordlog(*arguments: object, stdin: str = "") -> Ran:
-    """Run the command line in its own process."""
-    command = [sys.executable, "-m", "mrecordlog_async", *map(str, arguments)]
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=60)
+def mrecordlog(*arguments: object, stdin: str = "", cold: bool = False) -> Ran:
+    """Run the command line in its own process; see `tests.warm` for *cold*."""
+    done = warm.run([*map(str, arguments)], stdin, cold=cold)
     return Ran(done.returncode, done.stdout, at_any_speed(done.stderr))
 
 

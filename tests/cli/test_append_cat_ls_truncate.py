@@ -23,6 +23,7 @@ import pytest
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.cli.commands import append
 from mrecordlog_async.cli.main import main
+from tests import warm
 from tests.cli.test_serve import run
 from tests.serving import Process, Served, free_port
 
@@ -118,8 +119,8 @@ def test_follow_shows_records_as_they_come(tmp_path: Path) -> None:
     """--follow prints new records until Ctrl-C, and exits with the code that shells expect."""
     with Process(tmp_path / "wal") as process:
         run("append", process.address, "q", "--create", stdin=b"one")
-        command = [sys.executable, "-m", "mrecordlog_async", "cat", process.address, "q", "--follow"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as following:
+        command = ["cat", process.address, "q", "--follow"]
+        with warm.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as following:
             assert following.stdout is not None
             assert following.stdout.readline() == b"one\n"
             run("append", process.address, "q", stdin=b"two")
@@ -196,9 +197,8 @@ async def test_follow_ends_with_its_queue(directory: Path) -> None:
 def test_append_ends_on_ctrl_c_while_nothing_comes(tmp_path: Path) -> None:
     """A silent pipe does not block Ctrl-C; what was stored is reported."""
     with Process(tmp_path / "wal") as process:
-        command = [sys.executable, "-m", "mrecordlog_async", "append", process.address, "q"]
-        command += ["--create", "--lines"]
-        with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as appending:
+        command = ["append", process.address, "q", "--create", "--lines"]
+        with warm.start(command, stdin=subprocess.PIPE, stderr=subprocess.PIPE) as appending:
             assert appending.stdin is not None
             for lines, stored in ((b"a\nb\n", b"a\nb\n"), (b"c\nhalf", b"a\nb\nc\n")):
                 appending.stdin.write(lines)
@@ -218,8 +218,7 @@ def test_append_ends_on_ctrl_c_while_nothing_comes(tmp_path: Path) -> None:
 def interrupt_unread(pipe: tuple[int, int], held: int, *words: str) -> tuple[int, bytes]:
     """Interrupt a command once *pipe*, its output, holds this many bytes; return its exit code and standard error."""
     reading, writing = pipe
-    line = [sys.executable, "-m", "mrecordlog_async", *words]
-    with subprocess.Popen(line, stdout=writing, stderr=subprocess.PIPE) as process:
+    with warm.start(words, stdout=writing, stderr=subprocess.PIPE) as process:
         os.close(writing)
         while int.from_bytes(fcntl.ioctl(reading, termios.FIONREAD, bytes(4)), sys.byteorder) < held:
             assert process.poll() is None
@@ -263,8 +262,7 @@ def test_ctrl_c_ends_a_command_of_a_service_whose_output_nobody_reads(tmp_path: 
 def test_load_ends_on_ctrl_c_while_nothing_comes(tmp_path: Path) -> None:
     """The first one ends it, as append; the lines that came before are stored."""
     with Process(tmp_path / "wal") as process:
-        command = [sys.executable, "-m", "mrecordlog_async", "load", process.address]
-        with subprocess.Popen(command, stdin=subprocess.PIPE) as loading:
+        with warm.start(["load", process.address], stdin=subprocess.PIPE) as loading:
             assert loading.stdin is not None
             loading.stdin.write(b'{"queue": "q", "text": "stored"}\n{"queue": "then"}\n')
             loading.stdin.flush()

@@ -16,6 +16,7 @@ from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.cli.main import build_parser
 from mrecordlog_async.cli.shell import lookups
 from mrecordlog_async.cli.shell.completed_word import BREAKS, LINE, SHELL, completed_words, split
+from tests import warm
 from tests.cli.running import build, mrecordlog
 from tests.operated import Operated
 
@@ -136,8 +137,7 @@ def test_names_are_quoted_as_the_shell_inserts_them(directory: Path) -> None:
 def test_a_log_that_cannot_be_read_completes_nothing(tmp_path: Path) -> None:
     """Neither a message nor a traceback gets into the line that is being typed."""
     for log in (tmp_path / "nowhere", "http://127.0.0.1:1"):
-        line = os.environ | {LINE: f"mrecordlog cat {log} o"}
-        ran = subprocess.run([sys.executable, "-m", "mrecordlog_async"], env=line, capture_output=True, timeout=60)
+        ran = warm.run([], b"", environment=os.environ | {LINE: f"mrecordlog cat {log} o"})
         assert (ran.returncode, ran.stdout, ran.stderr) == (0, b"", b"")
 
 

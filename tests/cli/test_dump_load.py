@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from mrecordlog_async import MultiRecordLog, QueueOptions, ReadOnlyLog
-from tests import damage
+from tests import damage, warm
 from tests.cli.carried import OWNER, all_settings, settings_seen
 from tests.cli.running import build, mrecordlog, three_queues
 from tests.conftest import contents
@@ -125,10 +125,11 @@ def test_what_no_dump_has_is_named_by_its_line(tmp_path: Path, line: bytes) -> N
     (tmp_path / "lines").write_bytes(b'{"queue": "q", "text": "one"}\n' + line + b"\n")
     for number, source in enumerate(([], [str(tmp_path / "lines")])):
         with open(tmp_path / "lines", "rb") as lines:
-            command = [sys.executable, "-m", "mrecordlog_async", "load", str(tmp_path / f"wal-{number}"), *source]
-            done = subprocess.run(command, stdin=lines, capture_output=True, timeout=60)
+            command = ["load", str(tmp_path / f"wal-{number}"), *source]
+            with warm.start(command, stdin=lines, stderr=subprocess.PIPE) as done:
+                _, said = done.communicate(timeout=60)
         assert done.returncode == 2
-        assert b"line 2 is not a valid dump line" in done.stderr
+        assert b"line 2 is not a valid dump line" in said
         with ReadOnlyLog.open(tmp_path / f"wal-{number}") as log:
             assert list(log.range("q")) == [(0, b"one")]
 

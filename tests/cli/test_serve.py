@@ -10,7 +10,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -20,16 +19,14 @@ from mrecordlog_async.cli.shell.exit_codes import UsageError
 from mrecordlog_async.cli.shell.logging_setup import TextFormatter
 from mrecordlog_async.cli.shell.settings import persist
 from mrecordlog_async.service.watching.systemd import notify
+from tests import warm
 from tests.serving import TIMEOUT_SECONDS, Process
 
 
 def run(
     *arguments: str, stdin: bytes = b"", environment: dict[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[bytes]:
-    command = [sys.executable, "-m", "mrecordlog_async", *arguments]
-    return subprocess.run(
-        command, input=stdin, capture_output=True, timeout=60, env={**os.environ, **(environment or {})}, cwd=cwd
-    )
+    return warm.run(arguments, stdin, environment={**os.environ, **(environment or {})}, cwd=cwd)
 
 
 def ask(process: Process, path: str, **headers: str) -> int:
@@ -66,7 +63,7 @@ def test_a_tail_does_not_hold_up_the_end(tmp_path: Path) -> None:
 
 def test_a_second_service_on_the_directory_is_refused(tmp_path: Path) -> None:
     """It exits with code 4, the owner's pid and what to do; the first service keeps running."""
-    with Process(tmp_path / "wal") as process:
+    with Process(tmp_path / "wal", cold=True) as process:
         assert process.process is not None
         done = run("serve", str(tmp_path / "wal"), "--port", "0")
         assert done.returncode == 4

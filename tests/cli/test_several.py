@@ -21,6 +21,7 @@ from mrecordlog_async.cli.main import main
 from mrecordlog_async.cli.shell.services import open_fleet
 from mrecordlog_async.client import RecordLogClient, ServiceUnreachableError
 from mrecordlog_async.service.options import ServiceOptions
+from tests import warm
 from tests.cli.running import Ran, mrecordlog
 from tests.client.fleet.proxy import proxied
 from tests.serving import Process, serving
@@ -193,8 +194,8 @@ def test_a_follower_of_several_ends_when_nobody_reads_its_output(services: str, 
     """As `| head` leaves it: without a message, like the follower of one service."""
     run("configure", services, "piped", "--create")
     store(services, "piped")
-    command = [sys.executable, "-m", "mrecordlog_async", "cat", services, "piped", "--follow"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = ["cat", services, "piped", "--follow"]
+    with warm.start(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
         process.stdout.readline()

@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import ssl
+import subprocess
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -203,10 +204,12 @@ class OnLoop(Process):
         self, loop: str, directory: Path, arguments: list[str], files_max: int = 0, scheme: str = "http"
     ) -> None:
         super().__init__(directory, arguments, scheme=scheme)
-        program = [sys.executable, "-c", SERVE, loop]
+        self._program = [sys.executable, "-c", SERVE, loop]
         if files_max:
-            program = ["sh", "-c", f'ulimit -n {files_max}; exec "$@"', "sh", *program]
-        self._command = [*program, *self._command[3:]]
+            self._program = ["sh", "-c", f'ulimit -n {files_max}; exec "$@"', "sh", *self._program]
+
+    def _spawn(self, arguments: list[str], environment: dict[str, str]) -> subprocess.Popen[str]:
+        return subprocess.Popen([*self._program, *arguments], env=environment, stderr=subprocess.PIPE, text=True)
 
 
 @pytest.mark.parametrize("loop", LOOPS)
