@@ -1,7 +1,8 @@
 """What the event loop does for consumers, rules, limits and queues, to be counted in instructions under callgrind.
 
-Run as a script, each piece of work is done for `SIZES` items. `os.sched_yield` stands before and after it: callgrind
-writes what it has counted there to a separate file. `ORDER` says which files are which.
+Run as a script, each piece of work is done for two numbers of items, of which the second is twice the first.
+`os.sched_yield` stands before and after it: callgrind writes what it has counted there to a separate file. `ORDER` says
+which files are which.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ from mrecordlog_async.model import Run
 from mrecordlog_async.options import Limits
 from mrecordlog_async.patterns import matches
 
-SIZES = (2_000, 4_000)
+LINEAR_SIZES = (1_000, 2_000)
+CONSTANT_SIZES = (2_000, 4_000)
+"""A call that visits every item costs the more, the more there are: next to many, it must show in few calls."""
 FEW = 50
 """This many calls are made next to many items."""
 
@@ -230,7 +233,10 @@ CONSTANT: tuple[Callable[[int], Work], ...] = (
 )
 """Work of a few calls next to many items."""
 
-ORDER = tuple((prepare, size) for prepare in (*LINEAR, *CONSTANT) for size in SIZES)
+ORDER = (
+    *((prepare, size) for prepare in LINEAR for size in LINEAR_SIZES),
+    *((prepare, size) for prepare in CONSTANT for size in CONSTANT_SIZES),
+)
 """File 2 * n + 2 of callgrind has what is counted for item n."""
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.engine.growth import CONSTANT, LINEAR, ORDER, SIZES
+from tests.engine.growth import CONSTANT, LINEAR, LINEAR_SIZES, ORDER
 
 ROOT = Path(__file__).parents[2]
 
@@ -48,7 +48,7 @@ def growth(tmp_path_factory: pytest.TempPathFactory) -> dict[str, float]:
 @pytest.mark.parametrize("prepare", LINEAR, ids=lambda prepare: prepare.__name__)
 def test_work_of_many_calls_at_once_grows_with_their_number(growth: dict[str, float], prepare: object) -> None:
     """Twice as many take about twice as long, not four times: no call visits what the others concern."""
-    assert SIZES[1] == 2 * SIZES[0]
+    assert LINEAR_SIZES[1] == 2 * LINEAR_SIZES[0]
     assert 1.5 < growth[prepare.__name__] <= LINEAR_GROWTH_MAX  # type: ignore[attr-defined]
 
 
