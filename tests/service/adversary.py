@@ -49,8 +49,9 @@ def watch(loop, clock):
         if anew or used > worst:
             used = 0.0 if anew else used
             worst = used
-            with open(stalls_file, "w") as file:
+            with open(stalls_file + ".new", "w") as file:
                 json.dump(worst, file)
+            os.replace(stalls_file + ".new", stalls_file)  # nobody reads half of it
         time.sleep(0.002)
 
 
