@@ -21,6 +21,7 @@ from blockbuster import BlockBuster
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.engine.commit import upkeep
 from tests import quick_java
+from tests.cpu import CpuTimes
 from tests.faults.explore import TALLY, Tally
 from tests.serving import Served, serving
 
@@ -40,11 +41,9 @@ SESSIONS = 20
 ARCHIVING = pytest.StashKey[subprocess.Popen[bytes]]()
 
 LONG = (
-    "faults/test_crash_states.py",
-    "faults/test_disk_faults.py",
-    "service/test_adversary.py",
     "docs/test_blocks.py",
-    "docs/test_tutorial.py",
+    "engine/test_growth.py",
+    "service/test_adversary.py",
     "spark/test_drain.py",
     "spark/test_cluster.py",
     "spark/test_command.py",
@@ -54,18 +53,29 @@ LONG = (
     "spark/test_discovery.py",
     "spark/test_load.py",
     "spark/test_real_disks.py",
+    "docs/test_tutorial.py",
+    "test_typing.py",
+    "examples/test_prometheus.py",
+    "docs/test_site.py",
     "benchmarks/test_workloads.py",
     "client/fleet/test_kills.py",
     "cli/test_tour.py",
     "cli/test_demo.py",
-    "faults/test_seeded_bugs.py",
-    "faults/test_tools.py",
 )
 """Files whose tests take tens of seconds. They come first: at the end, one process would run them while others wait.
 
 Those of Spark are not the very first ones, so that the archive of `quick_java` is there.
 """
 
+APART = (
+    "tests/faults/test_consumer_states.py",
+    "tests/faults/test_crash_states.py",
+    "tests/faults/test_disk_faults.py",
+    "tests/faults/test_seeded_bugs.py",
+    "tests/faults/test_state_machine.py",
+    "tests/faults/test_tools.py",
+)
+"""Long files whose tests share no fixture: they are handed out test by test, and come last, to end all processes."""
 
 HANGS_AFTER_SECONDS = 1_200
 """A test of these files hangs if it takes this long: some take over a minute, and a machine may be 8 times slower."""
@@ -130,6 +140,7 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
         action="store_true",
         help="run each async test on the standard loop and on uvloop, and all seeded bugs",
     )
+    parser.addoption("--cpu", action="store_true", help="print the processor time of each test file and test")
     parser.addoption("--eager-tasks", action="store_true", help="run tasks at once, up to their first wait")
     if not pluginmanager.hasplugin("timeout"):
         parser.addini("timeout", "seconds for one test")
@@ -160,6 +171,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Keep pytest-xdist from sorting files by their number of tests: `pytest_collection_modifyitems` sorts better."""
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
+    if config.getoption("--cpu"):
+        config.pluginmanager.register(CpuTimes(), "cpu")
     _refuse_missing_paths(config)
 
 
@@ -174,22 +187,32 @@ def _refuse_missing_paths(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Start Java in one process only."""
-    from tests.scheduling import OneJavaScheduling
+    """Hand out files as `tests.scheduling` says."""
+    from tests.scheduling import Scheduling
 
-    return OneJavaScheduling(config, log) if config.getoption("dist") == "loadfile" else None
+    return Scheduling(config, log, APART) if config.getoption("dist") == "loadfile" else None
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """Start one process more than there are processors: tests wait for disks and other processes part of the time."""
+    return None if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put long files first, then those with many tests, and let tests of long files take longer."""
+    """Put long files first, then those with many tests, last those whose tests are handed out one by one.
+
+    Tests of long files may take longer.
+    """
     here = Path(__file__).parent
     counts = Counter(item.path for item in items)
     first = {here / name: place for place, name in enumerate(LONG)}
+    last = {here.parent / name for name in APART}
     for item in items:
-        if item.path in first and config.pluginmanager.hasplugin("timeout"):
+        if (item.path in first or item.path in last) and config.pluginmanager.hasplugin("timeout"):
             item.add_marker(pytest.mark.timeout(HANGS_AFTER_SECONDS))
-    items.sort(key=lambda item: (first.get(item.path, len(LONG)), -counts[item.path]))
+    items.sort(key=lambda item: (item.path in last, first.get(item.path, len(LONG)), -counts[item.path]))
 
 
 @pytest.hookimpl(optionalhook=True)

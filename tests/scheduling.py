@@ -1,10 +1,12 @@
-"""How a run that is spread over several processes hands out the tests: file by file, and one process has Java.
+"""How a run that is spread over several processes hands out the tests: file by file, with two exceptions.
 
-Files that use the Spark session share one process, so one virtual machine starts instead of one in each process.
+Files that use the Spark session share one process, so one virtual machine starts instead of one in each process. Long
+files whose tests share nothing are handed out test by test, so that no process is still busy when all others are done.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +17,19 @@ JAVA = "java"
 """The scope of all tests in files that use the session."""
 
 
-class OneJavaScheduling(LoadFileScheduling):  # type: ignore[misc]  # it has no types
-    """Hands out whole files, and all files that use the Spark session together."""
+class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # it has no types
+    """Hands out whole files, all files that use the Spark session together, and the tests of some files one by one."""
 
-    def __init__(self, config: Any, log: Any = None) -> None:
+    def __init__(self, config: Any, log: Any, apart: Collection[str]) -> None:
         super().__init__(config, log)
+        self._apart = apart
         self._java = {path.name for path in SPARK.glob("test_*.py") if uses_session(path.read_text())}
 
     def _split_scope(self, nodeid: str) -> str:
         """Return what must run in the same process as the test *nodeid*."""
         file = nodeid.partition("::")[0]
+        if file in self._apart:
+            return nodeid
         return JAVA if Path(file).parent.name == SPARK.name and Path(file).name in self._java else file
 
 
