@@ -10,7 +10,7 @@ from pathlib import Path
 import nox
 
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
-LOG = ["tests/engine", "tests/storage", "tests/recovery", "tests/test_log.py"]
+LOG = ["tests/engine", "tests/storage", "tests/recovery", "tests/log"]
 PIPELINE = [f"tests/spark/test_{name}.py" for name in ("jobs", "drain_delta", "startless_stream")]
 CAMPAIGN = ["--services", "1", "--drains", "1", "--kills", "8", "--records", "300000"]
 
@@ -29,9 +29,8 @@ def tests(session: nox.Session) -> None:
 def core(session: nox.Session) -> None:
     """Run the tests of the log alone: no Spark, no browser, no benchmarks."""
     session.install("-e", ".[dev]")
-    rooms = ["engine", "format", "memory", "recovery", "storage", "faults", "maintenance", "client", "service"]
-    paths = [*(f"tests/{room}" for room in rooms), "tests/test_log.py"]
-    session.run("pytest", "-n", "auto", "--dist", "loadfile", "--nightly", *paths)
+    rooms = ["log", "engine", "format", "memory", "recovery", "storage", "faults", "maintenance", "client", "service"]
+    session.run("pytest", "-n", "auto", "--dist", "loadfile", "--nightly", *(f"tests/{room}" for room in rooms))
 
 
 @nox.session(python=PYTHONS[1:])

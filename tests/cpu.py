@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-FILES, TESTS = 40, 60
+FILES, TESTS = 50, 30
 """How many are printed of each."""
 SECONDS_PER_TICK = 1 / os.sysconf("SC_CLK_TCK")
 START = "(start and collection)"
@@ -60,7 +60,8 @@ class CpuTimes:
         for title, costs, count in (("files", files, FILES), ("tests", self._seconds, TESTS)):
             terminalreporter.section(f"processor seconds of {title}, {sum(files.values()):.0f} in all")
             for name, seconds in sorted(costs.items(), key=lambda each: -each[1])[:count]:
-                terminalreporter.write_line(f"{seconds:8.1f}  {name}")
+                if seconds >= 0.1:
+                    terminalreporter.write_line(f"{seconds:8.1f}  {name}")
 
     def _count(self, name: str) -> None:
         now = used()

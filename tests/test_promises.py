@@ -34,13 +34,13 @@ PROMISES: Index = {
     "2": (
         "faults/test_state_machine.py::test_any_history_with_policy_always",
         "faults/test_crash_states.py::test_an_opening_is_durable_before_anything_is_acknowledged_in_it",
-        "test_log.py::test_truncate_past_the_end_moves_the_next_position",
-        "test_log.py::test_the_last_position_can_be_used_and_none_after_it",
+        "log/test_queues.py::test_truncate_past_the_end_moves_the_next_position",
+        "log/test_wrong_calls.py::test_the_last_position_can_be_used_and_none_after_it",
     ),
     "3": (
         "faults/test_crash_states.py::test_every_crash_state_keeps_what_was_answered",
         "recovery/test_recovery.py::test_truncated_segments_are_removed_and_stay_away",
-        "test_log.py::test_deleted_queue_does_not_exist_and_a_new_one_is_new",
+        "log/test_queues.py::test_deleted_queue_does_not_exist_and_a_new_one_is_new",
         "engine/test_ids.py::test_a_log_that_was_restored_draws_nothing_that_it_drew_before",
     ),
     "4": (
@@ -71,10 +71,10 @@ PROMISES: Index = {
         "engine/test_lost_lock.py::test_a_log_whose_lock_was_removed_fails_before_it_writes_over_another",
     ),
     "9": (
-        "test_log.py::test_full_memory_pushes_back_and_truncate_makes_room",
-        "test_log.py::test_waiting_callers_are_bounded_in_bytes_and_keep_their_order",
-        "test_log.py::test_number_of_queues_is_limited",
-        "test_log.py::test_too_large_records_are_refused_at_once",
+        "log/test_full.py::test_full_memory_pushes_back_and_truncate_makes_room",
+        "log/test_full.py::test_waiting_callers_are_bounded_in_bytes_and_keep_their_order",
+        "log/test_full.py::test_number_of_queues_is_limited",
+        "log/test_full.py::test_too_large_records_are_refused_at_once",
         "faults/test_crash_states.py::test_full_disk_refuses_no_truncate_and_takes_appends_again",
         "faults/test_consumer_states.py::test_the_reserve_is_for_what_truncates",
     ),
@@ -116,7 +116,7 @@ ENDS_ON_DISK: Index = {
 
 ENDS_OF_A_LOG: Index = {
     "`close`": (
-        "test_log.py::test_close_finishes_what_was_called_before",
+        "log/test_closing.py::test_close_finishes_what_was_called_before",
         "faults/test_process.py::test_close_with_calls_on_their_way_ends_each_of_them",
         "faults/test_loop_end.py::test_history_reaches_the_end_of_close",
     ),

@@ -69,7 +69,7 @@ NEAREST = {
 }
 """The tests that are likely to notice a change, by file or room, as stages."""
 LAST = [
-    "tests/test_log.py tests/test_readonly.py tests/test_history.py",
+    "tests/log tests/test_readonly.py tests/test_history.py",
     "tests/engine tests/recovery tests/maintenance tests/memory tests/storage tests/format tests/test_memory.py",
     "tests/cli/test_snapshot.py",
     "HUNT",

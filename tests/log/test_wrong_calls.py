@@ -1,0 +1,115 @@
+"""Wrong calls: each is a clear error, and nothing is lost."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from mrecordlog_async import (
+    LogFullError,
+    MultiRecordLog,
+    QueueNameError,
+    QueueNotFoundError,
+)
+from mrecordlog_async import errors as all_errors
+from tests.conftest import contents
+
+POSITION_MAX = 2**63 - 2
+
+
+@pytest.mark.parametrize("name", ["", "x" * 256, "é" * 128, "\ud800", 7, None, b"bytes", ["list"]])
+async def test_bad_queue_names(log: MultiRecordLog, name: Any) -> None:
+    """A name is text of 1 to 255 bytes in UTF-8; anything else is refused by every call."""
+    with pytest.raises(QueueNameError):
+        await log.create_queue(name)
+    with pytest.raises(QueueNameError):
+        await log.append_record(name, None, b"x")
+    with pytest.raises(QueueNameError):
+        await log.truncate(name, 0)
+    with pytest.raises(QueueNameError):
+        await log.delete_queue(name)
+    with pytest.raises(QueueNameError):
+        log.range(name)
+    assert contents(log) == {"q": (0, 0, [])}
+
+
+async def test_unknown_queue(log: MultiRecordLog) -> None:
+    """Every call on a queue that does not exist reports it."""
+    for call in (
+        log.append_record("nowhere", None, b"x"),
+        log.append_records("nowhere", 3, [b"x"]),
+        log.truncate("nowhere", 0),
+        log.delete_queue("nowhere"),
+    ):
+        with pytest.raises(QueueNotFoundError, match="queue 'nowhere' does not exist"):
+            await call
+    for read in (log.range, log.runs, log.first_position, log.next_position, log.last_position, log.last_record):
+        with pytest.raises(QueueNotFoundError):
+            read("nowhere")
+
+
+@pytest.mark.parametrize(
+    ("position", "error"),
+    [(-1, ValueError), (POSITION_MAX + 1, ValueError), (True, TypeError), (1.0, TypeError), ("1", TypeError)],
+)
+async def test_bad_positions(log: MultiRecordLog, position: Any, error: type[Exception]) -> None:
+    """A position is an int in 0 … 2**63 - 2."""
+    with pytest.raises(error):
+        await log.append_record("q", position, b"x")
+    with pytest.raises(error):
+        await log.truncate("q", position)
+    assert contents(log) == {"q": (0, 0, [])}
+
+
+async def test_the_last_position_can_be_used_and_none_after_it(log: MultiRecordLog, directory: Path) -> None:
+    """A queue whose positions are used up refuses appends and still truncates and reopens."""
+    assert await log.append_record("q", POSITION_MAX, b"end") == POSITION_MAX
+    with pytest.raises(LogFullError):
+        await log.append_record("q", None, b"x")
+    with pytest.raises(LogFullError):
+        await log.append_records("q", POSITION_MAX, [b"x", b"y"])
+    assert await log.truncate("q", POSITION_MAX) == 1
+    await log.close()
+    async with MultiRecordLog.open(directory) as again:
+        assert again.next_position("q") == POSITION_MAX + 1
+
+
+@pytest.mark.parametrize("payload", ["text", 5, None, [b"x"], 1.5])
+async def test_bad_payloads(log: MultiRecordLog, payload: Any) -> None:
+    """A payload is a bytes-like object; the error comes from the call, before anything is awaited."""
+    with pytest.raises(TypeError, match="payload"):
+        _ = log.append_record("q", None, payload)
+    with pytest.raises(TypeError, match="payload"):
+        _ = log.append_records("q", None, [b"fine", payload])
+    with pytest.raises(TypeError, match="append_records"):
+        _ = log.append_records("q", None, b"one payload")  # type: ignore[arg-type]  # the mistake under test
+    assert contents(log) == {"q": (0, 0, [])}
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        all_errors.QueueNotFoundError("q"),
+        all_errors.QueueExistsError("q"),
+        all_errors.QueueNameError("q" * 300, "is too long"),
+        all_errors.PositionInPastError("q", 7, 12),
+        all_errors.PositionInPastError("q", 7, 12, outcome_unknown=True),
+        all_errors.RecordTooLargeError(10, 5),
+        all_errors.LogFullError("memory", 10, 5),
+        all_errors.LogFullError("space"),
+        all_errors.LogClosedError(),
+        all_errors.LogFailedError("EIO", "unknown"),
+        all_errors.LogLockedError("/somewhere", 12),
+        all_errors.CorruptionError("wal-0", 64, "bad"),
+    ],
+)
+def test_errors_survive_pickling_with_their_facts(error: all_errors.RecordLogError) -> None:
+    """A task in another process can send its error home."""
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert again.__dict__ == error.__dict__
+    assert str(again) == str(error)
+    assert str(error.copy()) == str(error)
