@@ -244,6 +244,7 @@ def _examples() -> list[Exception]:
         errors.PositionInPastError("q", 0, 1),
         errors.PositionAheadError("q", 1, 1),
         errors.PositionTruncatedError("q", 0, 1),
+        errors.RecordTruncatedError("q", 0, "c"),
         errors.QueueSealedError("q", 1),
         errors.QueueOptionsError("q", "max_bytes is below what it holds"),
         errors.ConsumerNotFoundError("q", "c"),

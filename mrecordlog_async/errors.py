@@ -164,6 +164,30 @@ class PositionTruncatedError(RecordLogError, ValueError):
         )
 
 
+class RecordTruncatedError(RecordLogError):
+    """The record left its queue, or was passed, without an acknowledgement of the consumer that was to have it.
+
+    A truncate of another program, `max_age`, `when_full="drop_oldest"` or a seek moved the consumer past it.
+
+    Attributes:
+        queue: The queue.
+        position: Position of the record.
+        consumer: The consumer.
+    """
+
+    def __init__(self, queue: str, position: int, consumer: str) -> None:
+        super().__init__(queue, position, consumer)
+        self.queue = queue
+        self.position = position
+        self.consumer = consumer
+
+    def message(self) -> str:
+        return (
+            f"queue {self.queue!r}: consumer {self.consumer!r} passed position {self.position} without acknowledging "
+            "it: a truncate or a seek moved it, so nobody knows whether it has the record; look in its own store"
+        )
+
+
 class QueueSealedError(RecordLogError):
     """The queue is sealed: it accepts no more records.
 

@@ -703,6 +703,36 @@ class MultiRecordLog:
         """
         return await self._consumers.seek(queue, consumer, position, queue_id, epoch)
 
+    async def wait_acknowledged(
+        self,
+        queue: str,
+        position: int,
+        consumer: str,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Wait until *consumer* has acknowledged the record at *position*, so that it has the record.
+
+        With a drain as the consumer, its row is in the table then. Costs one entry in memory while it waits.
+
+        Args:
+            queue: The queue.
+            position: Position of the record. It may be one that is yet to be assigned.
+            consumer: The consumer.
+            timeout: Seconds to wait; None waits without limit.
+
+        Raises:
+            TimeoutError: The time is over.
+            RecordTruncatedError: A truncate or a seek moved the consumer past the record, as far as is known since the
+                log was opened.
+            QueueNotFoundError: No queue has this name, or it was deleted during the wait.
+            ConsumerNotFoundError: The queue has no such consumer, or it was deleted during the wait.
+            LogFailedError: The log failed, so nothing will be acknowledged.
+            LogClosedError: The log was closed.
+        """
+        async with asyncio.timeout(timeout):
+            await self._consumers.wait_acknowledged(queue, position, consumer)
+
     def consumer(
         self,
         queue: str,

@@ -27,6 +27,7 @@ from mrecordlog_async.errors import (
     QueueSealedError,
     RecordLogError,
     RecordTooLargeError,
+    RecordTruncatedError,
 )
 from mrecordlog_async.log import MultiRecordLog, OpeningLog
 from mrecordlog_async.metrics import Counters, Histogram, SegmentPin, WorkerCounts
@@ -91,6 +92,7 @@ __all__ = [
     "RecordLog",
     "RecordLogError",
     "RecordTooLargeError",
+    "RecordTruncatedError",
     "RecoveryProgress",
     "RecoveryReport",
     "ResourceUsage",

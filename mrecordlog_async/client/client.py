@@ -728,6 +728,30 @@ class RecordLogClient:
         page = await self.sender.send(calls.all_consumers(limit=1))
         return [(rule.pattern, rule.consumer) for rule in page.rules]
 
+    async def wait_acknowledged(
+        self,
+        queue: str,
+        position: int,
+        consumer: str,
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Wait until *consumer* has acknowledged the record at *position*; see `MultiRecordLog.wait_acknowledged`.
+
+        Args:
+            queue: The queue.
+            position: Position of the record.
+            consumer: The consumer.
+            timeout: Seconds to wait; None waits without limit.
+
+        Raises:
+            TimeoutError: The time is over.
+            RecordTruncatedError: A truncate or a seek moved the consumer past the record.
+            QueueNotFoundError: No queue has this name, or it was deleted during the wait.
+            ConsumerNotFoundError: The queue has no such consumer, or it was deleted during the wait.
+        """
+        await reads.wait_acknowledged(self.sender, queue, position, consumer, timeout)
+
     async def seek_consumer(self, queue: str, consumer: str, position: Start) -> int:
         """Have *consumer* continue at *position*, as an operator: its present holder is fenced off.
 

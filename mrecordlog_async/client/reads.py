@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import datetime
+from math import inf
 from time import monotonic
 
 from mrecordlog_async.batches import check_limit
@@ -102,3 +103,24 @@ async def wait_for(sender: Sender, queue: str, position: int) -> bool:
             return False
         early = monotonic() - begun < WAIT_SECONDS / 2
     return summary.id == queue_id
+
+
+async def wait_acknowledged(
+    sender: Sender,
+    queue: str,
+    position: int,
+    consumer: str,
+    seconds: float | None,
+) -> None:
+    """Wait until *consumer* has acknowledged *position*; see `RecordLogClient.wait_acknowledged`."""
+    end = inf if seconds is None else monotonic() + seconds
+    while True:
+        begun = monotonic()
+        wait = max(min(WAIT_SECONDS, end - begun), 0.0)
+        if await sender.send(calls.wait_acknowledged(queue, consumer, position, wait)):
+            return
+        now = monotonic()
+        if now >= end:
+            raise TimeoutError(f"consumer {consumer!r} has not acknowledged position {position} of queue {queue!r}")
+        if now - begun < wait / 2:  # the service is shutting down, say
+            await asyncio.sleep(min(PAUSE_SECONDS, end - now))

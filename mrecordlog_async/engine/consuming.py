@@ -152,6 +152,14 @@ class ConsumerChanges:
         check = partial(check_holder, consumer, holder.epoch, self._engine.epochs_from)
         return self._engine.watch(holder.queue_id, check)
 
+    async def wait_acknowledged(self, queue: str, position: int, consumer: str) -> None:
+        """Wait until *consumer* has acknowledged *position*; see `MultiRecordLog.wait_acknowledged`."""
+        check_position(position)
+        check_consumer_name(consumer)
+        found = self._lookup.find(queue)
+        self._engine.check_running()
+        await self._engine.changes.acknowledgements.wait(found, consumer, position)
+
     # Moving.
 
     async def acknowledge(self, queue: str, consumer: str, position: int, queue_id: int, epoch: int) -> int:

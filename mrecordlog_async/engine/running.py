@@ -31,6 +31,7 @@ from mrecordlog_async.engine.intake.controls import FenceHolders, Sync
 from mrecordlog_async.engine.intake.refusals import Refusals
 from mrecordlog_async.engine.observed import Observation
 from mrecordlog_async.engine.open_async import announce_release, release
+from mrecordlog_async.engine.readers.acknowledgements import Acknowledgements
 from mrecordlog_async.engine.readers.age_clock import AgeClock
 from mrecordlog_async.engine.readers.expiry import Expiry
 from mrecordlog_async.engine.readers.subscribers import Changes
@@ -50,6 +51,7 @@ logger = logging.getLogger("mrecordlog_async")
 
 DRAINING = "the log is being drained and stores no more records; append again once it was closed and opened"
 _CLOSED_WHILE_WAITING = "the log was closed while this call was waiting for space"
+_CLOSED_WHILE_ACKNOWLEDGING = "the log was closed before the consumer acknowledged the record"
 _FORKED = "the log belongs to the process that opened it, not to its forked child"
 
 
@@ -91,7 +93,7 @@ class Engine:
         self.lookup = QueueLookup(
             self.queues, check_name if options.any_name else partial(check_new_name, bytes_max=limits.name_bytes)
         )
-        self.changes = Changes(self._loop, self.queues)
+        self.changes = Changes(self._loop, self.queues, Acknowledgements(self._loop, self.queues))
         capacity = Capacity(limits, opened.queues, opened.journal.disk_bytes_at_best)
         self._refusals = Refusals(self.counters, self.directory, self._loop.time)
         self.admission = Admission(limits, capacity, self._refusals)
@@ -155,6 +157,13 @@ class Engine:
         """Return whether the log is closed or about to be: then nothing is handed out any more."""
         return self.writer.closing or self._closed or self._foreign
 
+    def check_running(self) -> None:
+        """Raise the error of a log that failed or closes: no consumer will acknowledge anything any more."""
+        if self.failed_error is not None:
+            raise self.failed_error.copy()
+        if self.is_closing():
+            raise LogClosedError()
+
     def pending_records(self) -> int:
         """Return the number of records that wait to be stored. Counted here, so that appends pay nothing for it."""
         return self.writer.pending_records + self.admission.pending_records()
@@ -211,6 +220,7 @@ class Engine:
         self.writer.closing = True
         self.admission.sleep.wake()
         self.changes.wake_all()
+        self.changes.acknowledgements.end_all(LogClosedError(_CLOSED_WHILE_ACKNOWLEDGING))
         # Wait even if this task is cancelled, as all are when the loop ends: nothing here may overtake the writer.
         while not self._writer_task.done():
             with suppress(asyncio.CancelledError):
@@ -272,6 +282,7 @@ class Engine:
     def _on_failed(self, error: LogFailedError) -> None:
         """Pass the failure on. Every caller has had its error by then."""
         self.failed_error = error
+        self.changes.acknowledgements.end_all(error)
         note = EndNote(self.opened.report.unclosed_ends, error.cause)
         self.opened.directory.note_end(note, aside=True)
         self._observation.failed(error)

@@ -26,12 +26,14 @@ OUTDATED_MIN = 64
 
 _NONE: dict[str, int] = {}
 """Shared and always empty: most queues have one consumer, and no truncate passes it."""
+_NO_RANGES: dict[str, tuple[int, int]] = {}
+"""As `_NONE`."""
 
 
 class Consumers:
     """Name and state of each consumer of a queue. Iteration yields the names."""
 
-    __slots__ = ("_ahead", "_dropped", "_passed", "_skipped", "_states")
+    __slots__ = ("_ahead", "_dropped", "_lost", "_passed", "_skipped", "_states", "_truncated_to")
 
     def __init__(self) -> None:
         self._states: dict[str, ConsumerState] = {}  # as they were set
@@ -39,6 +41,8 @@ class Consumers:
         self._passed = _NONE  # the others, each with the value of `_dropped` at which it had skipped none
         self._dropped = 0  # records that truncates dropped
         self._skipped = _NONE  # of consumers that are not passed any more
+        self._truncated_to = 0  # position after the last one that a truncate passed a consumer with
+        self._lost = _NO_RANGES  # positions that truncates took from consumers that are not passed any more
 
     def __len__(self) -> int:
         return len(self._states)
@@ -59,9 +63,20 @@ class Consumers:
         since = self._passed.get(name)
         return self._skipped.get(name, 0) if since is None else self._dropped - since
 
+    def passed(self, name: str, first_position: int) -> tuple[int, int]:
+        """Return the positions that truncates took from a consumer: the first one, and the one after the last.
+
+        In a queue that begins at *first_position*. If there were several such ranges, they and what is between them.
+        """
+        first, end = self._lost.get(name, (first_position, first_position))
+        if name not in self._passed:
+            return (first, end) if name in self._lost else (0, 0)
+        return min(first, self._states[name].position), first_position
+
     def forget_skipped(self) -> None:
         """Count what consumers skip from now on."""
         self._skipped = _NONE
+        self._lost = _NO_RANGES
         if self._passed:
             self._passed = dict.fromkeys(self._passed, self._dropped)
 
@@ -71,6 +86,11 @@ class Consumers:
         self._states[name] = state
         if name in self._passed:
             self._keep_skipped(name)
+            if self._lost is _NO_RANGES:
+                self._lost = {}
+            assert before is not None, "it was passed"
+            first = self._lost.get(name, (before.position, 0))[0]
+            self._lost[name] = min(first, before.position), self._truncated_to
         elif before is not None and before.position == state.position:
             return
         heappush(self._ahead, (state.position, name))
@@ -81,6 +101,7 @@ class Consumers:
         del self._states[name]
         self._passed.pop(name, None)
         self._skipped.pop(name, None)
+        self._lost.pop(name, None)
         self._drop_outdated()
 
     def truncate(self, first_position: int, position: int, count: Callable[[int, int], int]) -> None:
@@ -93,6 +114,7 @@ class Consumers:
             return
         if self._passed is _NONE:
             self._passed = {}
+        self._truncated_to = position + 1
         at, records = first_position, 0
         for consumer_position, name in reached:
             if consumer_position > at:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from math import ceil
 from typing import Any, Generic, Literal, NamedTuple, NoReturn, TypeVar
 from urllib.parse import quote, urlencode
 
@@ -22,6 +23,7 @@ from mrecordlog_async.options import QueueOptions, check_type
 from mrecordlog_async.protocol import wire, wire_decoder
 from mrecordlog_async.protocol.attempts import OutcomeUnknownError, Repeat
 from mrecordlog_async.protocol.consumer_schemas import (
+    AcknowledgedResponse,
     AcknowledgeRequest,
     AttachRequest,
     AttachResponse,
@@ -449,6 +451,18 @@ def seek(queue: str, consumer: str, position: int, holder: AttachResponse | None
     """Have a consumer continue at *position*, as its holder or as an operator; the result is the position."""
     request = SeekRequest(position, holder.epoch, holder.id) if holder is not None else SeekRequest(position)
     return _moved(f"{consumer_path(queue, consumer)}/seek", request, queue, position)
+
+
+def wait_acknowledged(queue: str, consumer: str, position: int, wait_seconds: float) -> ServiceCall[bool]:
+    """Wait until a consumer has acknowledged a position; the result is whether it has."""
+    query = {"position": str(check_position(position)), "wait": f"{wait_seconds:.3f}"}
+    return ServiceCall(
+        "GET",
+        f"{consumer_path(queue, consumer)}/acknowledged",
+        lambda reply: decoded(reply, AcknowledgedResponse).acknowledged,
+        query,
+        wait_seconds=ceil(wait_seconds),
+    )
 
 
 def _moved(path: str, request: msgspec.Struct, queue: str, position: int) -> ServiceCall[int]:

@@ -251,6 +251,22 @@ class ConsumerPositionResponse(Response, frozen=True, gc=False):
     position: int
 
 
+class AcknowledgedResponse(Response, frozen=True, gc=False):
+    """Result of a wait for an acknowledgement.
+
+    Attributes:
+        queue: Name of the queue.
+        consumer: Name of the consumer.
+        position: The position that was asked for.
+        acknowledged: True if the consumer has acknowledged it; False if the wait is over.
+    """
+
+    queue: str
+    consumer: str
+    position: int
+    acknowledged: bool
+
+
 # Consumers of many queues.
 
 

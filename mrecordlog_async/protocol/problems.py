@@ -38,6 +38,7 @@ from mrecordlog_async.errors import (
     QueueSealedError,
     RecordLogError,
     RecordTooLargeError,
+    RecordTruncatedError,
 )
 from mrecordlog_async.protocol.wire import WireError
 
@@ -91,6 +92,7 @@ TABLE: Mapping[type[RecordLogError], Row] = {
     PositionInPastError: _row(409, "position_in_past", "queue", "position", "next_position", "outcome_unknown?"),
     PositionAheadError: _row(409, "ahead", "queue", "next_position"),
     PositionTruncatedError: _row(410, "truncated", "queue", "first_position"),
+    RecordTruncatedError: _row(410, "record_truncated", "queue", "position", "consumer"),
     ConsumerNotFoundError: _row(404, "consumer_not_found", "queue", "consumer"),
     ConsumerExistsError: _row(409, "consumer_exists", "queue", "consumer"),
     ConsumerNameError: _row(400, "consumer_name", "name=consumer", "reason"),

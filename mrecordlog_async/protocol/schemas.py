@@ -155,11 +155,14 @@ class AppendResponse(Response, frozen=True):
         position: Position of the last record, even for a repeat; null if the request had no records.
         records: Number of records in the request.
         duplicate: True if the records were already stored at these positions.
+        acknowledged: With `wait_consumer`: True if the consumer has acknowledged the records, False if it has not, or
+            if that is not known. The records are stored in both cases. Otherwise left out.
     """
 
     position: int | None
     records: int
     duplicate: bool
+    acknowledged: bool | None = None
 
 
 class RecordResponse(Response, frozen=True):

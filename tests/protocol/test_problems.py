@@ -36,6 +36,7 @@ ERRORS = (
     errors.PositionInPastError("q", 0, 1, True),
     errors.PositionAheadError("q", 7, 1),
     errors.PositionTruncatedError("q", 7, 9),
+    errors.RecordTruncatedError("q", 7, "c"),
     errors.ConsumerNotFoundError("q", "c"),
     errors.ConsumerExistsError("q", "c"),
     errors.ConsumerNameError("c", "is too long"),

@@ -401,3 +401,74 @@ async def test_lists_of_consumers_are_charged_like_other_long_responses(director
         for path in ("/v1/consumers", "/v1/queues/q/consumers"):
             assert len((await served.call("GET", path)).json()["consumers"]) == CONSUMERS_AT_ONCE + 1
         assert served.service.sending.used == 0
+
+
+# Waiting for an acknowledgement.
+
+
+async def acknowledge(served: Served, position: int) -> None:
+    """Acknowledge up to *position* as a new holder of the consumer `c` of `q`."""
+    async with served.log.consumer("q", "c") as consumer:
+        await consumer.acknowledge(position)
+
+
+async def until_waiting(served: Served) -> None:
+    while not served.service.tails:
+        await asyncio.sleep(0)
+
+
+async def test_an_append_waits_for_its_reader(served: Served) -> None:
+    """`wait_consumer` responds once the consumer has the records: with a drain, once they are in the table."""
+    await served.log.create_consumer("q", "c")
+    path = "/v1/queues/q/records?wait_consumer=c&wait=60"
+    appending = asyncio.create_task(
+        served.call("POST", path, b"a\nb\n", headers={"Content-Type": "application/x-ndjson"})
+    )
+    await until_waiting(served)
+    assert served.service.bodies.receiving_bytes == 0  # it is in the log now
+    await acknowledge(served, 1)
+    response = await appending
+    assert (response.status, response.json()["position"], response.json()["acknowledged"]) == (200, 1, True)
+
+
+@pytest.mark.parametrize("what", ["time", "truncate", "consumer", "queue"])
+async def test_a_stored_record_whose_reader_does_not_come_is_no_error(served: Served, what: str) -> None:
+    """An error would make clients send the record again: it is stored, and `acknowledged` is false."""
+    await served.log.create_consumer("q", "c")
+    wait = "0.01" if what == "time" else "60"
+    appending = asyncio.create_task(served.call("POST", f"/v1/queues/q/records?wait_consumer=c&wait={wait}", b"a"))
+    if what != "time":
+        await until_waiting(served)
+    if what == "truncate":
+        await served.log.truncate("q", 0, past_consumers=True)
+    elif what == "consumer":
+        await served.log.delete_consumer("q", "c")
+    elif what == "queue":
+        await served.log.delete_queue("q", past_consumers=True)
+    response = await appending
+    assert (response.status, response.json()["acknowledged"]) == (200, False)
+
+
+async def test_nothing_is_stored_for_a_reader_that_does_not_exist(served: Served) -> None:
+    """A misspelt consumer is found before the record is stored; so is a wait without one."""
+    for query, status in (("wait_consumer=x&wait=1", 404), ("wait=1", 400), ("wait_consumer=c&wait=x", 400)):
+        assert (await served.call("POST", f"/v1/queues/q/records?{query}", b"a")).status == status
+    assert served.log.next_position("q") == 0
+
+
+async def test_a_wait_for_a_record_that_is_stored(served: Served) -> None:
+    """`acknowledged` says whether the consumer has it, at once or within `wait`; a record that was passed is 410."""
+    await served.log.create_consumer("q", "c")
+    await served.log.append_records("q", None, [b"a", b"b", b"c"])
+    path = "/v1/queues/q/consumers/c/acknowledged?position="
+    assert (await served.call("GET", path + "0")).json()["acknowledged"] is False
+    waiting = asyncio.create_task(served.call("GET", path + "0&wait=60"))
+    await until_waiting(served)
+    await acknowledge(served, 0)
+    assert (await waiting).json() == {"queue": "q", "consumer": "c", "position": 0, "acknowledged": True}
+    assert (await served.call("GET", path + "0")).json()["acknowledged"] is True
+    await served.log.truncate("q", 1, past_consumers=True)
+    passed = await served.call("GET", path + "1&wait=60")
+    assert (passed.status, passed.json()["code"]) == (410, "record_truncated")
+    assert (await served.call("GET", "/v1/queues/q/consumers/c/acknowledged")).status == 400
+    assert (await served.call("GET", "/v1/queues/q/consumers/x/acknowledged?position=0")).status == 404

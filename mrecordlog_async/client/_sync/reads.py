@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from datetime import datetime
+from math import inf
 from time import monotonic
 
 from mrecordlog_async.batches import check_limit
@@ -104,3 +105,24 @@ def wait_for(sender: BlockingSender, queue: str, position: int) -> bool:
             return False
         early = monotonic() - begun < WAIT_SECONDS / 2
     return summary.id == queue_id
+
+
+def wait_acknowledged(
+    sender: BlockingSender,
+    queue: str,
+    position: int,
+    consumer: str,
+    seconds: float | None,
+) -> None:
+    """Wait until *consumer* has acknowledged *position*; see `BlockingRecordLogClient.wait_acknowledged`."""
+    end = inf if seconds is None else monotonic() + seconds
+    while True:
+        begun = monotonic()
+        wait = max(min(WAIT_SECONDS, end - begun), 0.0)
+        if sender.send(calls.wait_acknowledged(queue, consumer, position, wait)):
+            return
+        now = monotonic()
+        if now >= end:
+            raise TimeoutError(f"consumer {consumer!r} has not acknowledged position {position} of queue {queue!r}")
+        if now - begun < wait / 2:  # the service is shutting down, say
+            blocking_transport.sleep(min(PAUSE_SECONDS, end - now))

@@ -16,7 +16,7 @@ from typing import assert_never
 from mrecordlog_async.engine.commit.batch import CommitRequest, CommitResult, Roll
 from mrecordlog_async.engine.commit.upkeep import LogParts, Upkeep
 from mrecordlog_async.engine.intake.commands import AppendGroup, Command
-from mrecordlog_async.engine.planning.draft import CommandOutcome, Plan
+from mrecordlog_async.engine.planning.draft import CommandOutcome, ConsumerMove, Plan
 from mrecordlog_async.engine.planning.plan import plan
 from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.format.controls import (
@@ -97,7 +97,7 @@ class BatchStore:
         callers have run, and what they append next is one batch again.
         """
         finished = 0
-        dropped = self._apply(result) if result is not None else []
+        dropped = self._apply(result, batch.moves) if result is not None else []
         self._counters.duplicates += batch.duplicates_within
         self._counters.dropped_records += sum(dropped[removal] for removal in batch.makes_room)
         for command, value, error, dropped_by in batch.outcomes:
@@ -114,7 +114,7 @@ class BatchStore:
         if finished > CALLERS_PER_TURN:
             await asyncio.sleep(0)
 
-    def _apply(self, result: CommitResult) -> list[int]:
+    def _apply(self, result: CommitResult, moves: list[ConsumerMove]) -> list[int]:
         """Apply log records. Returns the number of records that each truncate and delete dropped."""
         held = self._queues.memory_bytes
         records, payload_bytes, dropped = self._queues.apply_all(result.segment, result.records, result.tick)
@@ -129,7 +129,7 @@ class BatchStore:
         if not self._journal.all_synced:  # only under a weaker policy
             self.unsynced.add(result.records, self._journal.end)
         # Last: who is woken reads what was just applied.
-        self._on_applied(queue_ids(result.records))
+        self._on_applied(queue_ids(result.records), moves)
         return dropped
 
     def finish_at_once(self, batch: Plan) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, TypeVar
@@ -55,7 +55,7 @@ HEAP_BYTES_MIN = 32 * MIB
 class LogParts:
     """The parts of a log with which everything that stores batches works.
 
-    on_applied: called with the ids of the queues that a batch changed, once memory has the batch.
+    on_applied: called with the ids of the queues that a batch changed, and what moved consumers, once memory has it.
     """
 
     journal: Journal
@@ -63,7 +63,7 @@ class LogParts:
     admission: Admission
     counters: Counters
     thread: LogThread
-    on_applied: Callable[[Iterable[int]], None]
+    on_applied: Callable[..., None]
 
 
 @dataclass(slots=True)

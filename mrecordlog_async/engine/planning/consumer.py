@@ -16,7 +16,7 @@ from mrecordlog_async.engine.intake.controls import (
     FenceHolders,
     MoveConsumer,
 )
-from mrecordlog_async.engine.planning.draft import CommandOutcome, Draft
+from mrecordlog_async.engine.planning.draft import CommandOutcome, ConsumerMove, Draft
 from mrecordlog_async.engine.planning.queue import add_consumer, truncate_to_slowest
 from mrecordlog_async.engine.planning.view import QueueView
 from mrecordlog_async.errors import (
@@ -145,6 +145,7 @@ def plan_move_consumer(draft: Draft, call: MoveConsumer) -> None:
         draft.refuse(call, error, call.queue)
         return
     assert state is not None
+    before = state.position
     if call.epoch is None:
         state = state._replace(epoch=draft.draw_id())
         draft.plan.must_sync = True
@@ -152,6 +153,7 @@ def plan_move_consumer(draft: Draft, call: MoveConsumer) -> None:
         draft.finish(call, view, state.position)  # it stands there, or further on: nothing is written
         return
     _move(draft, view, call.consumer, state._replace(position=call.position))
+    draft.plan.moves.append(ConsumerMove(view.id, call.consumer, before, call.position, call.seeks))
     # After the record of the move: a replay sees the consumer past the records before they go.
     truncates = truncate_to_slowest(draft, view)
     if call.epoch is None:

@@ -33,6 +33,16 @@ class CommandOutcome(NamedTuple):
     dropped_by: int = -1
 
 
+class ConsumerMove(NamedTuple):
+    """An acknowledgement or a seek that a batch contains: the consumer's position before it, and after it."""
+
+    queue_id: int
+    consumer: str
+    before: int
+    position: int
+    seeks: bool
+
+
 @dataclass(slots=True)
 class Plan:
     """A batch before it is written.
@@ -42,7 +52,7 @@ class Plan:
     more_table_bytes: what its creates add to the queue table. duplicates: repeats of stored records. duplicates_within:
     of records of the same batch, which are repeats only if it is stored.
     removals: truncates and deletes among the records. makes_room: which of them make room for appends. calls: how many
-    commands are planned.
+    commands are planned. moves: acknowledgements and seeks among the records, in order.
     """
 
     records: list[PlannedRecord] = field(default_factory=list)
@@ -56,6 +66,7 @@ class Plan:
     removals: int = 0
     makes_room: list[int] = field(default_factory=list)
     calls: int = 0
+    moves: list[ConsumerMove] = field(default_factory=list)
 
 
 _UNSEEN = QueueView(None, 0, 0, 0)

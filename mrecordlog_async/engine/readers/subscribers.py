@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
+from mrecordlog_async.engine.planning.draft import ConsumerMove
+from mrecordlog_async.engine.readers.acknowledgements import Acknowledgements
 from mrecordlog_async.memory.queues import Queues
 
 
@@ -15,12 +17,13 @@ class Changes:
     to end before what is there. on_aging: called after a batch by which a queue was given a `max_age`, or lost it.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, queues: Queues) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, queues: Queues, acknowledgements: Acknowledgements) -> None:
         self._loop = loop
         self._queues = queues
         self._sleepers: dict[int, set[asyncio.Future[None]]] = {}
         self.ended = False
         self.handing_out = True
+        self.acknowledgements = acknowledgements
         self.on_aging: Callable[[], None] | None = None
 
     def end(self) -> None:
@@ -49,8 +52,11 @@ class Changes:
                 if not sleepers:
                     del self._sleepers[queue_id]
 
-    def applied(self, queue_ids: Iterable[int]) -> None:
-        """Tell all who wait for these queues that a batch has changed them."""
+    def applied(self, queue_ids: Iterable[int], moves: Sequence[ConsumerMove] = ()) -> None:
+        """Tell all who wait for these queues that a batch has changed them; *moves*: what it did to consumers."""
+        if moves or self.acknowledgements.has_waits:
+            queue_ids = set(queue_ids)
+            self.acknowledgements.applied(queue_ids, moves)
         self.wake(queue_ids)
         # The call that set a `max_age` cannot do this, because it may have been cancelled.
         if self.on_aging is not None and (self._queues.newly_aging or self._queues.stopped_aging):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from datetime import datetime
 from urllib.parse import unquote_to_bytes
@@ -78,6 +79,9 @@ def check_query(request: web.Request, allowed: Collection[str]) -> None:
         raise bad_request("a parameter appears twice; send it once", "parameter")
 
 
+DAY_SECONDS = 86_400
+
+
 def number(request: web.Request, name: str, *, minimum: int = 0, limit: int = POSITION_LIMIT) -> int | None:
     """Return the parameter as a whole number in *minimum* … *limit* - 1; None if it is absent."""
     text = request.query.get(name)
@@ -88,6 +92,16 @@ def number(request: web.Request, name: str, *, minimum: int = 0, limit: int = PO
         return int(text)
     shown = repr(text if len(text) <= 40 else text[:37] + "...")
     raise bad_request(f"{name} must be a whole number in {minimum} … {limit - 1}, not {shown}", "parameter")
+
+
+def seconds(request: web.Request, name: str) -> float | None:
+    """Return the parameter as a number of seconds, at most a day; None if it is absent."""
+    text = request.query.get(name)
+    if text is None:
+        return None
+    if re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,9})?", text) and float(text) <= DAY_SECONDS:
+        return float(text)
+    raise bad_request(f"{name} must be a number of seconds in 0 … {DAY_SECONDS}, not {text[:40]!r}", "parameter")
 
 
 def moment(request: web.Request, name: str) -> datetime | None:

@@ -17,6 +17,7 @@ from mrecordlog_async.errors import ConsumerNotFoundError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import ConsumerSummary
 from mrecordlog_async.protocol.consumer_schemas import (
+    AcknowledgedResponse,
     AcknowledgeRequest,
     AttachRequest,
     AttachResponse,
@@ -31,10 +32,17 @@ from mrecordlog_async.protocol.consumer_schemas import (
 from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.problems import bad_request
 from mrecordlog_async.protocol.schemas import RecordResponse
-from mrecordlog_async.service.reading.parameters import check_query, consumer_of, flag, number, queue_of
+from mrecordlog_async.service.reading.parameters import check_query, consumer_of, flag, number, queue_of, seconds
 from mrecordlog_async.service.reading.queue_checks import check_assigned, check_id
 from mrecordlog_async.service.routes.queues import page_of_names
-from mrecordlog_async.service.routes.records import FORMATS, READ_BYTES, WantedRange, respond, wait_for_records
+from mrecordlog_async.service.routes.records import (
+    FORMATS,
+    READ_BYTES,
+    WantedRange,
+    is_acknowledged,
+    respond,
+    wait_for_records,
+)
 from mrecordlog_async.service.routes.route import JSON, Route, encode_json, json_response, receive_small
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.wire.formats import send
@@ -234,6 +242,17 @@ async def acknowledge(service: Service, request: web.Request) -> web.StreamRespo
     return json_response(ConsumerPositionResponse(queue, consumer, position))
 
 
+async def wait_acknowledged(service: Service, request: web.Request) -> web.StreamResponse:
+    """Wait until the consumer has acknowledged a position."""
+    check_query(request, ("position", "wait"))
+    queue, consumer = queue_of(request), consumer_of(request)
+    position, wait = number(request, "position"), seconds(request, "wait")
+    if position is None:
+        raise bad_request("position is missing: send that of the record", "parameter")
+    done = await is_acknowledged(service, request, (queue, position, consumer), wait or 0.0)
+    return json_response(AcknowledgedResponse(queue, consumer, position, done))
+
+
 async def seek(service: Service, request: web.Request) -> web.StreamResponse:
     """Move a consumer forward or back; without an epoch its holder is fenced off."""
     check_query(request, ())
@@ -321,6 +340,18 @@ ROUTES = (
         takes=AttachRequest,
         returns=AttachResponse,
         problems=(404, 409, 429, 507),
+    ),
+    Route(
+        "GET",
+        _ONE + "/acknowledged",
+        wait_acknowledged,
+        "Wait until a consumer has acknowledged a position",
+        returns=AcknowledgedResponse,
+        parameters=(
+            ("position", "position of the record"),
+            ("wait", "seconds to wait if it is not acknowledged yet; at most 60"),
+        ),
+        problems=(404, 410, 429),
     ),
     Route(
         "GET",

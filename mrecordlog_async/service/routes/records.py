@@ -10,13 +10,14 @@ from typing import Any, NamedTuple
 
 from aiohttp import web
 
-from mrecordlog_async.errors import QueueNotFoundError
+from mrecordlog_async.errors import QueueNotFoundError, RecordLogError
 from mrecordlog_async.memory.cutting import runs_of, take_head
 from mrecordlog_async.memory.pieces import HeldRun
 from mrecordlog_async.model import QueueSummary, Run, Times
+from mrecordlog_async.names import check_consumer_name
 from mrecordlog_async.protocol import arrow, wire
 from mrecordlog_async.protocol.log_schemas import LOG_ID
-from mrecordlog_async.protocol.problems import bad_request
+from mrecordlog_async.protocol.problems import ProblemError, bad_request
 from mrecordlog_async.protocol.schemas import AppendRequest, AppendResponse, PositionResponse, RecordResponse
 from mrecordlog_async.service.reading.fetch import HeldRuns, pinned_bytes
 from mrecordlog_async.service.reading.parameters import (
@@ -28,6 +29,7 @@ from mrecordlog_async.service.reading.parameters import (
     moment,
     number,
     queue_of,
+    seconds,
     start_of,
 )
 from mrecordlog_async.service.reading.queue_checks import check_start
@@ -50,6 +52,8 @@ _READ_NAMES = frozenset(name for name, _ in READ_PARAMETERS)
 APPEND_PARAMETERS = (
     ("position", "position of the first record; if they are sent again, the same records are stored once"),
     ("create", "1: create the queue if it does not exist"),
+    ("wait_consumer", "respond once this consumer has acknowledged the records, or once `wait` is over"),
+    ("wait", "seconds to wait for that; at most 60"),
     ("json", "records: the body is a JSON value; each element of an array is a record, stored as the bytes that came"),
 )
 _APPEND_NAMES = frozenset(name for name, _ in APPEND_PARAMETERS)
@@ -74,15 +78,12 @@ async def append(service: Service, request: web.Request) -> web.StreamResponse:
     """Append one record or many, all or none; responds when they are as durable as the log's policy says."""
     log = service.log
     queue = queue_of(request)
-    position, create, json_records = None, False, False
-    if "?" in request.raw_path:
-        check_query(request, _APPEND_NAMES)
-        position = number(request, "position", limit=POSITION_LIMIT - 1)
-        create = flag(request, "create")
-        json_records = _splits_json(request)
+    position, create, json_records, wait_consumer, wait = _wanted_of(request) if "?" in request.raw_path else _PLAIN
     # Before the body: nothing is received for a queue that does not exist.
     if not create and not log.queue_exists(queue):
         raise log.inspection.refuse_unknown_queue(queue)
+    if wait_consumer is not None and log.queue_exists(queue):
+        log.inspection.consumer_position(queue, wait_consumer)  # raises if it does not exist
     with service.bodies.charge() as charge:  # until the response, including the wait for the writer
         body = service.bodies.at_hand(request, charge)
         if body is None:
@@ -100,21 +101,79 @@ async def append(service: Service, request: web.Request) -> web.StreamResponse:
             last = await log.append_record(queue, position, records[0], create=create)
         else:
             last = await log.append_records(queue, position, records, create=create)
-    return _appended(service, last, position, count)
+    duplicate = last is None and count > 0
+    if last is None and position is not None and count:
+        last = position + count - 1
+    if wait_consumer is None or last is None:
+        return _appended(service, last, count, duplicate)
+    del records  # not kept while the consumer reads them
+    done = await _reaches(service, request, (queue, last, wait_consumer), wait or 0.0)
+    return json_response(AppendResponse(last, count, duplicate, done))
 
 
-def _splits_json(request: web.Request) -> bool:
-    """Return whether the body is one JSON value, whose elements are the records."""
-    wanted = request.query.get("json")
-    if wanted not in (None, "records"):
-        raise bad_request(f"json must be records, not {wanted[:80]!r}", "parameter")
-    return wanted is not None
+async def _reaches(service: Service, request: web.Request, record: tuple[str, int, str], at_most: float) -> bool:
+    """Wait until the record, which is stored, is acknowledged; False if that does not happen, for any reason.
+
+    An error would have clients send the record again.
+    """
+    try:
+        return await is_acknowledged(service, request, record, at_most)
+    except (RecordLogError, ProblemError):
+        return False
 
 
-def _appended(service: Service, last: int | None, position: int | None, records: int) -> web.Response:
-    duplicate = last is None and records > 0
-    if last is None and position is not None and records:
-        last = position + records - 1
+async def is_acknowledged(service: Service, request: web.Request, record: tuple[str, int, str], at_most: float) -> bool:
+    """Return whether a consumer acknowledges a record within *at_most* seconds, or those of the options.
+
+    record: queue, position and consumer.
+    """
+    log = service.log
+
+    async def reach() -> bool:
+        await log.wait_acknowledged(*record)
+        return True
+
+    queue, position, consumer = record
+    if log.inspection.consumer_position(queue, consumer) > position:
+        return await reach()  # at once, or an error
+    if not at_most:
+        return False
+    service.enter_tail()
+    try:
+        return await _wait_for(service, request, reach, min(at_most, service.options.wait_seconds))
+    finally:
+        service.leave_tail()
+
+
+class _Wanted(NamedTuple):
+    """The parameters of an append."""
+
+    position: int | None = None
+    create: bool = False
+    json_records: bool = False  # the body is one JSON value, whose elements are the records
+    wait_consumer: str | None = None
+    wait: float | None = None
+
+
+_PLAIN = _Wanted()
+
+
+def _wanted_of(request: web.Request) -> _Wanted:
+    """Return the parameters of an append that has some."""
+    check_query(request, _APPEND_NAMES)
+    consumer, wait = request.query.get("wait_consumer"), seconds(request, "wait")
+    json = request.query.get("json")
+    if json not in (None, "records"):
+        raise bad_request(f"json must be records, not {json[:80]!r}", "parameter")
+    if consumer is None and wait is not None:
+        raise bad_request("wait needs wait_consumer, the consumer to wait for", "parameter")
+    if consumer is not None:
+        check_consumer_name(consumer)
+    position = number(request, "position", limit=POSITION_LIMIT - 1)
+    return _Wanted(position, flag(request, "create"), json is not None, consumer, wait)
+
+
+def _appended(service: Service, last: int | None, records: int, duplicate: bool) -> web.Response:
     body = b'{"position":%s,"records":%d,"duplicate":%s}' % (
         b"null" if last is None else b"%d" % last,
         records,
@@ -216,16 +275,18 @@ async def wait_for_records(
 
 async def _wait_for(
     service: Service, request: web.Request, reach: Callable[[], Coroutine[Any, Any, bool]], seconds: float
-) -> None:
-    """Wait for what *reach* waits for, as long as the client is there.
+) -> bool:
+    """Wait for what *reach* waits for, as long as the client is there; return whether it came.
 
     If a client leaves, `serve` cancels its request. The server of another application may not.
     """
     clock = asyncio.get_running_loop().time
     end, at_once = clock() + seconds, seconds if service.standalone else LOOK_SECONDS
     while request.transport is not None and (left := end - clock()) > 0:
-        if await service.wait_for(reach, min(left, at_once)) is not WakeReason.TIMEOUT:
-            return
+        reason = await service.wait_for(reach, min(left, at_once))
+        if reason is not WakeReason.TIMEOUT:
+            return reason is WakeReason.RECORDS
+    return False
 
 
 FORMATS = (NDJSON, TEXT, OCTET_STREAM, wire.CONTENT_TYPE, arrow.CONTENT_TYPE)
