@@ -5,20 +5,19 @@ truncating a million of them took a second and a half. A `GappedRun` is laid out
 offset of each record: four bytes per record, eight where its positions span more than 31 bits. Readers get `Run`s,
 which are consecutive; they are made one by one as a reader iterates (`RunsOfGapped`).
 
-A queue's open runs (`Runs`) and its sealed ones (`SealedRuns`) are stored by column, in the order of their positions. A
-gigabyte is tens of thousands of runs. If they were objects, Python's cyclic garbage collector would scan each of them:
-a young collection with 20,000 stopped the event loop for 19 to 28 ms. The entries of an array of positions and of two
-lists of bytes are not tracked, and a run is made only when it is read. Dropping from the front is cheap on average:
-columns are moved up once more than half of their places are empty.
+All runs of a queue (`Runs`) are stored by column, in the order of their positions, and a run is made only when it is
+read. A gigabyte is tens of thousands of runs. If they were objects, or entries of lists, Python's cyclic garbage
+collector would visit each of them, and stop the event loop meanwhile.
 """
 
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, pairwise, repeat
 from operator import sub
+from struct import Struct
 from typing import NamedTuple, overload
 
 from crc32c import crc32c
@@ -176,208 +175,260 @@ def as_runs(held: list[HeldRun]) -> Sequence[Run]:
     return RunsOfGapped(held) if GappedRun in map(type, held) else held  # type: ignore[return-value]  # all are Runs
 
 
-MOVED_UP_FROM = 64
-"""Up to this many places at the front stay empty, however short the columns are."""
+CHUNK_RUNS = 16
+"""Runs in a full chunk."""
+
+_COLUMNS = 2
+CHUNK_COLUMNS = CHUNK_RUNS * _COLUMNS
+_FIRST = Struct("<q")
+
+Chunk = tuple[bytes, ...]
+"""Offsets and payload of one run after the other."""
+
+_NO_CHUNKS: list[Chunk] = []
+"""Shared by all sequences that fill no chunk, and always empty."""
+
+_NO_GAPS: dict[int, bytes] = {}
+"""Shared by all sequences whose runs have no gaps, and always empty."""
+
+
+class RunSizes(NamedTuple):
+    """RunSizes of several runs; other_bytes: of their offsets and positions."""
+
+    runs: int
+    records: int
+    payload_bytes: int
+    other_bytes: int
 
 
 class Runs:
-    """A sequence of runs that grows at the back and shrinks at the front. Its `Queue` owns it."""
+    """A sequence of runs that grows at the back and shrinks at both ends. A store owns it.
 
-    __slots__ = ("_dropped", "_first_positions", "_offsets", "_payloads")
+    To the cycle collector it is one object, and one reference for each chunk: the collector stops tracking an exact
+    tuple of bytes when it first sees it. As lists, the columns of a million runs took a full collection 90 ms.
+    """
+
+    __slots__ = ("_chunks", "_firsts", "_gaps", "_missing", "_newest")
 
     def __init__(self) -> None:
-        self._first_positions = array("q")
-        self._offsets: list[bytes] = []
-        self._payloads: list[bytes] = []
-        self._dropped = 0  # places at the front whose runs were dropped
+        self._firsts = bytearray()  # the first position of each run; taking from its front does not move the rest
+        self._chunks = _NO_CHUNKS  # all of them full, but the oldest one
+        self._missing = 0  # how many runs that one lacks
+        # Never full. A list while small runs arrive: copying a tuple for each would add half to the cost of an append.
+        self._newest: Chunk | list[bytes] = ()
+        self._gaps = _NO_GAPS  # of each run with gaps, by its first position: its positions
 
     def __len__(self) -> int:
-        return len(self._payloads) - self._dropped
+        return len(self._firsts) // _FIRST.size
 
     def append(self, first_position: int, offsets: bytes, payload: bytes) -> None:
-        """Add a run after the last one."""
-        self._first_positions.append(first_position)
-        self._offsets.append(offsets)
-        self._payloads.append(payload)
+        """Add a small run after the last one; more are likely to follow."""
+        self._firsts += _FIRST.pack(first_position)
+        newest = self._newest
+        if type(newest) is not list:
+            newest = self._newest = list(newest)
+        newest += (offsets, payload)
+        if len(newest) == CHUNK_COLUMNS:
+            self._end_chunk()
 
-    def oldest(self) -> Run:
-        """Return the run at the front."""
-        return self._run(self._dropped)
+    def append_large(self, run: HeldRun) -> None:
+        """Add a run after the last one that others are not soon to follow."""
+        first, offsets, payload = run[:3]
+        if isinstance(run, GappedRun):
+            if self._gaps is _NO_GAPS:
+                self._gaps = {}
+            self._gaps[first] = run.positions
+        self.append(first, offsets, payload)
+        self.rest()
 
-    def newest(self) -> Run:
-        """Return the run at the back."""
-        return self._run(len(self._payloads) - 1)
+    def rest(self) -> None:
+        """Expect no other run soon: leave nothing to the collector but this object and a reference for each chunk."""
+        self._newest = tuple(self._newest)
 
-    def first_position(self) -> int:
-        """Return the position of the first record."""
-        return self._first_positions[self._dropped]
-
-    def drop_oldest(self) -> Run:
-        """Remove and return the run at the front."""
-        at = self._dropped
-        run = self._run(at)
-        self._offsets[at] = self._payloads[at] = b""
-        self._dropped = at + 1
-        if MOVED_UP_FROM < self._dropped > len(self._payloads) // 2:
-            self._move_up()
-        return run
-
-    def joined(self) -> HeldRun:
-        """Return the records of all runs as one run, or as one with gaps."""
-        offsets, payloads = self._offsets[self._dropped :], self._payloads[self._dropped :]
-        if len(payloads) == 1:
-            return self.oldest()
-        lengths: Iterable[int] = map(len, payloads)
-        if max(map(len, offsets)) > 2 * OFFSET_BYTES:  # not all of them are single records
-            each = [memoryview(ends).cast("i").tolist() for ends in offsets]
-            lengths = chain.from_iterable(map(sub, ends[1:], ends) for ends in each)
-        packed, payload = pack_offsets(accumulate(lengths, initial=0)), b"".join(payloads)
-        first, records = self.first_position(), len(packed) // OFFSET_BYTES - 1
-        if self._next_position(len(self._payloads) - 1) - first == records:
-            return Run(first, packed, payload)
-        return GappedRun.of(self._positions(offsets, records), packed, payload)
-
-    def _positions(self, offsets: list[bytes], records: int) -> list[int]:
-        """Return the position of each record. *offsets*: of all runs; *records*: their number in all runs."""
-        firsts = self._first_positions[self._dropped :].tolist()
-        if len(firsts) == records:
-            return firsts
-        counts = (len(ends) // OFFSET_BYTES - 1 for ends in offsets)
-        return list(chain.from_iterable(range(first, first + n) for first, n in zip(firsts, counts, strict=True)))
-
-    def between(self, start: int, stop: int, most: int | None = None) -> list[Run]:
-        """Return the runs with any position of *start* … *stop* - 1, uncut; at most the first *most* of them."""
-        positions = self._first_positions
-        first = max(bisect_right(positions, start, self._dropped) - 1, self._dropped)
-        if first < len(positions) and self._next_position(first) <= start:
-            first += 1
-        end = bisect_left(positions, stop, first)
-        return self._cut(first, end if most is None else min(end, first + most))
-
-    def starting_at(self, position: int) -> Iterator[Run]:
-        """Yield the runs from the one that holds *position* on, uncut. Nothing may change meanwhile."""
-        positions = self._first_positions
-        at = max(bisect_right(positions, position, self._dropped) - 1, self._dropped)
-        if at < len(positions) and self._next_position(at) <= position:
-            at += 1
-        yield from map(self._run, range(at, len(positions)))
-
-    def _cut(self, first: int, end: int) -> list[Run]:
-        if end - first == 1:
-            return [self._run(first)]
-        columns: Iterable[tuple[int, bytes, bytes]] = zip(
-            self._first_positions[first:end], self._offsets[first:end], self._payloads[first:end], strict=True
-        )
-        return list(map(Run._make, columns))
-
-    def _run(self, at: int) -> Run:
-        return Run(self._first_positions[at], self._offsets[at], self._payloads[at])
-
-    def _next_position(self, at: int) -> int:
-        return self._first_positions[at] + len(self._offsets[at]) // OFFSET_BYTES - 1
-
-    def _move_up(self) -> None:
-        del self._first_positions[: self._dropped], self._offsets[: self._dropped], self._payloads[: self._dropped]
-        self._dropped = 0
-
-
-class SealedRuns:
-    """Runs of many records, with or without gaps between them. Grows and shrinks as `Runs` does."""
-
-    __slots__ = ("_dropped", "_first_positions", "_offsets", "_payloads", "_positions")
-
-    def __init__(self) -> None:
-        self._first_positions = array("q")
-        self._offsets: list[bytes] = []
-        self._payloads: list[bytes] = []
-        self._positions: list[bytes] = []  # of each record; empty for a run without gaps
-        self._dropped = 0
-
-    def __len__(self) -> int:
-        return len(self._payloads) - self._dropped
-
-    def append(self, run: HeldRun) -> None:
-        """Add a run after the last one."""
-        self._first_positions.append(run[0])
-        self._offsets.append(run[1])
-        self._payloads.append(run[2])
-        self._positions.append(b"" if isinstance(run, Run) else run[3])
+    def _end_chunk(self) -> None:
+        if self._chunks is _NO_CHUNKS:
+            self._chunks = []
+        self._chunks.append(tuple(self._newest))
+        self._newest = ()
 
     def oldest(self) -> HeldRun:
         """Return the run at the front."""
-        return self._run(self._dropped)
+        return self._run(0)
 
     def newest(self) -> HeldRun:
         """Return the run at the back."""
-        return self._run(len(self._payloads) - 1)
+        return self._run(len(self) - 1)
 
-    def drop_oldest(self) -> HeldRun:
-        """Remove and return the run at the front."""
-        at = self._dropped
-        run = self._run(at)
-        self._offsets[at] = self._payloads[at] = self._positions[at] = b""
-        self._dropped = at + 1
-        if MOVED_UP_FROM < self._dropped > len(self._payloads) // 2:
-            for column in (self._first_positions, self._offsets, self._payloads, self._positions):
-                del column[: self._dropped]
-            self._dropped = 0
-        return run
+    def first_position(self) -> int:
+        """Return the position of the first record."""
+        found: int = _FIRST.unpack_from(self._firsts)[0]
+        return found
+
+    def end(self) -> int:
+        """Return the position after the last record."""
+        return self._next_position(len(self) - 1)
+
+    def ended_by(self, position: int) -> int:
+        """Return the number of runs that end at or before *position*: those at the front."""
+        at = self._begun_before(position + 1)
+        # Of these, only the last one may end after it.
+        return at - 1 if at and self._next_position(at - 1) > position else at
 
     def between(self, start: int, stop: int, most: int | None = None) -> list[HeldRun]:
         """Return the runs that reach into positions *start* … *stop* - 1, uncut; at most the first *most* of them.
 
         A run with gaps may have none of these positions.
         """
-        first = self._at_or_after(start)
-        end = bisect_left(self._first_positions, stop, first)
-        end = end if most is None else min(end, first + most)
-        firsts, offsets = self._first_positions[first:end], self._offsets[first:end]
-        payloads, positions = self._payloads[first:end], self._positions[first:end]
-        if not any(positions):
-            return list(map(Run._make, zip(firsts, offsets, payloads, strict=True)))
-        return list(map(_held, firsts, offsets, payloads, positions))
+        first, end = self.ended_by(start), self._begun_before(stop)
+        return self._held(first, end if most is None else min(end, first + most))
 
     def starting_at(self, position: int) -> Iterator[Run]:
         """Yield the runs from the one that holds *position* on, uncut. Nothing may change meanwhile.
 
         Runs with gaps are split, and the first of them is cut.
         """
-        firsts, offsets, payloads, positions = self._first_positions, self._offsets, self._payloads, self._positions
-        for at in range(self._at_or_after(position), len(payloads)):
-            if not positions[at]:
-                yield Run(firsts[at], offsets[at], payloads[at])
-            elif (cut := self._run(at).cut(position, POSITION_MAX + 1)) is not None:
+        for at in range(self.ended_by(position), len(self)):
+            run = self._run(at)
+            if isinstance(run, Run):
+                yield run
+            elif (cut := run.cut(position, POSITION_MAX + 1)) is not None:
                 yield from (cut,) if isinstance(cut, Run) else cut.runs()
 
-    def first_from(self, position: int) -> HeldRun | None:
-        """Return the first run that ends at or after *position*, uncut."""
-        at = self._at_or_after(position)
-        return self._run(at) if at < len(self._payloads) else None
+    def remove_oldest(self, count: int) -> RunSizes:
+        """Remove the first *count* runs; return their sizes."""
+        removed = self._sizes(0, count)
+        if self._gaps:
+            for first in self._first_positions(0, count):
+                self._gaps.pop(first, None)
+        chunks, missing = divmod(count + self._missing, CHUNK_RUNS)
+        if chunks >= len(self._chunks):
+            self._newest, missing = self._columns(count, len(self)), 0
+            self._chunks = _NO_CHUNKS
+        else:
+            oldest = self._chunks[chunks][(missing if chunks else count) * _COLUMNS :]
+            self._chunks[: chunks + 1] = [oldest]
+        self._missing = missing
+        del self._firsts[: count * _FIRST.size]
+        return removed
 
-    def _at_or_after(self, position: int) -> int:
-        at = max(bisect_right(self._first_positions, position, self._dropped) - 1, self._dropped)
-        if at < len(self._payloads) and self._next_position(at) <= position:
-            at += 1
-        return at
+    def join_newest(self, count: int) -> HeldRun:
+        """Join the last *count* runs, none of which has gaps, to one; return it. Gaps may be between these runs."""
+        kept = len(self) - count
+        run = self._joined(kept)
+        self._remove_newest(kept)
+        self.append_large(run)
+        return run
 
-    def _next_position(self, at: int) -> int:
-        if self._positions[at]:
-            return self._run(at).next_position
-        return self._first_positions[at] + len(self._offsets[at]) // OFFSET_BYTES - 1
+    def _remove_newest(self, kept: int) -> None:
+        """Remove all but the first *kept* runs."""
+        chunk = (kept + self._missing) // CHUNK_RUNS
+        if chunk >= len(self._chunks):
+            self._newest = self._newest[: len(self._newest) - (len(self) - kept) * _COLUMNS]
+        else:
+            # The last chunk that stays is not full now.
+            self._newest = self._columns(chunk * CHUNK_RUNS - self._missing if chunk else 0, kept)
+            del self._chunks[chunk:]
+            if not chunk:
+                self._chunks, self._missing = _NO_CHUNKS, 0
+        del self._firsts[kept * _FIRST.size :]
+
+    def _joined(self, at: int) -> HeldRun:
+        """Return the records of the runs from the one with index *at* on as one run, or as one with gaps."""
+        columns = self._columns(at, len(self))
+        offsets, payloads = columns[::_COLUMNS], columns[1::_COLUMNS]
+        if len(payloads) == 1:
+            return self._run(at)
+        lengths: Iterable[int] = map(len, payloads)
+        if max(map(len, offsets)) > 2 * OFFSET_BYTES:  # not all of them are single records
+            each = [memoryview(ends).cast("i").tolist() for ends in offsets]
+            lengths = chain.from_iterable(map(sub, ends[1:], ends) for ends in each)
+        packed, payload = pack_offsets(accumulate(lengths, initial=0)), b"".join(payloads)
+        firsts, records = self._first_positions(at, len(self)), len(packed) // OFFSET_BYTES - 1
+        if self.end() - firsts[0] == records:
+            return Run(firsts[0], packed, payload)
+        return GappedRun.of(_positions(firsts, offsets, records), packed, payload)
+
+    def _held(self, first: int, end: int) -> list[HeldRun]:
+        """Return the runs with indexes *first* … *end* - 1."""
+        if end - first == 1:
+            return [self._run(first)]
+        if first >= end:
+            return []
+        columns, firsts = self._columns(first, end), self._first_positions(first, end)
+        runs = list(map(Run._make, zip(firsts, columns[::_COLUMNS], columns[1::_COLUMNS], strict=True)))
+        return list(map(self._with_gaps, runs)) if self._gaps else runs  # type: ignore[return-value]  # all are Runs
 
     def _run(self, at: int) -> HeldRun:
-        return _held(self._first_positions[at], self._offsets[at], self._payloads[at], self._positions[at])
+        columns, place = self._place(at)
+        run = Run(_FIRST.unpack_from(self._firsts, at * _FIRST.size)[0], columns[place], columns[place + 1])
+        return self._with_gaps(run) if self._gaps else run
+
+    def _with_gaps(self, run: Run) -> HeldRun:
+        positions = self._gaps.get(run.first_position)
+        return run if positions is None else GappedRun(*run, positions)
+
+    def _first_positions(self, first: int, end: int) -> list[int]:
+        return memoryview(self._firsts)[first * _FIRST.size : end * _FIRST.size].cast("q").tolist()
+
+    def _begun_before(self, position: int) -> int:
+        """Return the number of runs that begin before *position*."""
+        firsts = self._firsts
+        # Most readers and truncates are at an end, which needs no search.
+        if not firsts or _FIRST.unpack_from(firsts)[0] >= position:
+            return 0
+        if _FIRST.unpack_from(firsts, len(firsts) - _FIRST.size)[0] < position:
+            return len(firsts) // _FIRST.size
+        return bisect_left(memoryview(firsts).cast("q"), position)
+
+    def _place(self, at: int) -> tuple[Sequence[bytes], int]:
+        """Return the chunk that holds the run with index *at*, and the index of its offsets there."""
+        if not self._chunks:
+            return self._newest, at * _COLUMNS
+        chunk, place = divmod(at + self._missing, CHUNK_RUNS)
+        if not chunk:
+            place = at
+        return self._chunks[chunk] if chunk < len(self._chunks) else self._newest, place * _COLUMNS
+
+    def _columns(self, first: int, end: int) -> Chunk:
+        """Return the columns of the runs with indexes *first* … *end* - 1."""
+        low, high = (first + self._missing) // CHUNK_RUNS, (end - 1 + self._missing) // CHUNK_RUNS
+        # The index of the first run of chunk `low`.
+        begin = low * CHUNK_RUNS - self._missing if low else 0
+        if low >= len(self._chunks):
+            found = tuple(self._newest)
+        elif low == high:
+            found = self._chunks[low]
+        else:
+            newest = (self._newest,) if high == len(self._chunks) else ()
+            found = tuple(chain.from_iterable((*self._chunks[low : high + 1], *newest)))
+        return found[(first - begin) * _COLUMNS : (end - begin) * _COLUMNS]
+
+    def _next_position(self, at: int) -> int:
+        if self._gaps:
+            return self._run(at).next_position
+        columns, place = self._place(at)
+        first: int = _FIRST.unpack_from(self._firsts, at * _FIRST.size)[0]
+        return first + len(columns[place]) // OFFSET_BYTES - 1
+
+    def _sizes(self, first: int, end: int) -> RunSizes:
+        columns, runs = self._columns(first, end), end - first
+        offsets = sum(map(len, columns[::_COLUMNS]))
+        gaps = 0
+        if self._gaps:
+            gaps = sum(len(self._gaps.get(position, b"")) for position in self._first_positions(first, end))
+        return RunSizes(runs, offsets // OFFSET_BYTES - runs, sum(map(len, columns[1::_COLUMNS])), offsets + gaps)
 
 
-def _held(first_position: int, offsets: bytes, payload: bytes, positions: bytes) -> HeldRun:
-    if positions:
-        return GappedRun(first_position, offsets, payload, positions)
-    return Run(first_position, offsets, payload)
+def _positions(firsts: list[int], offsets: Sequence[bytes], records: int) -> list[int]:
+    """Return the position of each record of runs without gaps. *records*: their number in all runs."""
+    if len(firsts) == records:
+        return firsts
+    counts = (len(ends) // OFFSET_BYTES - 1 for ends in offsets)
+    return list(chain.from_iterable(range(first, first + n) for first, n in zip(firsts, counts, strict=True)))
 
 
-NO_SEALED_RUNS = SealedRuns()
 NO_RUNS = Runs()
-"""Shared by all queues without runs, and always empty: one sequence for each queue would cost 300 bytes."""
+"""Shared by all queues without runs, and always empty."""
 
 
 def checksum_of(runs: Iterable[Run]) -> int:

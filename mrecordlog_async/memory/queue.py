@@ -12,6 +12,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
+from struct import Struct
 from typing import NamedTuple
 
 from mrecordlog_async.format.controls import ConsumerState, TableConsumer
@@ -21,7 +22,19 @@ from mrecordlog_async.memory.consumers import NO_CONSUMERS, Consumers
 from mrecordlog_async.memory.loose import NO_PLACES, any_in_block
 from mrecordlog_async.memory.pieces import HeldRun, as_runs, checksum_of, cut_ends
 from mrecordlog_async.memory.store import RetainedStore, Store
-from mrecordlog_async.memory.times import ENTRY_BYTES, INDEX_OVERHEAD_BYTES, NO_TICK, TimeIndex
+from mrecordlog_async.memory.times import (
+    ENTRY_BYTES,
+    NO_TICK,
+    TimeIndex,
+    begin_times,
+    drop_times,
+    first_at,
+    memory_of_times,
+    note_time,
+    spans_of,
+    tick_of,
+    times_between,
+)
 from mrecordlog_async.model import OFFSET_BYTES, Record, Run, Times
 
 QUEUE_OVERHEAD_BYTES = 500
@@ -66,8 +79,11 @@ class SegmentPins:
         return oldest[0] if oldest else None
 
 
-NO_SEGMENTS = array("Q")
+NO_SEGMENTS = bytearray()
 """Shared by all queues whose records are all in one segment, and always empty."""
+
+_OLDER = Struct("<QQ")
+"""A segment, and the position after its last record."""
 
 
 class ReplayError(ValueError):
@@ -114,7 +130,7 @@ class Queue:
         self._last_checksum = 0
         self._tick = NO_TICK  # when the newest record was stored that is not loose; NO_TICK if there is none
         self._ticks: TimeIndex | None = None  # of these records, once two of them have different ones
-        self._older_segments = NO_SEGMENTS  # in turn: a segment, and the position after its last record
+        self._older_segments = NO_SEGMENTS  # packed as `_OLDER`, which the cycle collector need not visit
         self.newest_segment: int | None = None  # with records up to next_position
         self.options: StoredOptions | None = None
         self.consumers = NO_CONSUMERS
@@ -308,7 +324,7 @@ class Queue:
         loose = position - self._loose_first()
         if loose >= 0:
             return self.store.loose_ticks(loose, loose + 1)[0]
-        return self._tick if self._ticks is None else self._ticks.at(position)
+        return self._tick if self._ticks is None else tick_of(self._ticks, position)
 
     def oldest_tick(self) -> int:
         """Return when the oldest retained record was stored; `NO_TICK` if there is none, or it is unknown."""
@@ -328,7 +344,7 @@ class Queue:
     def _first_ticks(self, tick: int) -> Iterator[tuple[int, int]]:
         """Yield positions with their ticks; among them, in order, the first of all with *tick* or a later one."""
         if self._ticks is not None:
-            found = self._ticks.first_at(tick)
+            found = first_at(self._ticks, tick)
             if found is not None:
                 yield found, tick
         elif self._tick != NO_TICK:
@@ -342,7 +358,7 @@ class Queue:
         """
         start, loose = self.first_position, self._loose_first()
         if self._ticks is not None:
-            for position, stop, tick in self._ticks.spans(loose):
+            for position, stop, tick in spans_of(self._ticks, loose):
                 yield max(position, start), stop, tick
         elif self.store.has_runs():
             yield start, loose, self._tick
@@ -355,7 +371,7 @@ class Queue:
         if start >= loose:
             found = Times.none()
         elif self._ticks is not None:
-            found = self._ticks.between(start, min(stop, loose))
+            found = times_between(self._ticks, start, min(stop, loose))
         else:
             found = Times(array("q", (start,)), array("q", (self._tick,)))
         if stop > loose:
@@ -372,23 +388,25 @@ class Queue:
         """Note that the record at *position*, and those after it until the next note, were stored at *tick*."""
         if self._tick != NO_TICK:
             if self._ticks is None:
-                self._ticks = TimeIndex(self.first_position, self._tick)
-                self.memory_bytes += INDEX_OVERHEAD_BYTES + ENTRY_BYTES
-            self._ticks.add(position, tick)
+                self._ticks = begin_times(self.first_position, self._tick)
+                self.memory_bytes += memory_of_times(self._ticks)
+            note_time(self._ticks, position, tick, self._tick)
             self.memory_bytes += ENTRY_BYTES
         self._tick = tick
 
     def _drop_ticks(self) -> None:
         """Forget the times of the records that were truncated; some are retained."""
-        held = self._ticks.memory_bytes if self._ticks is not None else 0
+        held = self._memory_of_ticks()
         if not self.store.has_runs():  # every record is loose
             self._tick, self._ticks = NO_TICK, None
-            self.memory_bytes -= held
         elif self._ticks is not None:
             # From the first record on, not from first_position: an entry without a record must not be found.
             first = self.first_record()
-            self._ticks.drop_before(self.first_position if first is None else first)
-            self.memory_bytes += self._ticks.memory_bytes - held
+            drop_times(self._ticks, self.first_position if first is None else first)
+        self.memory_bytes += self._memory_of_ticks() - held
+
+    def _memory_of_ticks(self) -> int:
+        return memory_of_times(self._ticks) if self._ticks is not None else 0
 
     # The last append.
 
@@ -448,11 +466,11 @@ class Queue:
     def segments(self) -> list[int]:
         """Return the segments that hold records of this queue, oldest first."""
         newest = [] if self.newest_segment is None else [self.newest_segment]
-        return self._older_segments[::2].tolist() + newest
+        return [segment for segment, _ in _OLDER.iter_unpack(self._older_segments)] + newest
 
     def first_segment(self) -> int | None:
         """Return the oldest segment that holds records of this queue."""
-        return self._older_segments[0] if self._older_segments else self.newest_segment
+        return _OLDER.unpack_from(self._older_segments)[0] if self._older_segments else self.newest_segment
 
     def _enter(self, segment: int) -> None:
         """Continue in *segment*.
@@ -462,19 +480,21 @@ class Queue:
         """
         if self.newest_segment is not None:
             if self._older_segments is NO_SEGMENTS:
-                self._older_segments = array("Q")
-            self._older_segments.extend((self.newest_segment, self.next_position))
+                self._older_segments = bytearray()
+            self._older_segments += _OLDER.pack(self.newest_segment, self.next_position)
         self.newest_segment = segment
         self._pins.add(segment)
 
     def _drop_dead_segments(self) -> None:
         """Unpin the segments that hold no position from first_position on."""
         older, dead = self._older_segments, 0
-        while dead < len(older) and older[dead + 1] <= self.first_position:
-            self._pins.drop(older[dead])
-            dead += 2
+        for segment, end in _OLDER.iter_unpack(older) if older else ():
+            if end > self.first_position:
+                break
+            self._pins.drop(segment)
+            dead += _OLDER.size
         if dead:
-            self._older_segments = older[dead:] if dead < len(older) else NO_SEGMENTS
+            self._older_segments = older[dead:] or NO_SEGMENTS
         if self.first_position >= self.next_position and self.newest_segment is not None:
             self._pins.drop(self.newest_segment)
             self.newest_segment = None

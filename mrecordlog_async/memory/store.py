@@ -1,9 +1,9 @@
 """The place of one queue's records. `RetainedStore`: in memory, as sealed runs, open ones, and loose records.
 
-Runs arrive as batches made them. A large run is kept as it is. Small runs stay open and are joined into one sealed run
-once they hold 32 to 64 KiB or 500 to 1,000 records. So a retained record costs its payload and four bytes, plus four or
-eight where neighbouring positions have gaps. Truncating drops whole runs from the left, so its cost does not depend on
-the length of the queue.
+Runs arrive as batches made them. A large run is kept as it is: it is **sealed**. Small runs stay **open** and are
+joined into one sealed run once they hold 32 to 64 KiB or 500 to 1,000 records. So a retained record costs its payload
+and four bytes, plus four or eight where neighbouring positions have gaps. Truncating drops whole runs from the left,
+so its cost does not depend on the length of the queue.
 
 A queue has its positions itself and asks its store (`Store`) for records only, always between positions that it names.
 `recovery.places` has another store, which notes where on the disk the records are.
@@ -19,11 +19,10 @@ from typing import Protocol
 from mrecordlog_async.memory.loose import NO_PLACES, Blocks
 from mrecordlog_async.memory.pieces import (
     NO_RUNS,
-    NO_SEALED_RUNS,
     GappedRun,
     HeldRun,
     Runs,
-    SealedRuns,
+    RunSizes,
     as_runs,
     checksum_of,
     checksum_of_one,
@@ -170,7 +169,7 @@ class RetainedStore:
         "_open_bytes",
         "_open_records",
         "_open_runs",
-        "_sealed",
+        "_runs",
         "held_bytes",
         "loose",
         "loose_first",
@@ -184,22 +183,20 @@ class RetainedStore:
         self.held_bytes = 0
         self.loose = NO_PLACES
         self.loose_first = 0
-        self._sealed = NO_SEALED_RUNS
-        self._open_runs = NO_RUNS
+        self._runs = NO_RUNS
+        self._open_runs = 0  # the last runs, which are to be joined; the others are sealed
         self._open_bytes = 0
         self._open_records = 0
         self._dead_records = 0  # records of the oldest run that are truncated
 
-    # Reading. Sealed runs come first, then the open ones, then the loose records.
+    # Reading. The runs come first, then the loose records.
 
     def pieces(self, first: int, last: int, most: int | None = None, records_max: int | None = None) -> list[HeldRun]:
         """Return what memory has of positions *first* … *last* - 1; see `Store.pieces`."""
         if first >= last:
             return []
         # Asking the shared empty runs takes a quarter of a read of few records.
-        found = self._sealed.between(first, last, most) if self._sealed is not NO_SEALED_RUNS else []
-        if most is None or len(found) < most:
-            found += self._open_runs.between(first, last, None if most is None else most - len(found))
+        found = self._runs.between(first, last, most) if self._runs is not NO_RUNS else []
         if self.loose and (most is None or len(found) < most):
             loose = max(first, self.loose_first)
             if last > loose:
@@ -208,8 +205,9 @@ class RetainedStore:
 
     def head(self, first: int, last: int) -> list[HeldRun]:
         """Return the oldest part of what `pieces` returns; see `Store.head`."""
-        run = self._sealed.first_from(first)
-        found: list[HeldRun] = [*self._open_runs.between(first, last)] if run is None else [run]
+        runs = self._runs
+        is_sealed = runs.ended_by(first) < len(runs) - self._open_runs
+        found = runs.between(first, last, 1 if is_sealed else None)
         if not found and self.loose and first < last:
             found = [self._loose_run(first, last)]
         return found
@@ -235,10 +233,8 @@ class RetainedStore:
 
     def runs_from(self, start: int, records_max: int, bytes_max: int) -> Iterator[Run]:
         """Yield the runs from *start* on; see `Store.runs_from`."""
-        sealed = self._sealed.starting_at(start)
-        if not self._open_runs and not self.loose:
-            return sealed
-        return chain(sealed, self._open_runs.starting_at(start), self._loose_runs(start, records_max, bytes_max))
+        runs = self._runs.starting_at(start)
+        return chain(runs, self._loose_runs(start, records_max, bytes_max)) if self.loose else runs
 
     def _loose_runs(self, start: int, records_max: int, bytes_max: int) -> Iterator[Run]:
         first = self.loose_first
@@ -252,19 +248,17 @@ class RetainedStore:
         """Return the newest retained record."""
         if self.loose:
             return Record(self.loose_first + len(self.loose) - 1, self._newest_loose_payload())
-        runs = self._open_runs or self._sealed
-        if not runs:
+        if not self._runs:
             return None
-        run = runs.newest()
+        run = self._runs.newest()
         start, stop = run.ends()[-2:]
         return Record(run.next_position - 1, run.payload[start:stop])
 
     def first_record(self) -> int | None:
         """Return the position of the oldest retained record, or None if there is none."""
-        runs = self._sealed or self._open_runs
-        if not runs:
+        if not self._runs:
             return self.loose_first if self.loose else None
-        oldest = runs.oldest()
+        oldest = self._runs.oldest()
         dead = self._dead_records
         return oldest.first_position + (oldest.distance(dead) if isinstance(oldest, GappedRun) else dead)
 
@@ -272,25 +266,24 @@ class RetainedStore:
         """Return the position after the newest retained record, or None if nothing is retained."""
         if self.loose:
             return self.loose_first + len(self.loose)
-        runs = self._open_runs or self._sealed
-        return runs.newest().next_position if runs else None
+        return self._runs.end() if self._runs else None
 
     def live_bytes(self) -> int:
         """Return the payload bytes of the retained records."""
         if not self._dead_records:
             return self.held_bytes
-        oldest = (self._sealed or self._open_runs).oldest()
+        oldest = self._runs.oldest()
         return self.held_bytes - memoryview(oldest.offsets).cast("i")[self._dead_records]
 
     def has_runs(self) -> bool:
         """Return whether there is a record that is not loose."""
-        return bool(self._sealed or self._open_runs)
+        return bool(self._runs)
 
     def checksum(self, first: int, stop: int) -> int:
         """Return the checksum of the last append; see `Store.checksum`. A loose record is an append."""
         if self.loose:
             return checksum_of_one(self._newest_loose_payload())
-        newest = (self._open_runs or self._sealed).newest()
+        newest = self._runs.newest()
         # Usually the append is the newest run as a whole, which needs no search.
         if newest.first_position == first and type(newest) is Run:
             return checksum_of([newest])
@@ -304,42 +297,37 @@ class RetainedStore:
         self.records += records
         self.held_bytes += size
         grown = RUN_OVERHEAD_BYTES + len(offsets) + size
+        if self._runs is NO_RUNS:
+            self._runs = Runs()
         if size >= KEPT_BYTES or records >= KEPT_RECORDS:
-            grown += self._seal()
-            self._add_sealed(run)
+            grown += self.seal()
+            self._runs.append_large(run)
             return grown
-        tail = self._open_runs
-        if tail is NO_RUNS:
-            tail = self._open_runs = Runs()
-        tail.append(first, offsets, payload)
+        self._runs.append(first, offsets, payload)
+        self._open_runs += 1
         self._open_bytes += size
         self._open_records += records
         if (
             self._open_records >= FULL_RECORDS_MIN or self._open_bytes >= FULL_BYTES_MIN
         ) and self._open_runs_are_full():
-            grown += self._seal()
+            grown += self.seal()
         return grown
 
     def can_continue(self) -> bool:
         """Return whether the last append may get another run: its records are here."""
         return True
 
-    def _add_sealed(self, run: HeldRun) -> None:
-        if self._sealed is NO_SEALED_RUNS:
-            self._sealed = SealedRuns()
-        self._sealed.append(run)
-
-    def _seal(self) -> int:
+    def seal(self) -> int:
         """Join the open runs to one; return by how many bytes the memory in use grew, which is seldom above 0."""
-        tail = self._open_runs
-        if not tail:
+        if not self._open_runs:
             return 0
-        run = tail.joined()
-        grown = -(len(tail) - 1) * (RUN_OVERHEAD_BYTES + OFFSET_BYTES)
-        if isinstance(run, GappedRun):
-            grown += len(run.positions)
-        self._add_sealed(run)
-        self._reset_open_runs()
+        grown = 0
+        if self._open_runs > 1:
+            run = self._runs.join_newest(self._open_runs)
+            grown = -(self._open_runs - 1) * (RUN_OVERHEAD_BYTES + OFFSET_BYTES)
+            if isinstance(run, GappedRun):
+                grown += len(run.positions)
+        self._open_runs = self._open_bytes = self._open_records = 0
         return grown
 
     def _open_runs_are_full(self) -> bool:
@@ -369,7 +357,10 @@ class RetainedStore:
         # They are counted already.
         self.records -= count
         self.held_bytes -= size
-        return self.append(run, count, size, False) + self._drop_places(count)
+        grown = self.append(run, count, size, False)
+        # After a roll all queues are settled, and most of them have too few records for a sealed run.
+        self._runs.rest()
+        return grown + self._drop_places(count)
 
     def _drop_places(self, count: int) -> int:
         """Release the places of the first *count* loose records, which were settled or truncated."""
@@ -410,8 +401,8 @@ class RetainedStore:
         """Drop everything. Its cost does not depend on what there was, except for loose records."""
         if self.loose:
             self._drop_places(len(self.loose))
-        self._sealed = NO_SEALED_RUNS
-        self._reset_open_runs()
+        self._runs = NO_RUNS
+        self._open_runs = self._open_bytes = self._open_records = 0
         self.records = self.held_bytes = self._dead_records = 0
 
     def _drop_loose(self, count: int) -> int:
@@ -422,30 +413,32 @@ class RetainedStore:
 
     def _drop_dead_runs(self, start: int) -> int:
         """Drop the runs that end before *start*; count the records before it in the oldest run that stays."""
-        sealed, tail, grown = self._sealed, self._open_runs, 0
-        while sealed and sealed.oldest().next_position <= start:
-            grown -= self._forget(sealed.drop_oldest())
-        while not sealed and tail and tail.oldest().next_position <= start:
-            run = tail.drop_oldest()
-            grown -= self._forget(run)
-            self._open_bytes -= len(run.payload)
-            self._open_records -= run.record_count
-        runs = sealed or tail
-        dead = runs.oldest().before(start) if runs else 0
-        self.records -= dead - self._dead_records
-        self._dead_records = dead
+        runs, grown = self._runs, 0
+        oldest = runs.oldest() if runs else None
+        if oldest is not None and oldest.next_position <= start:
+            grown = -self._drop_runs(runs.ended_by(start))
+            oldest = runs.oldest() if runs else None
+        before = oldest.before(start) if oldest is not None else 0
+        self.records -= before - self._dead_records
+        self._dead_records = before
         return grown
 
-    def _forget(self, run: HeldRun) -> int:
-        """Take a run that was dropped from the sums; return its memory."""
-        self.records -= run.record_count - self._dead_records
+    def _drop_runs(self, count: int) -> int:
+        """Drop the first *count* runs; return their memory."""
+        opened = count - (len(self._runs) - self._open_runs)
+        if opened > 0:  # open ones, too
+            sealed = self._runs.remove_oldest(count - opened)
+            removed = self._runs.remove_oldest(opened)
+            self._open_runs -= opened
+            self._open_records -= removed.records
+            self._open_bytes -= removed.payload_bytes
+            removed = RunSizes(*map(sum, zip(sealed, removed, strict=True)))
+        else:
+            removed = self._runs.remove_oldest(count)
+        self.records -= removed.records - self._dead_records
         self._dead_records = 0
-        self.held_bytes -= len(run.payload)
-        return _memory_bytes(run)
-
-    def _reset_open_runs(self) -> None:
-        self._open_runs = NO_RUNS
-        self._open_bytes = self._open_records = 0
+        self.held_bytes -= removed.payload_bytes
+        return _memory_of(removed)
 
 
 class RetainedStores:
@@ -464,6 +457,5 @@ class RetainedStores:
         """Do nothing: it does not matter where records are on the disk."""
 
 
-def _memory_bytes(run: HeldRun) -> int:
-    positions = len(run.positions) if isinstance(run, GappedRun) else 0
-    return RUN_OVERHEAD_BYTES + len(run.offsets) + len(run.payload) + positions
+def _memory_of(runs: RunSizes) -> int:
+    return runs.runs * RUN_OVERHEAD_BYTES + runs.payload_bytes + runs.other_bytes

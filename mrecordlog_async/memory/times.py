@@ -11,6 +11,8 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from datetime import datetime, timedelta
+from itertools import pairwise
+from struct import Struct
 
 from mrecordlog_async.model import EPOCH, Times, time_of_tick
 
@@ -21,89 +23,92 @@ NO_TICK = 0
 """No record, or a time that is not known."""
 
 ENTRY_BYTES = 18
-"""Memory of an entry: two integers, in arrays that grow by a sixteenth at a time."""
+"""Memory of an entry: two integers, in an array that grows by an eighth at a time."""
 
-INDEX_OVERHEAD_BYTES = 220
-"""Memory of an index in addition to its entries: the object and two arrays."""
-
-DROPPED_MAX = 64
-"""Up to this many entries at the front stay until half of all are dropped."""
+INDEX_OVERHEAD_BYTES = 80
+"""Memory of an index in addition to its entries."""
 
 FUTURE_SECONDS_MAX = 60
 """A time may be this far ahead of this machine's clock: it may come from another machine."""
 
 
-class TimeIndex:
-    """The tick of each position: an entry holds from its position to that of the next one.
+TimeIndex = bytearray
+"""The tick of each position: an entry, position and tick as int64, holds from its position to that of the next one.
 
-    Entries ascend by position. Where ticks do too, which is the rule, a search takes no longer than for a position.
+Entries ascend by position. Where ticks do too, which is the rule, a search takes no longer than for a position. Once
+the clock went back, this and all later entries have their ticks negated: the newest one says how to search. It is not
+an object with attributes, because the cycle collector would visit it for each queue.
+"""
+
+_ENTRY = Struct("<qq")
+
+
+def begin_times(position: int, tick: int) -> TimeIndex:
+    """Return an index in which *tick* holds from *position* on."""
+    return TimeIndex(_ENTRY.pack(position, tick))
+
+
+def memory_of_times(index: TimeIndex) -> int:
+    """Return the memory of *index*."""
+    return INDEX_OVERHEAD_BYTES + ENTRY_BYTES * (len(index) // _ENTRY.size)
+
+
+def note_time(index: TimeIndex, position: int, tick: int, before: int) -> None:
+    """Note that *tick* holds from *position* on, not before the last entry; *before*: the tick until then."""
+    # The last byte has the sign of the newest tick.
+    index += _ENTRY.pack(position, -tick if tick < before or index[-1] > 127 else tick)
+
+
+def tick_of(index: TimeIndex, position: int) -> int:
+    """Return the tick of *position*; that of the first entry before it."""
+    return abs(_ticks(index)[_covering(index, position)])
+
+
+def first_at(index: TimeIndex, tick: int) -> int | None:
+    """Return the position of the first entry with *tick* or a later one, or None.
+
+    Takes time in proportion to the number of entries if the clock went back between any two.
     """
+    ticks = _ticks(index)
+    if ticks[-1] < 0:
+        found = next((at for at, stored in enumerate(ticks.tolist()) if abs(stored) >= tick), len(ticks))
+    else:
+        found = bisect_left(ticks, tick)
+    return _positions(index)[found] if found < len(ticks) else None
 
-    __slots__ = ("_dropped", "_positions", "_ticks", "_went_back")
 
-    def __init__(self, position: int, tick: int) -> None:
-        self._positions = array("q", (position,))
-        self._ticks = array("q", (tick,))
-        self._dropped = 0  # entries at the front that are no longer needed
-        self._went_back = False
+def times_between(index: TimeIndex, start: int, stop: int) -> Times:
+    """Return the times of positions *start* … *stop* - 1."""
+    positions = _positions(index)
+    first = _covering(index, start)
+    end = bisect_left(positions, stop, first + 1)
+    found = Times(array("q", positions[first:end].tolist()), array("q", map(abs, _ticks(index)[first:end].tolist())))
+    found.positions[0] = start
+    return found
 
-    def __len__(self) -> int:
-        return len(self._positions) - self._dropped
 
-    @property
-    def memory_bytes(self) -> int:
-        """Memory of the index."""
-        return INDEX_OVERHEAD_BYTES + ENTRY_BYTES * len(self._positions)
+def spans_of(index: TimeIndex, stop: int) -> Iterator[tuple[int, int, int]]:
+    """Yield (first position, position after the last, tick) of each entry; the last one holds until *stop*."""
+    positions = [*_positions(index).tolist(), stop]
+    for (start, end), tick in zip(pairwise(positions), _ticks(index).tolist(), strict=True):
+        yield start, end, abs(tick)
 
-    def add(self, position: int, tick: int) -> None:
-        """Note that *tick* holds from *position* on, which is not before the last entry's."""
-        self._went_back |= tick < self._ticks[-1]
-        self._positions.append(position)
-        self._ticks.append(tick)
 
-    def at(self, position: int) -> int:
-        """Return the tick of *position*; that of the first entry before it."""
-        return self._ticks[self._covering(position)]
+def drop_times(index: TimeIndex, position: int) -> None:
+    """Drop the entries that hold for no position from *position* on."""
+    del index[: _covering(index, position) * _ENTRY.size]  # a bytearray is shortened there without moving the rest
 
-    def newest(self) -> int:
-        """Return the tick of the last entry."""
-        return self._ticks[-1]
 
-    def first_at(self, tick: int) -> int | None:
-        """Return the position of the first entry with *tick* or a later one, or None.
+def _covering(index: TimeIndex, position: int) -> int:
+    return max(bisect_right(_positions(index), position) - 1, 0)
 
-        Takes time in proportion to the number of entries if the clock went back between any two.
-        """
-        ticks = self._ticks
-        if self._went_back:
-            found = next((at for at in range(self._dropped, len(ticks)) if ticks[at] >= tick), len(ticks))
-        else:
-            found = bisect_left(ticks, tick, self._dropped)
-        return self._positions[found] if found < len(ticks) else None
 
-    def between(self, start: int, stop: int) -> Times:
-        """Return the times of positions *start* … *stop* - 1."""
-        first = self._covering(start)
-        end = bisect_left(self._positions, stop, first + 1)
-        found = Times(self._positions[first:end], self._ticks[first:end])
-        found.positions[0] = start
-        return found
+def _positions(index: TimeIndex) -> memoryview[int]:
+    return memoryview(index).cast("q")[::2]
 
-    def spans(self, stop: int) -> Iterator[tuple[int, int, int]]:
-        """Yield (first position, position after the last, tick) of each entry; the last one holds until *stop*."""
-        for at in range(self._dropped, len(self._ticks)):
-            end = self._positions[at + 1] if at + 1 < len(self._ticks) else stop
-            yield self._positions[at], end, self._ticks[at]
 
-    def drop_before(self, position: int) -> None:
-        """Drop the entries that hold for no position from *position* on."""
-        self._dropped = self._covering(position)
-        if DROPPED_MAX < self._dropped > len(self._positions) // 2:
-            del self._positions[: self._dropped], self._ticks[: self._dropped]
-            self._dropped = 0
-
-    def _covering(self, position: int) -> int:
-        return max(bisect_right(self._positions, position, self._dropped) - 1, self._dropped)
+def _ticks(index: TimeIndex) -> memoryview[int]:
+    return memoryview(index).cast("q")[1::2]
 
 
 def age_of(tick: int) -> float:

@@ -110,7 +110,8 @@ SMALL_SIZES = {
     "mrecordlog_async.memory.store.FULL_BYTES_MIN": 1_900,
     "mrecordlog_async.memory.store.KEPT_BYTES": 900,
     "mrecordlog_async.memory.store.KEPT_RECORDS": 4,
-    "mrecordlog_async.memory.pieces.MOVED_UP_FROM": 1,
+    "mrecordlog_async.memory.pieces.CHUNK_RUNS": 2,
+    "mrecordlog_async.memory.pieces.CHUNK_COLUMNS": 4,
     "mrecordlog_async.maintenance.snapshot.COPY_BYTES": 9_000,
     "mrecordlog_async.maintenance.transfer.QUEUES_AT_ONCE": 2,
 }

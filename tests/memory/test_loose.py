@@ -175,19 +175,19 @@ def test_last_append_and_table_are_those_of_single_appends() -> None:
 def joined(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many records each join copied, loose ones and those of open runs, from now on."""
     sizes: list[int] = []
-    loose_run, joined_runs = RetainedStore._loose_run, Runs.joined
+    loose_run, join_newest = RetainedStore._loose_run, Runs.join_newest
 
     def _loose_run(self: RetainedStore, start: int, stop: int) -> Run:
         run = loose_run(self, start, stop)
         sizes.append(run.record_count)
         return run
 
-    def joined(self: Runs) -> HeldRun:
-        sizes.append(len(self))
-        return joined_runs(self)
+    def joined(self: Runs, count: int) -> HeldRun:
+        sizes.append(count)
+        return join_newest(self, count)
 
     monkeypatch.setattr(RetainedStore, "_loose_run", _loose_run)
-    monkeypatch.setattr(Runs, "joined", joined)
+    monkeypatch.setattr(Runs, "join_newest", joined)
     return sizes
 
 
