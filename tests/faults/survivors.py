@@ -11,7 +11,7 @@ from unittest.mock import patch
 from mrecordlog_async.engine.commit import open as opening
 from mrecordlog_async.engine.commit.batch import CommitRequest
 from mrecordlog_async.engine.commit.journal import Journal
-from mrecordlog_async.engine.commit.storing import UnsyncedChanges
+from mrecordlog_async.engine.commit.unsynced import UnsyncedChanges
 from mrecordlog_async.engine.commit.upkeep import Timers
 from mrecordlog_async.engine.intake.admission import Admission
 from mrecordlog_async.engine.intake.commands import AppendGroup, Command

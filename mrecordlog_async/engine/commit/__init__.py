@@ -6,6 +6,7 @@
 | `straight` | does the same for a single group of few callers, without a turn of the writer's task |
 | `full_disk` | stores in parts what a full disk allows |
 | `upkeep` | spare, dead segments, timed syncs, the idle mark |
+| `unsynced` | what a crash may take under the weaker policies |
 | `thread` | the log's own thread |
 
 Everything else belongs to the log's thread, and does not know asyncio:

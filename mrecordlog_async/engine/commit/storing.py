@@ -8,32 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections import deque
-from collections.abc import Iterable
 from functools import partial
-from typing import assert_never
 
 from mrecordlog_async.engine.commit.batch import CommitRequest, CommitResult, Roll
+from mrecordlog_async.engine.commit.unsynced import UnsyncedChanges
 from mrecordlog_async.engine.commit.upkeep import LogParts, Upkeep
 from mrecordlog_async.engine.intake.commands import AppendGroup, Command
 from mrecordlog_async.engine.planning.draft import CommandOutcome, ConsumerMove, Plan
 from mrecordlog_async.engine.planning.plan import plan
 from mrecordlog_async.errors import LogFullError
-from mrecordlog_async.format.controls import (
-    ConsumerDelete,
-    ConsumerRule,
-    Create,
-    Delete,
-    Opened,
-    SetConsumer,
-    SetOptions,
-    Truncate,
-)
-from mrecordlog_async.format.record import LogRecord, queue_ids
-from mrecordlog_async.format.runs import Append, Many
-from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.format.record import queue_ids
 from mrecordlog_async.options import PersistPolicy
-from mrecordlog_async.storage.segment import LogEnd
 
 CALLERS_PER_TURN = 128
 """Callers woken per event-loop iteration. With 10,000 in one iteration, nothing else ran for 11 to 19 ms."""
@@ -49,15 +34,21 @@ def is_full(refusal: OSError | LogFullError) -> bool:
 class BatchStore:
     """Stores batches, one at a time. The writer owns it, and `FullDisk` uses it for parts of a batch.
 
-    plan: see `planning.plan`. unsynced: what a crash of the machine may take under the weaker policies.
+    plan: see `planning.plan`.
     """
 
     def __init__(
-        self, parts: LogParts, upkeep: Upkeep, policy: PersistPolicy, epochs_from: int = 0, ids_from: int = 0
+        self,
+        parts: LogParts,
+        upkeep: Upkeep,
+        policy: PersistPolicy,
+        unsynced: UnsyncedChanges,
+        epochs_from: int = 0,
+        ids_from: int = 0,
     ) -> None:
         limits = parts.admission.limits
         self.plan = partial(plan, queues=parts.queues, limits=limits, epochs_from=epochs_from, ids_from=ids_from)
-        self.unsynced = UnsyncedChanges(parts.queues)
+        self._unsynced = unsynced
         self._journal = parts.journal
         self._queues = parts.queues
         self._counters = parts.counters
@@ -127,7 +118,7 @@ class BatchStore:
         counters.commit_records.observe(records or len(result.records))
         self._upkeep.state.freed_bytes += max(held - self._queues.memory_bytes, 0)
         if not self._journal.all_synced:  # only under a weaker policy
-            self.unsynced.add(result.records, self._journal.end)
+            self._unsynced.add(result.records, self._journal.end)
         # Last: who is woken reads what was just applied.
         self._on_applied(queue_ids(result.records), moves)
         return dropped
@@ -152,46 +143,3 @@ class BatchStore:
             error = LogFullError("space")
             error.__cause__ = refusal
         self._refusals.refuse(commands, error)
-
-
-class UnsyncedChanges:
-    """Changes that a crash of the machine may take: per queue, the lowest position of an unsynced, acknowledged one.
-
-    *end* is the journal's: its `durable_batch` is the last synced batch, after any kind of sync.
-    """
-
-    def __init__(self, queues: Queues) -> None:
-        self._queues = queues
-        self._first_positions: dict[int, int] = {}  # by queue id
-        self._last_batch = 0  # the newest batch with such changes: once it is synced, all of them are
-
-    def add(self, records: Iterable[LogRecord], end: LogEnd) -> None:
-        """Note the changes of the batch that *end* names as the last one."""
-        if end.durable_batch >= self._last_batch:
-            self._first_positions.clear()
-        self._last_batch = end.last_batch
-        for record in records:
-            match record:
-                case Append():  # at the end of its queue, so past every position noted before
-                    self._first_positions.setdefault(record.id, record.run.first_position)
-                case Many():
-                    # Without a Python statement per record: half the time of a loop.
-                    deque(map(self._first_positions.setdefault, record.ids, record.positions), maxlen=0)
-                case Truncate():
-                    self._lower(record.id, record.position)
-                case SetConsumer():
-                    self._lower(record.id, record.state.position)
-                case Create() | Delete() | ConsumerDelete() | SetOptions() | ConsumerRule() | Opened():
-                    pass  # their batches are synced under every policy, or concern no position
-                case _:
-                    assert_never(record)
-
-    def _lower(self, queue_id: int, position: int) -> None:
-        self._first_positions[queue_id] = min(self._first_positions.get(queue_id, position), position)
-
-    def by_name(self, end: LogEnd) -> dict[str, int]:
-        """Return the lowest position of an unsynced change for each queue that has any. Deleted queues are left out."""
-        if end.durable_batch >= self._last_batch:
-            return {}
-        found = ((self._queues.by_id(queue_id), position) for queue_id, position in self._first_positions.items())
-        return {queue.name: position for queue, position in found if queue is not None}

@@ -26,6 +26,7 @@ from mrecordlog_async.engine.commit.batch import CommitResult, LogIOError
 from mrecordlog_async.engine.commit.full_disk import FullDisk
 from mrecordlog_async.engine.commit.storing import BatchStore
 from mrecordlog_async.engine.commit.straight import Straight
+from mrecordlog_async.engine.commit.unsynced import UnsyncedChanges
 from mrecordlog_async.engine.commit.upkeep import LogParts, Upkeep
 from mrecordlog_async.engine.intake.commands import Command, count_appends, count_records
 from mrecordlog_async.errors import LogFailedError, LogFullError
@@ -63,7 +64,8 @@ class Writer:
         self._since = 0.0  # when the oldest of these was made
         self._upkeep = Upkeep(parts)
         self._timers = self._upkeep.timers
-        self._store = BatchStore(parts, self._upkeep, policy, epochs_from, ids_from)
+        self._unsynced = UnsyncedChanges(parts.queues)
+        self._store = BatchStore(parts, self._upkeep, policy, self._unsynced, epochs_from, ids_from)
         self._full_disk = FullDisk(self._store, parts, self._upkeep)
         # The weaker policies have no straight path: an append that does not wait for the disk gains nothing by it.
         self._straight = Straight(parts, self._upkeep) if policy.syncs_each_batch else None
@@ -147,7 +149,7 @@ class Writer:
 
     def in_doubt(self) -> dict[str, int]:
         """Return, once the log has failed, the queues with unsynced, acknowledged changes; see `LogFailedError`."""
-        return self._store.unsynced.by_name(self._journal.end)
+        return self._unsynced.by_name(self._journal.end)
 
     # Sleeping and waking.
 
