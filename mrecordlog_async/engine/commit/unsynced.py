@@ -1,4 +1,4 @@
-"""What a crash of the machine may take of a log whose policy does not sync each batch."""
+"""The changes that a crash of the machine may take, of a log whose policy does not sync each batch."""
 
 from __future__ import annotations
 
