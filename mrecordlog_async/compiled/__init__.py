@@ -17,6 +17,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+from mrecordlog_async.compiled.appends import ELSEWHERE, joining
+
 _ROOM = Path(__file__).parent
 
 
@@ -48,10 +50,20 @@ BUILD = "pure" if WHY_PURE else "compiled"
 """The build that runs: `compiled` or `pure`."""
 
 if TYPE_CHECKING or isinstance(_loops, str):
+    from mrecordlog_async.compiled.appends import SingleAppends
     from mrecordlog_async.compiled.twins import pairs_of_run, payloads_of_run, records_of_run
 else:
+    SingleAppends = joining(_loops.JoinedAppends)
     pairs_of_run = _loops.pairs_of_run
     payloads_of_run = _loops.payloads_of_run
     records_of_run = _loops.records_of_run
 
-__all__ = ["BUILD", "WHY_PURE", "pairs_of_run", "payloads_of_run", "records_of_run"]
+__all__ = [
+    "BUILD",
+    "ELSEWHERE",
+    "WHY_PURE",
+    "SingleAppends",
+    "pairs_of_run",
+    "payloads_of_run",
+    "records_of_run",
+]

@@ -151,3 +151,61 @@ def records_of_run(kind, position, offsets, payload, start, stop):
     if isinstance(kind, type) and issubclass(kind, tuple) and kind is not tuple and _is_plain(position, offsets, payload, start, stop):
         return _records(kind, position, offsets, payload, start, stop)
     return twins.records_of_run(kind, position, offsets, payload, start, stop)
+
+
+cdef extern from "Python.h":
+    unsigned long PyThread_get_thread_ident()
+
+
+cdef class JoinedAppends:
+    """`appends.SingleAppends` without the coroutine, which `appends.joining` adds."""
+
+    cdef public long long budget
+    cdef public unsigned long thread_id
+    cdef object _group, _admission, _create_future
+    cdef list _queues, _payloads, _futures  # of the group
+    cdef long long _overhead, _charge_max
+
+    def __init__(self, admission, loop, record_bytes, overhead):
+        self.budget = 0
+        self.thread_id = PyThread_get_thread_ident()
+        self._admission = admission
+        self._create_future = loop.create_future
+        self._overhead = overhead
+        self._charge_max = min(record_bytes, 2**62) + overhead
+
+    @property
+    def group(self):
+        return self._group
+
+    @group.setter
+    def group(self, group):
+        self._group = group
+        if group is None:
+            self._queues = self._payloads = self._futures = None
+        else:
+            self._queues, self._payloads, self._futures = group.queues, group.payloads, group.futures
+
+    cpdef join(self, queue, payload):
+        """Add a record to the group and return its future; None if admitting it takes more than to compare numbers."""
+        cdef long long charge = len(payload) + self._overhead
+        if charge > self.budget or charge > self._charge_max or type(queue) is not str:
+            return None
+        if PyThread_get_thread_ident() != self.thread_id:
+            self._admission.check_loop()
+        if self._group is None:
+            self._admission.open_group()  # sets `group`
+        self.budget -= charge
+        future = self._create_future()
+        self._queues.append(queue)
+        self._payloads.append(payload)
+        self._futures.append(future)
+        return future
+
+    def append_soon(self, queue, payload):
+        future = self.join(queue, payload)
+        return self._admission.append_now_or_never(queue, payload) if future is None else future
+
+    def append_slowly(self, queue, payload):
+        """Return a coroutine that waits in line."""
+        return self._admission.append(queue, None, [payload])

@@ -21,11 +21,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
+from mrecordlog_async.compiled import ELSEWHERE
 from mrecordlog_async.engine.commit.open import OpenedLog
 from mrecordlog_async.engine.commit.thread import LogThread
 from mrecordlog_async.engine.commit.upkeep import LogParts
 from mrecordlog_async.engine.commit.writer import Writer
-from mrecordlog_async.engine.intake.admission import ELSEWHERE, Admission
+from mrecordlog_async.engine.intake.admission import Admission
 from mrecordlog_async.engine.intake.capacity import Capacity
 from mrecordlog_async.engine.intake.controls import FenceHolders, Sync
 from mrecordlog_async.engine.intake.refusals import Refusals

@@ -27,12 +27,12 @@ def shown(at: Path, **environment: str) -> tuple[str, str]:
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
     """Copy the room without what was built, with what builds it; return the directory."""
-    for name in ("__init__.py", "compiled"):
+    for name in ("__init__.py", "errors.py", "compiled"):
         source, target = ROOT / "mrecordlog_async" / name, tmp_path / "mrecordlog_async" / name
         if source.is_dir():
             shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.so", "*.c", "why_pure.txt", "__pycache__"))
         else:
-            target.parent.mkdir()
+            target.parent.mkdir(exist_ok=True)
             shutil.copy(source, target)
     shutil.copy(ROOT / "hatch_build.py", tmp_path)
     return tmp_path

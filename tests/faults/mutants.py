@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "mrecordlog_async"
-FLOORS = ("engine", "format", "maintenance", "memory", "recovery", "storage")
+FLOORS = ("compiled", "engine", "format", "maintenance", "memory", "recovery", "storage")
 WITHOUT = ("support/trim_heap.py",)
 """How memory is collected and returned to the system. Only speed depends on it."""
 STAGE_SECONDS = 1_200
@@ -46,6 +46,7 @@ NEAREST = {
     "recovery/live_reader.py": ["tests/test_readonly.py", "tests/faults/test_beside_a_writer.py"],
     "recovery": ["tests/recovery", "tests/engine/test_hard_links.py"],
     "engine/commit/open.py": ["tests/recovery/test_recovery.py tests/engine/test_hard_links.py"],
+    "compiled/appends.py": ["tests/engine/test_admission.py tests/engine/test_append_soon.py"],
     "engine/intake/admission.py": [
         "tests/engine/test_admission.py tests/engine/test_append_soon.py tests/engine/test_limits.py"
     ],
@@ -217,7 +218,7 @@ def _killer(directory: str, stage: str) -> str | None:
         stderr=subprocess.DEVNULL,
         text=True,
         start_new_session=True,
-        env={**os.environ, "TMPDIR": directory, "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**os.environ, "TMPDIR": directory, "PYTHONDONTWRITEBYTECODE": "1", "MRECORDLOG_PURE": "1"},
     )
     try:
         out, _ = process.communicate(timeout=STAGE_SECONDS)

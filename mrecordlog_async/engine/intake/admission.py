@@ -35,6 +35,7 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any, Concatenate, ParamSpec
 
+from mrecordlog_async.compiled import ELSEWHERE, SingleAppends
 from mrecordlog_async.engine.intake.capacity import Capacity
 from mrecordlog_async.engine.intake.commands import (
     SINGLE_OVERHEAD_BYTES,
@@ -58,12 +59,6 @@ BATCH_BYTES = 4 * MIB
 BATCH_CONTROLS = 1_000
 """A batch holds at most this many calls that are not appends: planning and applying them takes the loop 10 ms."""
 
-ELSEWHERE = (
-    "the log belongs to another event loop; from a thread, such as that of a `def` endpoint, call it with "
-    "asyncio.run_coroutine_threadsafe or anyio.from_thread.run"
-)
-"""Message of the error for a call that was not made on the log's event loop."""
-
 
 class Admission:
     """Calls that wait for the writer. The log owns it; the writer takes from it."""
@@ -74,7 +69,7 @@ class Admission:
         self.capacity = capacity
         self._loop = asyncio.get_running_loop()
         self.sleep = WriterSleep(self._loop)
-        self._singles = SingleAppends(self, self._loop, limits.record_bytes)
+        self._singles = SingleAppends(self, self._loop, limits.record_bytes, SINGLE_OVERHEAD_BYTES)
         # Bound once: the common appends look up one name less.
         self.append_single = self._singles.append_single
         self.append_soon = self._singles.append_soon
@@ -427,70 +422,3 @@ class Admission:
         error = self.capacity.lack_of_memory(call, self.pending_bytes + self._line_bytes)
         if error is not None:
             raise self.refusals.counted(error, call)
-
-
-class SingleAppends:
-    """The ways to append one record: with a wait, or with a future. This is the hot path.
-
-    Each compares a charge with the budget, spends it, and joins the open group: no await stands between the comparison
-    and the group, so two callers cannot spend the same budget. Both contain the same lines, because a shared method
-    would be one more call per record. What does not fit goes through `Admission`.
-
-    budget: what `Admission` granted at its last look, less what was spent since; negative while no record may enter.
-    group: the last of the commands that wait, while records may join it. thread_id: of the thread that runs the loop.
-    """
-
-    def __init__(self, admission: Admission, loop: asyncio.AbstractEventLoop, record_bytes: int) -> None:
-        self.budget = 0
-        self.group: AppendGroup | None = None
-        self.thread_id = get_ident()
-        self._admission = admission
-        self._loop = loop
-        self._charge_max = record_bytes + SINGLE_OVERHEAD_BYTES
-
-    async def append_single(self, queue: str, payload: bytes) -> int | None:
-        """Append one record at the next position of *queue* and return that position once it is stored.
-
-        The hot path: two comparisons, one future, and no command object per call.
-        """
-        charge = len(payload) + SINGLE_OVERHEAD_BYTES
-        if charge > self.budget or charge > self._charge_max or type(queue) is not str:
-            return await self._admission.append(queue, None, [payload])
-        # Compares threads: on CPython 3.11 get_running_loop is a system call. `open_group` compares loops, per group.
-        if get_ident() != self.thread_id:
-            self._admission.check_loop()
-        group = self.group or self._admission.open_group()
-        self.budget -= charge
-        future: asyncio.Future[Any] = self._loop.create_future()
-        group.queues.append(queue)
-        group.payloads.append(payload)
-        group.futures.append(future)
-        try:
-            position: int | None = await future
-        except RuntimeError:
-            if not future.done():  # asyncio raised it: the caller runs on a second loop of this thread
-                future.cancel()
-                raise LogClosedError(ELSEWHERE) from None
-            raise
-        finally:
-            # An exception references this frame. With the future in it, that would be a cycle that keeps the payload.
-            del future, group
-        return position
-
-    def append_soon(self, queue: str, payload: bytes) -> asyncio.Future[Any]:
-        """Append one record at the next position of *queue*; return a future of that position. Never waits in line.
-
-        The same steps as `append_single`, without a coroutine per record.
-        """
-        charge = len(payload) + SINGLE_OVERHEAD_BYTES
-        if charge > self.budget or charge > self._charge_max or type(queue) is not str:
-            return self._admission.append_now_or_never(queue, payload)
-        if get_ident() != self.thread_id:
-            self._admission.check_loop()
-        group = self.group or self._admission.open_group()
-        self.budget -= charge
-        future: asyncio.Future[Any] = self._loop.create_future()
-        group.queues.append(queue)
-        group.payloads.append(payload)
-        group.futures.append(future)
-        return future
