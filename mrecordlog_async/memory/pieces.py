@@ -91,8 +91,11 @@ class GappedRun(NamedTuple):
 
     def records(self) -> Iterator[Record]:
         """Yield the records one by one."""
-        payloads = Run(0, self.offsets, self.payload).payloads()
-        return map(tuple.__new__, repeat(Record), zip(self._positions(), payloads, strict=True))
+        return map(tuple.__new__, repeat(Record), self.pairs())
+
+    def pairs(self) -> Iterator[tuple[int, bytes]]:
+        """Yield (position, payload) of the records one by one."""
+        return zip(self._positions(), Run(0, self.offsets, self.payload).payloads(), strict=True)
 
     def runs(self) -> Iterator[Run]:
         """Yield the consecutive stretches as runs."""

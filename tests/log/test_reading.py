@@ -50,6 +50,9 @@ async def test_range_bounds(log: MultiRecordLog, start: int | None, stop: int | 
     await log.append_records("q", 3, [b"a", b"b", b"c"])
     await log.append_records("q", 10, [b"d", b"e"])
     assert [position for position, _ in log.range("q", start, stop)] == expected
+    assert [tuple(record) for record in log.range("q", start, stop)] == list(log.pairs("q", start, stop))
+    assert {type(pair) for pair in log.pairs("q", start, stop)} <= {tuple}
+    assert list(log.pairs("q", start, stop, limit=2)) == list(log.range("q", start, stop, limit=2))
     assert [position for run in log.runs("q", start, stop) for position, _ in run.records()] == expected
 
 
