@@ -1,8 +1,9 @@
 """The few loops that are compiled, each with a twin in Python next to it that does the same.
 
-`_loops.pyx` has the loops and `twins.py` their twins. `_disk.pyx` is the disk thread, for Linux alone. The rest of the
-package imports the names from here and does not know which of both runs. The twins run if nothing was compiled when
-the package was installed, if `MRECORDLOG_PURE=1` is set, or if the compiled file was built from another source.
+`_loops.pyx` has the loops and `twins.py` their twins. `appends.py` has the append of a single record, whose part
+without a wait is compiled. `_disk.pyx` is the disk thread, for Linux alone. The rest of the package does not know which
+of both runs. The twins run if nothing was compiled when the package was installed, if `MRECORDLOG_PURE=1` is set, or if
+the compiled file was built from another source.
 
 Build it in a checkout with `python hatch_build.py`.
 """
@@ -16,8 +17,6 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
-
-from mrecordlog_async.compiled.appends import ELSEWHERE, joining
 
 _ROOM = Path(__file__).parent
 
@@ -46,23 +45,23 @@ _loops = _built("_loops")
 WHY_PURE = _loops if isinstance(_loops, str) else ""
 """The reason if the twins run; empty if the compiled loops do."""
 
+LOOPS = None if isinstance(_loops, str) else _loops
+"""The extension, for `appends`; None if the twins run."""
+
 BUILD = "pure" if WHY_PURE else "compiled"
 """The build that runs: `compiled` or `pure`."""
 
 if TYPE_CHECKING or isinstance(_loops, str):
-    from mrecordlog_async.compiled.appends import SingleAppends
     from mrecordlog_async.compiled.twins import pairs_of_run, payloads_of_run, records_of_run
 else:
-    SingleAppends = joining(_loops.JoinedAppends)
     pairs_of_run = _loops.pairs_of_run
     payloads_of_run = _loops.payloads_of_run
     records_of_run = _loops.records_of_run
 
 __all__ = [
     "BUILD",
-    "ELSEWHERE",
+    "LOOPS",
     "WHY_PURE",
-    "SingleAppends",
     "pairs_of_run",
     "payloads_of_run",
     "records_of_run",

@@ -4,3 +4,5 @@ from mrecordlog_async.compiled.twins import payloads_of_run as payloads_of_run
 from mrecordlog_async.compiled.twins import records_of_run as records_of_run
 
 SOURCE: str
+
+class JoinedAppends: ...  # `appends.joining` makes `SingleAppends` of it

@@ -12,6 +12,7 @@ import asyncio
 from threading import get_ident
 from typing import Any, Protocol
 
+from mrecordlog_async.compiled import LOOPS
 from mrecordlog_async.errors import LogClosedError
 
 ELSEWHERE = (
@@ -135,3 +136,7 @@ def joining(base: type[Any]) -> type[SingleAppends]:
             return position
 
     return JoinedAppends
+
+
+single_appends: type[SingleAppends] = SingleAppends if LOOPS is None else joining(LOOPS.JoinedAppends)
+"""The class that runs."""

@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 
-from mrecordlog_async.compiled import ELSEWHERE
+from mrecordlog_async.compiled.appends import ELSEWHERE
 from mrecordlog_async.engine.commit.open import OpenedLog
 from mrecordlog_async.engine.commit.thread import LogThread
 from mrecordlog_async.engine.commit.upkeep import LogParts

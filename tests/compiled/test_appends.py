@@ -150,7 +150,7 @@ async def test_a_call_from_another_thread_is_checked(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_call_on_a_second_loop_of_the_thread_is_withdrawn(kind: str) -> None:
-    """asyncio refuses to wait for a future of another loop: the record must not be stored behind the caller's back."""
+    """asyncio refuses to wait for a future of another loop: the call fails, so its record must not be stored."""
     first = asyncio.new_event_loop()
     gate = Gate(kind, first)
     gate.singles.budget = 1_000

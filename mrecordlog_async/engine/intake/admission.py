@@ -35,7 +35,7 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any, Concatenate, ParamSpec
 
-from mrecordlog_async.compiled import ELSEWHERE, SingleAppends
+from mrecordlog_async.compiled.appends import ELSEWHERE, single_appends
 from mrecordlog_async.engine.intake.capacity import Capacity
 from mrecordlog_async.engine.intake.commands import (
     SINGLE_OVERHEAD_BYTES,
@@ -69,7 +69,7 @@ class Admission:
         self.capacity = capacity
         self._loop = asyncio.get_running_loop()
         self.sleep = WriterSleep(self._loop)
-        self._singles = SingleAppends(self, self._loop, limits.record_bytes, SINGLE_OVERHEAD_BYTES)
+        self._singles = single_appends(self, self._loop, limits.record_bytes, SINGLE_OVERHEAD_BYTES)
         # Bound once: the common appends look up one name less.
         self.append_single = self._singles.append_single
         self.append_soon = self._singles.append_soon
