@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
-from itertools import chain, islice
+from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
 from uuid import UUID
@@ -24,6 +24,7 @@ from mrecordlog_async.engine.inspection import Inspection
 from mrecordlog_async.engine.intake.controls import (
     ConfigureQueue,
     CreateQueue,
+    CreateQueues,
     DeleteQueue,
     SealQueue,
     Sync,
@@ -64,7 +65,7 @@ SEGMENT_BYTES_MIN = 32_768
 """A segment holds at least one block."""
 
 QUEUES_AT_ONCE = 1_000
-"""Declared queues are created in groups of this size: starting this many calls takes the event loop 10 ms."""
+"""Declared queues are created in groups of this size: one takes the event loop 5 ms."""
 
 
 def check_segment_bytes(segment_bytes: object) -> None:
@@ -209,6 +210,37 @@ class MultiRecordLog:
             self._lookup.check_name(queue)
         values = None if options is None else values_of(options)
         return bool(await self._submit(CreateQueue, queue, exist_ok, values))
+
+    async def create_queues(
+        self, names: Iterable[str], *, exist_ok: bool = False, options: QueueOptions | None = None
+    ) -> int:
+        """Create queues in one step, all or none, even after a crash. Durable under every policy.
+
+        The event loop is busy for about 5 µs per queue.
+
+        Args:
+            names: The names. One that is given twice counts once.
+            exist_ok: Leave queues that already exist as they are instead of raising.
+            options: The options of those that are created; see `configure_queue`.
+
+        Returns:
+            The number of queues that were created.
+
+        Raises:
+            QueueExistsError: A queue exists, and *exist_ok* is False. No queue was created.
+            QueueNameError: A name is invalid.
+            LogFullError: The limit on queues is reached, that on consumers for those that rules create, or there is
+                no space. No queue was created.
+        """
+        distinct = check_names(names)
+        exists, check_new = self._lookup.get, self._lookup.check_name
+        for name in distinct:
+            if exists(name) is None:
+                check_new(name)
+        values = None if options is None else values_of(options)
+        created = await self._submit(CreateQueues, distinct, exist_ok, values)
+        assert isinstance(created, int)
+        return created
 
     async def delete_queue(self, queue: str, *, queue_id: int | None = None, past_consumers: bool = False) -> None:
         """Delete *queue* and all its records. Durable under every policy. A later queue of this name is a new queue.
@@ -930,10 +962,13 @@ class OpeningLog:
 
 async def _declare(log: MultiRecordLog, queues: dict[str, QueueOptions | None]) -> None:
     """Create *queues* where they do not exist, many in a batch; close the log if that fails."""
-    rest = iter(queues.items())
+    by_options: dict[QueueOptions | None, list[str]] = {}
+    for queue, options in queues.items():
+        by_options.setdefault(options, []).append(queue)
     try:
-        while group := list(islice(rest, QUEUES_AT_ONCE)):
-            await asyncio.gather(*(log.create_queue(queue, exist_ok=True, options=options) for queue, options in group))
+        for options, names in by_options.items():
+            for at in range(0, len(names), QUEUES_AT_ONCE):
+                await log.create_queues(names[at : at + QUEUES_AT_ONCE], exist_ok=True, options=options)
     except BaseException:
         await log.close()
         raise
@@ -961,11 +996,16 @@ def check_payloads(payloads: Iterable[Payload]) -> Iterable[Payload]:
     return payloads
 
 
-def check_queues(queues: Iterable[str] | Mapping[str, QueueOptions]) -> dict[str, QueueOptions | None]:
-    """Return the names with their options; raise TypeError for a single name: each letter would become a queue."""
+def check_names(queues: Iterable[str]) -> tuple[str, ...]:
+    """Return distinct names of queues; raise TypeError for a single name: each letter would become a queue."""
     if isinstance(queues, str | bytes):
         raise TypeError(f"queues takes an iterable of names, not a single one; pass [{queues!r}]")
-    declared = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(queues)
+    return tuple(dict.fromkeys(queues))
+
+
+def check_queues(queues: Iterable[str] | Mapping[str, QueueOptions]) -> dict[str, QueueOptions | None]:
+    """Return the names with their options; raise TypeError for a single name, or for other options."""
+    declared = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(check_names(queues))
     for queue, options in declared.items():
         if options is not None:
             check_type(f"queues[{queue!r}]", options, QueueOptions)

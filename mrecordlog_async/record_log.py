@@ -73,6 +73,11 @@ class RecordLog(Protocol):
     async def create_queue(self, queue: str, *, exist_ok: bool = ..., options: QueueOptions | None = ...) -> bool:
         """Create *queue*; return whether it was created."""
 
+    async def create_queues(
+        self, names: Iterable[str], *, exist_ok: bool = ..., options: QueueOptions | None = ...
+    ) -> int:
+        """Create queues, all or none; return how many were created."""
+
     async def delete_queue(self, queue: str, *, queue_id: int | None = ..., past_consumers: bool = ...) -> None:
         """Delete *queue* and all its records."""
 

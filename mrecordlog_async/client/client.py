@@ -34,7 +34,7 @@ from mrecordlog_async.client.transport import Transport
 from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.model import ConsumerSummary, QueueSummary, Record, Run, Start, Times, check_position, check_start
 from mrecordlog_async.options import QueueOptions
-from mrecordlog_async.protocol import calls
+from mrecordlog_async.protocol import bulk_calls, calls
 from mrecordlog_async.protocol.attempts import ServiceUnreachableError
 from mrecordlog_async.protocol.calls import Order, Page, PageRequest, Payload, copied
 from mrecordlog_async.protocol.consumer_schemas import AttachRequest
@@ -167,6 +167,27 @@ class RecordLogClient:
             LogFullError: The log holds as many queues as it may, or the disk is full.
         """
         return await self.sender.send(calls.create_queue(queue, exist_ok=exist_ok, options=options))
+
+    async def create_queues(
+        self, names: Iterable[str], *, exist_ok: bool = False, options: QueueOptions | None = None
+    ) -> int:
+        """Create queues in one step, all or none, and wait until that is durable.
+
+        Args:
+            names: The names, as many as the service accepts in one request. One that is given twice counts once.
+            exist_ok: Leave queues that already exist as they are. The request is then sent again after a lost response,
+                and the result may be lower than what was created; otherwise OutcomeUnknownError is raised.
+            options: The options of those that are created.
+
+        Returns:
+            The number of queues that were created.
+
+        Raises:
+            QueueExistsError: A queue exists, and *exist_ok* is false. No queue was created.
+            QueueNameError: A name is not valid.
+            LogFullError: The log would hold more queues than it may, or the disk is full. No queue was created.
+        """
+        return await self.sender.send(bulk_calls.create_queues(names, exist_ok=exist_ok, options=options))
 
     async def delete_queue(self, queue: str, *, queue_id: int | None = None, past_consumers: bool = False) -> None:
         """Delete *queue* and all its records.

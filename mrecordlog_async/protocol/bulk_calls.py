@@ -12,8 +12,11 @@ from typing import TypeVar
 
 import msgspec
 
+from mrecordlog_async.options import QueueOptions, check_type
 from mrecordlog_async.protocol import wire
+from mrecordlog_async.protocol.attempts import Repeat
 from mrecordlog_async.protocol.bulk_schemas import (
+    CreateManyResponse,
     FetchRange,
     FetchRequest,
     PlanRequest,
@@ -81,6 +84,18 @@ def fetch(ranges: Iterable[FetchRange], *, payload: bool) -> ServiceCall[bytes]:
     """Read ranges as a stream of runs, in their order."""
     body = msgspec.json.encode(FetchRequest(list(ranges), payload))
     return ServiceCall("POST", "/v1/fetch", lambda reply: reply.body, {}, body, JSON, wire.CONTENT_TYPE)
+
+
+def create_queues(names: Iterable[str], *, exist_ok: bool, options: QueueOptions | None) -> ServiceCall[int]:
+    """Create queues, all or none; the result is how many were created."""
+    if isinstance(names, str | bytes):
+        raise TypeError(f"queues takes an iterable of names, not a single one; pass [{names!r}]")
+    if options is not None:
+        check_type("options", options, QueueOptions)
+    body = msgspec.json.encode({"queues": list(names), "exist_ok": exist_ok, "options": options})
+    repeat = Repeat.FREELY if exist_ok else Repeat.NEVER
+    read = partial(decoded, kind=CreateManyResponse)
+    return ServiceCall("POST", "/v1/create", lambda reply: read(reply).created, {}, body, JSON, repeat=repeat)
 
 
 def truncate(queues: Iterable[TruncateOne], opening: str | None) -> ServiceCall[list[QueueTruncated]]:

@@ -22,6 +22,7 @@ from enum import StrEnum
 
 from msgspec import field
 
+from mrecordlog_async.protocol.consumer_schemas import QueueOptionsRequest
 from mrecordlog_async.protocol.schemas import Count, NextPosition, Position, QueueId, QueueName, Request, Response
 
 
@@ -260,6 +261,30 @@ class TruncateOne(Request, frozen=True, gc=False):
     queue: QueueName
     position: Position
     id: QueueId | None = None
+
+
+class CreateManyRequest(Request, frozen=True):
+    """Queues to create, all or none.
+
+    Attributes:
+        queues: Their names. One that is given twice counts once.
+        exist_ok: Leave queues that already exist as they are; otherwise they are a 409 "queue_exists".
+        options: The options of those that are created.
+    """
+
+    queues: list[QueueName]
+    exist_ok: bool = False
+    options: QueueOptionsRequest | None = None  # type: ignore[valid-type]  # made by `defstruct`
+
+
+class CreateManyResponse(Response, frozen=True):
+    """Result of creating queues.
+
+    Attributes:
+        created: The number of queues that were created.
+    """
+
+    created: int
 
 
 class TruncateManyRequest(Request, frozen=True):

@@ -204,6 +204,19 @@ def test_a_user_name_next_to_a_token_is_refused_at_once() -> None:
     RecordLogClient("http://user:password@localhost:8080")
 
 
+async def test_many_queues_are_created_in_one_request(directory: Path) -> None:
+    """The clients create all or none, and return how many; a single name is refused."""
+    async with serving(directory) as served, RecordLogClient(served.url) as client:
+        assert await client.create_queues(["a", "b"], options=QueueOptions(max_records=3)) == 2
+        assert served.log.queue_options("a").max_records == 3
+        with pytest.raises(QueueExistsError):
+            await client.create_queues(["c", "a"])
+        assert await client.create_queues(["c", "a"], exist_ok=True) == 1
+        with pytest.raises(TypeError, match="not a single one"):
+            await client.create_queues("abc")
+        assert served.log.list_queues() == ["a", "b", "c"]
+
+
 async def test_errors_are_those_of_the_log(directory: Path) -> None:
     """Handlers written for the log work for the client."""
     limits = Limits(record_bytes=1_000, memory_bytes=20_000, pending_bytes=10_000)

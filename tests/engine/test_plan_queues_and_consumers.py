@@ -14,6 +14,7 @@ from mrecordlog_async.engine.intake.controls import (
     ChangeRule,
     ConfigureQueue,
     CreateConsumer,
+    CreateQueues,
     DeleteConsumer,
     DeleteQueue,
     MoveConsumer,
@@ -43,6 +44,7 @@ CALLS = st.one_of(
     st.tuples(st.just("append"), queues, st.none() | positions, st.integers(0, 3)),
     st.tuples(st.just("truncate"), queues, positions),
     st.tuples(st.just("create"), queues),
+    st.tuples(st.just("create_many"), st.lists(st.sampled_from("qrstu"), unique=True, max_size=4), st.booleans()),
     st.tuples(st.just("delete"), queues),
     st.tuples(st.just("attach"), queues, consumers),
     st.tuples(st.just("consume"), queues, consumers, st.none() | positions),
@@ -68,10 +70,12 @@ def commands_of(calls: list[tuple[Any, ...]]) -> list[Command]:
     return commands + gathered(waiting)
 
 
-def setting_command(kind: str, queue: str, *rest: Any) -> Command | None:
+def setting_command(kind: str, queue: Any, *rest: Any) -> Command | None:
     """Make the command of a call about settings; None for another one."""
     if kind == "attach":
         return AttachConsumer(future(), queue, rest[0], True, None, NO_OWNER, False)
+    if kind == "create_many":
+        return CreateQueues(future(), queue, rest[0], None)
     if kind == "consume":
         return CreateConsumer(future(), queue, rest[0], rest[1], False)
     if kind == "release":

@@ -147,6 +147,23 @@ async def test_fetch_checks_every_range_before_the_first_byte(
     assert fact is None or fact in response.json().values()
 
 
+async def test_create_many_creates_all_or_none(served: Served) -> None:
+    """Existing queues are a 409 unless the request accepts them; a bad name, bad options and no names are a 400."""
+    response = await served.call("POST", "/v1/create", {"queues": ["a", "b"], "options": {"max_records": 5}})
+    assert (response.status, response.json()) == (200, {"created": 2})
+    assert served.log.queue_options("b").max_records == 5
+    for body, status in (
+        ({"queues": ["c", "a"]}, 409),
+        ({"queues": ["c", "a\0b"]}, 400),
+        ({"queues": ["c"], "options": {"max_records": 5, "drop": 7}}, 400),
+        ({}, 400),
+    ):
+        assert (await served.call("POST", "/v1/create", body)).status == status
+    assert "c" not in served.log.list_queues()
+    response = await served.call("POST", "/v1/create", {"queues": ["c", "a"], "exist_ok": True})
+    assert response.json() == {"created": 1}
+
+
 async def test_truncate_many_does_each_or_says_why_not(served: Served) -> None:
     """Positions that were never assigned, other incarnations and consumers that are behind are refused, each alone."""
     await served.log.create_queue("r")

@@ -7,6 +7,7 @@ truncates is known when it is planned.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -19,6 +20,15 @@ class CreateQueue(Command):
     """Create a queue, with options if they are not None."""
 
     queue: str
+    exist_ok: bool
+    options: StoredOptions | None = None
+
+
+@dataclass(slots=True, eq=False)
+class CreateQueues(Command):
+    """Create queues, all or none, with options if they are not None. queues: distinct names."""
+
+    queues: Sequence[str]
     exist_ok: bool
     options: StoredOptions | None = None
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from mrecordlog_async.engine.intake.commands import Reserve
-from mrecordlog_async.engine.intake.controls import ConfigureQueue, CreateQueue, DeleteQueue, SealQueue, TruncateQueue
+from mrecordlog_async.engine.intake.controls import (
+    ConfigureQueue,
+    CreateQueue,
+    CreateQueues,
+    DeleteQueue,
+    SealQueue,
+    TruncateQueue,
+)
 from mrecordlog_async.engine.planning.draft import CommandOutcome, Draft
 from mrecordlog_async.engine.planning.limits import too_low
 from mrecordlog_async.engine.planning.view import QueueView
@@ -58,27 +65,59 @@ def plan_create(draft: Draft, call: CreateQueue) -> None:
         else:
             draft.refuse(call, QueueExistsError(call.queue), call.queue)
         return
-    if draft.queue_count >= draft.limits.queues:
-        draft.refuse(call, LogFullError("queues", draft.queue_count, draft.limits.queues), call.queue)
-        return
-    consumers = _consumers_by_rule(draft, call.queue) if draft.rules.count else ()
-    if draft.consumer_count + len(consumers) > draft.limits.consumers:
-        draft.refuse(call, LogFullError("consumers", draft.consumer_count, draft.limits.consumers), call.queue)
+    error = _create(draft, (call.queue,), call.options)
+    if error is not None:
+        draft.refuse(call, error, call.queue)
     else:
-        # Few lines and few calls: thousands of queues are often created at once.
+        draft.plan.outcomes.append(CommandOutcome(call, True))
+
+
+def plan_create_many(draft: Draft, call: CreateQueues) -> None:
+    """Plan all queues of a call that do not exist, or none of them; the result is how many these are."""
+    new = []
+    touched = False
+    for name in call.queues:
+        view = draft.find(name)
+        if view is None:
+            new.append(name)
+        elif not call.exist_ok:
+            draft.refuse(call, QueueExistsError(name), name)
+            return
+        else:
+            touched = touched or view.touched()
+    error = _create(draft, new, call.options)
+    if error is not None:
+        draft.refuse(call, error, new[0])
+    elif new or touched:
+        draft.plan.outcomes.append(CommandOutcome(call, len(new)))
+    else:
+        draft.plan.immediate.append(CommandOutcome(call, 0))  # nothing is written
+
+
+def _create(draft: Draft, names: Sequence[str], options: StoredOptions | None) -> LogFullError | None:
+    """Plan queues that do not exist, with the consumers that rules give them, or return why they do not fit."""
+    if draft.queue_count + len(names) > draft.limits.queues:
+        return LogFullError("queues", draft.queue_count, draft.limits.queues)
+    consumers = [_consumers_by_rule(draft, name) for name in names] if draft.rules.count else []
+    if draft.consumer_count + sum(map(len, consumers)) > draft.limits.consumers:
+        return LogFullError("consumers", draft.consumer_count, draft.limits.consumers)
+    # Few lines and few calls: thousands of queues are often created at once.
+    plan, views, records = draft.plan, draft.views, draft.plan.records
+    for at, name in enumerate(names):
         queue_id = draft.draw_id()
-        view = draft.views[call.queue] = QueueView(None, queue_id, 0, 0)
-        draft.queue_count += 1
-        plan = draft.plan
-        plan.records.append(Create(queue_id, call.queue))
-        plan.more_table_bytes += entry_bytes(call.queue)
-        for name in consumers:
-            add_consumer(draft, view, name, 0)
-        if call.options is not None and call.options != DEFAULT_OPTIONS:
-            _set_options(draft, view, call.queue, call.options)
-        plan.outcomes.append(CommandOutcome(call, True))
+        view = views[name] = QueueView(None, queue_id, 0, 0)
+        records.append(Create(queue_id, name))
+        plan.more_table_bytes += entry_bytes(name)
+        if consumers:
+            for consumer in consumers[at]:
+                add_consumer(draft, view, consumer, 0)
+        if options is not None and options != DEFAULT_OPTIONS:
+            _set_options(draft, view, name, options)
+    if names:
+        draft.queue_count += len(names)
         plan.reserve = Reserve.NOTHING
         plan.must_sync = True
+    return None
 
 
 def _consumers_by_rule(draft: Draft, queue: str) -> Collection[str]:

@@ -16,6 +16,8 @@ from mrecordlog_async.errors import ConsumerBehindError, QueueNotFoundError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.bulk_schemas import (
+    CreateManyRequest,
+    CreateManyResponse,
     FetchRequest,
     PlanRequest,
     PlanResponse,
@@ -37,7 +39,15 @@ from mrecordlog_async.service.reading.fetch import Fetcher, HeldRuns, pinned_byt
 from mrecordlog_async.service.reading.parameters import check_query, time_of_text
 from mrecordlog_async.service.reading.plan import Planner
 from mrecordlog_async.service.reading.queue_checks import check_entries, status_of, summary_of
-from mrecordlog_async.service.routes.route import PIECE_BYTES, Route, decode_control, encode_list, send_json
+from mrecordlog_async.service.routes.queue_options import options_of_request
+from mrecordlog_async.service.routes.route import (
+    PIECE_BYTES,
+    Route,
+    decode_control,
+    encode_list,
+    json_response,
+    send_json,
+)
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.wire.formats import send, take_runs
 from mrecordlog_async.service.wire.turns import Turns
@@ -139,6 +149,16 @@ def _drained(parts: list[HeldRuns]) -> Iterator[wire.QueueRuns]:
         parts.pop()
 
 
+async def create_many(service: Service, request: web.Request) -> web.StreamResponse:
+    """Create queues in one step, all or none."""
+    most = service.options.entries
+    async with bulk_request(service, request, _create_decoder, strings_max=most) as (log, requested):
+        check_entries(len(requested.queues), service.options)
+        options = None if requested.options is None else options_of_request(requested.options)
+        created = await log.create_queues(requested.queues, exist_ok=requested.exist_ok, options=options)
+    return json_response(CreateManyResponse(created))
+
+
 async def truncate_many(service: Service, request: web.Request) -> web.StreamResponse:
     """Truncate many queues; each truncate is carried out, and durable, or refused independently.
 
@@ -189,6 +209,7 @@ TRUNCATES_AT_ONCE = 1_000
 _positions_decoder = msgspec.json.Decoder(PositionsRequest)
 _plan_decoder = msgspec.json.Decoder(PlanRequest)
 _fetch_decoder = msgspec.json.Decoder(FetchRequest)
+_create_decoder = msgspec.json.Decoder(CreateManyRequest)
 _truncate_decoder = msgspec.json.Decoder(TruncateManyRequest)
 
 ROUTES = (
@@ -218,6 +239,15 @@ ROUTES = (
         takes=FetchRequest,
         formats=(wire.CONTENT_TYPE,),
         problems=(400, 404, 409, 410, 413, 429),
+    ),
+    Route(
+        "POST",
+        "/v1/create",
+        create_many,
+        "Create many queues, all or none",
+        takes=CreateManyRequest,
+        returns=CreateManyResponse,
+        problems=(400, 409, 413, 429, 507),
     ),
     Route(
         "POST",

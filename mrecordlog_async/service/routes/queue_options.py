@@ -50,7 +50,11 @@ async def decode_options(body: bytes) -> QueueOptions | None:
     """Return the options in *body*, None if it is empty; raise the 400 problem for options that contradict."""
     if not body:
         return None
-    wanted = await decode_control(_options_decoder, body, 1)
+    return options_of_request(await decode_control(_options_decoder, body, 1))
+
+
+def options_of_request(wanted: msgspec.Struct) -> QueueOptions:
+    """Return the options that a request has; raise the 400 problem for options that contradict."""
     try:
         return QueueOptions(**msgspec.structs.asdict(wanted))
     except ValueError as error:
