@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import resource
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -17,40 +17,46 @@ import pytest
 FILES, TESTS = 50, 30
 """How many are printed of each."""
 SECONDS_PER_TICK = 1 / os.sysconf("SC_CLK_TCK")
+NAME = "processor seconds"
 START = "(start and collection)"
 
 
 class CpuTimes:
-    """Counts processor seconds by test; adds up those of all processes that a suite is spread over."""
+    """Counts processor seconds by test, and adds them up where they are printed."""
 
     def __init__(self) -> None:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._before = 0.0
+        self._unsent: list[tuple[str, float]] = []
 
     def pytest_collection_finish(self) -> None:
         """Count what was taken so far, mostly by imports."""
         self._count(START)
 
-    @pytest.hookimpl(wrapper=True, tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        """Count one test with its fixtures: one that is shared counts for the first test that needs it."""
-        try:
-            return (yield)
-        finally:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+        """Send what a test took with the last of its reports: even a run that is ended then has the figures.
+
+        What a fixture takes that tests share counts for the first of them.
+        """
+        report = yield
+        if call.when == "teardown":
             self._count(item.nodeid)
+            report.user_properties = [*report.user_properties, (NAME, self._unsent)]
+            self._unsent = []
+        return report
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        """Hand the figures to the process that prints them."""
-        output = getattr(session.config, "workeroutput", None)
-        if output is not None:
-            output["cpu"] = dict(self._seconds)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add what this process, or another one, has counted."""
+        sent: Any
+        for name, sent in report.user_properties:
+            for test, seconds in sent if name == NAME else ():
+                self._seconds[test] += seconds
 
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: Any) -> None:
-        """Add the figures of another process."""
-        for test, seconds in getattr(node, "workeroutput", {}).get("cpu", {}).items():
-            self._seconds[test] += seconds
+    def _count(self, test: str) -> None:
+        now = used()
+        self._unsent.append((test, now - self._before))
+        self._before = now
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         """Print the files and the tests that take most."""
@@ -62,11 +68,6 @@ class CpuTimes:
             for name, seconds in sorted(costs.items(), key=lambda each: -each[1])[:count]:
                 if seconds >= 0.1:
                     terminalreporter.write_line(f"{seconds:8.1f}  {name}")
-
-    def _count(self, name: str) -> None:
-        now = used()
-        self._seconds[name] += now - self._before
-        self._before = now
 
 
 def used() -> float:
