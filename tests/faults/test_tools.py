@@ -224,22 +224,23 @@ def test_power_cut_leaves_the_source_and_no_half_of_a_log(name: str, tally: Tall
 def test_fault_at_any_call_leaves_the_source_and_no_half_of_a_log(name: str, tally: Tally) -> None:
     """A command that succeeds leaves a whole log; one that fails raises an error. No handle stays open."""
     command = COMMANDS[name]
-    disk = command.disk()
-    first = disk.calls
+    begun = command.disk().snapshot()
+    disk = begun.kill()
+    before = source(disk)
     assert run(command.work, disk) is None
     due = state_of(ReadOnlyLog.open(TARGET, filesystem=disk).recovered.queues)
     calls = disk.call_names
-    chosen = [fault for fault in faults(calls) if fault.at > first][:: 5 * command.step]
-    for fault in chosen:
-        disk = command.disk()
-        before, disk.fault = source(disk), fault
+    known_cut, known_killed = set[object](), set[object]()
+    for fault in list(faults(calls))[:: 5 * command.step]:
+        disk = begun.kill()
+        disk.fault = fault
         error = run(command.work, disk)
         disk.fault = None
         where = f"{calls[fault.at - 1]} (call {fault.at}) failed {fault.effect}"
         assert not disk.open_handles() and not disk.misuse, where
         assert error is not None or disk.snapshot().crash(Plan()).exists(TARGET), where
-        _check(disk.snapshot().crash(Plan()), before if command.is_synced else None, due, where, set())
-        _check(disk.snapshot().kill(), before, due, where, set())
+        _check(disk.snapshot().crash(Plan()), before if command.is_synced else None, due, where, known_cut)
+        _check(disk.snapshot().kill(), before, due, where, known_killed)
         tally.faults += 1
 
 
