@@ -6,7 +6,7 @@ It lets a segment stand for itself: once no record in an earlier segment is live
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
@@ -99,19 +99,24 @@ class Table:
     openings: tuple[Opened, ...] = ()
 
 
-def encode_table(table: Table, pause: Callable[[], object] | None = None) -> tuple[Buffer, ...]:
-    """Encode the TABLE record; call *pause* after every thousand queues."""
-    pieces = [
-        _HEADER.pack(TABLE, table.next_queue_id, len(table.entries), len(table.rules), len(table.openings)),
-    ]
-    for start in range(0, len(table.entries), ENTRIES_PER_PIECE):
-        pieces.append(_encode_entries(table.entries[start : start + ENTRIES_PER_PIECE]))
-        if pause is not None:
-            pause()
-    if table.rules:
-        pieces += encode_rules(table.rules)
-    pieces += [_OPENING.pack(*opening) for opening in table.openings]
-    return (b"".join(pieces),)
+def encode_table(table: Table) -> tuple[Buffer, ...]:
+    """Encode the TABLE record."""
+    return encode_entries(table.next_queue_id, len(table.entries), [table.entries], table.rules, table.openings)
+
+
+def encode_entries(
+    next_queue_id: int,
+    queues: int,
+    pieces: Iterable[Sequence[TableEntry]],
+    rules: Sequence[TableRule],
+    openings: Collection[Opened],
+) -> tuple[Buffer, ...]:
+    """Encode the TABLE record whose entries come in *pieces*, *queues* of them in all. One piece is held at a time."""
+    parts = [_HEADER.pack(TABLE, next_queue_id, queues, len(rules), len(openings)), *map(_encode_entries, pieces)]
+    if rules:
+        parts += encode_rules(rules)
+    parts += [_OPENING.pack(*opening) for opening in openings]
+    return (b"".join(parts),)
 
 
 def _encode_entries(entries: Sequence[TableEntry]) -> bytes:

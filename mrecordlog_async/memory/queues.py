@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import count, islice
+from itertools import chain, count, islice
 from typing import NamedTuple, assert_never
 
 from mrecordlog_async.format.controls import (
@@ -21,6 +21,7 @@ from mrecordlog_async.format.controls import (
     consumer_bytes,
     rule_bytes,
 )
+from mrecordlog_async.format.frame import Buffer
 from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.format.runs import Append, Many
 from mrecordlog_async.format.stored_options import DEFAULT_OPTIONS
@@ -31,6 +32,7 @@ from mrecordlog_async.format.table import (
     TABLE_HEADER_BYTES,
     Table,
     TableEntry,
+    encode_entries,
     entry_bytes,
 )
 from mrecordlog_async.memory.consumers import Rules
@@ -105,16 +107,29 @@ class Queues:
         for opening in table.openings:
             self._add_opening(opening)
 
-    def table(self, pause: Callable[[], object] | None = None) -> Table:
-        """Return the table that the next segment starts with; call *pause* after every thousand queues."""
-        entries: list[TableEntry] = []
-        with self.settling.lock:  # the log's thread may be here while the event loop wants to free memory
-            queues = iter(self._by_id.values())
-            while piece := [queue.table_entry() for queue in islice(queues, ENTRIES_PER_PIECE)]:
-                entries += piece
-                if pause is not None:
-                    pause()
-        return Table(self.next_queue_id, tuple(entries), tuple(sorted(self.rules.all)), tuple(self.openings))
+    def table(self) -> Table:
+        """Return the state of the queues as a segment's table has it."""
+        with self.settling.lock:
+            entries = tuple(chain.from_iterable(self._table_pieces()))
+        return Table(self.next_queue_id, entries, tuple(sorted(self.rules.all)), tuple(self.openings))
+
+    def encoded_table(self, pause: Callable[[], object] | None = None) -> tuple[Buffer, ...]:
+        """Return the TABLE record that the next segment starts with; call *pause* after every thousand queues.
+
+        No more entries than these exist at a time: those of all queues would make the cycle collector run again and
+        again, on the thread that makes them.
+        """
+        with self.settling.lock:  # the log's thread is here, while the event loop may want to free memory
+            pieces = self._table_pieces(pause)
+            return encode_entries(self.next_queue_id, len(self), pieces, sorted(self.rules.all), self.openings)
+
+    def _table_pieces(self, pause: Callable[[], object] | None = None) -> Iterator[list[TableEntry]]:
+        """Yield the entries of all queues, a thousand at a time. The lock of `settling` is held."""
+        queues = iter(self._by_id.values())
+        while piece := [queue.table_entry() for queue in islice(queues, ENTRIES_PER_PIECE)]:
+            yield piece
+            if pause is not None:
+                pause()
 
     def get(self, name: str) -> Queue | None:
         """Return the queue called *name*, or None if it does not exist."""

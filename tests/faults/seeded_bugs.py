@@ -28,10 +28,10 @@ from mrecordlog_async.engine.planning.view import QueueView
 from mrecordlog_async.errors import ConsumerFencedError, CorruptionError
 from mrecordlog_async.format import frame, parse
 from mrecordlog_async.format.controls import ConsumerState, SetConsumer
-from mrecordlog_async.format.frame import encode_frames, read_frame
+from mrecordlog_async.format.frame import Buffer, encode_frames, read_frame
 from mrecordlog_async.format.parse import ParsedBatch, SegmentParser
 from mrecordlog_async.format.record import Commit, decode_record
-from mrecordlog_async.format.table import Table
+from mrecordlog_async.format.table import Table, encode_table
 from mrecordlog_async.maintenance import scan
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
@@ -364,13 +364,11 @@ def header_published_before_its_file_is_durable() -> AbstractContextManager[Any]
 
 
 def queue_id_reused() -> AbstractContextManager[Any]:
-    original = Queues.table
+    def encoded_table(self: Queues, pause: object = None) -> tuple[Buffer, ...]:
+        entries = self.table().entries
+        return encode_table(Table(max((entry.id + 1 for entry in entries), default=1_000), entries))
 
-    def table(self: Queues) -> Table:
-        entries = original(self).entries
-        return Table(max((entry.id + 1 for entry in entries), default=1_000), entries)
-
-    return patch.object(Queues, "table", table)
+    return patch.object(Queues, "encoded_table", encoded_table)
 
 
 def fold_that_looks_at_records() -> AbstractContextManager[Any]:

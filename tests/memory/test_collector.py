@@ -10,6 +10,7 @@ import pytest
 from mrecordlog_async.format.controls import Create
 from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.format.runs import Append, Many
+from mrecordlog_async.format.table import ENTRIES_PER_PIECE
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import Run
 
@@ -70,3 +71,20 @@ def test_a_queue_is_few_objects_to_the_collector() -> None:
         assert objects() <= 4.1
     add(3, runs, 100)
     assert objects() <= 5.1
+
+
+@pytest.mark.usefixtures("_only_when_asked")
+def test_a_table_keeps_no_object_for_each_queue() -> None:
+    """While a roll makes the table of many queues, the collector has nothing new to visit but those of one piece."""
+    queues, most = Queues(1), 0
+    many = 10 * ENTRIES_PER_PIECE
+    queues.apply_all(0, [Create(queue_id, f"q{queue_id}") for queue_id in range(1, many + 1)])
+    queues.apply_all(0, [Append(queue_id, Run.of(0, [b"x"])) for queue_id in range(1, many + 1)])
+    before = len(gc.get_objects())
+
+    def pause() -> None:
+        nonlocal most
+        most = max(most, len(gc.get_objects()) - before)
+
+    queues.encoded_table(pause)
+    assert 0 < most < 2.5 * ENTRIES_PER_PIECE

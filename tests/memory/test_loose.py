@@ -367,7 +367,7 @@ def test_nothing_is_settled_while_a_table_is_written() -> None:
         queues.settling.settle_old()
         pauses.append(loose(queues))
 
-    queues.table(settle)
+    queues.encoded_table(settle)
     assert pauses == [2]
     assert queues.settling.has_old()
 

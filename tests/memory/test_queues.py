@@ -221,12 +221,10 @@ def test_a_table_is_made_in_pieces() -> None:
     for queue_id in range(1, 2_502):
         queues.apply(0, Create(queue_id, str(queue_id)))
     pauses: list[None] = []
-    table = queues.table(lambda: pauses.append(None))
+    encoded = queues.encoded_table(lambda: pauses.append(None))
     assert len(pauses) == 3
-    assert table == queues.table()
+    table = queues.table()
     assert [entry.id for entry in table.entries] == [*range(1, 2_502)]
-    encoded = encode_table(table, lambda: pauses.append(None))
-    assert len(pauses) == 6
     assert encoded == encode_table(table)
     assert decode_table(encoded[0]) == table
 

@@ -248,7 +248,7 @@ class Journal:
         oldest = number if oldest_segment is None else oldest_segment
         header = SegmentHeader(self._log_id, number, self.end.last_batch + 1, self.end.offset, oldest)
         # The queues stand still: the loop changes them only after this call has returned.
-        file, table_end = self._spare.publish(header, self._queues.table(let_others_run))
+        file, table_end = self._spare.publish(header, self._queues.encoded_table(let_others_run))
         self._enter(file, header, table_end)
 
     def prepare_spare(self, more_table_bytes: int = 0) -> None:

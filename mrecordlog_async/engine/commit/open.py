@@ -24,7 +24,6 @@ from mrecordlog_async.engine.commit.batch import LogIOError
 from mrecordlog_async.engine.commit.disk_space import DiskSpace
 from mrecordlog_async.engine.commit.journal import Journal
 from mrecordlog_async.format.record import LOG_ID_BYTES
-from mrecordlog_async.format.table import encode_table
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.store import RetainedStores
 from mrecordlog_async.model import RecoveryReport
@@ -213,7 +212,7 @@ def _create_log(directory: LockedDirectory, listing: Listing, options: OpenOptio
     sync_names(directory.files, directory.path)
     queues = Queues(secrets.randbits(FIRST_QUEUE_ID_BITS), options.new_stores())
     log_id = secrets.token_bytes(LOG_ID_BYTES)
-    file, end = make_first_segment(directory, log_id, encode_table(queues.table()))
+    file, end = make_first_segment(directory, log_id, queues.encoded_table())
     recovered = RecoveredLog(
         log_id=log_id,
         end=LogEnd(segment=0, table_end=end, offset=end, first_batch=1, last_batch=0, durable_batch=0),

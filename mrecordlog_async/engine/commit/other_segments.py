@@ -26,10 +26,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
-from mrecordlog_async.engine.commit.batch import LogIOError, let_others_run, sync_directory, sync_file
+from mrecordlog_async.engine.commit.batch import LogIOError, sync_directory, sync_file
 from mrecordlog_async.format.frame import Buffer
 from mrecordlog_async.format.header import SegmentHeader
-from mrecordlog_async.format.table import Table, encode_table
 from mrecordlog_async.options import MIB
 from mrecordlog_async.storage.direct import UNSUPPORTED, Staging
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
@@ -138,8 +137,8 @@ class Spare:
         self.file = spare
         sync_file(spare)
 
-    def publish(self, header: SegmentHeader, table: Table) -> tuple[SegmentFile, int]:
-        """Make the spare the segment of *header*, durable with its name; there is no spare after that.
+    def publish(self, header: SegmentHeader, table: Sequence[Buffer]) -> tuple[SegmentFile, int]:
+        """Make the spare the segment of *header* and *table*, durable with its name; there is no spare after that.
 
         Returns:
             The segment, and the offset where its first batch begins.
@@ -153,7 +152,7 @@ class Spare:
         assert spare is not None, "prepared just before"
         path = self._directory.path_of(header.segment)
         try:
-            table_end = self._write_preamble(spare, header, encode_table(table, let_others_run))
+            table_end = self._write_preamble(spare, header, table)
             # Durable before it has its name: a segment without an intact header and table is damage.
             sync_file(spare)
             self._rename(spare, path)
