@@ -31,7 +31,7 @@ async def waits(log: MultiRecordLog, *positions: int, consumer: str = "c") -> li
 
 def waiting(log: MultiRecordLog) -> dict[int, dict[str, int]]:
     """Return how many entries there are, by queue id and consumer."""
-    held = log._engine.changes.acknowledgements._waits
+    held = log._engine.changes.acknowledgements.waits
     return {queue: {name: len(found.heap) for name, found in consumers.items()} for queue, consumers in held.items()}
 
 

@@ -14,7 +14,8 @@ from mrecordlog_async.engine.commit.batch import CommitRequest, CommitResult, Ro
 from mrecordlog_async.engine.commit.unsynced import UnsyncedChanges
 from mrecordlog_async.engine.commit.upkeep import LogParts, Upkeep
 from mrecordlog_async.engine.intake.commands import AppendGroup, Command
-from mrecordlog_async.engine.planning.draft import CommandOutcome, ConsumerMove, Plan
+from mrecordlog_async.engine.planning.consumer_view import ConsumerMove
+from mrecordlog_async.engine.planning.draft import CommandOutcome, Plan
 from mrecordlog_async.engine.planning.plan import plan
 from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.format.record import queue_ids

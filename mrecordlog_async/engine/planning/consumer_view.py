@@ -7,11 +7,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from heapq import heappop, heappush
+from typing import NamedTuple
 
 from mrecordlog_async.format.controls import ConsumerState, TableRule
 from mrecordlog_async.memory.consumers import Rules
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.patterns import beginning_of
+
+
+class ConsumerMove(NamedTuple):
+    """An acknowledgement or a seek that a batch contains: the consumer's position before it, and after it."""
+
+    queue_id: int
+    consumer: str
+    before: int
+    position: int
+    seeks: bool
 
 
 class PlannedConsumers:

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from mrecordlog_async.engine.intake.commands import Command, Reserve
-from mrecordlog_async.engine.planning.consumer_view import PlannedRules
+from mrecordlog_async.engine.planning.consumer_view import ConsumerMove, PlannedRules
 from mrecordlog_async.engine.planning.planned import PlannedRecord, PlannedRun
 from mrecordlog_async.engine.planning.view import PlannedSingles, QueueView
 from mrecordlog_async.errors import QueueNameError, QueueNotFoundError, RecordLogError
@@ -31,16 +31,6 @@ class CommandOutcome(NamedTuple):
     value: object = None
     error: RecordLogError | None = None
     dropped_by: int = -1
-
-
-class ConsumerMove(NamedTuple):
-    """An acknowledgement or a seek that a batch contains: the consumer's position before it, and after it."""
-
-    queue_id: int
-    consumer: str
-    before: int
-    position: int
-    seeks: bool
 
 
 @dataclass(slots=True)

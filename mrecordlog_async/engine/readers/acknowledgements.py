@@ -19,7 +19,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import NamedTuple
 
-from mrecordlog_async.engine.planning.draft import ConsumerMove
+from mrecordlog_async.engine.planning.consumer_view import ConsumerMove
 from mrecordlog_async.errors import (
     ConsumerNotFoundError,
     QueueNotFoundError,
@@ -66,12 +66,15 @@ class _Waits:
 
 
 class Acknowledgements:
-    """The waits of a log, by consumer. The writer reports each batch that it has applied; all on the event loop."""
+    """The waits of a log. The writer reports each batch that it has applied; all on the event loop.
+
+    waits: by queue id and consumer. Each batch looks whether there are any: a call would cost every append.
+    """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, queues: Queues) -> None:
         self._loop = loop
         self._queues = queues
-        self._waits: dict[int, dict[str, _Waits]] = {}  # by queue id and consumer
+        self.waits: dict[int, dict[str, _Waits]] = {}
         self._numbers = count()
         self._sought: dict[Key, tuple[int, int]] = {}  # first position passed by seeks, and the one after the last
 
@@ -89,7 +92,7 @@ class Acknowledgements:
             if self._was_passed(queue, consumer, position):
                 raise RecordTruncatedError(queue.name, position, consumer)
             return
-        waits = self._waits.setdefault(queue.id, {}).setdefault(consumer, _Waits())
+        waits = self.waits.setdefault(queue.id, {}).setdefault(consumer, _Waits())
         done = self._loop.create_future()
         heappush(waits.heap, _Wait(position, next(self._numbers), queue.name, done))
         try:
@@ -100,11 +103,6 @@ class Acknowledgements:
                 self._end_up_to((queue.id, consumer), 0)  # forgets the consumer if nobody waits any more
             raise
 
-    @property
-    def has_waits(self) -> bool:
-        """Return whether anybody waits."""
-        return bool(self._waits)
-
     def applied(self, queue_ids: Iterable[int], moves: Sequence[ConsumerMove]) -> None:
         """End the waits that a batch settles. moves: the acknowledgements and seeks in it, in order."""
         for move in moves:
@@ -112,13 +110,13 @@ class Acknowledgements:
                 self._note_seek(move)
             else:
                 self._end_up_to((move.queue_id, move.consumer), move.position)
-        if self._waits:
-            for queue_id in self._waits.keys() & set(queue_ids):
+        if self.waits:
+            for queue_id in self.waits.keys() & set(queue_ids):
                 self._look_at(queue_id)
 
     def end_all(self, error: RecordLogError) -> None:
         """End every wait with *error*: the log failed or closes."""
-        for queue_id, consumers in list(self._waits.items()):
+        for queue_id, consumers in list(self.waits.items()):
             for consumer in list(consumers):
                 self._end_up_to((queue_id, consumer), None, lambda _: error.copy())
 
@@ -143,7 +141,7 @@ class Acknowledgements:
     def _look_at(self, queue_id: int) -> None:
         """End the waits for a queue that changed if it, a consumer or a position of theirs is gone."""
         queue = self._queues.by_id(queue_id)
-        for consumer in list(self._waits[queue_id]):
+        for consumer in list(self.waits[queue_id]):
             state = None if queue is None else queue.consumer(consumer)
             key = queue_id, consumer
             if queue is None:
@@ -158,7 +156,7 @@ class Acknowledgements:
     ) -> None:
         """End the waits for positions below *position*, or all, with the error that *error* makes, or without one."""
         queue_id, consumer = key
-        waits = self._waits.get(queue_id, {}).get(consumer)
+        waits = self.waits.get(queue_id, {}).get(consumer)
         if waits is None:
             return
         for wait in waits.up_to(position):
@@ -170,10 +168,10 @@ class Acknowledgements:
             self._forget(queue_id, consumer)
 
     def _forget(self, queue_id: int, consumer: str) -> None:
-        consumers = self._waits[queue_id]
+        consumers = self.waits[queue_id]
         del consumers[consumer]
         if not consumers:
-            del self._waits[queue_id]
+            del self.waits[queue_id]
 
 
 def _not_found(consumer: str, wait: _Wait) -> RecordLogError:

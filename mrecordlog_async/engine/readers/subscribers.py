@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from mrecordlog_async.engine.planning.draft import ConsumerMove
+from mrecordlog_async.engine.planning.consumer_view import ConsumerMove
 from mrecordlog_async.engine.readers.acknowledgements import Acknowledgements
 from mrecordlog_async.memory.queues import Queues
 
@@ -54,7 +54,7 @@ class Changes:
 
     def applied(self, queue_ids: Iterable[int], moves: Sequence[ConsumerMove] = ()) -> None:
         """Tell all who wait for these queues that a batch has changed them; *moves*: what it did to consumers."""
-        if moves or self.acknowledgements.has_waits:
+        if moves or self.acknowledgements.waits:
             queue_ids = set(queue_ids)
             self.acknowledgements.applied(queue_ids, moves)
         self.wake(queue_ids)
