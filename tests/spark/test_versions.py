@@ -6,6 +6,7 @@ all other tests use.
 
 from __future__ import annotations
 
+import subprocess
 import time
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 from tests.spark import versions
-from tests.spark.processes import DrainProcess
+from tests.spark.processes import ROOT, DrainProcess
 from tests.spark.services import ThreadedService, numbered
 from tests.spark.versions import installed
 
@@ -93,3 +94,25 @@ def test_a_checkpoint_continues_over_all_versions_and_back(
         last.kill()
     table = DeltaTable(str(tmp_path / "table")).to_pyarrow_table(columns=["queue", "position", "payload"])
     assert sorted(tuple(row.values()) for row in table.to_pylist()) == log.rows()
+
+
+@needs_versions
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("minor", installed())
+def test_reads_and_writes(service: ThreadedService, tmp_path: Path, minor: str) -> None:
+    """Tables, positions alone, times, exact writes, written streams, and the table of a drain: on each version."""
+    python = installed()[minor]
+    service.append("q", numbered("q", 0, 100))
+    drain = [python, "-m", "mrecordlog_async", "drain", "--server", f"a={service.url}", "--no-truncate"]
+    places = ["--output", str(tmp_path / "table"), "--checkpoint", str(tmp_path / "drained"), "--once"]
+    subprocess.run([*drain, *places], check=True, capture_output=True)
+    program = [python, "-m", "tests.spark.reads_and_writes", service.url, str(tmp_path)]
+    ran = subprocess.run(program, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert ran.stdout.splitlines() == [
+        "table 100 q:99",
+        "positions ['server', 'queue', 'queue_id', 'position', 'timestamp']",
+        "a day of 2020 0",
+        "written 100",
+        "streamed 100",
+        "a drain's table 100",
+    ], ran.stderr[-2_000:]
