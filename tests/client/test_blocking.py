@@ -427,7 +427,7 @@ def connections_to(url: str) -> set[socket.socket]:
     for each in gc.get_objects():
         if isinstance(each, socket.socket) and each.fileno() >= 0:
             with suppress(OSError):
-                if each.getpeername()[1] == urlsplit(url).port:
+                if each.getpeername()[1:2] == (urlsplit(url).port,):  # a Unix socket has no port
                     found.add(each)
     return found
 
