@@ -15,6 +15,8 @@ PIPELINE = [f"tests/spark/test_{name}.py" for name in ("drain_delta", "startless
 """Tests of the pipeline that run with each Spark. Of pyspark 4.0, Python warns that it leaves sockets open."""
 CAMPAIGN = ["--services", "1", "--drains", "1", "--kills", "8", "--records", "300000"]
 
+PURE = [f"tests/{room}" for room in ("compiled", "engine", "format", "log", "memory", "recovery", "storage")]
+
 nox.options.sessions = ["tests", "lint", "types", "docs"]
 nox.options.default_venv_backend = "venv"
 
@@ -24,6 +26,8 @@ def tests(session: nox.Session) -> None:
     """Run all tests, or the paths that are given: `nox -s tests-3.13 -- tests/engine`."""
     session.install("-e", ".[dev]")
     session.run("pytest", "-n", "auto", "--dist", "loadfile", *session.posargs)
+    if not session.posargs:  # the core once more, on the twins of what was compiled
+        session.run("pytest", "-q", "-n", "auto", "--dist", "loadfile", *PURE, env={"MRECORDLOG_PURE": "1"})
 
 
 @nox.session(python=PYTHONS)

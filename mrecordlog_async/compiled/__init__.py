@@ -52,8 +52,9 @@ BUILD = "pure" if WHY_PURE else "compiled"
 """The build that runs: `compiled` or `pure`."""
 
 if TYPE_CHECKING or isinstance(_loops, str):
-    from mrecordlog_async.compiled.twins import pairs_of_run, payloads_of_run, records_of_run
+    from mrecordlog_async.compiled.twins import pairs_of_run, payloads_at, payloads_of_run, records_of_run
 else:
+    payloads_at = _loops.payloads_at
     pairs_of_run = _loops.pairs_of_run
     payloads_of_run = _loops.payloads_of_run
     records_of_run = _loops.records_of_run
@@ -63,6 +64,7 @@ __all__ = [
     "LOOPS",
     "WHY_PURE",
     "pairs_of_run",
+    "payloads_at",
     "payloads_of_run",
     "records_of_run",
 ]

@@ -6,6 +6,7 @@ twin does, so that both return and raise the same. Only calls of the stable ABI 
 """
 
 import sys
+from array import array
 
 from mrecordlog_async.compiled import twins
 
@@ -136,6 +137,36 @@ def payloads_of_run(offsets, payload, start, stop):
     found = []
     for at in range(first, last):
         made = _payload(payload, base, ends[at], ends[at + 1], size)
+        found.append(<object> made)
+        Py_DECREF(made)
+    return found
+
+
+def payloads_at(blocks, places, bits):
+    cdef unsigned long long place
+    cdef Py_ssize_t at, start, stop
+    cdef int shift
+    cdef unsigned long long mask
+    cdef object offsets, payload
+    cdef const int32_t* ends
+    cdef PyObject* made
+    cdef list found
+    if type(blocks) is not dict or type(places) is not array or places.typecode != "Q" or bits != 8:
+        return twins.payloads_at(blocks, places, bits)
+    shift, mask = 8, 255
+    found = []
+    for number in places:
+        place = number
+        block = (<dict> blocks)[place >> shift]
+        offsets, payload = block.offsets, block.payload
+        at = place & mask
+        if type(offsets) is not bytes or type(payload) is not bytes or PyBytes_Size(offsets) < 4 * (at + 2):
+            return twins.payloads_at(blocks, places, bits)
+        ends = <const int32_t*> PyBytes_AsString(offsets)
+        start, stop = ends[at], ends[at + 1]
+        if not 0 <= start <= stop <= PyBytes_Size(payload):
+            return twins.payloads_at(blocks, places, bits)
+        made = _payload(payload, PyBytes_AsString(payload), start, stop, PyBytes_Size(payload))
         found.append(<object> made)
         Py_DECREF(made)
     return found

@@ -6,13 +6,16 @@ lie within it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from io import BytesIO
 from itertools import count, repeat
 from operator import sub
-from typing import TypeVar
+from struct import Struct
+from typing import Protocol, TypeVar
 
 Kind = TypeVar("Kind", bound=tuple[int, bytes])
+
+_BOUNDS = Struct("<ii")
 
 
 def payloads_of_run(offsets: bytes, payload: bytes, start: int, stop: int) -> list[bytes]:
@@ -27,6 +30,29 @@ def payloads_of_run(offsets: bytes, payload: bytes, start: int, stop: int) -> li
 def pairs_of_run(position: int, offsets: bytes, payload: bytes, start: int, stop: int) -> Iterator[tuple[int, bytes]]:
     """Yield (position, payload) of the records *start* … *stop* - 1; the record *start* has this *position*."""
     return zip(count(position), payloads_of_run(offsets, payload, start, stop))
+
+
+class PayloadBlock(Protocol):
+    """Payloads of records, laid out as in a run."""
+
+    @property
+    def offsets(self) -> bytes:
+        """The start of each payload, and the end."""
+
+    @property
+    def payload(self) -> bytes:
+        """The payloads back to back."""
+
+
+def payloads_at(blocks: Mapping[int, PayloadBlock], places: Iterable[int], bits: int) -> list[bytes]:
+    """Return the payloads at *places*: the number of a block, shifted by *bits*, plus that of a record in it."""
+    bounds, mask = _BOUNDS.unpack_from, (1 << bits) - 1
+    found = []
+    for place in places:
+        block = blocks[place >> bits]
+        start, stop = bounds(block.offsets, (place & mask) * 4)
+        found.append(block.payload[start:stop])
+    return found
 
 
 def records_of_run(

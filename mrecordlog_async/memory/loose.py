@@ -23,6 +23,7 @@ from struct import Struct
 from threading import Lock
 from typing import Protocol
 
+from mrecordlog_async.compiled import payloads_at
 from mrecordlog_async.format.runs import Many
 from mrecordlog_async.model import OFFSET_BYTES
 
@@ -124,13 +125,7 @@ class Blocks:
 
     def payloads(self, places: Iterable[int]) -> list[bytes]:
         """Return the payloads at *places*."""
-        blocks, bounds, mask = self._blocks, _BOUNDS.unpack_from, _PLACE_MASK
-        found = []
-        for place in places:
-            block = blocks[place >> PLACE_BITS]
-            start, stop = bounds(block.offsets, (place & mask) * OFFSET_BYTES)
-            found.append(block.payload[start:stop])
-        return found
+        return payloads_at(self._blocks, places, PLACE_BITS)
 
     def payload(self, place: int) -> bytes:
         """Return the payload at *place*."""

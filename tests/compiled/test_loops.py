@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from array import array
 from collections.abc import Callable, Iterator
 from itertools import islice
 from types import ModuleType
@@ -126,6 +127,31 @@ def test_wrong_types_and_subclasses_are_the_same_to_both(data: st.DataObject) ->
         same("pairs_of_run", *bad[1:])
     if at > 1:
         same("payloads_of_run", *bad[2:])
+
+
+class Block(NamedTuple):
+    """What `LooseBlock` is to them."""
+
+    offsets: Any
+    payload: Any
+
+
+@given(
+    st.lists(PAYLOADS, min_size=1, max_size=3),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 13)), max_size=8),
+    st.sampled_from(["as they are", "list", "signed", "short", "other bytes", "no block"]),
+)
+def test_payloads_at_places_are_the_same(blocks: list[list[bytes]], at: list[tuple[int, int]], kind: str) -> None:
+    """Places in any order and more than once; a block or a record that does not exist; other types than the log has."""
+    held: dict[int, Any] = {number: Block(*Run.of(0, payloads)[1:]) for number, payloads in enumerate(blocks)}
+    places: Any = array("q" if kind == "signed" else "Q", [number << 8 | record for number, record in at])
+    if kind == "short":
+        held[0] = Block(held[0].offsets[:-4], held[0].payload[:1])
+    elif kind == "other bytes":
+        held[0] = Block(OtherBytes(held[0].offsets), bytearray(held[0].payload))
+    elif kind == "no block":
+        held[0] = None
+    same("payloads_at", held, list(places) if kind == "list" else places, 8)
 
 
 @pytest.mark.parametrize("module", [twins, loops], ids=["pure", "compiled"])
