@@ -17,12 +17,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
-from tests.benchmarks.process_cpu import cpu_of
+from tests.benchmarks.process_cpu import TICKS_PER_SECOND, cpu_of, tree
 from tests.benchmarks.serving import serve_command, serving
 from tests.benchmarks.workloads.spark_drain import fill, ways
 from tests.spark.versions import python_of
@@ -124,6 +124,16 @@ def main() -> None:
         idle(pythons, (first, second), url, Path(place), arguments.idle_seconds)
 
 
+def cpu_by_process(pid: int) -> dict[int, float]:
+    """Return the CPU seconds of a process and its descendants. Spark ends workers that wait: they are left out."""
+    found = {}
+    for each in tree(pid):
+        with suppress(OSError):
+            stat = Path(f"/proc/{each}/stat").read_text().rpartition(") ")[2].split()
+            found[each] = sum(map(int, stat[11:13])) / TICKS_PER_SECOND
+    return found
+
+
 def idle(pythons: list[Path], versions: tuple[str, str], url: str, place: Path, seconds: float) -> None:
     """Print what two drains that wait cost, watched at the same time."""
     with ExitStack() as running:
@@ -132,9 +142,12 @@ def idle(pythons: list[Path], versions: tuple[str, str], url: str, place: Path, 
             for python, version in zip(pythons, versions, strict=True)
         ]
         time.sleep(SETTLE_SECONDS)
-        before = [sum(cpu_of(each).values()) for each in drains]
+        before = [cpu_by_process(each) for each in drains]
         time.sleep(seconds)
-        one, two = (sum(cpu_of(each).values()) - cpu for each, cpu in zip(drains, before, strict=True))
+        after = [cpu_by_process(each) for each in drains]
+        one, two = (
+            sum(cpu - then.get(each, 0.0) for each, cpu in now.items()) for then, now in zip(before, after, strict=True)
+        )
     print(f"idle, CPU: {versions[1]} / {versions[0]} = {two / one:.2f} ({one / seconds:.2%}, {two / seconds:.2%})")
 
 
