@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -21,6 +21,9 @@ FRAME_PAYLOAD_BYTES_MAX = BLOCK_BYTES - FRAME_HEADER_BYTES
 _HEADER = struct.Struct("<IHB")
 _CHECKED = struct.Struct("<QHB")
 _SEED = struct.Struct("<16sQ")
+
+STEP_BYTES = 128 * 1024
+"""Bytes of a step of `encode_frames_in_steps`: a few of them are a write, and its checksums cost more than a step."""
 
 Buffer = bytes | memoryview
 
@@ -68,23 +71,44 @@ def encode_frames(parts: Sequence[Buffer], offset: int, seed: int, out: list[Buf
 
     Parts are not joined, so a run of 1 MiB is not copied here.
     """
-    length = sum(map(len, parts))
+    for end in _frame_by_frame(parts, offset, seed, out):
+        offset = end
+    return offset
+
+
+def encode_frames_in_steps(records: Sequence[Sequence[Buffer]], offset: int, seed: int) -> Iterator[list[Buffer]]:
+    """Yield what `encode_all_frames` appends, in lists of about `STEP_BYTES`, each encoded when it is reached.
+
+    A list may be the one before it, with other buffers.
+    """
+    sizes = [sum(map(len, parts)) for parts in records]
+    start = size = 0
+    for stop, more in enumerate(sizes):
+        size += more
+        if size < STEP_BYTES and stop + 1 < len(sizes):
+            continue
+        out: list[Buffer] = []
+        offset = encode_all_frames(records[start:stop], offset, seed, out)
+        at = offset
+        for end in _frame_by_frame(records[stop], offset, seed, out):
+            offset = end
+            if offset - at >= STEP_BYTES:
+                yield out
+                out.clear()
+                at = offset
+        yield out
+        start, size = stop + 1, 0
+
+
+def frames_end(length: int, offset: int) -> int:
+    """Return where the frames of a log record of *length* bytes end that begin at *offset*."""
     left = block_left(offset)
     if left < FRAME_HEADER_BYTES:
-        out.append(bytes(left))
-        offset += left
-        left = BLOCK_BYTES
+        offset, left = offset + left, BLOCK_BYTES
     if length <= left - FRAME_HEADER_BYTES:
-        return _put(FULL, parts, length, offset, seed, out)
-    kind, rest = FIRST, list(parts)
-    while length or kind == FIRST:
-        room = block_left(offset) - FRAME_HEADER_BYTES
-        if room >= length:
-            kind, room = LAST, length
-        piece, rest = _split(rest, room)
-        offset = _put(kind, piece, room, offset, seed, out)
-        kind, length = MIDDLE, length - room
-    return offset
+        return offset + FRAME_HEADER_BYTES + length
+    blocks, last = divmod(length - (left - FRAME_HEADER_BYTES), FRAME_PAYLOAD_BYTES_MAX)
+    return offset + left + blocks * BLOCK_BYTES + (FRAME_HEADER_BYTES + last if last else 0)
 
 
 def encode_all_frames(records: Iterable[Sequence[Buffer]], offset: int, seed: int, out: list[Buffer]) -> int:
@@ -159,6 +183,27 @@ def read_frame(piece: memoryview, base: int, at: int, seed: int) -> Frame | None
     if len(payload) < length or crc32c(payload, crc32c(_CHECKED.pack(base + at, length, kind), seed)) != checksum:
         return None
     return Frame(base + at, base + start + length, kind, payload)
+
+
+def _frame_by_frame(parts: Sequence[Buffer], offset: int, seed: int, out: list[Buffer]) -> Iterator[int]:
+    """Append the frames of a log record to *out*, with the padding before them; yield the end of each one."""
+    length = sum(map(len, parts))
+    left = block_left(offset)
+    if left < FRAME_HEADER_BYTES:
+        out.append(bytes(left))
+        offset, left = offset + left, BLOCK_BYTES
+    if length <= left - FRAME_HEADER_BYTES:
+        yield _put(FULL, parts, length, offset, seed, out)
+        return
+    kind, rest = FIRST, list(parts)
+    while length or kind == FIRST:
+        room = block_left(offset) - FRAME_HEADER_BYTES
+        if room >= length:
+            kind, room = LAST, length
+        piece, rest = _split(rest, room)
+        offset = _put(kind, piece, room, offset, seed, out)
+        yield offset
+        kind, length = MIDDLE, length - room
 
 
 def _put(kind: int, parts: Sequence[Buffer], length: int, offset: int, seed: int, out: list[Buffer]) -> int:

@@ -7,14 +7,20 @@ How: batches end anywhere, direct writes at whole blocks. The last, partial bloc
 with the same bytes, in front of the next batch; what follows the batch in its last block is zeros. This assumes that
 a write leaves all other bytes intact, including bytes that it rewrites with the same value. A power cut in the middle
 of the write may leave anything in the bytes that it changes, which nobody was promised yet.
+
+A large batch is encoded step by step. Each piece of it goes to the disk as soon as it is staged, and is written while
+the next one is being made; one sync follows the last. Pieces land in any order: a batch
+counts only with its COMMIT, and is acknowledged after the sync. The buffer is not touched again before every piece has
+ended, whatever fails.
 """
 
 from __future__ import annotations
 
 import errno
 import mmap
+import os
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from mrecordlog_async.options import KIB, MIB
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES, Buffer, FileSystem
@@ -22,10 +28,20 @@ from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES, Buffer, File
 STAGING_BYTES = 4 * MIB + 8 * KIB
 """Room for the largest usual batch, its COMMIT and frames, and two partial blocks."""
 
+LARGE_BYTES = 512 * KIB
+"""A batch from this size on is written in pieces, the first of them while the rest is being encoded."""
+
+PIECE_BYTES = 512 * KIB
+PIECES_MAX = 16
+"""Bytes of a piece, and how many may be under way. The staging buffer has room for fewer."""
+
 UNSUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP)
 """Errors of a direct read or write that say that the file system cannot do it."""
 
 _ZEROS = bytes(DIRECT_BLOCK_BYTES)
+
+_Piece = tuple[int, int, int]
+"""Where a piece begins and stops in the staging buffer, and where it begins in the file; whole blocks."""
 
 
 def whole_blocks(size: int) -> int:
@@ -42,6 +58,55 @@ class Staging:
     def __init__(self) -> None:
         self.map = mmap.mmap(-1, STAGING_BYTES)
         self.view = memoryview(self.map)
+        self._writes: int | None = None  # from `FileSystem.open_writes`
+        self._takes_pieces = True
+        self._under_way: list[_Piece] = []
+
+    def takes_pieces(self, files: FileSystem) -> bool:
+        """Return whether `start_write` can work; find out if that is not known."""
+        if self._writes is None and self._takes_pieces:
+            try:
+                self._writes = files.open_writes(PIECES_MAX)
+            except OSError:  # no such call, not allowed (seccomp), or too many in the system (fs.aio-max-nr)
+                self._takes_pieces = False
+        return self._takes_pieces
+
+    def start_write(self, files: FileSystem, handle: int, at: int, stop: int, offset: int) -> bool:
+        """Begin to write the bytes from *at* to *stop* of the buffer at *offset* of a file; return whether it began.
+
+        From then on, the buffer belongs to the disk, until `finish_writes` returns.
+        """
+        if self._writes is None or len(self._under_way) == PIECES_MAX:
+            return False
+        try:
+            files.start_write(self._writes, handle, self.view[at:stop], offset)
+        except OSError:  # if the disk is the reason, a plain write reports it
+            self._takes_pieces = False
+            return False
+        self._under_way.append((at, stop, offset))
+        return True
+
+    def finish_writes(self, files: FileSystem) -> list[tuple[_Piece, int]]:
+        """Wait for all pieces; return each with the bytes that were taken, or with the negative number of its error.
+
+        Raises OSError if the results cannot be had. No piece is under way after that either.
+        """
+        under_way, self._under_way = self._under_way, []
+        if not under_way or self._writes is None:
+            return []
+        try:
+            taken = files.finish_writes(self._writes, len(under_way))
+        except OSError:
+            self.close_writes(files)
+            raise
+        return [(piece, taken[piece[2]]) for piece in under_way]
+
+    def close_writes(self, files: FileSystem) -> None:
+        """Begin no more writes, and wait for those under way."""
+        self._takes_pieces = False
+        if self._writes is not None:
+            files.close_writes(self._writes)
+            self._writes = None
 
 
 class DirectWriter:
@@ -76,6 +141,19 @@ class DirectWriter:
             self._write_staged(size, durable=False)
         return False
 
+    def takes_pieces(self) -> bool:
+        """Return whether `write_in_pieces` may be called."""
+        return self._staging.takes_pieces(self._files)
+
+    def write_in_pieces(self, steps: Iterable[Sequence[Buffer]], offset: int) -> None:
+        """Write the buffers that *steps* makes at *offset*, which is the end. They are on the medium after a sync."""
+        assert offset == self.end, "a direct file is only appended to"
+        try:
+            self._stage_pieces(steps)
+        except BaseException:
+            self._staging.finish_writes(self._files)  # pieces are written from the buffer, which is used again
+            raise
+
     def _read_last_block(self) -> bytes:
         """Return the bytes of the partial block before the end. Where there is none, the last block is read anyway."""
         start = (self.end - 1) // DIRECT_BLOCK_BYTES * DIRECT_BLOCK_BYTES
@@ -108,11 +186,64 @@ class DirectWriter:
         deque(map(staging.write, buffers), maxlen=0)
         staging.write(_ZEROS[: -staging.tell() % DIRECT_BLOCK_BYTES])
 
+    def _stage_pieces(self, steps: Iterable[Sequence[Buffer]]) -> None:
+        """Stage what *steps* makes, and begin to write each piece that is complete."""
+        staging, room = self._staging.map, len(self._staging.view)
+        staging.seek(0)
+        staging.write(self._kept)
+        begun = 0  # the staged bytes before this one belong to pieces
+        for buffers in steps:
+            if staging.tell() + sum(map(len, buffers)) >= room:
+                begun = self._stage_and_empty(buffers, begun)
+            else:
+                deque(map(staging.write, buffers), maxlen=0)
+            stop = staging.tell() // DIRECT_BLOCK_BYTES * DIRECT_BLOCK_BYTES
+            if stop - begun >= PIECE_BYTES:
+                self._start_piece(begun, stop)
+                begun = stop
+        size = staging.tell()
+        staging.write(_ZEROS[: -size % DIRECT_BLOCK_BYTES])
+        self._finish_pieces(begun, size)
+
+    def _stage_and_empty(self, buffers: Sequence[Buffer], begun: int) -> int:
+        """Stage *buffers*; whenever the staging buffer is full, write all of it. Return what is then with pieces."""
+        staging, room = self._staging.map, len(self._staging.view)
+        for buffer in buffers:
+            rest = buffer
+            while len(rest) >= (left := room - staging.tell()):
+                staging.write(rest[:left])
+                rest = memoryview(rest)[left:]
+                self._finish_pieces(begun, room)
+                staging.seek(begun := 0)
+            staging.write(rest)
+        return begun
+
+    def _start_piece(self, at: int, stop: int) -> None:
+        start = self.end - len(self._kept)
+        if not self._staging.start_write(self._files, self._handle, at, stop, start + at):
+            self._write_blocks(at, stop)
+
+    def _finish_pieces(self, at: int, size: int) -> None:
+        """Write the last piece, from *at* on, of *size* staged bytes, and wait until all of them are written."""
+        if at < size:
+            self._start_piece(at, whole_blocks(size))
+        ended = self._staging.finish_writes(self._files)
+        failed = [-taken for _, taken in ended if taken < 0]
+        if failed:
+            raise OSError(failed[0], os.strerror(failed[0]))
+        for (begin, stop, _), taken in ended:
+            self._write_blocks(begin + taken - taken % DIRECT_BLOCK_BYTES, stop)
+        self._note_written(size)
+
     def _write_staged(self, size: int, durable: bool) -> None:
-        """Write the first *size* staged bytes, in whole blocks; continue short writes at the last whole block."""
+        """Write the first *size* staged bytes, in whole blocks."""
+        self._write_blocks(0, whole_blocks(size), durable)
+        self._note_written(size)
+
+    def _write_blocks(self, at: int, stop: int, durable: bool = False) -> None:
+        """Write the staged bytes from *at* to *stop*; continue short writes at the last whole block."""
         write = self._files.write_durable if durable else self._files.write
-        view, start = self._staging.view, self.end - len(self._kept)
-        at, stop, was_short = 0, whole_blocks(size), False
+        view, start, was_short = self._staging.view, self.end - len(self._kept), False
         while at < stop:
             with view[at:stop] as rest:
                 taken = write(self._handle, [rest], start + at)
@@ -120,5 +251,8 @@ class DirectWriter:
             if taken <= 0 or (is_short and was_short):
                 raise OSError(errno.EIO, "the disk accepts no whole block")
             at, was_short = at + taken - taken % DIRECT_BLOCK_BYTES, is_short
-        self.end = start + size
-        self._kept = bytes(view[size - size % DIRECT_BLOCK_BYTES : size])
+
+    def _note_written(self, size: int) -> None:
+        """Note that the first *size* staged bytes are in the file, and keep the last, partial block of them."""
+        self.end += size - len(self._kept)
+        self._kept = bytes(self._staging.view[size - size % DIRECT_BLOCK_BYTES : size])

@@ -104,6 +104,28 @@ class FileSystem(Protocol):
         Only for direct handles.
         """
 
+    def open_writes(self, most: int) -> int:
+        """Prepare for direct writes of which up to *most* are under way at once; return the number of the preparation.
+
+        Raises OSError where the system has no such writes, does not allow them, or has no more of them to give.
+        """
+
+    def start_write(self, writes: int, handle: int, buffer: memoryview, offset: int) -> None:
+        """Begin to write *buffer* at *offset* and return. Only for direct handles.
+
+        Until `finish_writes` has returned, the buffer must keep its bytes, and the handle must stay open. Writes under
+        way reach the medium in any order. Raises OSError if the write was not begun.
+        """
+
+    def finish_writes(self, writes: int, count: int) -> dict[int, int]:
+        """Wait until all of the *count* writes under way have ended; return the bytes that each one took, by offset.
+
+        A negative number is that of an error (`-errno`). Whatever was written is on the medium after a `sync`.
+        """
+
+    def close_writes(self, writes: int) -> None:
+        """Give back what `open_writes` prepared, after waiting for writes under way. Never raises."""
+
     def reserve(self, handle: int, offset: int, length: int) -> None:
         """Reserve space for *length* bytes from *offset*, growing the file if necessary. New bytes read as zeros."""
 

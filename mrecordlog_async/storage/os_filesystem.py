@@ -9,9 +9,10 @@ import fcntl
 import os
 import signal
 import stat
+import struct
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from mrecordlog_async.storage.filesystem import Buffer
 
@@ -32,6 +33,18 @@ _RECYCLING = {0xEF53: "ext4", 0x58465342: "XFS"}
 _FADV_DONTNEED = getattr(os, "POSIX_FADV_DONTNEED", 0)
 _RWF_DSYNC = getattr(os, "RWF_DSYNC", 0)
 _O_DIRECT = getattr(os, "O_DIRECT", 0) if _RWF_DSYNC else 0
+
+_IOCB = struct.Struct("<QIIHhIQQqQII")
+"""A write for io_submit(2): a number for its result, the call, the handle, memory, length and offset."""
+_IO_EVENT = struct.Struct("<QQqq")
+"""The result of a write: its number first, and third the bytes taken or -errno."""
+_IOCB_CMD_PWRITE = 1
+_IO_SETUP, _IO_DESTROY, _IO_GETEVENTS, _IO_SUBMIT = range(4)
+_AIO_CALLS: Mapping[str, tuple[int, int, int, int]] = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
+"""The numbers of these system calls, which the C library has no functions for, by the machine."""
+_aio_numbers = _AIO_CALLS.get(os.uname().machine) if sys.platform == "linux" and sys.maxsize > 2**32 else None
+_syscall = ctypes.CDLL(None, use_errno=True).syscall
+_syscall.restype = ctypes.c_long
 
 _locks: set[int] = set()
 _fork_guard = threading.Lock()
@@ -189,6 +202,40 @@ class OsFileSystem:
         """See `FileSystem`."""
         return os.pwritev(handle, buffers, offset, _RWF_DSYNC)
 
+    def open_writes(self, most: int) -> int:
+        """See `FileSystem`. Linux's own asynchronous I/O, which containers allow where they block io_uring."""
+        context = ctypes.c_ulong(0)
+        _call_aio(_IO_SETUP, most, ctypes.addressof(context))
+        return context.value
+
+    def start_write(self, writes: int, handle: int, buffer: memoryview, offset: int) -> None:
+        """See `FileSystem`. The kernel copies the description of the write, and holds the pages of *buffer*."""
+        address = ctypes.addressof(ctypes.c_char.from_buffer(buffer))
+        iocb = _IOCB.pack(offset, 0, 0, _IOCB_CMD_PWRITE, 0, handle, address, len(buffer), offset, 0, 0, 0)
+        described = ctypes.create_string_buffer(iocb, _IOCB.size)
+        pointer = ctypes.c_void_p(ctypes.addressof(described))
+        _call_aio(_IO_SUBMIT, writes, 1, ctypes.addressof(pointer))
+
+    def finish_writes(self, writes: int, count: int) -> dict[int, int]:
+        """See `FileSystem`."""
+        taken: dict[int, int] = {}
+        events = bytearray(_IO_EVENT.size * count)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(events)) if count else 0
+        while len(taken) < count:
+            rest = count - len(taken)
+            try:
+                ended = _call_aio(_IO_GETEVENTS, writes, rest, rest, address, 0)
+            except InterruptedError:  # a signal: this call is not in the table of those that Python repeats
+                continue
+            found = _IO_EVENT.iter_unpack(events[: ended * _IO_EVENT.size])
+            taken |= {offset: result for offset, _, result, _ in found}
+        return taken
+
+    def close_writes(self, writes: int) -> None:
+        """See `FileSystem`."""
+        with contextlib.suppress(OSError):
+            _call_aio(_IO_DESTROY, writes)
+
     def reserve(self, handle: int, offset: int, length: int) -> None:
         """See `FileSystem`."""
         if not hasattr(os, "posix_fallocate"):
@@ -277,6 +324,16 @@ class OsFileSystem:
                 raise
             # The file was replaced between open and flock: this lock excludes nobody.
             os.close(handle)
+
+
+def _call_aio(call: int, *arguments: int) -> int:
+    """Make one of the calls in `_AIO_CALLS`; OSError if it fails. The interpreter is free meanwhile."""
+    if _aio_numbers is None:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+    result = int(_syscall(*map(ctypes.c_long, (_aio_numbers[call], *arguments))))
+    if result < 0:
+        raise OSError(number := ctypes.get_errno(), os.strerror(number))
+    return result
 
 
 def _note_and_close(directory: int, name: str, text: bytes) -> None:

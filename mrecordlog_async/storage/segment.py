@@ -6,7 +6,7 @@ The meaning of the bytes is left to others. A `SegmentFile` belongs to the log's
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mrecordlog_async.format.frame import BLOCK_BYTES
@@ -209,6 +209,20 @@ class SegmentFile:
         else:
             was_synced, self._is_synced = self._is_synced, False
             self._is_synced = self._direct.write(buffers, offset, durable=durable and was_synced)
+
+    def takes_pieces(self) -> bool:
+        """Return whether `write_in_pieces` may be called."""
+        return self._direct is not None and self._direct.takes_pieces()
+
+    def write_in_pieces(self, steps: Iterable[Sequence[Buffer]], offset: int) -> int:
+        """Write a large batch at *offset*, in pieces, while *steps* makes its buffers; return where it ends.
+
+        Errors as of `write`.
+        """
+        assert self._direct is not None, "takes_pieces says so"
+        self._is_synced = False
+        self._direct.write_in_pieces(steps, offset)
+        return self._direct.end
 
     def sync(self) -> None:
         """Wait until everything written is on the medium."""

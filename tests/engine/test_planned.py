@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from mrecordlog_async.engine.commit.batch import encode_batch, encode_in_steps
 from mrecordlog_async.engine.planning.planned import PlannedMany, PlannedRun, build_records, split_into_runs
 from mrecordlog_async.format.record import encode_record
 from mrecordlog_async.format.runs import MANY_BYTES_MAX, MANY_RECORDS_MAX, Append, Many, appends_of
 from mrecordlog_async.model import RUN_BYTES, Run
 from mrecordlog_async.quickwit.state import runs_of
+from mrecordlog_async.storage.segment import LogEnd
 
 
 class Large(bytes):
@@ -62,3 +64,16 @@ def test_records_that_just_fit_share_a_many() -> None:
     (many,) = build_records([PlannedMany([1, 2], [0, 0], [b"x" * 32_000, b"y" * (768 - 5 - 32 - 12)])])
     assert sum(map(len, encode_record(many))) == MANY_BYTES_MAX
     assert len(build_records([PlannedMany([1, 2], [0, 0], [b"x" * 32_000, b"y" * (769 - 5 - 32 - 12)])])) == 2
+
+
+@pytest.mark.parametrize("offset", [64, 32_768 - 6, 32_768 - 50])
+@pytest.mark.parametrize("sizes", [[700_000], [900] * 700, [32_761, 300_000, 5]])
+def test_a_batch_in_steps_is_the_same_batch(offset: int, sizes: list[int]) -> None:
+    """Its bytes, its COMMIT and its end are those of a batch that is encoded at once."""
+    records = build_records([PlannedRun(1, 5, [bytes([at % 251]) * size for at, size in enumerate(sizes)])])
+    at = LogEnd(3, 64, offset, 1, 8, 7)
+    bodies = [encode_record(record) for record in records]
+    buffers, end = encode_batch(bodies, at, 2, bytes(16), 99, 1_000)
+    steps, stop = encode_in_steps(bodies, at, 2, bytes(16), 99, 1_000)
+    assert b"".join(map(b"".join, steps)) == b"".join(buffers)
+    assert stop == end == offset + sum(map(len, buffers))

@@ -9,7 +9,10 @@
    changes in *plan* had reached the medium. `kill()` returns the disk that a dead process leaves, with all caches
    intact.
 3. A `Fault` makes the n-th call fail, once or from then on, before or after its work is done, or half-way.
-4. A sync that fails loses a part of the changes, chosen by a seed. The cache still shows them, as in Linux.
+4. Direct writes may be under way: each lands at its own time, in any order, from what its buffer holds then, and fails
+   by itself (the call "land"). Until it has landed, a power cut may have taken any part of it, and a sync does not
+   concern it. If the process dies, its writes under way still land, or fail.
+5. A sync that fails loses a part of the changes, chosen by a seed. The cache still shows them, as in Linux.
 
 Only one call may run at a time; callers from several threads need a lock.
 """
@@ -26,6 +29,9 @@ from typing import NamedTuple
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES, Buffer
 
 SECTOR_BYTES = 512
+
+WRITES = ("write", "write_durable", "land")
+"""Calls that change the content of a file."""
 
 
 class DataWrite(NamedTuple):
@@ -54,11 +60,26 @@ Change = DataWrite | SizeChange
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """A file at one moment. stale: changes that a failed sync lost and the cache still shows."""
+    """A file at one moment.
+
+    stale: changes that a failed sync lost and the cache still shows. under_way: those of writes that have not landed.
+    """
 
     durable: bytes
     pending: tuple[Change, ...] = ()
     stale: tuple[Change, ...] = ()
+    under_way: tuple[DataWrite, ...] = ()
+
+    @property
+    def changes(self) -> tuple[Change, ...]:
+        """What the medium may hold, besides what is durable."""
+        return (*self.pending, *self.under_way)
+
+    def landed(self, chance: random.Random) -> FileState:
+        """Return the file after all writes under way landed, or in half of the cases some of them."""
+        share = 1.0 if chance.random() < 0.5 else 0.5
+        landed = [write for write in self.under_way if chance.random() < share]
+        return FileState(self.durable, (*self.pending, *landed), self.stale)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +125,8 @@ class Snapshot:
 
     def kill(self) -> Disk:
         """Return the disk that the next process finds after this one died: all changes exist, none became durable."""
-        return Disk(self)
+        chance = random.Random(sum(len(state.under_way) for state in self.files.values()))
+        return Disk(replace(self, files={number: state.landed(chance) for number, state in self.files.items()}))
 
 
 @dataclass(slots=True)
@@ -141,6 +163,18 @@ class _File:
         self.current = bytearray(_applied(state.durable, (*state.stale, *state.pending)))
 
 
+@dataclass(slots=True)
+class _Flight:
+    """A write that was begun. taken: what it took, or its negative error number, once it has landed."""
+
+    handle: int
+    file: _File
+    buffer: memoryview
+    begun: bytes
+    offset: int
+    taken: int | None = None
+
+
 class _Directory:
     __slots__ = ("current", "durable", "pending")
 
@@ -151,7 +185,7 @@ class _Directory:
 
 
 class Disk:
-    """The file system. Calls `on_call(name)` before each call and `on_half_written()` in the middle of each write."""
+    """The file system. Calls `on_call(name)` before each call and each landing, `on_half_written()` in each write."""
 
     ROOT = 1
 
@@ -186,21 +220,29 @@ class Disk:
         self._direct_handles: set[int] = set()
         self.sector_bytes, self.has_direct = snapshot.sector_bytes, snapshot.has_direct
         self._locks: dict[int, int] = {}
+        self._flights: dict[int, list[_Flight]] = {}
 
     # For the tests.
 
     def snapshot(self) -> Snapshot:
         """Return the disk as it is."""
         return Snapshot(
-            {n: FileState(f.durable, tuple(f.pending), tuple(f.stale)) for n, f in self._files.items()},
+            {
+                n: FileState(f.durable, tuple(f.pending), tuple(f.stale), tuple(self._under_way(f)))
+                for n, f in self._files.items()
+            },
             {n: DirectoryState(dict(d.durable), tuple(d.pending)) for n, d in self._directories.items()},
             self.sector_bytes,
             self.has_direct,
         )
 
     def open_handles(self) -> int:
-        """Return how many handles are open."""
-        return len(self._handles)
+        """Return how many handles are open, with what `open_writes` returned."""
+        return len(self._handles) + len(self._flights)
+
+    def writes_under_way(self) -> int:
+        """Return how many writes were begun and have not landed."""
+        return sum(flight.taken is None for flights in self._flights.values() for flight in flights)
 
     def exists(self, path: str) -> bool:
         """Return whether something has this name."""
@@ -339,6 +381,60 @@ class Disk:
         if handle not in self._direct_handles:
             self.misuse.append(f"a durable write of handle {handle}, which is not direct")
         return self._write("write_durable", handle, buffers, offset)
+
+    def open_writes(self, most: int) -> int:
+        self._begin("open_writes")
+        self._next_handle += 1
+        self._flights[self._next_handle] = []
+        return self._next_handle
+
+    def start_write(self, writes: int, handle: int, buffer: memoryview, offset: int) -> None:
+        if handle not in self._direct_handles:
+            self.misuse.append(f"a write of handle {handle} was begun, which is not direct")
+        file, flights = self._file(handle, write=True), self._flights[writes]
+        self._check_direct(file, offset, len(buffer))
+        self._begin("start_write")
+        for other in flights:
+            if other.file is file and offset < other.offset + len(other.begun) and other.offset < offset + len(buffer):
+                self.misuse.append(f"two writes under way touch the bytes at {offset}")
+        flights.append(_Flight(handle, file, buffer, bytes(buffer), offset))
+        while self._random.random() < 0.25 and any(flight.taken is None for flight in flights):
+            self._land_one(flights)
+
+    def finish_writes(self, writes: int, count: int) -> dict[int, int]:
+        flights = self._flights[writes]
+        if count != len(flights):
+            self.misuse.append(f"{count} of {len(flights)} writes under way were waited for")
+        self._begin("finish_writes")
+        self._land_all(flights)
+        taken = {flight.offset: flight.taken for flight in flights if flight.taken is not None}
+        flights.clear()
+        return taken
+
+    def close_writes(self, writes: int) -> None:
+        self._land_all(self._flights[writes])
+        del self._flights[writes]
+
+    def _land_all(self, flights: list[_Flight]) -> None:
+        while any(flight.taken is None for flight in flights):
+            self._land_one(flights)
+
+    def _land_one(self, flights: list[_Flight]) -> None:
+        flight = self._random.choice([flight for flight in flights if flight.taken is None])
+        if flight.handle not in self._handles:
+            self.misuse.append(f"handle {flight.handle} was closed while it was written to")
+        if flight.buffer != flight.begun:
+            self.misuse.append(f"the buffer of a write at {flight.offset} was changed while it was under way")
+        try:
+            flight.taken = self._write("land", flight.handle, [bytes(flight.buffer)], flight.offset)
+        except OSError as error:
+            flight.taken = -(error.errno or errno.EIO)
+
+    def _under_way(self, file: _File) -> Iterator[DataWrite]:
+        for flights in self._flights.values():
+            for flight in flights:
+                if flight.file is file and flight.taken is None:
+                    yield from _by_sector(bytes(flight.buffer), flight.offset, self.sector_bytes)
 
     def _write(self, call: str, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
         data = b"".join(buffers)
@@ -489,7 +585,7 @@ class Disk:
         if fault is None or not fault.strikes(self.calls, call) or fault.effect in ("short", "zero"):
             return _nothing
         error = OSError(fault.errno, os.strerror(fault.errno))
-        if fault.effect == "after" or (fault.effect == "half" and call in ("write", "write_durable", "reserve")):
+        if fault.effect == "after" or (fault.effect == "half" and call in (*WRITES, "reserve")):
             return lambda: _raise(error)
         if before_error is not None:
             before_error()

@@ -41,7 +41,7 @@ from mrecordlog_async.memory.settings import options_of
 from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.support.clock import Clock
 
-from .disk import Disk, Fault, Snapshot
+from .disk import WRITES, Disk, Fault, Snapshot
 from .judge import ID_STEP, NO_OPTIONS, Bounds, Call, Model, State, Verdict, Violation, as_payloads, state_of
 
 DIRECTORY = "/data/wal"
@@ -53,7 +53,7 @@ HAND_OVER_TURNS = 3
 STEP_TURNS = 2
 UNEVENTFUL = (
     *("read", "read_into", "size", "list_names", "open", "open_directory", "lock", "links", "capacity_of"),
-    *("set_direct", "recycles", "is_at", "is_alone", "is_replaceable", "mode", "drop_cache"),
+    *("set_direct", "recycles", "is_at", "is_alone", "is_replaceable", "mode", "drop_cache", "open_writes"),
 )
 """Calls that change nothing: the moment before them is the same as the moment before the next call."""
 TIME_NS = 1_767_225_600_000_000_000
@@ -574,7 +574,7 @@ class Run:
             snapshot, number = self.disk.snapshot(), self.disk.calls
             for run in (self, *self.copies):
                 run._note(Moment(snapshot, run._bounds(), run.model.bounds_of_kill(), call, number, run.unfinished))
-        if call in ("write", "write_durable"):
+        if call in WRITES:
             for run in (self, *self.copies):
                 run._note_batch()
 

@@ -128,7 +128,7 @@ class Explorer:
                 place = f"{run.directory}, life {life_number}, before call {moment.number} ({moment.call})"
                 for name, plan in plans(moment.snapshot, chance, self.subsets):
                     self._judge(moment, plan, verdict, f"{place}, {name}", chance)
-                if self.deep_every and (index % 5 == 0 or moment.call in ("sync", "write_durable")):
+                if self.deep_every and (index % 5 == 0 or moment.call in ("sync", "write_durable", "finish_writes")):
                     self._kill_read_cut(moment, verdict, place)
                 if self.kill_every and index % self.kill_every == 0:
                     self._kill_write_cut(moment, verdict, place, chance)

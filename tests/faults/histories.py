@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from unittest.mock import patch
 
 from mrecordlog_async import Limits, PersistPolicy
+from mrecordlog_async.engine.commit import journal
+from mrecordlog_async.engine.planning import planned
+from mrecordlog_async.format import frame
 from mrecordlog_async.storage import direct
 from mrecordlog_async.storage.segment import segment_name
 
@@ -32,7 +35,8 @@ class Case:
     changes its way of working are a few blocks and a few buffers. stepping: the loop turns in the middle of the
     thread's jobs. by_taking: some calls wait in line, so their order is the order in which the writer takes them.
     sector_bytes, has_direct: as of `Disk`; without direct access, segments are written through the cache. recycle: dead
-    segments become later ones. staging_bytes: what one direct write takes, None for the size as it is.
+    segments become later ones. staging_bytes: what one direct write takes, None for the size as it is. piece_bytes: if
+    not 0, batches of this size are written in pieces of this size, and runs are half as large.
     """
 
     history: History
@@ -47,6 +51,7 @@ class Case:
     sector_bytes: int = SECTOR_BYTES
     has_direct: bool = True
     staging_bytes: int | None = None
+    piece_bytes: int = 0
     recycle: bool = True
 
     def run(self, fault: Fault | None = None, *, moments: bool = True) -> Run:
@@ -68,8 +73,17 @@ class Case:
     @contextmanager
     def sizes(self) -> Iterator[None]:
         """Set the sizes of this case. The log that it leaves is opened with them as well."""
-        staged = patch.object(direct, "STAGING_BYTES", self.staging_bytes) if self.staging_bytes else nullcontext()
-        with early_roll(self.early_roll_bytes), small_sizes() if self.small else nullcontext(), staged:
+        with ExitStack() as stack:
+            stack.enter_context(early_roll(self.early_roll_bytes))
+            if self.small:
+                stack.enter_context(small_sizes())
+            if self.staging_bytes:
+                stack.enter_context(patch.object(direct, "STAGING_BYTES", self.staging_bytes))
+            if self.piece_bytes:
+                stack.enter_context(patch.object(journal, "LARGE_BYTES", self.piece_bytes))
+                stack.enter_context(patch.object(direct, "PIECE_BYTES", self.piece_bytes))
+                stack.enter_context(patch.object(frame, "STEP_BYTES", self.piece_bytes // 2))
+                stack.enter_context(patch.object(planned, "RUN_BYTES", self.piece_bytes // 2))
             yield
 
 
@@ -91,7 +105,11 @@ SMALL_SIZES = {
     "mrecordlog_async.engine.commit.other_segments.SHRINK_BYTES": 5_000,
     "mrecordlog_async.engine.commit.batch.JOIN_BYTES_MAX": 300,
     "mrecordlog_async.engine.commit.batch.JOIN_BUFFER_BYTES": 8,
-    "mrecordlog_async.storage.direct.STAGING_BYTES": 3 * 4_096,
+    "mrecordlog_async.engine.commit.journal.LARGE_BYTES": 9_000,
+    "mrecordlog_async.format.frame.STEP_BYTES": 3_000,
+    "mrecordlog_async.storage.direct.PIECE_BYTES": 4_096,
+    "mrecordlog_async.storage.direct.PIECES_MAX": 4,
+    "mrecordlog_async.storage.direct.STAGING_BYTES": 6 * 4_096,
     "mrecordlog_async.storage.filesystem.BUFFERS_MAX": 2,
     "mrecordlog_async.storage.filesystem.CALL_BYTES_MAX": 5_000,
     "mrecordlog_async.storage.segment.PIECE_BYTES": BLOCK_BYTES,
@@ -414,6 +432,40 @@ async def staged(run: Run) -> None:
     await run.append("a", 7_000)  # reserves the rest of the segment
     await run.append("a", 14_000)
     await run.append("a", 200)
+
+
+async def in_pieces(run: Run) -> None:
+    """Large batches between small ones, of one record and of many, with blocks that are written again."""
+    await run.open()
+    await run.create("a")
+    await run.append("a", 300)
+    await asyncio.gather(run.begin_append("a", 13_000), run.begin_append("b", 60))
+    await run.append("a", 200)
+    await run.append("a", *[1_900] * 9)
+    await run.append("a", 26_000)
+    await run.truncate("a", 3)
+    await run.append("a", 40)
+    await run.close()
+    await run.open()
+    await run.append("a", *[1_300] * 40)
+
+
+async def in_pieces_killed(run: Run) -> None:
+    """A process that dies while pieces are under way, and its successor, which writes more of them."""
+    await run.open()
+    await run.create("a")
+    for due in (1, 3):
+        await run.append("a", 300)
+        task = run.begin_append("a", *[2_100] * 9)
+        while run.disk.writes_under_way() < due and not task.done():
+            await run.turns(1)
+        await run.kill()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await run.turns(60)
+        await run.open()
+    await run.append("a", *[1_700] * 9)
+    await run.append("a", 30)
 
 
 async def many_queues(run: Run) -> None:
@@ -807,6 +859,12 @@ CASES = {
     "killed, stepping": Case(killed, NEVER, stepping=True, may_refuse=True),
     "disk limit": Case(full_disk, limits=Limits(disk_bytes=420_000), early_roll_bytes=4_096, may_refuse=True),
     "staged": Case(staged, staging_bytes=2 * 4_096),
+    "in pieces": Case(in_pieces, staging_bytes=10 * 4_096, piece_bytes=4_096),
+    "in pieces, stepping": Case(in_pieces, stepping=True, staging_bytes=5 * 4_096, piece_bytes=2 * 4_096),
+    "in pieces, 4 KiB": Case(in_pieces, staging_bytes=10 * 4_096, piece_bytes=4_096, sector_bytes=4_096),
+    "in pieces, killed": Case(
+        in_pieces_killed, stepping=True, may_refuse=True, staging_bytes=10 * 4_096, piece_bytes=4_096
+    ),
     "concurrent, cached": Case(concurrent, has_direct=False),
     "reopened, cached": Case(reopened, has_direct=False),
     "torn, cached": Case(torn, stepping=True, may_refuse=True, has_direct=False),

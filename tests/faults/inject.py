@@ -29,6 +29,16 @@ ERRORS: dict[str, list[tuple[str, int]]] = {
         ("short", 0),
         ("zero", 0),
     ],
+    "land": [
+        ("before", errno.EIO),
+        ("half", errno.ENOSPC),
+        ("after", errno.EIO),
+        ("short", 0),
+        ("zero", 0),
+    ],
+    "open_writes": [("before", errno.EAGAIN)],
+    "start_write": [("before", errno.EAGAIN)],
+    "finish_writes": [("before", errno.EINVAL)],
     "write_durable": [
         ("before", errno.EIO),
         ("before", errno.EINVAL),

@@ -100,6 +100,18 @@ class MovingDisk:
     def write_durable(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
         raise AssertionError("readers write nothing")
 
+    def open_writes(self, most: int) -> int:
+        raise AssertionError("readers write nothing")
+
+    def start_write(self, writes: int, handle: int, buffer: memoryview, offset: int) -> None:
+        raise AssertionError("readers write nothing")
+
+    def finish_writes(self, writes: int, count: int) -> dict[int, int]:
+        raise AssertionError("readers write nothing")
+
+    def close_writes(self, writes: int) -> None:
+        raise AssertionError("readers write nothing")
+
     def read(self, handle: int, length: int, offset: int) -> bytes:
         self.let_pass()
         return bytes(self._content(handle)[offset : offset + length])

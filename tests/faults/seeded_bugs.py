@@ -40,7 +40,7 @@ from mrecordlog_async.recovery import cleanup, follower, recovery, torn_or_damag
 from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.storage import directory as storage_directory
 from mrecordlog_async.storage import locked_directory
-from mrecordlog_async.storage.direct import DirectWriter
+from mrecordlog_async.storage.direct import DirectWriter, Staging
 from mrecordlog_async.storage.directory import Listing, LogDirectory
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
 from mrecordlog_async.storage.locked_directory import LockedDirectory
@@ -262,6 +262,74 @@ def last_block_of_an_opened_log_not_read() -> AbstractContextManager[Any]:
         return bytes(self.end % DIRECT_BLOCK_BYTES)
 
     return patch.object(DirectWriter, "_read_last_block", read)
+
+
+def pieces_not_waited_for() -> AbstractContextManager[Any]:
+    """The sync comes before the pieces have ended: their COMMIT may be on the medium without the rest."""
+
+    def finish(self: Staging, files: Any) -> list[Any]:
+        under_way, self._under_way = self._under_way, []
+        return [(piece, piece[1] - piece[0]) for piece in under_way]
+
+    return patch.object(Staging, "finish_writes", finish)
+
+
+def error_of_a_piece_swallowed() -> AbstractContextManager[Any]:
+    original = Staging.finish_writes
+
+    def finish(self: Staging, files: Any) -> list[Any]:
+        ended = original(self, files)
+        return [(piece, taken if taken >= 0 else piece[1] - piece[0]) for piece, taken in ended]
+
+    return patch.object(Staging, "finish_writes", finish)
+
+
+def short_piece_taken_for_a_whole_one() -> AbstractContextManager[Any]:
+    original = Staging.finish_writes
+
+    def finish(self: Staging, files: Any) -> list[Any]:
+        return [(piece, taken if taken < 0 else piece[1] - piece[0]) for piece, taken in original(self, files)]
+
+    return patch.object(Staging, "finish_writes", finish)
+
+
+def buffer_used_again_while_pieces_are_under_way() -> AbstractContextManager[Any]:
+    """A batch that does not fit begins at the start of the buffer again, and does not wait for the disk."""
+    original = DirectWriter._finish_pieces
+
+    def finish(self: DirectWriter, at: int, size: int) -> None:
+        if size < len(self._staging.view):
+            original(self, at, size)
+        else:
+            self._start_piece(at, size)
+            self._note_written(size)
+
+    return patch.object(DirectWriter, "_finish_pieces", finish)
+
+
+def pieces_taken_for_durable_ones() -> AbstractContextManager[Any]:
+    original = SegmentFile.write_in_pieces
+
+    def write(self: SegmentFile, *arguments: Any) -> int:
+        end = original(self, *arguments)
+        self._is_synced = True
+        return end
+
+    return patch.object(SegmentFile, "write_in_pieces", write)
+
+
+def piece_begun_before_its_block_is_full() -> AbstractContextManager[Any]:
+    """A piece ends with the step, in the middle of a block, which the next piece writes too."""
+    original = DirectWriter._start_piece
+
+    def start(self: DirectWriter, at: int, stop: int) -> None:
+        original(self, max(at - DIRECT_BLOCK_BYTES, 0), stop)
+
+    return patch.object(DirectWriter, "_start_piece", start)
+
+
+def writes_under_way_left_at_close() -> AbstractContextManager[Any]:
+    return patch.object(Staging, "close_writes", lambda self, files: None)
 
 
 def unlinked_before_the_commit_that_justifies_it() -> AbstractContextManager[Any]:
@@ -519,6 +587,13 @@ BUGS = {
         SeededBug(durable_write_trusted_after_one_that_is_not, succeed("concurrent")),
         SeededBug(direct_writes_taken_for_durable_ones, crash("concurrent")),
         SeededBug(several_direct_writes_left_unsynced, crash("staged")),
+        SeededBug(pieces_not_waited_for, crash("in pieces")),
+        SeededBug(error_of_a_piece_swallowed, fail("in pieces", "land")),
+        SeededBug(short_piece_taken_for_a_whole_one, fail("in pieces", "land")),
+        SeededBug(buffer_used_again_while_pieces_are_under_way, crash("in pieces, stepping")),
+        SeededBug(pieces_taken_for_durable_ones, crash("in pieces")),
+        SeededBug(piece_begun_before_its_block_is_full, crash("in pieces")),
+        SeededBug(writes_under_way_left_at_close, fail("in pieces", "finish_writes")),
         SeededBug(last_block_not_repeated, crash("concurrent")),
         SeededBug(last_block_of_an_opened_log_not_read, crash("reopened")),
         SeededBug(failed_fsync_tried_again, fail("concurrent, cached", "sync")),

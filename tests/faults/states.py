@@ -33,7 +33,7 @@ def plans(snapshot: Snapshot, chance: random.Random, subsets: int = 4) -> Iterat
 
 
 def _kept(snapshot: Snapshot, chance: random.Random, subsets: int) -> Iterator[Kept]:
-    data: list[Data] = [(node, change) for node, state in snapshot.files.items() for change in state.pending]
+    data: list[Data] = [(node, change) for node, state in snapshot.files.items() for change in state.changes]
     entries: list[Entry] = [(node, change) for node, state in snapshot.directories.items() for change in state.pending]
     yield "none", [], []
     yield "all", data, entries

@@ -134,6 +134,13 @@ def test_full_disk_refuses_no_truncate_and_takes_appends_again(name: str) -> Non
     assert calls[-1].outcome == "answered"
 
 
+def test_the_history_of_pieces_dies_while_they_are_under_way() -> None:
+    """Its process is killed twice, each time before all writes that it began have landed."""
+    moments = [moment for life in CASES["in pieces, killed"].run().lives for moment in life.moments]
+    killed = [moment.snapshot for moment in moments if moment.call == "killed"]
+    assert [any(state.under_way for state in snapshot.files.values()) for snapshot in killed] == [True, True]
+
+
 def test_commit_at_every_place_relative_to_the_end_of_a_block(tally: Tally) -> None:
     """A COMMIT is one frame wherever a batch ends, and a crash around it leaves the batch whole or absent."""
     explorer = Explorer(deep_every=0, subsets=2)

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from mrecordlog_async.format import frame
 from mrecordlog_async.format.frame import (
     BLOCK_BYTES,
     FILLER,
     FRAME_HEADER_BYTES,
     FULL,
+    STEP_BYTES,
     Buffer,
+    encode_all_frames,
     encode_frames,
+    encode_frames_in_steps,
     encode_unsplit,
     frames_bytes_max,
+    frames_end,
     read_frame,
     segment_seed,
 )
@@ -112,3 +120,37 @@ def test_frame_is_not_valid_a_whole_sector_block_or_more_away(distance: int) -> 
     frame = memoryview(b"".join(buffers))
     assert read_frame(frame, 700, 0, SEED) is not None
     assert read_frame(frame, 700 + distance, 0, SEED) is None
+
+
+SIZES = st.one_of(
+    st.integers(1, 300), st.integers(-40, 40).map(lambda more: BLOCK_BYTES + more), st.integers(1, 5 * BLOCK_BYTES)
+)
+
+
+@given(
+    offset=st.one_of(st.integers(0, BLOCK_BYTES), st.integers(BLOCK_BYTES - 40, BLOCK_BYTES + 40)),
+    sizes=st.lists(st.lists(SIZES, min_size=1, max_size=3), max_size=4),
+    step=st.sampled_from([1, 1_000, 40_000, 1 << 20]),
+)
+def test_frames_made_in_steps_are_the_same_frames(offset: int, sizes: list[list[int]], step: int) -> None:
+    """However large a step is, the bytes are those of one call, and they end where `frames_end` says."""
+    records = [[bytes([65 + at % 26]) * size for at, size in enumerate(parts)] for parts in sizes]
+    due: list[Buffer] = []
+    end = encode_all_frames(records, offset, SEED, due)
+    with patch.object(frame, "STEP_BYTES", step):
+        made = b"".join(map(b"".join, encode_frames_in_steps(records, offset, SEED)))
+    assert made == b"".join(due)
+    for parts in sizes:
+        offset = frames_end(sum(parts), offset)
+    assert offset == end
+
+
+def test_a_step_is_encoded_when_it_is_reached() -> None:
+    """Nothing of a long record is computed before the steps before it were taken; no step is much too long."""
+    steps = encode_frames_in_steps([[bytes(10 * BLOCK_BYTES)], [bytes(3 * STEP_BYTES)]], 0, SEED)
+    with patch("mrecordlog_async.format.frame.crc32c", wraps=crc32c) as checksums:
+        lengths = []
+        for step in steps:
+            lengths.append(sum(map(len, step)))
+            assert checksums.call_count <= 2 * (sum(lengths) // (BLOCK_BYTES - 1) + 2)
+    assert max(lengths) <= STEP_BYTES + BLOCK_BYTES and len(lengths) >= 5

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.storage.direct import STAGING_BYTES, Staging, whole_blocks
+from mrecordlog_async.storage.direct import PIECE_BYTES, STAGING_BYTES, Staging, whole_blocks
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES, Buffer
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from mrecordlog_async.storage.segment import SegmentFile
@@ -25,6 +25,7 @@ class Noting(OsFileSystem):
         self.calls: list[str] = []
         self.writes: list[tuple[int, int]] = []
         self.takes: list[int] = []
+        self.under_way: list[tuple[int, bytes]] = []
         self.refuses: set[str] = set()
 
     def set_direct(self, handle: int, direct: bool) -> None:
@@ -46,6 +47,26 @@ class Noting(OsFileSystem):
     def sync(self, handle: int) -> None:
         self._note("sync")
         super().sync(handle)
+
+    def open_writes(self, most: int) -> int:
+        self._note("open_writes")
+        return super().open_writes(most)
+
+    def start_write(self, writes: int, handle: int, buffer: memoryview, offset: int) -> None:
+        self._note("start_write")
+        super().start_write(writes, handle, buffer, offset)
+        self.under_way.append((offset, bytes(buffer)))
+
+    def finish_writes(self, writes: int, count: int) -> dict[int, int]:
+        self._note("finish_writes")
+        taken = super().finish_writes(writes, count)
+        self.under_way.clear()
+        return {offset: self.takes.pop(0) if self.takes else size for offset, size in sorted(taken.items())}
+
+    def close_writes(self, writes: int) -> None:
+        self.calls.append("close_writes")
+        super().close_writes(writes)
+        self.under_way.clear()
 
     def _note(self, call: str) -> None:
         self.calls.append(call)
@@ -80,6 +101,15 @@ def segment(files: Noting, tmp_path: Path) -> Iterator[SegmentFile]:
     files.writes.clear()
     yield segment
     segment.close()
+
+
+@pytest.fixture
+def pieces(segment: SegmentFile, files: Noting) -> SegmentFile:
+    """The segment, which takes pieces; skipped where the system does not."""
+    if not segment.takes_pieces():
+        pytest.skip("no writes under way here")
+    files.calls.clear()
+    return segment
 
 
 def content(segment: SegmentFile, end: int) -> bytes:
@@ -192,3 +222,86 @@ def test_last_block_that_cannot_be_read_is_an_error(files: Noting, tmp_path: Pat
     with pytest.raises(OSError, match="cannot be read"):
         segment.begin_direct(Staging(), len(HEAD) + 4_096)
     segment.close()
+
+
+def test_pieces_arrive_where_the_batch_belongs(pieces: SegmentFile, files: Noting) -> None:
+    """Whatever the sizes of steps and batches, the file holds the bytes; the blocks between batches are repeated."""
+    due = bytearray(HEAD)
+    for size, step in ((3 * PIECE_BYTES, 100_000), (PIECE_BYTES + 1, 3_000), (9, 4), (2 * STAGING_BYTES + 77, 70_000)):
+        batch = os.urandom(size)
+        pieces.reserve(len(due) + size + 4_096, 64 << 20)
+        assert pieces.write_in_pieces(in_steps(batch, step), len(due)) == len(due) + size
+        due += batch
+        pieces.write([b"next"], len(due))
+        due += b"next"
+        assert content(pieces, len(due) + 5_000) == due + bytes(5_000), size
+
+
+def test_a_piece_is_begun_before_the_next_step_is_made(pieces: SegmentFile, files: Noting) -> None:
+    """That is what they are for. All have ended afterwards, and one sync brings them to the medium."""
+
+    def steps() -> Iterator[list[Buffer]]:
+        for number in range(4):
+            assert files.calls.count("start_write") == number
+            yield [bytes(PIECE_BYTES)]
+
+    pieces.write_in_pieces(steps(), len(HEAD))
+    assert not files.under_way
+    pieces.sync()
+    assert files.calls == [*["start_write"] * 5, "finish_writes", "sync"]
+
+
+@pytest.mark.parametrize("call", ["open_writes", "start_write"])
+def test_where_pieces_cannot_be_written_plain_writes_do_it(segment: SegmentFile, files: Noting, call: str) -> None:
+    """The batch that finds it out is whole; later ones are not even tried."""
+    data = os.urandom(2 * PIECE_BYTES)
+    files.refuses = {call}
+    assert segment.takes_pieces() is (call == "start_write")
+    if call == "start_write":
+        segment.write_in_pieces(in_steps(data, 50_000), len(HEAD))
+        assert files.calls[-3:] == ["write", "start_write", "write"]
+        assert content(segment, len(HEAD) + len(data)) == HEAD + data
+        assert not segment.takes_pieces()
+
+
+@pytest.mark.parametrize("takes", [[0], [4_096 * 3], [512], [PIECE_BYTES, 4_096]])
+def test_what_a_short_piece_left_is_written(pieces: SegmentFile, files: Noting, takes: list[int]) -> None:
+    """From its last whole block on."""
+    data = os.urandom(3 * PIECE_BYTES)
+    files.takes = list(takes)
+    pieces.write_in_pieces(in_steps(data, 60_000), len(HEAD))
+    assert files.calls[-1] == "write"
+    assert content(pieces, len(HEAD) + len(data)) == HEAD + data
+
+
+@pytest.mark.parametrize("takes", [[-errno.EIO], [PIECE_BYTES, -errno.ENOSPC], [4_096, -errno.EIO]])
+def test_an_error_of_any_piece_is_an_error(pieces: SegmentFile, files: Noting, takes: list[int]) -> None:
+    """It is raised after all have ended."""
+    files.takes = list(takes)
+    with pytest.raises(OSError, match=r"error|space") as caught:
+        pieces.write_in_pieces(in_steps(bytes(3 * PIECE_BYTES), 60_000), len(HEAD))
+    assert caught.value.errno == -takes[-1]
+    assert not files.under_way
+
+
+@pytest.mark.parametrize("refused", [set(), {"finish_writes"}], ids=["", "no results"])
+def test_nothing_is_under_way_after_a_step_that_fails(pieces: SegmentFile, files: Noting, refused: set[str]) -> None:
+    """What was begun is written from a buffer that is used again. If the results cannot be had, writing ends there."""
+    files.refuses = refused
+
+    def steps() -> Iterator[list[Buffer]]:
+        yield [bytes(2 * PIECE_BYTES)]
+        assert files.under_way
+        raise MemoryError
+
+    with pytest.raises(OSError if refused else MemoryError):
+        pieces.write_in_pieces(steps(), len(HEAD))
+    assert not files.under_way
+    assert pieces.takes_pieces() is not bool(refused)
+
+
+def in_steps(data: bytes, size: int) -> Iterator[list[Buffer]]:
+    """Yield *data* in steps of *size* bytes, each of two buffers."""
+    for at in range(0, len(data), size):
+        step = memoryview(data)[at : at + size]
+        yield [step[: size // 3], step[size // 3 :]]

@@ -2,14 +2,17 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import mmap
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
+from mrecordlog_async.storage import os_filesystem
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 OPENED_IN_BETWEEN = """
@@ -132,3 +135,74 @@ def test_space_is_reserved_where_the_file_system_and_the_c_library_offer_no_way(
     finally:
         os.close(handle)
     assert (tmp_path / "file").read_bytes() == b"kept" + bytes(9_996)
+
+
+WRITING = """
+import mmap, os, signal, sys
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
+
+files, size, count = OsFileSystem(), 1 << 20, 16
+handle = files.open(sys.argv[1])
+files.set_direct(handle, True)
+staging = mmap.mmap(-1, size * count)
+writes = files.open_writes(count)
+for at in range(count):
+    staging.write(bytes([65 + at]) * size)
+for at in range(count):
+    files.start_write(writes, handle, memoryview(staging)[at * size : (at + 1) * size], at * size)
+"""
+ENDS = {
+    "leaves": "del staging, files",
+    "exits": "os._exit(3)",
+    "is killed": "os.kill(os.getpid(), signal.SIGKILL)",
+    "closes the file": "os.close(handle)",
+    "forks": "os.fork() and os.wait()",
+    "gives back": "files.close_writes(writes)",
+    "replaces itself": "os.execv('/bin/true', ['true'])",
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="writes under way are Linux's")
+@pytest.mark.parametrize("end", ENDS)
+def test_writes_under_way_land_whatever_becomes_of_the_process(tmp_path: Path, end: str) -> None:
+    """None is left when the process has ended: so the next holder of a lock finds a file that stays as it is."""
+    path = tmp_path / "file"
+    path.write_bytes(bytes(16 << 20))
+    done = subprocess.run([sys.executable, "-c", WRITING + ENDS[end], str(path)], capture_output=True, text=True)
+    if "Invalid argument" in done.stderr or "not implemented" in done.stderr:
+        pytest.skip(f"not here: {done.stderr}")
+    assert done.stderr == ""
+    assert path.read_bytes() == b"".join(bytes([65 + at]) * (1 << 20) for at in range(16))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="writes under way are Linux's")
+def test_a_signal_does_not_end_the_wait_for_writes(tmp_path: Path) -> None:
+    """The call is repeated; results that came before the signal are not lost."""
+    files, interrupts = OsFileSystem(), [1, 1]
+
+    def call(number: int, *arguments: int) -> int:
+        if number == os_filesystem._IO_GETEVENTS and interrupts:
+            interrupts.pop()
+            raise InterruptedError
+        return original(number, *arguments)
+
+    original = os_filesystem._call_aio
+    handle = files.create(str(tmp_path / "file"))
+    try:
+        writes = files.open_writes(2)
+    except OSError as error:
+        pytest.skip(f"not here: {error}")
+    staging = memoryview(mmap.mmap(-1, 8_192))
+    with patch.object(os_filesystem, "_call_aio", call):
+        files.start_write(writes, handle, staging[:4_096], 0)
+        files.start_write(writes, handle, staging[4_096:], 4_096)
+        assert files.finish_writes(writes, 2) == {0: 4_096, 4_096: 4_096}
+    assert not interrupts
+    files.close_writes(writes)
+    files.close(handle)
+
+
+def test_a_machine_whose_calls_are_not_known_has_no_writes_under_way() -> None:
+    """ENOSYS, as from a kernel without them."""
+    with patch.object(os_filesystem, "_aio_numbers", None), pytest.raises(OSError, match="not implemented"):
+        OsFileSystem().open_writes(4)

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
+from itertools import chain
 from time import sleep
 from typing import NamedTuple
 
 from mrecordlog_async.engine.intake.commands import Reserve
 from mrecordlog_async.engine.planning.planned import PlannedRecord
-from mrecordlog_async.format.frame import FRAME_HEADER_BYTES, Buffer, encode_all_frames, encode_unsplit, encode_whole
+from mrecordlog_async.format.frame import (
+    FRAME_HEADER_BYTES,
+    Buffer,
+    encode_all_frames,
+    encode_frames_in_steps,
+    encode_unsplit,
+    encode_whole,
+    frames_end,
+)
 from mrecordlog_async.format.record import COMMIT_BYTES, Commit, LogRecord, encode_commit
 from mrecordlog_async.options import KIB
 from mrecordlog_async.storage.locked_directory import LockedDirectory
@@ -51,12 +60,15 @@ class CommitRequest(NamedTuple):
 
 
 class EncodedBatch(NamedTuple):
-    """A batch as the bytes that belong at the log's end. end: the offset after them. time_ns: what its COMMIT says."""
+    """A batch as the bytes that belong at the log's end. end: the offset after them. time_ns: what its COMMIT says.
+
+    buffers: of a large batch, an iterator over lists of them, which encodes them; it can be read once.
+    """
 
     records: list[LogRecord]
     oldest_segment: int | None
     sync: bool
-    buffers: list[Buffer]
+    buffers: list[Buffer] | Iterator[list[Buffer]]
     end: int
     time_ns: int
 
@@ -95,6 +107,24 @@ def encode_batch(
     offset = encode_all_frames(bodies, end.offset, seed, buffers)
     # A COMMIT never spans two blocks, so a reader that finds a part of it finds all of it.
     return buffers, encode_unsplit(_commit(end, oldest_segment, log_id, time_ns), offset, seed, buffers)
+
+
+def encode_in_steps(
+    bodies: Sequence[tuple[Buffer, ...]],
+    end: LogEnd,
+    oldest_segment: int | None,
+    log_id: bytes,
+    seed: int,
+    time_ns: int,
+) -> tuple[Iterator[list[Buffer]], int]:
+    """Do what `encode_batch` does, but return an iterator over lists of buffers, each encoded when it is reached."""
+    commit = _commit(end, oldest_segment, log_id, time_ns)
+    commit_at = end.offset
+    for parts in bodies:
+        commit_at = frames_end(sum(map(len, parts)), commit_at)
+    last: list[Buffer] = []
+    stop = encode_unsplit(commit, commit_at, seed, last)
+    return chain(encode_frames_in_steps(bodies, end.offset, seed), [last]), stop
 
 
 def encode_in_block(

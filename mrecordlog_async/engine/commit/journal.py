@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from mrecordlog_async.engine.commit.batch import (
     CommitRequest,
@@ -29,6 +30,7 @@ from mrecordlog_async.engine.commit.batch import (
     Roll,
     encode_batch,
     encode_in_block,
+    encode_in_steps,
     join_small,
     let_others_run,
     sync_file,
@@ -45,7 +47,7 @@ from mrecordlog_async.format.record import LogRecord, encode_record
 from mrecordlog_async.format.table import OPENING_BYTES
 from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.recovery.recovered import RecoveredLog
-from mrecordlog_async.storage.direct import Staging, whole_blocks
+from mrecordlog_async.storage.direct import LARGE_BYTES, Staging, whole_blocks
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
 from mrecordlog_async.storage.lock import LOCK_NAME
 from mrecordlog_async.storage.locked_directory import RESERVE_BYTES, LockedDirectory
@@ -89,6 +91,7 @@ class Journal:
         self._nonce = nonce  # until the first batch is written
         self._space = space
         self._spare = Spare(directory, staging)
+        self._staging = staging
         self._recycles = recycle
         self.clock = system()  # the one that opens the log may set another
         undeletable = [(number, 0) for number in recovered.leftovers]
@@ -317,6 +320,8 @@ class Journal:
 
     def close(self) -> None:
         """Close the files; a spare is removed."""
+        if self._staging is not None:
+            self._staging.close_writes(self.directory.files)
         self._spare.discard()
         self._older.shrink(everything=True)
         self._file.close()
@@ -357,9 +362,11 @@ class Journal:
     def _encode(
         self, records: list[LogRecord], bodies: Sequence[tuple[Buffer, ...]], request: CommitRequest
     ) -> EncodedBatch:
-        """Split a batch into frames after the last one."""
+        """Split a batch into frames after the last one; leave those of a large batch to when they are written."""
         oldest, now = request.oldest_segment, self.clock.wall_ns()
-        buffers, end = encode_batch(bodies, self.end, oldest, self._log_id, self._seed, now)
+        is_large = sum(map(len, chain.from_iterable(bodies))) >= LARGE_BYTES and self._file.takes_pieces()
+        encode = encode_in_steps if is_large else encode_batch
+        buffers, end = encode(bodies, self.end, oldest, self._log_id, self._seed, now)
         return EncodedBatch(records, oldest, request.sync, buffers, end, now)
 
     def _with_opening(self, request: CommitRequest, records: list[LogRecord]) -> tuple[CommitRequest, list[LogRecord]]:
@@ -412,8 +419,12 @@ class Journal:
         written = batch.end - at.offset
         write_begun = time.perf_counter()
         try:
-            buffers = batch.buffers if file.is_direct else join_small(batch.buffers, written)
-            file.write(buffers, at.offset, durable=batch.sync)
+            if isinstance(batch.buffers, list):
+                buffers = batch.buffers if file.is_direct else join_small(batch.buffers, written)
+                file.write(buffers, at.offset, durable=batch.sync)
+            else:
+                end = file.write_in_pieces(batch.buffers, at.offset)
+                assert end == batch.end, "frames end where they were said to end"
         except OSError as error:
             raise LogIOError(f"write failed: {error}") from error
         # Before the sync: a batch that is written counts, whatever becomes of the sync. No other may take its place.
