@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from threading import Event
 
@@ -70,10 +72,18 @@ def test_embedded_store_truncates_one_queue(embedded: EmbeddedStore) -> None:
     embedded.close()
 
 
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that others may pass through: a server that refuses to run as root must reach its own below it."""
+    with tempfile.TemporaryDirectory(prefix="peers-") as directory:
+        os.chmod(directory, 0o711)
+        yield Path(directory)
+
+
 @pytest.mark.parametrize("name", PEERS)
-async def test_peer_reads_back_what_callers_stored(name: str, tmp_path: Path) -> None:
+async def test_peer_reads_back_what_callers_stored(name: str, place: Path) -> None:
     """What many callers appended to several queues is what is in the files, with a cancelled caller among them."""
-    peer, directory = CONTENDERS[name](), str(tmp_path / "peer")
+    peer, directory = CONTENDERS[name](), str(place / "peer")
     try:
         log = await peer.open(directory)
     except MissingPeerError as missing:
@@ -178,7 +188,7 @@ async def test_check_is_against_the_rival_that_comes_closest() -> None:
     )
     assert lead(ours, fast) == 1.5
     (check,) = check_of(ours, [slow, fast], 2.0)
-    assert (check.met, check.measured) == (False, "1.50 × B")
+    assert (check.met, check.measured) == (None, "1.50 × (1.00 to 2.00) B")
     assert check_of(ours, [], 2.0) == ()
 
 

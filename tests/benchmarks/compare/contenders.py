@@ -15,6 +15,7 @@ from tests.benchmarks.peers.embedded import EMBEDDED
 from tests.benchmarks.peers.group_commit import NAMES, GroupCommit
 from tests.benchmarks.peers.nats import NatsStore
 from tests.benchmarks.peers.peer import EmbeddedStore
+from tests.benchmarks.peers.postgres import PostgresStore
 from tests.benchmarks.peers.redis import RedisStore
 
 LIMITS = Limits(memory_bytes=16 * 1024**3, disk_bytes=64 * 1024**3)
@@ -88,6 +89,26 @@ def _embedded(make: Callable[[str], EmbeddedStore]) -> Contender:
     return Contender(open_store, close, close_and_read)
 
 
+def _postgres() -> Contender:
+    stores: list[PostgresStore] = []
+
+    async def open_store(directory: str) -> LogApi:
+        stores.append(await PostgresStore.start(directory))
+        return GroupCommit(stores[-1])
+
+    async def close(log: LogApi) -> None:
+        assert isinstance(log, GroupCommit)
+        await log.close()
+
+    async def close_and_read(log: LogApi, directory: str, queues: Iterable[str]) -> Counter[bytes]:
+        try:
+            return Counter(await stores[-1].read_all(NAMES, queues))
+        finally:
+            await close(log)
+
+    return Contender(open_store, close, close_and_read)
+
+
 def _bare_file() -> Contender:
     async def open_file(directory: str) -> LogApi:
         return BareFile(directory)
@@ -124,6 +145,7 @@ CONTENDERS: dict[str, Callable[[], Contender]] = {
     **{name: partial(_embedded, make) for name, make in EMBEDDED.items()},
     "Redis": partial(_server, RedisStore.start),
     "NATS": partial(_server, NatsStore.start),
+    "PostgreSQL": _postgres,
     BARE_FILE: _bare_file,
 }
 """By name."""

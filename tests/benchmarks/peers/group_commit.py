@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from inspect import iscoroutinefunction
 
-from tests.benchmarks.peers.peer import EmbeddedStore, Item
+from tests.benchmarks.peers.peer import EmbeddedStore, Item, ServerStore
 
 PENDING_BYTES = 128 * 1024 * 1024
 """The same bound as this log's."""
@@ -30,7 +31,7 @@ class _Queue:
 class GroupCommit:
     """Gathers what callers append while a transaction is synced, and stores it in the next transaction."""
 
-    def __init__(self, store: EmbeddedStore, pending_bytes: int = PENDING_BYTES) -> None:
+    def __init__(self, store: EmbeddedStore | ServerStore, pending_bytes: int = PENDING_BYTES) -> None:
         self._store = store
         self._pending_max = pending_bytes
         self._loop = asyncio.get_running_loop()
@@ -82,7 +83,7 @@ class GroupCommit:
     async def truncate(self, queue: str, position: int) -> None:
         """Delete records up to and including *position*."""
         number = self._queues[queue].number
-        await self._loop.run_in_executor(self._thread, self._store.truncate, number, position)
+        await self._call(self._store.truncate, number, position)
 
     def range(self, queue: str) -> Iterable[tuple[int, bytes]]:
         """Yield position and payload of the stored records of *queue*."""
@@ -92,8 +93,15 @@ class GroupCommit:
         """Wait for what is under way, and close the store."""
         if self._working is not None:
             await self._working
-        await self._loop.run_in_executor(self._thread, self._store.close)
+        await self._call(self._store.close)
         self._thread.shutdown()
+
+    async def _call(self, call: Callable[..., object], *arguments: object) -> None:
+        """Call the store: in the thread, or here if its calls are coroutines."""
+        if iscoroutinefunction(call):
+            await call(*arguments)
+        else:
+            await self._loop.run_in_executor(self._thread, call, *arguments)
 
     def _stored(self, position: int, size: int) -> Awaitable[int]:
         """Return a future that yields *position* when the items that were just added are durable."""
@@ -110,7 +118,7 @@ class GroupCommit:
             answers, self._answers = self._answers, []
             size, self._bytes = self._bytes, 0
             try:
-                await self._loop.run_in_executor(self._thread, self._store.store, items)
+                await self._call(self._store.store, items)
             except Exception as error:
                 self._fail(error, answers)
                 break

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from typing import Protocol
 
 Item = tuple[int, int, bytes]
@@ -27,3 +27,19 @@ class EmbeddedStore(Protocol):
 
     def close(self) -> None:
         """Close it."""
+
+
+class ServerStore(Protocol):
+    """A store in a process of its own, whose calls are coroutines; otherwise like `EmbeddedStore`."""
+
+    def store(self, items: Sequence[Item]) -> Awaitable[None]:
+        """See `EmbeddedStore`."""
+
+    def truncate(self, queue: int, position: int) -> Awaitable[None]:
+        """See `EmbeddedStore`."""
+
+    def read(self, queue: int) -> Iterable[tuple[int, bytes]]:
+        """See `EmbeddedStore`."""
+
+    def close(self) -> Awaitable[None]:
+        """See `EmbeddedStore`."""

@@ -42,11 +42,14 @@ def free_port() -> int:
 class Server:
     """A process that listens on 127.0.0.1:port."""
 
-    def __init__(self, command: Sequence[str], port: int, output: str) -> None:
+    def __init__(self, command: Sequence[str], port: int, output: str, user: str | None = None) -> None:
+        """Start *command*, as another *user* if root wants that; its output goes to the file *output*."""
         self.port = port
         self._output = output
         with open(output, "wb") as file:
-            self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file)
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, user=user, cwd=os.path.dirname(output)
+            )
         atexit.register(self._process.kill)  # even where an error ends this process before `stop`
 
     async def wait(self) -> None:
