@@ -25,11 +25,13 @@ the service next to a bare aiohttp handler (`http_service`), and how fast Spark 
     python -m tests.benchmarks suite --list
     python -m tests.benchmarks suite --gc-threshold 20000 --markdown
     python -m tests.benchmarks suite --only spark-drain spark-idle spark-triggers    # 5 minutes
-    python -m tests.benchmarks publish    # all, written into docs/; about 15 minutes on a machine that is idle
+    python -m tests.benchmarks publish    # all, written into docs/; about 25 minutes on a machine that is idle
+    python -m tests.benchmarks publish --short    # the tables for users and the other stores; at most 10 minutes
     python -m tests.benchmarks compare main . --only one-caller --quick    # before and after a change
     python -m tests.benchmarks http-service
     python -m tests.benchmarks spark-throughput
 
-The group brings LMDB, RocksDB and a NATS server. Redis comes from the system (`redis-server` on PATH). A store that is
-missing is skipped and named in the report. Results of one machine are in docs/benchmarks.
+The group brings LMDB, RocksDB and a NATS server. Redis and PostgreSQL come from the system (`redis-server` on PATH;
+`initdb` and `postgres` there or where Debian puts them). A store that is missing is named in the report as not
+measured. Results of one machine are in docs/benchmarks.
 """

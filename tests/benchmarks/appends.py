@@ -10,7 +10,7 @@ from statistics import median
 from mrecordlog_async.bench.drive import payloads
 from mrecordlog_async.options import KIB, MIB, PersistPolicy
 from tests.benchmarks.raw import FreshDisk
-from tests.benchmarks.results import Point, Row, median_ratio
+from tests.benchmarks.results import Point, Row
 from tests.benchmarks.scale import Bench
 from tests.benchmarks.subject import (
     QUEUE,
@@ -22,6 +22,7 @@ from tests.benchmarks.subject import (
     latencies_of,
     rate_of,
     ratio_of,
+    ratios_of,
     raw_disk,
     raw_latencies_of,
     raw_rate_of,
@@ -50,10 +51,9 @@ async def one_caller(bench: Bench) -> list[Row]:
         rounds = [
             await log.round(callers, scale.seconds / ONE_CALLER_SLICES) for _ in range(scale.rounds * ONE_CALLER_SLICES)
         ]
-    slower = median_ratio(
-        [_p50(one.measurement.latencies) for one in rounds], [_p50(one.raw.latencies) for one in rounds]
-    )
-    return [replace(_row("one-caller", "1 caller, 100 B", rounds, histogram=True), latency_ratio=slower)]
+    slower = tuple(median(one.measurement.latencies) / median(one.raw.latencies) for one in rounds)
+    row = _row("one-caller", "1 caller, 100 B", rounds, histogram=True)
+    return [replace(row, latency_ratio=median(slower), latency_ratios=slower)]
 
 
 async def many_callers(bench: Bench) -> list[Row]:
@@ -125,9 +125,11 @@ def _row(
         workload,
         what,
         value=rate_of(rounds),
+        rates=tuple(one.rate for one in rounds),
         unit="records/s",
         raw=raw_rate_of(rounds),
         ratio=ratio_of(rounds),
+        ratios=ratios_of(rounds),
         latency=latencies_of(rounds),
         raw_latency=raw_latencies_of(rounds),
         cpu_microseconds=cpu_microseconds_of(rounds),
@@ -144,12 +146,10 @@ def _row_of_bytes(workload: str, what: str, rounds: Sequence[Round]) -> Row:
         unit="MB/s",
         raw=median(one.bytes / one.raw.seconds for one in rounds) / 1e6,
         ratio=ratio_of(rounds),
+        ratios=ratios_of(rounds),
         latency=latencies_of(rounds),
         raw_latency=raw_latencies_of(rounds),
         cpu_microseconds=cpu_microseconds_of(rounds),
+        fresh_ratios=tuple(one.fresh.seconds / one.measurement.seconds for one in rounds if one.fresh is not None),
         note=fresh_note(rounds),
     )
-
-
-def _p50(latencies: Sequence[float]) -> float:
-    return median(latencies)

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from mrecordlog_async.bench.drive import duration
 from tests.benchmarks.latency import Latencies, draw
 from tests.benchmarks.results import Row
-from tests.benchmarks.targets import Check, checks_of
+from tests.benchmarks.targets import Check, checks_of, spread
 
 HEADER = ("workload", "what", "rate", "raw disk", "of raw", "p50", "p90", "p99", "p99.9", "µs CPU")
 NUMBERS = len(HEADER) - 2
@@ -80,7 +80,7 @@ def to_json(report: Report) -> str:
 
 def verdict(check: Check) -> tuple[str, str, str]:
     """Return the cells of a target, by `TARGETS`."""
-    return (check.target, check.measured, "yes" if check.met else "NO")
+    return (check.target, check.measured, "not decided" if check.met is None else "yes" if check.met else "NO")
 
 
 def amount(value: float, unit: str) -> str:
@@ -105,10 +105,17 @@ def _cells(row: Row) -> tuple[str, ...]:
         row.what,
         amount(row.value, row.unit),
         "" if row.raw is None else amount(row.raw, row.unit),
-        "" if row.ratio is None else f"{row.ratio:.0%}",
+        _share(row),
         *times,
         "" if row.cpu_microseconds is None else f"{row.cpu_microseconds:.2f}",
     )
+
+
+def _share(row: Row) -> str:
+    """Return how much of the raw disk's rate a row reached, with the range of its rounds."""
+    if row.ratio is None:
+        return ""
+    return spread(row.ratios, lambda ratio: f"{ratio:.0%}") if len(row.ratios) > 1 else f"{row.ratio:.0%}"
 
 
 def _quantiles(latency: Latencies) -> str:

@@ -26,7 +26,11 @@ class Row:
         value: the figure, in *unit*.
         raw: the raw disk's figure in the same rounds, in *unit*; the note says where it is something else.
         ratio: median of the rounds' value over raw.
+        rates: value of each round.
+        ratios: value over raw of each round.
         latency_ratio: median of the rounds' p50 over the raw disk's p50.
+        latency_ratios: the p50 over the raw disk's of each round.
+        fresh_ratios: value over that of a raw disk whose blocks were never written, of each round.
         cpu_microseconds: CPU time of the process per record.
         skipped: why nothing was measured; *failed* if that is an error.
         histogram: whether the report draws the latencies.
@@ -41,6 +45,10 @@ class Row:
     latency: Latencies | None = None
     raw_latency: Latencies | None = None
     latency_ratio: float | None = None
+    rates: tuple[float, ...] = ()
+    ratios: tuple[float, ...] = ()
+    latency_ratios: tuple[float, ...] = ()
+    fresh_ratios: tuple[float, ...] = ()
     cpu_microseconds: float | None = None
     note: str = ""
     skipped: str = ""

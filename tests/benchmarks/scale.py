@@ -15,7 +15,7 @@ class Scale:
 
     Attributes:
         seconds: length of one measurement.
-        rounds: how often the log alternates with the raw disk.
+        rounds: how often the log alternates with the raw disk; many short ones decide more than few long ones.
         callers: numbers of concurrent callers to measure.
         compared_callers: the number of callers whose latencies the report draws.
         raw_bytes: size of the raw disk's file.
@@ -36,8 +36,8 @@ class Scale:
         at_most: bound on the records and queues that a row of `compare` prepares.
     """
 
-    seconds: float = 0.5
-    rounds: int = 5
+    seconds: float = 0.25
+    rounds: int = 12
     callers: tuple[int, ...] = (1, 10, 100, 1_000, 10_000)
     compared_callers: int = 1_000
     raw_bytes: int = 64 * MIB

@@ -130,7 +130,12 @@ def raw_rate_of(rounds: Sequence[Round]) -> float:
 
 def ratio_of(rounds: Sequence[Round]) -> float:
     """Return the median of the rounds' ratios to the raw disk."""
-    return median(one.rate / one.raw_rate for one in rounds)
+    return median(ratios_of(rounds))
+
+
+def ratios_of(rounds: Sequence[Round]) -> tuple[float, ...]:
+    """Return the ratio of each round to the raw disk."""
+    return tuple(one.rate / one.raw_rate for one in rounds)
 
 
 def fresh_note(rounds: Sequence[Round]) -> str:

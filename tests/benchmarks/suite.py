@@ -19,8 +19,10 @@ from dataclasses import dataclass
 
 from mrecordlog_async.support.event_loop import loop_factory
 from mrecordlog_async.support.gc_tuning import calm_collector
+from tests.benchmarks.neighbors import Neighbors
 from tests.benchmarks.results import Row
 from tests.benchmarks.scale import Bench, Scale
+from tests.benchmarks.targets import NOISE_MAX, under_noise
 
 _ROOM = "tests.benchmarks.workloads"
 
@@ -84,10 +86,15 @@ def run_all(
     os.stat(directory)  # if it is missing, the error names it, not what would be created in it
     # Absolute: the processes that a workload starts may work in other directories.
     place = tempfile.mkdtemp(prefix="mrecordlog-bench-", dir=os.path.abspath(directory))
+    os.chmod(place, 0o711)  # a server that does not run as root must reach its own directory below it
     try:
         for number, workload in enumerate(workloads, 1):
             say(f"[{number}/{len(workloads)}] {workload.name}: {workload.what}")
-            yield _in_process(workload, scale, place)
+            with Neighbors() as neighbors:
+                rows = _in_process(workload, scale, place)
+            if neighbors.share > NOISE_MAX:
+                say(f"    other programs took {neighbors.share:.0%} of the CPUs")
+            yield [under_noise(row, neighbors.share) for row in rows]
     finally:
         shutil.rmtree(place, ignore_errors=True)
 

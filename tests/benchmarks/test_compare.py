@@ -6,6 +6,8 @@ import json
 import os
 import re
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,8 @@ from tests.benchmarks.compare.place import TREE, UnknownVersionError, Version, m
 from tests.benchmarks.compare.process import Contestant, ContestantError
 from tests.benchmarks.compare.raw import FILE_BYTES, RawFile
 from tests.benchmarks.compare.suite import ROWS, Row, chosen
-from tests.benchmarks.compare.table import confidence_range, ratios
+from tests.benchmarks.compare.table import ratios
+from tests.benchmarks.targets import confidence_range
 
 AT_MOST = 300
 
@@ -65,6 +68,15 @@ def test_version_may_be_a_revision(tmp_path: Path) -> None:
     package = Path(version.directory, "mrecordlog_async")
     assert (package / "log.py").resolve().is_relative_to(tmp_path)
     assert (package / "bench").resolve() == Path(TREE, "mrecordlog_async", "bench").resolve()
+
+
+def test_a_version_may_be_its_pure_build(this_tree: Version, tmp_path: Path) -> None:
+    """The same files, without what is compiled in them; the table names it."""
+    version = make_place(TREE + "+pure", str(tmp_path / "place"))
+    assert version.is_pure and version.label == f"{this_tree.label}, pure"
+    asked = [sys.executable, "-c", "from mrecordlog_async.compiled import BUILD; print(BUILD)"]
+    build = subprocess.run(asked, cwd=version.directory, env=version.environment(), capture_output=True, text=True)
+    assert build.stdout == "pure\n"
 
 
 def test_unknown_version_is_named(tmp_path: Path) -> None:

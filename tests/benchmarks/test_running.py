@@ -30,11 +30,10 @@ def test_a_missing_directory_is_named_itself(tmp_path: Path) -> None:
 
 def test_workload_gets_an_absolute_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Other stores run in processes that work elsewhere: they must find it too."""
-    places: list[str] = []
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(suite, "_in_process", lambda workload, scale, place: places.append(place))
-    list(run_all(chosen(["one-caller"]), TINY, ".", lambda _: None))
-    assert [os.path.dirname(place) for place in places] == [str(tmp_path)]
+    monkeypatch.setattr(suite, "_in_process", lambda workload, scale, place: [Row(place, "")])
+    ((row,),) = run_all(chosen(["one-caller"]), TINY, ".", lambda _: None)
+    assert os.path.dirname(row.workload) == str(tmp_path)
 
 
 def test_collector_is_set_in_the_workload_s_own_process(tmp_path: Path) -> None:

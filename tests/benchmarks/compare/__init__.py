@@ -1,6 +1,7 @@
 """Compare versions of this log on one row, in turn: `python -m tests.benchmarks compare OLD NEW --only ROW`.
 
-OLD and NEW are directories that hold a checkout, or git revisions of this repository. Each version runs in its own
+OLD and NEW are directories that hold a checkout, or git revisions of this repository; `.+pure` is the pure build of
+this one. Each version runs in its own
 process (`contestant`), which keeps its log open for the whole row. In each round every version is measured once, each
 followed by the raw disk with batches of the same mean size (`raw`). Every second round reverses the order of the
 versions. All ratios are taken within a round, and the table shows their medians.

@@ -23,7 +23,10 @@ EVERYTHING = 10**9
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "versions", nargs="*", metavar="VERSION", help="a checkout's directory or a revision; ratios are to the first"
+        "versions",
+        nargs="*",
+        metavar="VERSION",
+        help="a checkout's directory or a revision, with +pure its pure build; the first is the base",
     )
     parser.add_argument(
         "--peers", nargs="*", metavar="STORE", help=f"measure these stores too, without a name all: {', '.join(PEERS)}"
@@ -47,6 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     rounds, seconds = (40, 0.03) if arguments.quick else (arguments.rounds, arguments.seconds)
     place = tempfile.mkdtemp(prefix="mrecordlog-compare-", dir=arguments.dir)
     try:
+        os.chmod(place, 0o711)  # a server that does not run as root must reach its own directory below it
         place = os.path.abspath(place)
         versions = [
             make_place(version, os.path.join(place, f"version-{number}"))

@@ -10,7 +10,7 @@ import io
 import os
 import subprocess
 import tarfile
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from tests.benchmarks.compare.contenders import THIS_LOG
 
@@ -23,21 +23,34 @@ class UnknownVersionError(Exception):
     """The argument names neither a checkout nor a revision."""
 
 
-@dataclass(frozen=True, slots=True)
-class Version:
+PURE = "+pure"
+"""At the end of a version: its build in Python alone, whatever is compiled there."""
+
+
+class Version(NamedTuple):
     """What is measured. label: for the table; directory: where it runs; contender: its name in `CONTENDERS`."""
 
     label: str
     directory: str
     contender: str = THIS_LOG
+    is_pure: bool = False
+
+    def environment(self) -> dict[str, str]:
+        """Return the environment of its process."""
+        return {**os.environ, "MRECORDLOG_PURE": "1"} if self.is_pure else dict(os.environ)
 
 
 def make_place(version: str, directory: str) -> Version:
     """Create *directory* for *version*: the path of a checkout, or a revision of this tree's repository.
 
+    A checkout runs what was compiled in it; a revision is extracted and runs the Python twins. `PURE` may follow.
+
     Raises:
         UnknownVersionError: It is neither.
     """
+    if version.endswith(PURE):
+        found = make_place(version.removesuffix(PURE), directory)
+        return found._replace(label=f"{found.label}, pure", is_pure=True)
     os.mkdir(directory)
     if os.path.isdir(os.path.join(version, PACKAGE)):
         source, label = os.path.abspath(version), f"{version} ({_state(version)})"

@@ -30,10 +30,11 @@ class Child:
         EOFError: It ended before, or with an error.
     """
 
-    def __init__(self, module: str, arguments: Sequence[str], directory: str) -> None:
+    def __init__(self, module: str, arguments: Sequence[str], version: Version) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", f"{ROOM}.{module}", *arguments],
-            cwd=directory,
+            cwd=version.directory,
+            env=version.environment(),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -91,9 +92,9 @@ class Contestant:
     def __enter__(self) -> Contestant:
         os.mkdir(self.directory)
         words = [self.version.contender, self.row, self.directory, str(self.at_most)]
-        self._log = self._children.enter_context(Child("contestant", words, self.version.directory))
+        self._log = self._children.enter_context(Child("contestant", words, self.version))
         raw = os.path.join(os.path.dirname(self.directory), "raw")  # one file for all contestants of the row
-        self._raw = self._children.enter_context(Child("raw", [raw], self.version.directory))
+        self._raw = self._children.enter_context(Child("raw", [raw], self.version))
         return self
 
     def __exit__(

@@ -48,6 +48,12 @@ ROWS = (
     Row("1000-callers", "1,000 callers, 100 B", partial(Appends, callers=1_000), peers=True),
     Row("10000-callers", "10,000 callers, 100 B", partial(Appends, callers=10_000), peers=True, seconds_min=0.1),
     Row(
+        "16-kib",
+        "16 callers, 16 KiB",
+        partial(Appends, callers=16, size=16 * 1024, truncate=True),
+        peers=True,
+    ),
+    Row(
         "large",
         "16 callers, 1 MiB",
         partial(Appends, callers=16, size=1024**2, truncate=True),

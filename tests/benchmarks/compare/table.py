@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 from statistics import median
 
@@ -11,6 +10,7 @@ from tests.benchmarks.compare.figures import Figures
 from tests.benchmarks.compare.process import Contestant
 from tests.benchmarks.compare.suite import Row
 from tests.benchmarks.report import aligned, amount
+from tests.benchmarks.targets import spread
 
 HEADER = ("version", "rate", "p50", "p99", "longest", "µs CPU", "of raw", "p50 / raw")
 RATIO_HEADER = ("ratio to the first version (95 % confidence)", "rate", "p50", "p99", "CPU")
@@ -57,22 +57,8 @@ def _ratios(contestant: Contestant, base: Contestant) -> tuple[str, ...]:
     return (contestant.version.label, *(_ratio(ratios(contestant.rounds, base.rounds, kind)) for kind in kinds))
 
 
-def confidence_range(found: Sequence[float]) -> tuple[float, float]:
-    """Return the range that holds the true median with a confidence of 95 %, however the rounds are distributed.
-
-    It is between two rounds of the ordered ones, the same number from either end: a coin thrown for each round decides
-    whether it is below the true median. With fewer than 6 rounds it is the range of all.
-    """
-    ordered = sorted(found)
-    from_end = max(math.floor(len(ordered) / 2 - 0.98 * math.sqrt(len(ordered))), 0)
-    return ordered[from_end], ordered[-1 - from_end]
-
-
 def _ratio(found: Sequence[float]) -> str:
-    if not found:
-        return ""
-    low, high = confidence_range(found)
-    return f"{median(found):.2f} × ({low:.2f} to {high:.2f})"
+    return spread(found, lambda ratio: f"{ratio:.2f} ×") if found else ""
 
 
 def _duration(seconds: float) -> str:

@@ -44,6 +44,7 @@ def row_of(workload: str, contestant: Contestant, first: Contestant, note: str =
         f"{row.per_second}/s",
         raw=median(one.rate / share for one, share in zip(rounds, of_raw, strict=True)) if of_raw else None,
         ratio=median(of_raw) if of_raw else None,
+        ratios=tuple(of_raw),
         latency=Latencies.of(latencies) if latencies else None,
         raw_latency=Latencies.of(raw_latencies) if raw_latencies else None,
         latency_ratio=median(over_raw) if over_raw else None,
@@ -54,7 +55,12 @@ def row_of(workload: str, contestant: Contestant, first: Contestant, note: str =
 
 def lead(first: Contestant, other: Contestant) -> float:
     """Return how many times the rate of *other* that of *first* is; the median of the rounds."""
-    return median_ratio(_rates(first), _rates(other))
+    return median(leads(first, other))
+
+
+def leads(first: Contestant, other: Contestant) -> list[float]:
+    """Return how many times the rate of *other* that of *first* is, in each round."""
+    return [rate / base for rate, base in zip(_rates(first), _rates(other), strict=True)]
 
 
 def _lead_note(contestant: Contestant, first: Contestant) -> str:

@@ -82,8 +82,8 @@ def _row(what: str, name: str, target: int, found: Sequence[Opened]) -> Row:
         raw=raw,
         ratio=rate / raw,
         checks=(
-            at_least(rate_target, rate, target, f"{rate:,.0f} MB/s"),
-            at_most(stall_target, stall, STALL_SECONDS, duration(stall)),
+            at_least(rate_target, rate, target, f"{rate:,.0f} MB/s", of_times=True),
+            at_most(stall_target, stall, STALL_SECONDS, duration(stall), of_times=True),
         ),
         note=f"raw: the files read with pread; longest loop stall {duration(stall)}; best of {TIMES}, the first, "
         f"which takes all its memory from the system: {found[0].rate:,.0f} MB/s",
