@@ -41,7 +41,7 @@ UNSUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP)
 _ZEROS = bytes(DIRECT_BLOCK_BYTES)
 
 _Piece = tuple[int, int, int]
-"""Where a piece begins and stops in the staging buffer, and where it begins in the file; whole blocks."""
+"""The place of a piece, in whole blocks: from one byte to another in the staging buffer, and an offset in the file."""
 
 
 def whole_blocks(size: int) -> int:
