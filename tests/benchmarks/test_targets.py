@@ -86,7 +86,7 @@ def test_a_busy_machine_does_not_decide_a_target_in_seconds() -> None:
 
 
 def test_other_programs_are_seen_and_own_ones_are_not() -> None:
-    """What this process and its children compute is no noise."""
+    """The time of this process and of its children does not count."""
     times = [(100.0, 10.0, 5.0), (110.0, 18.0, 9.0)]
     with patch.object(neighbors, "_now", lambda: times.pop(0)), Neighbors() as found:
         pass

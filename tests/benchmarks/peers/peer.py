@@ -30,7 +30,7 @@ class EmbeddedStore(Protocol):
 
 
 class ServerStore(Protocol):
-    """A store in a process of its own, whose calls are coroutines; otherwise like `EmbeddedStore`."""
+    """A store in its own process, whose calls are coroutines; otherwise like `EmbeddedStore`."""
 
     def store(self, items: Sequence[Item]) -> Awaitable[None]:
         """See `EmbeddedStore`."""

@@ -1,7 +1,7 @@
 """PostgreSQL through asyncpg, as an application uses it for a log: one table, one row per record, durable commits.
 
-Its settings for durability are the defaults (fsync, synchronous_commit and full_page_writes are on). Callers stand
-behind the same group commit as those of the embedded stores: the rows that gather while a transaction commits are
+Its settings for durability are the defaults (fsync, synchronous_commit and full_page_writes are on). Callers have
+the same group commit as those of the embedded stores: the rows that gather while a transaction commits are
 inserted by one statement. A single caller has a transaction for each of its rows.
 """
 
