@@ -119,6 +119,29 @@ class PositionInPastError(RecordLogError):
         )
 
 
+class RecordsOnDiskError(RecordLogError):
+    """Records that were asked for without waiting are on the disk: they have left memory.
+
+    Attributes:
+        queue: The queue.
+        position: The first position that was asked for.
+        memory_first: The first position of the queue that is in memory; later ones are too.
+    """
+
+    def __init__(self, queue: str, position: int, memory_first: int) -> None:
+        super().__init__(queue, position, memory_first)
+        self.queue = queue
+        self.position = position
+        self.memory_first = memory_first
+
+    def message(self) -> str:
+        return (
+            f"queue {self.queue!r}: position {self.position} is not in memory, whose first position is "
+            f"{self.memory_first}; read it with `async for record in log.read(queue, start, stop)` or "
+            "`await log.fetch(queue, start)`, or begin at log.memory_first(queue)"
+        )
+
+
 class PositionAheadError(RecordLogError, ValueError):
     """A consumer cannot stand at this position, because the queue has not assigned it yet.
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 import builtins
 import os
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from itertools import chain
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
 from uuid import UUID
 
+from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BatchLimits
 from mrecordlog_async.engine.commit.open import OpenOptions
 from mrecordlog_async.engine.consumer import Consumer
 from mrecordlog_async.engine.consuming import Attaching, ConsumerChanges
@@ -33,13 +35,15 @@ from mrecordlog_async.engine.intake.controls import (
 from mrecordlog_async.engine.open_async import open_log_async
 from mrecordlog_async.engine.readers.tail import Tail
 from mrecordlog_async.engine.running import Engine, EngineOptions
-from mrecordlog_async.errors import LogFailedError, QueueNotFoundError
+from mrecordlog_async.errors import LogFailedError, QueueNotFoundError, RecordsOnDiskError
 from mrecordlog_async.memory.pieces import as_runs
-from mrecordlog_async.memory.reads import held_between, position_of, summarize, time_at
+from mrecordlog_async.memory.queue import Queue
+from mrecordlog_async.memory.reads import check_bounds, held_between, position_of, summarize, time_at
 from mrecordlog_async.memory.settings import consumer_summaries, options_of, values_of
 from mrecordlog_async.memory.times import tick_of_time
 from mrecordlog_async.metrics import Counters, Histogram, WorkerCounts
 from mrecordlog_async.model import (
+    Batch,
     ConsumerSummary,
     LogState,
     QueueSummary,
@@ -53,8 +57,9 @@ from mrecordlog_async.model import (
     check_start,
 )
 from mrecordlog_async.names import check_name
-from mrecordlog_async.options import GIB, Limits, PersistPolicy, QueueOptions, check_type
+from mrecordlog_async.options import GIB, MIB, Limits, PersistPolicy, QueueOptions, check_type
 from mrecordlog_async.record_log import Payload
+from mrecordlog_async.recovery.beyond_memory import MemoryBounds
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
@@ -63,6 +68,9 @@ from mrecordlog_async.support.coroutine_mark import coroutine_function
 
 SEGMENT_BYTES_MIN = 32_768
 """A segment holds at least one block."""
+
+READ_RECORDS, READ_BYTES = 10_000, MIB
+"""`read` takes this much at a time, at most."""
 
 QUEUES_AT_ONCE = 1_000
 """Declared queues are created in groups of this size: one takes the event loop 5 ms."""
@@ -114,6 +122,7 @@ class MultiRecordLog:
         on_progress: Callable[[RecoveryProgress], None] | None = None,
         on_failure: Callable[[LogFailedError], object] | None = None,
         retention: bool = True,
+        verify_all: bool = False,
         filesystem: FileSystem | None = None,
     ) -> OpeningLog:
         """Open the log in *directory*: await the result, or use it with `async with`.
@@ -134,6 +143,8 @@ class MultiRecordLog:
                 opened again. Have the process restarted, or close the log and open it again. See also `failed`.
             retention: Remove the records that are older than the `max_age` of their queue. Open a log that was restored
                 from an old copy with False: otherwise its records are removed at once.
+            verify_all: Read every segment. Otherwise, with `Limits(beyond_memory="disk")`, segments whose records are
+                gathered are not read when the log is opened: damage to one is found when its records are.
             filesystem: Replaces the operating system's files, for tests.
 
         Returns:
@@ -158,10 +169,17 @@ class MultiRecordLog:
         direct = policy.syncs_each_batch
 
         async def opening(clock: Clock) -> MultiRecordLog:
-            options = OpenOptions(segment_bytes, bounds.disk_bytes, create, direct=direct, recycle=recycle, clock=clock)
-            at = LogDirectory(filesystem or OsFileSystem(), os.fsdecode(directory))
-            opened, thread = await open_log_async(at, options, on_progress)
-            log = cls(Engine(opened, thread, EngineOptions(policy, bounds, on_failure, retention, clock=clock)))
+            nominal = segment_bytes
+            if bounds.beyond_memory == "disk":  # only the records of complete segments leave memory
+                nominal = max(min(segment_bytes, bounds.memory_bytes // 4), SEGMENT_BYTES_MIN)
+            memory = MemoryBounds(bounds.memory_bytes, bounds.beyond_memory == "disk" and not verify_all)
+            options = OpenOptions(
+                nominal, bounds.disk_bytes, create, direct=direct, recycle=recycle, clock=clock, bounds=memory
+            )
+            files = filesystem or OsFileSystem()
+            opened, thread = await open_log_async(LogDirectory(files, os.fsdecode(directory)), options, on_progress)
+            how = EngineOptions(policy, bounds, on_failure, retention, clock=clock, files=files)
+            log = cls(Engine(opened, thread, how))
             await _declare(log, declared)
             return log
 
@@ -517,6 +535,7 @@ class MultiRecordLog:
 
         Raises:
             QueueNotFoundError: No queue has this name.
+            RecordsOnDiskError: Some of them have left memory: see `read` and `fetch`.
             TypeError: A position is not an int.
             ValueError: *limit* is negative, or a time has no time zone or is in the future.
         """
@@ -564,10 +583,94 @@ class MultiRecordLog:
 
         Raises:
             QueueNotFoundError: No queue has this name.
+            RecordsOnDiskError: Some of them have left memory: see `read` and `fetch`.
             TypeError: A position is not an int.
             ValueError: *limit* is negative, or a time has no time zone or is in the future.
         """
         return as_runs(held_between(self._lookup.find(queue), start, stop, limit))
+
+    async def read(self, queue: str, start: Start | None = None, stop: int | None = None) -> AsyncIterator[Record]:
+        """Yield the records of *queue* with positions *start* … *stop* - 1, from memory or from the disk.
+
+            async for position, payload in log.read("orders"): ...
+
+        What is appended meanwhile is yielded too if *stop* is None, until everything is read. Records that are
+        truncated before their turn are left out.
+
+        Args:
+            queue: The queue.
+            start: First position, or a time (see `position_at`); None for the first retained one.
+            stop: Position after the last one; None for all.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+            TypeError: A position is not an int.
+            ValueError: A time has no time zone, or is in the future.
+            CorruptionError: Records on the disk are damaged.
+            OSError: The disk refuses a read.
+        """
+        found = self._lookup.find(queue)
+        position = await self._position_of(found, start)
+        check_bounds(position, stop)
+        while stop is None or position < stop:
+            head = await self._engine.disk_reads.any_head(found, position, READ_RECORDS, READ_BYTES)
+            if head is None:
+                return
+            batch = Batch(found.name, found.id, head.runs, head.start, head.stop)
+            for record in batch:
+                if stop is not None and record.position >= stop:
+                    return
+                if record.position >= found.first_position:
+                    yield record
+            position = head.stop
+
+    async def fetch(
+        self,
+        queue: str,
+        start: Start | None = None,
+        *,
+        max_records: int = BATCH_RECORDS,
+        max_bytes: int = BATCH_BYTES,
+    ) -> Batch | None:
+        """Return the first records of *queue* from *start* on that are there, from memory or from the disk.
+
+        Args:
+            queue: The queue.
+            start: First position, or a time (see `position_at`); None for the first retained one.
+            max_records: At most this many records.
+            max_bytes: At most this many payload bytes, but at least one record.
+
+        Returns:
+            What is retained when it returns; None if there is no record from *start* on.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+            TypeError: The position is not an int.
+            ValueError: A limit is below 1, or a time has no time zone or is in the future.
+            CorruptionError: Records on the disk are damaged.
+            OSError: The disk refuses a read.
+        """
+        limits = BatchLimits.checked(max_records, max_bytes, None)
+        found = self._lookup.find(queue)
+        position = await self._position_of(found, start)
+        check_bounds(position, None)
+        head = await self._engine.disk_reads.any_head(found, position, limits.records, limits.bytes)
+        return None if head is None else Batch(found.name, found.id, head.runs, head.start, head.stop)
+
+    def memory_first(self, queue: str) -> int:
+        """Return the first position of *queue* that `range` and `runs` can read: those before it are on the disk.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+        """
+        found = self._lookup.find(queue)
+        return max(found.first_position, found.memory_first)
+
+    async def _position_of(self, queue: Queue, start: Start | None) -> int:
+        """Return the position that *start* means in *queue*. Reads the disk if it is a time in records there."""
+        if isinstance(start, datetime):
+            return await self._engine.disk_reads.position_at(queue, tick_of_time(start))
+        return queue.first_position if start is None else start
 
     def tail(self, queue: str, start: Start | None = None) -> Tail:
         """Return the records of *queue* from *start* on, and those that come, as an iterator that also gives batches.
@@ -590,7 +693,12 @@ class MultiRecordLog:
             ValueError: *start* is not a position, or a time that has no time zone or is in the future.
         """
         found = self._lookup.find(queue)
-        position = position_of(found, start)
+        try:
+            position = position_of(found, start)
+        except RecordsOnDiskError:
+            assert isinstance(start, datetime), "only a time is looked up"
+            find = partial(self._engine.disk_reads.position_at, found, tick_of_time(start))
+            return Tail(self._engine.watch(found.id), found.first_position, find)
         return Tail(self._engine.watch(found.id), found.first_position if position is None else check_start(position))
 
     async def wait_for(self, queue: str, position: int) -> bool:

@@ -118,6 +118,10 @@ class Limits:
         name_bytes: The name of a new queue or consumer, or the pattern of a new rule, in UTF-8; at most 65,535.
         queues: The number of queues.
         consumers: The number of consumers of all queues, and of rules that create them.
+        beyond_memory: What happens to an append when `memory_bytes` is reached: it is refused ("refuse"), or the oldest
+            records leave memory ("disk"). They stay in the log, and are read from the disk: by tails and consumers, and
+            with `read` and `fetch`, but not with `range`. Then a segment takes at most a quarter of memory_bytes, and
+            records that left memory take twice their size on the disk.
         on_full: When memory or disk is full, "raise" `LogFullError` or "wait" for space.
 
     Raises:
@@ -132,6 +136,7 @@ class Limits:
     queues: int = 1_000_000
     consumers: int = 1_000_000
     on_full: Literal["raise", "wait"] = "raise"
+    beyond_memory: Literal["refuse", "disk"] = "refuse"
 
     def __post_init__(self) -> None:
         for name in _COUNTED_LIMITS:
@@ -146,6 +151,8 @@ class Limits:
             raise ValueError("name_bytes must be at most 65535: a name's length is 16 bits wide on disk")
         if self.on_full not in ("raise", "wait"):
             raise ValueError(f"on_full must be 'raise' or 'wait', not {self.on_full!r}")
+        if self.beyond_memory not in ("refuse", "disk"):
+            raise ValueError(f"beyond_memory must be 'refuse' or 'disk', not {self.beyond_memory!r}")
 
 
 QUEUE_LIMIT_MAX = 2**63 - 1

@@ -26,6 +26,7 @@ from mrecordlog_async.errors import (
     QueueOptionsError,
     QueueSealedError,
     RecordLogError,
+    RecordsOnDiskError,
     RecordTooLargeError,
     RecordTruncatedError,
 )
@@ -93,6 +94,7 @@ __all__ = [
     "RecordLogError",
     "RecordTooLargeError",
     "RecordTruncatedError",
+    "RecordsOnDiskError",
     "RecoveryProgress",
     "RecoveryReport",
     "ResourceUsage",

@@ -22,7 +22,6 @@ from mrecordlog_async.engine.running import Engine
 from mrecordlog_async.errors import ConsumerFencedError, ConsumerNotFoundError, QueueNotFoundError
 from mrecordlog_async.format.controls import TableRule
 from mrecordlog_async.memory.queue import Queue
-from mrecordlog_async.memory.reads import position_of
 from mrecordlog_async.memory.settings import owner_bytes
 from mrecordlog_async.memory.times import tick_of_time
 from mrecordlog_async.model import Start, check_position, check_start
@@ -49,6 +48,7 @@ class ConsumerChanges:
         self._engine = engine
         self._submit = engine.admission.submit
         self._lookup = engine.lookup
+        self._disk_reads = engine.disk_reads
 
     # Creating and deleting: on one queue, or with a pattern on every queue that matches, now and later.
 
@@ -58,7 +58,7 @@ class ConsumerChanges:
         self._check_name(queue, consumer)
         if is_pattern(queue):
             return await self._create_rule(queue, consumer, start, exist_ok)
-        position = self._position(queue, start)
+        position = await self._position(queue, start)
         return bool(await self._submit(CreateConsumer, queue, consumer, position, exist_ok))
 
     async def _create_rule(self, pattern: str, consumer: str, start: Start | None, exist_ok: bool) -> bool:
@@ -72,7 +72,7 @@ class ConsumerChanges:
         created = bool(await self._submit(ChangeRule, pattern, consumer, False, exist_ok))
         for found in self._matching(pattern):
             calls = [
-                self._submit(CreateConsumer, name, consumer, self._position(name, start), True, queue_id)
+                self._submit(CreateConsumer, name, consumer, await self._position(name, start), True, queue_id)
                 for name, queue_id in found
                 if self._lookup.get(name) is not None
             ]
@@ -129,7 +129,7 @@ class ConsumerChanges:
         """
         check_name(queue)
         self._check_name(queue, consumer)
-        owned, position = owner_bytes(how.owner), self._position(queue, how.start)
+        owned, position = owner_bytes(how.owner), await self._position(queue, how.start)
         attached = await self._submit(AttachConsumer, queue, consumer, how.create, position, owned, how.take_over)
         assert isinstance(attached, Attached)
         return attached
@@ -171,7 +171,7 @@ class ConsumerChanges:
         self, queue: str, consumer: str, position: Start, queue_id: int | None = None, epoch: int | None = None
     ) -> int:
         """Have *consumer* continue at *position*; see `Consumer.seek`. epoch: None fences off the present holder."""
-        goal = self._position(queue, position)
+        goal = await self._position(queue, position)
         if goal is None:
             raise TypeError("position must be an int or a datetime, not None")
         return await self._move(queue, consumer, goal, True, queue_id, epoch)
@@ -198,10 +198,12 @@ class ConsumerChanges:
         found = self._lookup.queues.get(queue)
         return isinstance(consumer, str) and found is not None and consumer in found.consumers
 
-    def _position(self, queue: str, start: Start | None) -> int | None:
-        """Return the position that *start* means; None stays None."""
-        position = position_of(self._lookup.find(queue), start) if isinstance(start, datetime) else start
-        return None if position is None else check_start(position)
+    async def _position(self, queue: str, start: Start | None) -> int | None:
+        """Return the position that *start* means; None stays None. Waits only for a time in records on the disk."""
+        if isinstance(start, datetime):
+            found = self._lookup.find(queue)
+            return check_start(await self._disk_reads.position_at(found, tick_of_time(start)))
+        return None if start is None else check_start(start)
 
 
 def check_holder(consumer: str, epoch: int, epochs_from: int, queue: Queue) -> None:

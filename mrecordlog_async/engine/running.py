@@ -16,7 +16,7 @@ import logging
 import os
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,12 +32,16 @@ from mrecordlog_async.engine.intake.controls import FenceHolders, Sync
 from mrecordlog_async.engine.intake.refusals import Refusals
 from mrecordlog_async.engine.observed import Observation
 from mrecordlog_async.engine.open_async import announce_release, release
+from mrecordlog_async.engine.planning.consumer_view import ConsumerMove
 from mrecordlog_async.engine.readers.acknowledgements import Acknowledgements
 from mrecordlog_async.engine.readers.age_clock import AgeClock
 from mrecordlog_async.engine.readers.expiry import Expiry
 from mrecordlog_async.engine.readers.subscribers import Changes
 from mrecordlog_async.engine.readers.tail import QueueWatch
 from mrecordlog_async.engine.readers.watch import Watch
+from mrecordlog_async.engine.spilling.disk_reads import DiskReads
+from mrecordlog_async.engine.spilling.set_aside import SetAside
+from mrecordlog_async.engine.spilling.spill import Spill
 from mrecordlog_async.errors import LogClosedError, LogFailedError
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.reads import QueueLookup
@@ -45,7 +49,9 @@ from mrecordlog_async.metrics import Counters
 from mrecordlog_async.model import LogState
 from mrecordlog_async.names import check_name, check_new_name
 from mrecordlog_async.options import Limits, PersistPolicy
+from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.end_note import EndNote
+from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.support.clock import Clock, system
 
 logger = logging.getLogger("mrecordlog_async")
@@ -61,6 +67,7 @@ class EngineOptions:
     """Options of an open log: how it stores, its limits, and what it does by itself.
 
     any_name: create queues and consumers of every name, even one that no other log would create, as copies of a log do.
+    files: for the threads that gather segments and read them; None for those of the log's thread, in tests.
     """
 
     policy: PersistPolicy
@@ -69,6 +76,7 @@ class EngineOptions:
     retention: bool = False
     any_name: bool = False
     clock: Clock = field(default_factory=system)
+    files: FileSystem | None = None
 
 
 class Engine:
@@ -95,9 +103,15 @@ class Engine:
             self.queues, check_name if options.any_name else partial(check_new_name, bytes_max=limits.name_bytes)
         )
         self.changes = Changes(self._loop, self.queues, Acknowledgements(self._loop, self.queues))
+        place = LogDirectory(options.files or opened.directory.files, self.directory)
+        self.disk_reads = DiskReads(place, self.queues)
+        self.spill: Spill | None = None
         capacity = Capacity(limits, opened.queues, opened.journal.disk_bytes_at_best)
         self._refusals = Refusals(self.counters, self.directory, self._loop.time)
         self.admission = Admission(limits, capacity, self._refusals)
+        if limits.beyond_memory == "disk":
+            self.spill = Spill(place, self.queues, opened.journal, self.admission, self.disk_reads)
+            capacity.make_room = self.spill.make_room
         # After a power cut under a weaker policy, acknowledgements and records that were read may be missing: holders
         # from before, which only the clients of a service can be, must attach again.
         is_certain = opened.was_closed or options.policy.syncs_each_batch
@@ -111,10 +125,23 @@ class Engine:
 
     def _start_writer(self) -> None:
         journal, ids_from = self.opened.journal, self.opened.ids_from
-        parts = LogParts(journal, self.queues, self.admission, self.counters, self.thread, self.changes.applied)
+        aside = SetAside(self.queues, self.admission, self.disk_reads)
+        # A log whose records are all in memory, and stay there, pays nothing for those that leave it.
+        all_in_memory = self.spill is None and not self.queues.pins.gathered
+        applied = self.changes.applied if all_in_memory else self._applied
+        parts = LogParts(journal, self.queues, self.admission, self.counters, self.thread, applied, aside)
         self.writer = Writer(parts, self.options.policy, self._on_failed, self.epochs_from, ids_from)
         self._writer_task = self._loop.create_task(self.writer.run(), name="mrecordlog writer")
         self._writer_task.add_done_callback(self._on_writer_done)
+
+    def _applied(self, queue_ids: Iterable[int], moves: Sequence[ConsumerMove] = ()) -> None:
+        """Wake those who wait for these queues, which a batch has changed; have records leave memory if that is due."""
+        self.changes.applied(queue_ids, moves)
+        if self.spill is not None:
+            self.spill.look()
+        if self.disk_reads.has_files:
+            self.disk_reads.take_made(self.opened.journal.note_gathered)
+            self.disk_reads.forget_dead()
 
     def _fence_holders(self) -> asyncio.Future[object] | None:
         """Have the writer end the holders from before the open, if any are to end; return the future of that."""
@@ -177,7 +204,7 @@ class Engine:
 
     def watch(self, queue_id: int, check: Callable[[Queue], None] | None = None) -> QueueWatch:
         """Return a watch of one incarnation of a queue; *check* raises if its reader may not read it any more."""
-        return QueueWatch(self.queues, queue_id, self.changes, self.is_closing, self.failure, check)
+        return QueueWatch(self.queues, queue_id, self.changes, self.is_closing, self.failure, self.disk_reads, check)
 
     # The end.
 
@@ -226,6 +253,7 @@ class Engine:
         while not self._writer_task.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([self._writer_task])
+        await self._end_disk_reads()
         if self._writer_task.cancelled():  # the loop ended: `_on_writer_done` releases the directory
             return
         self._refusals.refuse(self.admission.take_all(), LogClosedError(_CLOSED_WHILE_WAITING))
@@ -238,6 +266,22 @@ class Engine:
             self._log_end()
         finally:
             self._forget()
+
+    async def _end_disk_reads(self) -> None:
+        """Wait for what spills and reads under way, and close its files. A cancelled task waits as well."""
+        if self.spill is not None:
+            await self.spill.stop()
+        if not self.disk_reads.has_threads and (self.spill is None or not self.spill.has_thread):
+            return
+        closing = self._loop.run_in_executor(None, self._close_disk_reads)
+        while not closing.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([closing])
+
+    def _close_disk_reads(self) -> None:
+        self.disk_reads.close()
+        if self.spill is not None:
+            self.spill.close()
 
     def _give_back(self, healthy: bool, states_end: bool, oldest_segment: int | None) -> None:
         """Record where a healthy log ends, then release its files and its lock. Runs on the log's thread.
@@ -323,7 +367,7 @@ class Engine:
         self.lookup.closed = partial(LogClosedError, _FORKED)
         self._unclosed.detach()
         self.admission.stop(partial(LogClosedError, _FORKED))
-        for handle in self.opened.handles():
+        for handle in [*self.opened.handles(), *self.disk_reads.reader.handles()]:
             self.opened.directory.files.close(handle)
 
 

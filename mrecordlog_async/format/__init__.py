@@ -11,6 +11,8 @@ The directory
     wal-00000000000000000000   segments: "wal-" and the segment number in 20 decimal digits
     CLOSED                     where the log ends; exists only after a clean close
     LAST_END                   how earlier openings ended, for people; may be missing. Says nothing about the data.
+    wal-….runs                 the records of a complete segment once more, by queue (`gathered`); derived, ignored by
+                               version 0.2, and made again if it is missing
     *.tmp                      an unfinished file; ignored, but for its number (see "Where a log ends")
 
 Segment numbers are contiguous from the oldest live segment to the last. Segments below the oldest live one are

@@ -10,6 +10,7 @@ what reopening would show.
 | `store` | the records of a queue, and when they were stored |
 | `pieces` | runs with and without gaps, many of them by column |
 | `collected` | the records of one segment, for a gathered file |
+| `spilling` | records of whole segments leave memory, in steps |
 | `loose` | single records that stay in the block they arrived in |
 | `times` | when records were stored, where it changes |
 | `consumers` | the consumers of a queue, and the rules that create them |

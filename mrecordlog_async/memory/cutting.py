@@ -54,6 +54,8 @@ def first_records(queue: Queue, start: int | None, stop: int | None, limit: int)
 def head_of(queue: Queue, start: int, records_max: int, bytes_max: int) -> Head:
     """Return the first records from *start* on: within both limits, but at least one if there is any."""
     start = max(start, queue.first_position)
+    if start < queue.memory_first:
+        raise queue.on_disk(start)
     head = _dense_head(queue, start, records_max, bytes_max) if records_max >= MANY_RECORDS else None
     return head if head is not None else _head_by_run(queue, start, records_max, bytes_max)
 
@@ -72,9 +74,15 @@ def _dense_head(queue: Queue, start: int, records_max: int, bytes_max: int) -> H
 
 def _head_by_run(queue: Queue, start: int, records_max: int, bytes_max: int) -> Head:
     """Do the same, one run after the other."""
+    runs = queue.store.runs_from(start, records_max, bytes_max)
+    return head_of_runs(runs, start, records_max, bytes_max, queue.next_position)
+
+
+def head_of_runs(runs: Iterable[Run], start: int, records_max: int, bytes_max: int, end: int) -> Head:
+    """Return the first records of *runs* from *start* on, as `head_of` does. *end*: the queue's next position."""
     taken: list[Run] = []
     stop = start
-    for run in queue.store.runs_from(start, records_max, bytes_max):
+    for run in runs:
         first, offsets, payload = run
         records, size, skipped = len(offsets) // OFFSET_BYTES - 1, len(payload), 0
         if first < start:
@@ -95,7 +103,7 @@ def _head_by_run(queue: Queue, start: int, records_max: int, bytes_max: int) -> 
         bytes_max -= size
         if records_max <= 0 or bytes_max <= 0:
             return Head(taken, start, stop, True)
-    return Head(taken, start, stop, bool(taken) and stop < queue.next_position)
+    return Head(taken, start, stop, bool(taken) and stop < end)
 
 
 def runs_of(held: Iterable[HeldRun]) -> Iterator[Run]:

@@ -10,12 +10,15 @@ block, so that storing it costs nothing here.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 from struct import Struct
 from typing import NamedTuple
 
+from mrecordlog_async.errors import RecordsOnDiskError
 from mrecordlog_async.format.controls import ConsumerState, TableConsumer
+from mrecordlog_async.format.gathered import GatheredIndex
 from mrecordlog_async.format.stored_options import SEALED, StoredOptions
 from mrecordlog_async.format.table import LastAppendDigest, TableEntry
 from mrecordlog_async.memory.consumers import NO_CONSUMERS, Consumers
@@ -42,16 +45,26 @@ QUEUE_OVERHEAD_BYTES = 500
 
 
 class SegmentPins:
-    """Counts, for each segment, the queues that have records in it."""
+    """Counts, for each segment, the queues that have records in it.
+
+    gathered: the index of each segment whose records may leave memory, or have left it. gathered_bytes: their memory.
+    """
 
     def __init__(self) -> None:
+        self.gathered: dict[int, GatheredIndex] = {}
+        self.gathered_bytes = 0
         self._queues: dict[int, int] = {}
+        self._ids: dict[int, array[int]] = {}  # the queues that entered each segment, as long as it is not gathered
         self._oldest: list[int] = []  # a heap of every needed segment, and of some that were dropped
         self._in_heap: set[int] = set()  # each of them once, however often a segment is dropped and needed again
 
-    def add(self, segment: int) -> None:
-        """Note that one more queue holds records in *segment*."""
+    def add(self, segment: int, queue_id: int) -> None:
+        """Note that one more queue, which has not been there before, holds records in *segment*."""
         self._queues[segment] = self._queues.get(segment, 0) + 1
+        ids = self._ids.get(segment)
+        if ids is None:
+            ids = self._ids[segment] = array("Q")
+        ids.append(queue_id)
         if segment not in self._in_heap:
             self._in_heap.add(segment)
             heappush(self._oldest, segment)
@@ -63,6 +76,23 @@ class SegmentPins:
             self._queues[segment] = left
         else:
             del self._queues[segment]
+            self._ids.pop(segment, None)
+            if (index := self.gathered.pop(segment, None)) is not None:
+                self.gathered_bytes -= index.memory_bytes
+
+    def is_needed(self, segment: int) -> bool:
+        """Return whether a queue has records in *segment*."""
+        return segment in self._queues
+
+    def queue_ids(self, segment: int) -> list[int]:
+        """Return the ids of the queues that entered *segment*, ascending; some of them may have left it."""
+        return sorted(set(self._ids.get(segment, ())))
+
+    def add_gathered(self, index: GatheredIndex) -> None:
+        """Note where the records of a segment are on the disk."""
+        self.gathered[index.head.segment] = index
+        self.gathered_bytes += index.memory_bytes
+        self._ids.pop(index.head.segment, None)
 
     def by_segment(self) -> list[tuple[int, int]]:
         """Return each segment with retained records, and the number of queues that have some in it; oldest first."""
@@ -109,6 +139,7 @@ class Queue:
         "first_position",
         "id",
         "memory_bytes",
+        "memory_first",
         "name",
         "newest_segment",
         "next_position",
@@ -124,6 +155,7 @@ class Queue:
         self.began = 0  # no record was ever stored below it; 0 if unknown
         self.store: Store = store or RetainedStore(queue_id)
         self.memory_bytes = QUEUE_OVERHEAD_BYTES
+        self.memory_first = 0  # retained records before it are on the disk alone; 0 if there are none
         self._pins = pins
         self._last_first = -1  # first position of the append that ends at next_position; -1 if unknown
         self._last_checksum_of = -1  # the `_last_first` that `_last_checksum` belongs to
@@ -245,6 +277,8 @@ class Queue:
             self._digest_last_append(last_first)  # before its records are dropped: a repeat must still be recognized
         if self.consumers is not NO_CONSUMERS:
             self.consumers.truncate(self.first_position, position, self.count)
+        if self.first_position < self.memory_first:
+            self._drop_on_disk(position + 1)
         self.first_position = position + 1
         if self.first_position >= self.next_position:
             self._last_first = last_first if self.first_position == self.next_position else -1
@@ -266,6 +300,7 @@ class Queue:
         self.store.clear()
         self._tick, self._ticks = NO_TICK, None
         self.memory_bytes = QUEUE_OVERHEAD_BYTES
+        self.memory_first = 0
 
     # Reading.
 
@@ -288,39 +323,67 @@ class Queue:
         """
         first = self.first_position if start is None else max(start, self.first_position)
         last = self.next_position if stop is None else min(stop, self.next_position)
+        if first < min(last, self.memory_first):
+            raise self.on_disk(first)
         return cut_ends(self.store.pieces(first, last, most, records_max), first, last)
 
     def head(self, start: int) -> list[HeldRun]:
         """Return the oldest part of what `held` returns: a sealed run, the few open ones, or the loose records."""
         first = max(start, self.first_position)
+        if first < self.memory_first:
+            raise self.on_disk(first)
         return cut_ends(self.store.head(first, self.next_position), first, self.next_position)
 
     def last_record(self) -> Record | None:
         """Return the newest retained record."""
+        if self.memory_first >= self.next_position > self.first_position:
+            raise self.on_disk(self.next_position - 1)
         return self.store.last_record()
 
     def first_record(self) -> int | None:
         """Return the position of the oldest retained record, or None if there is none."""
         if 0 < self.store.records == self.next_position - self.first_position:
             return self.first_position  # without gaps, which is most often, no run has to be made
+        for index, place in self.places(self.first_position, self.memory_first):
+            return max(index.first_positions[place], self.first_position)
         return self.store.first_record()
 
     def held_end(self) -> int | None:
         """Return the position after the newest retained record, or None if nothing is retained."""
-        return self.store.end()
+        end = self.store.end()
+        return end if end is not None else self.memory_first or None
 
     def live_bytes(self) -> int:
         """Return the payload bytes from first_position on."""
         return self.store.live_bytes()
 
     def count(self, start: int, stop: int) -> int:
-        """Return the number of retained records with positions *start* … *stop* - 1."""
-        return sum(run.record_count for run in self.held(start, stop))
+        """Return the number of retained records with positions *start* … *stop* - 1; see `amount`."""
+        return self.amount(start, stop)[0]
+
+    def amount(self, start: int, stop: int) -> tuple[int, int]:
+        """Return the number of retained records with positions *start* … *stop* - 1, and their payload bytes.
+
+        Of a place on the disk that is cut, all bytes count, and all records if its positions have gaps.
+        """
+        start, stop = max(start, self.first_position), min(stop, self.next_position)
+        records = size = 0
+        for index, place in self.places(start, stop):
+            found = self._share(index, place, start, stop)
+            records, size = records + found[0], size + found[1]
+        for run in self.held(max(start, self.memory_first), stop):
+            records, size = records + run.record_count, size + len(run.payload)
+        return records, size
 
     # When records were stored.
 
     def tick_at(self, position: int) -> int:
         """Return when the record at *position* was stored, which is retained; `NO_TICK` if that is unknown."""
+        if position < self.memory_first:
+            tick, highest = self._ticks_on_disk(position)
+            if tick != highest:
+                raise self.on_disk(position)
+            return tick
         loose = position - self._loose_first()
         if loose >= 0:
             return self.store.loose_ticks(loose, loose + 1)[0]
@@ -329,13 +392,32 @@ class Queue:
     def oldest_tick(self) -> int:
         """Return when the oldest retained record was stored; `NO_TICK` if there is none, or it is unknown."""
         first = self.first_record()
-        return NO_TICK if first is None else self.tick_at(first)
+        return NO_TICK if first is None else self.tick_near(first)
+
+    def tick_near(self, position: int) -> int:
+        """Return what `tick_at` does; for a record on the disk, when the first record of its place was stored."""
+        return self._ticks_on_disk(position)[0] if position < self.memory_first else self.tick_at(position)
+
+    def _ticks_on_disk(self, position: int) -> tuple[int, int]:
+        """Return the first and the highest tick of the place that has *position*, or of the next one."""
+        index, place = next(self.places(position, self.memory_first))
+        return index.first_ticks[place], index.highest_ticks[place]
 
     def position_at(self, tick: int) -> int:
         """Return the first position that was stored at *tick* or later; the next position if none was.
 
-        Every retained record before it was stored earlier, even if the clock went back since.
+        Every retained record before it was stored earlier, even if the clock went back since. Raises RecordsOnDiskError
+        if it is in a place on the disk in which the time changes.
         """
+        return self.position_from(self.first_position, tick)
+
+    def position_from(self, start: int, tick: int) -> int:
+        """Do what `position_at` does, where every retained record before *start* was stored before *tick*."""
+        for index, place in self.places(max(start, self.first_position), self.memory_first):
+            if index.highest_ticks[place] >= tick:
+                if index.first_ticks[place] < tick:
+                    raise self.on_disk(index.first_positions[place])
+                return max(index.first_positions[place], self.first_position)
         for start, stored in self._first_ticks(tick):
             if stored >= tick:
                 return max(start, self.first_position)
@@ -348,15 +430,18 @@ class Queue:
             if found is not None:
                 yield found, tick
         elif self._tick != NO_TICK:
-            yield self.first_position, self._tick
+            yield max(self.first_position, self.memory_first), self._tick
         yield from zip(range(self._loose_first(), self.next_position), self.store.loose_ticks(), strict=True)
 
     def tick_spans(self) -> Iterator[tuple[int, int, int]]:
         """Yield (first position, position after the last, tick) from first_position on, where anything is retained.
 
-        The queue must not change meanwhile.
+        The queue must not change meanwhile. Of a place on the disk, the tick is the highest one.
         """
-        start, loose = self.first_position, self._loose_first()
+        for index, place in self.places(self.first_position, self.memory_first):
+            end = min(index.next_positions[place], self.memory_first)
+            yield max(index.first_positions[place], self.first_position), end, index.highest_ticks[place]
+        start, loose = max(self.first_position, self.memory_first), self._loose_first()
         if self._ticks is not None:
             for position, stop, tick in spans_of(self._ticks, loose):
                 yield max(position, start), stop, tick
@@ -367,6 +452,8 @@ class Queue:
 
     def times(self, start: int, stop: int) -> Times:
         """Return the times of positions *start* … *stop* - 1, at least one and none of them truncated."""
+        if start < self.memory_first:
+            raise self.on_disk(start)
         loose = self._loose_first()
         if start >= loose:
             found = Times.none()
@@ -388,7 +475,7 @@ class Queue:
         """Note that the record at *position*, and those after it until the next note, were stored at *tick*."""
         if self._tick != NO_TICK:
             if self._ticks is None:
-                self._ticks = begin_times(self.first_position, self._tick)
+                self._ticks = begin_times(max(self.first_position, self.memory_first), self._tick)
                 self.memory_bytes += memory_of_times(self._ticks)
             note_time(self._ticks, position, tick, self._tick)
             self.memory_bytes += ENTRY_BYTES
@@ -397,16 +484,153 @@ class Queue:
     def _drop_ticks(self) -> None:
         """Forget the times of the records that were truncated; some are retained."""
         held = self._memory_of_ticks()
-        if not self.store.has_runs():  # every record is loose
+        if not self.store.has_runs() and not self.memory_first:  # every record is loose
             self._tick, self._ticks = NO_TICK, None
         elif self._ticks is not None:
             # From the first record on, not from first_position: an entry without a record must not be found.
-            first = self.first_record()
+            first = self.memory_first or self.first_record()
             drop_times(self._ticks, self.first_position if first is None else first)
         self.memory_bytes += self._memory_of_ticks() - held
 
     def _memory_of_ticks(self) -> int:
         return memory_of_times(self._ticks) if self._ticks is not None else 0
+
+    # Records on the disk: those before memory_first, in the places of gathered segments.
+
+    def places(self, start: int, stop: int) -> Iterator[tuple[GatheredIndex, int]]:
+        """Yield the places on the disk that have any of positions *start* … *stop* - 1, oldest first.
+
+        Each is an index and a number in it. Nothing may change meanwhile.
+        """
+        stop = min(stop, self.memory_first)
+        if start >= stop:
+            return
+        older = self._older_pairs()
+        at = bisect_right(older[1::2], start)
+        for segment in [*older[2 * at :: 2], self.newest_segment]:
+            index = self._pins.gathered.get(segment) if segment is not None else None
+            if index is None:
+                return  # what follows is in memory
+            for place in index.places(self.id, start, stop):
+                yield index, place
+
+    def _older_pairs(self) -> array[int]:
+        """Return, in turn, the older segments and the positions after their last records."""
+        pairs = array("Q")
+        pairs.frombytes(self._older_segments)
+        return pairs
+
+    def bounds_in(self, segment: int) -> tuple[int, int] | None:
+        """Return the first position that may be retained in *segment*, and the one after the last; None without any."""
+        start = self.first_position
+        for older, end in _OLDER.iter_unpack(self._older_segments):
+            if older == segment:
+                return start, end
+            start = max(start, end)
+        return (start, self.next_position) if self.newest_segment == segment else None
+
+    def settle_before(self, stop: int) -> int:
+        """Join the loose and open records if any is before *stop*; return as `append` does."""
+        grown = self.settle() if self._loose_first() < stop else 0
+        sealed = self.store.seal()
+        self.memory_bytes += sealed
+        return grown + sealed
+
+    def on_disk(self, position: int) -> RecordsOnDiskError:
+        """Return the error for a read of *position* that must not wait."""
+        return RecordsOnDiskError(self.name, position, self.memory_first)
+
+    def leave(self, index: GatheredIndex, place: int) -> int:
+        """Have the records of a place, which are on the disk, leave memory; return as `append` does.
+
+        What was counted of them run by run is counted by place from then on: see `_share`.
+        """
+        end, store, held = index.next_positions[place], self.store, self.memory_bytes
+        if end <= max(self.first_position, self.memory_first):
+            return 0
+        last_first = self._newest_append()
+        if last_first < end and self._last_checksum_of != last_first:
+            self._digest_last_append(last_first)  # a repeat of it must be recognized without a read
+        # What is on the disk before this needs no look, but for a place that shares a run with memory.
+        start = max(self.memory_first - 1, self.first_position)
+        before = self._shares(start)
+        left = store.leave(end)
+        if not left.grown:
+            return 0
+        self.memory_first = end if left.following is None else min(left.following, end)
+        if self.memory_first <= self.first_position:
+            self.memory_first = 0
+        after = self._shares(start)
+        store.records += after[0] - before[0] - left.records
+        store.held_bytes += after[1] - before[1] - left.payload_bytes
+        self.memory_bytes += left.grown
+        self._leave_ticks()
+        return self.memory_bytes - held
+
+    def _leave_ticks(self) -> None:
+        """Forget the times of the records that left memory."""
+        held = self._memory_of_ticks()
+        if not self.store.has_runs():
+            self._tick, self._ticks = NO_TICK, None
+        elif self._ticks is not None:
+            drop_times(self._ticks, self.memory_first)
+        self.memory_bytes += self._memory_of_ticks() - held
+
+    def enter_gathered(self, index: GatheredIndex) -> None:
+        """Take over what *index* has of this queue: records that are not in memory, of a segment before the others.
+
+        Segments come oldest first, and all of them before the first append.
+        """
+        start, end = index.bounds(self.id)
+        if start == end or index.next_positions[end - 1] <= self.first_position:
+            return
+        segment, older = index.head.segment, self.newest_segment
+        if older is not None:
+            if self._older_segments is NO_SEGMENTS:
+                self._older_segments = bytearray()
+            self._older_segments += _OLDER.pack(older, self.memory_first)
+        self.newest_segment = segment
+        self._pins.add(segment, self.id)
+        self.memory_first = index.next_positions[end - 1]
+        for place in range(start, end):
+            records, size = self._share(index, place, self.first_position, self.memory_first)
+            self.store.records += records
+            self.store.held_bytes += size
+
+    def _drop_on_disk(self, first: int) -> None:
+        """Take what a truncate to position *first* drops on the disk from the sums. Reads nothing."""
+        for index, place in self.places(self.first_position, first):
+            records, size = self._share(index, place, self.first_position, self.memory_first)
+            records_left, bytes_left = self._share(index, place, first, self.memory_first)
+            self.store.records -= records - records_left
+            self.store.held_bytes -= size - bytes_left
+        if first >= self.memory_first:
+            self.memory_first = 0
+
+    def _shares(self, start: int) -> tuple[int, int]:
+        """Return what the places on the disk that reach past *start* count for."""
+        records = size = 0
+        for index, place in self.places(start, self.memory_first):
+            found = self._share(index, place, self.first_position, self.memory_first)
+            records, size = records + found[0], size + found[1]
+        return records, size
+
+    def _share(self, index: GatheredIndex, place: int, start: int, stop: int) -> tuple[int, int]:
+        """Return how many records of a place, and bytes, count as those on the disk at positions *start* … *stop* - 1.
+
+        A run in memory may begin in the place and end after it: what they share counts as in memory.
+        """
+        first, end = index.first_positions[place], index.next_positions[place]
+        stop = min(stop, self.memory_first)
+        if start >= min(end, stop) or first >= stop:
+            return 0, 0
+        records, size = index.records[place], index.payload_bytes[place]
+        if end > self.memory_first:
+            in_memory = self.store.before(end)
+            records, size = records - in_memory[0], size - in_memory[1]
+        if not index.has_gaps(place):
+            records = min(end, stop) - max(first, start)
+        return records, size
 
     # The last append.
 
@@ -483,7 +707,7 @@ class Queue:
                 self._older_segments = bytearray()
             self._older_segments += _OLDER.pack(self.newest_segment, self.next_position)
         self.newest_segment = segment
-        self._pins.add(segment)
+        self._pins.add(segment, self.id)
 
     def _drop_dead_segments(self) -> None:
         """Unpin the segments that hold no position from first_position on."""

@@ -228,7 +228,7 @@ class Queues:
     @property
     def memory_bytes(self) -> int:
         """Memory of the queues and their records."""
-        return self._queue_bytes + self.settling.grown_bytes + self.blocks.memory_bytes
+        return self._queue_bytes + self.settling.grown_bytes + self.blocks.memory_bytes + self.pins.gathered_bytes
 
     def _apply_setting(self, record: Setting) -> None:
         """Apply a record that concerns no payloads: consumers, options, rules, openings."""

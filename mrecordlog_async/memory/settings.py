@@ -84,6 +84,8 @@ def _oldest_tick(queue: Queue, position: int) -> int:
     """Return when the first record from *position* on was stored; there must be one."""
     if position <= queue.first_position:
         return queue.oldest_tick()
+    if position < queue.memory_first:
+        return queue.tick_near(position)
     (piece, *_) = queue.held(position, None, 1) or queue.held(position, None)
     return queue.tick_at(piece.first_position)
 
@@ -94,14 +96,13 @@ def waiting_from(queue: Queue, positions: Collection[int]) -> dict[int, tuple[in
     What the queue holds is visited once, however many positions there are.
     """
     found: dict[int, tuple[int, int]] = {}
-    records, size, stop = 0, 0, None
+    records, size, stop = 0, 0, queue.next_position
     for position in sorted(positions, reverse=True):
         if position <= queue.first_position:
             found[position] = queue.records, queue.live_bytes()
             continue
-        held = queue.held(position, stop)
-        records += sum(run.record_count for run in held)
-        size += sum(len(run.payload) for run in held)
+        more = queue.amount(position, stop)
+        records, size = records + more[0], size + more[1]
         found[position], stop = (records, size), position
     return found
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 from itertools import chain
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from mrecordlog_async.memory.loose import NO_PLACES, Blocks
 from mrecordlog_async.memory.pieces import (
@@ -60,6 +60,18 @@ LOOSE_RECORDS_LEAST = LOOSE_RECORDS_MAX - LOOSE_SPREAD + 1
 
 PLACES_OVERHEAD_BYTES = 120
 """Memory of the array of a queue's places in addition to its items."""
+
+
+class Left(NamedTuple):
+    """Runs that left memory: by how many bytes the memory in use grew, and their records and bytes in the sums.
+
+    following: the first position that is still in memory; None if none is.
+    """
+
+    grown: int
+    records: int
+    payload_bytes: int
+    following: int | None
 
 
 class Store(Protocol):
@@ -136,6 +148,15 @@ class Store(Protocol):
 
     def has_runs(self) -> bool:
         """Return whether there is a record that is not loose."""
+
+    def seal(self) -> int:
+        """Join small runs: what is there now is not changed by later appends. Returns as `append` does."""
+
+    def before(self, position: int) -> tuple[int, int]:
+        """Return the number of records of the oldest piece before *position*, and their payload bytes."""
+
+    def leave(self, stop: int) -> Left:
+        """Drop the pieces that end at or before *stop*, which are on the disk and sealed. They stay in the sums."""
 
     def loose_ticks(self, start: int = 0, stop: int | None = None) -> list[int]:
         """Return when the loose records from the one with index *start* up to *stop* were stored."""
@@ -439,6 +460,25 @@ class RetainedStore:
         self._dead_records = 0
         self.held_bytes -= removed.payload_bytes
         return _memory_of(removed)
+
+    # Leaving.
+
+    def before(self, position: int) -> tuple[int, int]:
+        """Return how much of the oldest piece is before *position*; see `Store.before`."""
+        oldest = self._runs.oldest()
+        records = oldest.before(position)
+        return records, memoryview(oldest.offsets).cast("i")[records]
+
+    def leave(self, stop: int) -> Left:
+        """Drop the sealed runs that end at or before *stop*; see `Store.leave`."""
+        runs, dead = self._runs, self._dead_records
+        count = min(runs.ended_by(stop), len(runs) - self._open_runs)
+        if not count:
+            return Left(0, 0, 0, None)
+        removed = runs.remove_oldest(count)
+        self._dead_records = 0
+        following = runs.oldest().first_position if runs else self.loose_first if self.loose else None
+        return Left(-_memory_of(removed), removed.records - dead, removed.payload_bytes, following)
 
 
 class RetainedStores:

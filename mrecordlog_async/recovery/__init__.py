@@ -12,5 +12,7 @@
 | `follower` | reads what a writer added since |
 | `places` | replays a log for its positions and for where its records are, without payloads |
 | `place_reader` | reads the records of such places |
+| `beyond_memory` | opens a log that is larger than memory, by its gathered files |
+| `gathered_reader` | reads runs from gathered files, in pieces that neighbouring reads share |
 | `gathering` | makes gathered files, and checks whether one belongs to its segment |
 """

@@ -6,7 +6,8 @@ tables are read for that, with the checksums of their frames, but they are not d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from time import sleep
 
 from crc32c import crc32c
 
@@ -68,16 +69,16 @@ def _header(directory: LogDirectory, handle: int, number: int) -> SegmentHeader:
 
 
 def write_collected(
-    directory: LogDirectory, head: GatheredHead, collected: CollectedRuns, pause: Callable[[], object]
+    directory: LogDirectory, head: GatheredHead, collected: CollectedRuns
 ) -> tuple[GatheredIndex, int, OSError | None]:
-    """Write the gathered file of what was collected; call *pause* after each place.
+    """Write the gathered file of what was collected. Other threads may run after each place.
 
     Returns:
         The index, the size of the file, and the error with which the disk refused it, or None: the index is whole then
         as well.
     """
     gathering = Gathering(head)
-    parts = _parts(gathering, collected, pause)
+    parts = _parts(gathering, collected)
     try:
         size = write_gathered(directory.files, gathered_path(directory.path, head.segment), parts)
     except OSError as error:
@@ -87,12 +88,20 @@ def write_collected(
     return gathering.index, size, None
 
 
-def _parts(gathering: Gathering, collected: CollectedRuns, pause: Callable[[], object]) -> Iterator[Sequence[Buffer]]:
+def index_of(head: GatheredHead, collected: CollectedRuns) -> GatheredIndex:
+    """Return the index that the gathered file of what was collected would have; write nothing."""
+    gathering = Gathering(head)
+    for _ in _parts(gathering, collected):
+        pass
+    return gathering.index
+
+
+def _parts(gathering: Gathering, collected: CollectedRuns) -> Iterator[Sequence[Buffer]]:
     yield [gathering.index.head.encode()]
     for queue_id, runs, times in collected.queues():
         for part in gathering.add_queue(queue_id, runs, times):
             yield part
-            pause()
+            sleep(0)  # otherwise the event loop waits 5 ms for the interpreter whenever it wakes up
     yield gathering.end()
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from mrecordlog_async.memory.loose import NO_PLACES, Blocks
 from mrecordlog_async.memory.pieces import HeldRun, checksum_of
 from mrecordlog_async.memory.queue import Queue
+from mrecordlog_async.memory.store import Left
 from mrecordlog_async.model import Record, Run
 
 PLACE_BYTES = 1 << 18
@@ -205,6 +206,18 @@ class PlacedStore:
     def settle(self) -> int:
         """Do nothing."""
         return 0
+
+    def seal(self) -> int:
+        """Do nothing."""
+        return 0
+
+    def before(self, position: int) -> tuple[int, int]:
+        """Never called: nothing is in memory."""
+        raise AssertionError("a store of places has no pieces")
+
+    def leave(self, stop: int) -> Left:
+        """Never called: nothing is in memory."""
+        raise AssertionError("a store of places has no pieces")
 
 
 class PlacedStores:

@@ -43,7 +43,7 @@ class RecoveredLog:
     created: there was no log before, and nothing was read.
     overtaken: the writer removed segments faster than they could be read, so the queues' first positions are newer than
     their records; the log cannot be read on from here.
-    noted: what earlier openings noted of their ends.
+    noted: what earlier openings noted of their ends. gathered: sizes of the gathered files, by segment.
     """
 
     log_id: bytes
@@ -60,6 +60,7 @@ class RecoveredLog:
     leftovers: list[int] = field(default_factory=list)
     counts: Counts = field(default_factory=Counts)
     noted: EndNote = field(default_factory=EndNote)
+    gathered: dict[int, int] = field(default_factory=dict)
 
     def report(self, seconds: float) -> RecoveryReport:
         """Sum up for people. *seconds*: how long it took."""

@@ -44,6 +44,7 @@ from mrecordlog_async.format.table import Table
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.store import RetainedStores
 from mrecordlog_async.model import RecoveryProgress
+from mrecordlog_async.recovery.beyond_memory import MemoryBound, MemoryBounds, gathered_segment, has_state
 from mrecordlog_async.recovery.recovered import LastRead, RecoveredLog
 from mrecordlog_async.recovery.replay import NewStores, SegmentChain
 from mrecordlog_async.recovery.segment_files import (
@@ -77,11 +78,12 @@ def read_log(
     *,
     on_progress: Progress | None = None,
     new_stores: NewStores = RetainedStores,
+    bounds: MemoryBounds | None = None,
 ) -> RecoveredLog:
     """Read the log in *directory*, whose files are *listing*. Changes nothing.
 
     The caller holds the lock, so nothing changes meanwhile and the cache can be dropped to read from the medium.
-    *new_stores* decides what is kept of the records.
+    *new_stores* decides what is kept of the records, and *bounds* how many of them in memory; all by default.
 
     Raises:
         FileNotFoundError: There is no log.
@@ -89,7 +91,11 @@ def read_log(
         OSError: A file cannot be read.
     """
     directory.check_log(listing)
-    reading = _LogReader(SegmentFiles(directory, has_lock=True), listing, on_progress, new_stores).read()
+    files = SegmentFiles(directory, has_lock=True)
+    reading = _LogReader(files, listing, on_progress, new_stores, bounds).read()
+    if bounds is not None and not _is_believed(reading.recovered):
+        again = bounds._replace(by_index=False)
+        reading = _LogReader(files, listing, on_progress, new_stores, again).read()
     check_nothing_is_missing(reading.recovered, reading.first_table)
     return reading.recovered
 
@@ -118,13 +124,17 @@ class _LogReader:
         listing: Listing,
         on_progress: Progress | None,
         new_stores: NewStores = RetainedStores,
+        bounds: MemoryBounds | None = None,
     ) -> None:
         self._files = files
+        self._bounds = bounds
+        self._bound = MemoryBound(files.directory, bounds.memory_bytes, writes=True) if bounds is not None else None
+        self._gathered: dict[int, int] = {}  # sizes of the gathered files that are used
         self._listing = listing
         self._on_progress = on_progress
         self._bytes_total = 0
         self._bytes_read = 0
-        self._chain = SegmentChain(new_stores)
+        self._chain = SegmentChain(new_stores, self._bound)
 
     def read(self) -> Reading:
         closed = self._files.closed() if self._listing.has_closed else None
@@ -144,7 +154,7 @@ class _LogReader:
     def _replay_older(self, last: SegmentHeader) -> None:
         """Replay the segments that may be live, one at a time, oldest first."""
         header: SegmentHeader | None = None
-        for number in range(self._first_to_read(last), last.segment):
+        for number in range(self._skip_gathered(self._first_to_read(last), last), last.segment):
             try:
                 header = header or self._files.header_of(number, last.log_id)
                 successor = last if number + 1 == last.segment else self._files.header_of(number + 1, last.log_id)
@@ -158,6 +168,19 @@ class _LogReader:
             else:
                 self._chain.older.append((number, size))
                 header = successor
+
+    def _skip_gathered(self, first: int, last: SegmentHeader) -> int:
+        """Take over the segments from *first* on whose gathered files fit; return the one after them."""
+        if self._bounds is None or not self._bounds.by_index:
+            return first
+        for number in range(first, last.segment):
+            found = gathered_segment(self._files.directory, number)
+            if found is None or found.places.head.log_id != last.log_id:
+                return number
+            self._chain.state.gathered.append(found.places)
+            self._chain.older.append((number, found.segment_bytes))
+            self._gathered[number] = found.file_bytes
+        return last.segment
 
     def _first_to_read(self, last: SegmentHeader) -> int:
         """Return the lowest segment that may be live and from which none is missing up to the last."""
@@ -254,6 +277,7 @@ class _LogReader:
             older=[(number, older_size) for number, older_size in chain.older if number >= oldest],
             leftovers=[number for number in self._listing.segments if number < oldest],
             counts=chain.counts,
+            gathered={**self._gathered, **(self._bound.files if self._bound is not None else {})},
         )
 
     # Bytes.
@@ -272,6 +296,12 @@ class _LogReader:
         for number in range(self._first_to_read(last), last.segment):
             with contextlib.suppress(OSError):  # raised when it is read, if it is live
                 self._bytes_total += self._files.size_of(number)
+
+
+def _is_believed(recovered: RecoveredLog) -> bool:
+    """Return whether the log has the states that the gathered files in use are of."""
+    openings, last_batch = recovered.queues.openings, recovered.end.last_batch
+    return all(has_state(index.head, openings, last_batch) for index in recovered.queues.pins.gathered.values())
 
 
 def check_nothing_is_missing(recovered: RecoveredLog, first_table: Table) -> None:
@@ -296,7 +326,7 @@ def _check_first_table(recovered: RecoveredLog, first_table: Table, name: str) -
         queue, next_position = recovered.queues.by_id(entry.id), entry.next_position
         if queue is None or entry.first_position == next_position:
             continue
-        if queue.first_position < next_position:
+        if queue.first_position < next_position and queue.memory_first < next_position:
             raise CorruptionError(
                 name,
                 None,

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from mrecordlog_async.errors import CorruptionError
+from mrecordlog_async.format.gathered import GatheredIndex
 from mrecordlog_async.format.header import HEADER_BYTES, SegmentHeader
 from mrecordlog_async.format.parse import MalformedError, ParsedBatch
 from mrecordlog_async.format.table import Table
@@ -18,6 +19,7 @@ from mrecordlog_async.memory.queue import ReplayError
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.store import RetainedStores, Stores
 from mrecordlog_async.memory.times import TICK_NS
+from mrecordlog_async.recovery.beyond_memory import MemoryBound
 from mrecordlog_async.recovery.recovered import Counts
 from mrecordlog_async.recovery.segment_files import OpenSegment
 from mrecordlog_async.storage.segment import segment_name
@@ -29,8 +31,12 @@ NewStores = Callable[[], Stores]
 class Replay:
     """Applies the batches of one segment after another to queues; what does not fit becomes CorruptionError."""
 
-    def __init__(self, counts: Counts, new_stores: NewStores = RetainedStores) -> None:
-        """*new_stores* decides what is kept of the records."""
+    def __init__(
+        self, counts: Counts, new_stores: NewStores = RetainedStores, bound: MemoryBound | None = None
+    ) -> None:
+        """*new_stores* decides what is kept of the records, and *bound* how many of them stay in memory."""
+        self.gathered: list[GatheredIndex] = []  # of the segments before the first one that is replayed, oldest first
+        self._bound = bound
         self.queues: Queues | None = None
         self.first_table: Table | None = None
         self.oldest_segment = 0
@@ -42,10 +48,20 @@ class Replay:
         if self.queues is None:
             self.queues = Queues.from_table(table, self._new_stores())
             self.first_table = table
+            self._enter_gathered(self.queues)
         elif self.queues.table() != table:
             raise CorruptionError(
                 name, HEADER_BYTES, "its table of queues does not match the end of the previous segment"
             )
+
+    def _enter_gathered(self, queues: Queues) -> None:
+        """Give the queues what is on the disk of them. Nothing was appended to them yet."""
+        for index in self.gathered:
+            for queue_id in index.ids:
+                if (queue := queues.by_id(queue_id)) is not None:
+                    queue.enter_gathered(index)
+            if queues.pins.is_needed(index.head.segment):
+                queues.pins.add_gathered(index)
 
     def add(self, name: str, segment: int, batch: ParsedBatch) -> None:
         """Apply a batch."""
@@ -60,6 +76,8 @@ class Replay:
             raise CorruptionError(name, batch.commit.batch_offset, str(error)) from None
         if self.queues.settling.has_old():
             self.queues.settling.settle_old()  # all at once: nothing else is to run meanwhile
+        if self._bound is not None:
+            self._bound.hold(self.queues, segment, batch.commit.batch)
         counts.records += applied.records
         counts.bytes += applied.payload_bytes
 
@@ -71,10 +89,11 @@ class SegmentChain:
     writer removed before it was read, None if there is none. counts: what was read in all, for the report.
     """
 
-    def __init__(self, new_stores: NewStores) -> None:
+    def __init__(self, new_stores: NewStores, bound: MemoryBound | None = None) -> None:
         self.counts = Counts()
         self._new_stores = new_stores
-        self.state = Replay(self.counts, new_stores)
+        self._bound = bound
+        self.state = Replay(self.counts, new_stores, bound)
         self.older: list[tuple[int, int]] = []
         self.removed: int | None = None
         self._failures: list[tuple[int, CorruptionError | OSError]] = []  # by segment, oldest first
@@ -127,7 +146,7 @@ class SegmentChain:
 
     def _start_over(self) -> None:
         """Drop what was replayed: the next segment's table is the state to start from."""
-        self.state = Replay(self.counts, self._new_stores)
+        self.state = Replay(self.counts, self._new_stores, self._bound)
         self.older.clear()
 
     def check_live_segments(self, present: Collection[int], last: SegmentHeader, oldest: int) -> None:

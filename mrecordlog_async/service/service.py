@@ -126,7 +126,12 @@ class Service:
         return log
 
     def attach(self, log: MultiRecordLog) -> None:
-        """Serve *log*, which the caller opened and will close."""
+        """Serve *log*, which the caller opened and will close.
+
+        Raises ValueError if its records may leave memory: requests read from memory alone.
+        """
+        if log.limits.beyond_memory == "disk":
+            raise ValueError("a service cannot serve a log with beyond_memory='disk'; open it with 'refuse'")
         self.opening, self.opened = secrets.token_hex(8), log.inspection.next_positions()
         self.log_id, self.small_head = log.inspection.public_id, small_head(log.inspection.public_id)
         self._log = log

@@ -178,7 +178,7 @@ def test_the_oldest_segment_is_known_without_looking_at_all() -> None:
     for step in range(3_000):
         if not needed or rng.random() < 0.6:
             segment = rng.randrange(1_000) if step % 3 else max(needed, default=0) + 1
-            pins.add(segment)
+            pins.add(segment, 1)
             if segment in needed:
                 pins.drop(segment)  # two queues needed it, now one
             needed.add(segment)
@@ -189,7 +189,7 @@ def test_the_oldest_segment_is_known_without_looking_at_all() -> None:
         assert pins.oldest() == min(needed, default=None)
         assert len(pins._oldest) <= 2_000
     for _ in range(3_000):
-        pins.add(5)
+        pins.add(5, 1)
     assert len(pins._oldest) <= 2_000
 
 

@@ -21,7 +21,7 @@ def test_oldest_is_the_smallest_of_what_is_pinned() -> None:
             pins.drop(segment)
             pinned[segment] -= 1
         elif rng.random() < 0.7:
-            pins.add(segment)
+            pins.add(segment, 1)
             pinned[segment] += 1
         if rng.random() < 0.3:
             assert pins.oldest() == min((number for number, count in pinned.items() if count), default=None)
@@ -48,7 +48,7 @@ def test_oldest_costs_the_same_with_many_segments() -> None:
     def asked(segments: int) -> float:
         pins = SegmentPins()
         for segment in range(segments):
-            pins.add(segment)
+            pins.add(segment, 1)
         return cpu_seconds(lambda: [pins.oldest() for _ in range(20_000)])
 
     assert asked(10_000) < 200 * asked(1)  # a look at all of them would be a thousand times dearer

@@ -23,7 +23,7 @@ def test_an_error_that_lasts_is_logged_once(caplog: pytest.LogCaptureFixture) ->
     assert len(caplog.records) == 2
 
 
-NEVER_SENT = (errors.LogLockedError, errors.CorruptionError)
+NEVER_SENT = (errors.LogLockedError, errors.CorruptionError, errors.RecordsOnDiskError)
 """Errors of opening a log: a service that cannot open it does not start."""
 
 ERRORS = (

@@ -65,7 +65,7 @@ def test_one_pass_over_each_segment_finds_what_replay_finds(directory: Path, see
     segments = at.list().segments
     for number in segments[:-1]:
         head = identify(at, number)
-        index, size, error = write_collected(at, head, collect_segment(at, head), lambda: None)
+        index, size, error = write_collected(at, head, collect_segment(at, head))
         assert error is None
         assert size == (directory / Path(gathered_path("", number)).name).stat().st_size
         for queue_id, records in read_all(directory, index).items():
@@ -123,8 +123,8 @@ def test_the_index_is_whole_even_if_the_disk_refuses_the_file(directory: Path) -
     first = at.list().segments[0]
     head = identify(at, first)
     full = LogDirectory(FullDisk(), at.path)
-    index, size, error = write_collected(full, head, collect_segment(at, head), lambda: None)
+    index, size, error = write_collected(full, head, collect_segment(at, head))
     assert (size, error is not None and error.errno) == (0, errno.ENOSPC)
     assert not [name for name in at.list().others if ".runs" in name]
-    again, _, _ = write_collected(at, head, collect_segment(at, head), lambda: None)
+    again, _, _ = write_collected(at, head, collect_segment(at, head))
     assert again.columns() == index.columns()

@@ -107,7 +107,7 @@ class FullDisk:
         if not isinstance(command, AppendRecords) or command.position is None:
             return False
         batch = self._store.plan([command])
-        if not batch.duplicates:
+        if not batch.duplicates and not batch.on_disk:
             return False
         self._store.finish_at_once(batch)
         return True

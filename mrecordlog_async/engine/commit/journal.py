@@ -106,9 +106,18 @@ class Journal:
 
     @property
     def disk_bytes(self) -> int:
-        """Space reserved by all segments and the spare."""
-        current = max(self._file.reserved_bytes, self.end.offset)
-        return self._older.bytes + self._older.unfreed_bytes + current + self._spare.reserved_bytes
+        """Space reserved by all segments, their gathered files, and the spare."""
+        current, older = max(self._file.reserved_bytes, self.end.offset), self._older
+        return older.bytes + older.gathered_bytes + older.unfreed_bytes + current + self._spare.reserved_bytes
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Space of the gathered files."""
+        return self._older.gathered_bytes
+
+    def note_gathered(self, number: int, size: int) -> None:
+        """Count the gathered file of segment *number*, which has live records. Called on the event loop."""
+        self._older.gathered[number] = size
 
     @property
     def written_bytes(self) -> int:

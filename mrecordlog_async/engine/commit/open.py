@@ -27,6 +27,7 @@ from mrecordlog_async.format.record import LOG_ID_BYTES
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.store import RetainedStores
 from mrecordlog_async.model import RecoveryReport
+from mrecordlog_async.recovery.beyond_memory import MemoryBounds
 from mrecordlog_async.recovery.cleanup import remove_leftovers, zero_tail
 from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.recovery.recovery import Progress, read_log
@@ -62,6 +63,7 @@ class OpenOptions:
     the log if they do not exist. direct: write past the page cache where that is possible, which pays if each batch is
     synced: an unsynced write costs 1.5 µs in the cache and 60 µs past it. recycle: use dead segments again, where the
     file system gains by it. new_stores: decides what is kept of the records in memory. clock: stamps the batches.
+    bounds: of memory; None for no bound.
     """
 
     segment_bytes: int
@@ -71,6 +73,7 @@ class OpenOptions:
     new_stores: NewStores = RetainedStores
     recycle: bool = True
     clock: Clock = field(default_factory=system)
+    bounds: MemoryBounds | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,8 @@ def open_log(directory: LogDirectory, options: OpenOptions, on_progress: Progres
         recycle = options.recycle and locked.recycles()
         journal = Journal(locked, file, recovered, space, staging, secrets.randbits(NONCE_BITS), recycle=recycle)
         journal.clock = options.clock
+        for number, size in recovered.gathered.items():
+            journal.note_gathered(number, size)
         on_error.pop_all()  # from now on the journal closes the file, or the one that takes its place
         on_error.callback(locked.close)
         on_error.callback(journal.close)
@@ -180,7 +185,13 @@ def _recover_or_create(
         recovered, file = _create_log(directory, listing, options)
     else:
         directory.log.sync_name()
-        recovered = read_log(directory.log, listing, on_progress=on_progress, new_stores=options.new_stores)
+        new_stores, bounds = options.new_stores, options.bounds
+        recovered = read_log(directory.log, listing, on_progress=on_progress, new_stores=new_stores, bounds=bounds)
+        if recovered.queues.pins.gathered and bounds is not None and not bounds.by_index:
+            logger.warning(
+                "%s: the records do not fit into %d bytes of memory: the oldest ones stay on the disk",
+                *(directory.path, bounds.memory_bytes),
+            )
         file = _take_over(directory, recovered)
     if LAST_END_NAME in listing.others:
         recovered.noted = directory.read_end_note()

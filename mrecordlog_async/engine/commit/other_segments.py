@@ -32,6 +32,7 @@ from mrecordlog_async.format.header import SegmentHeader
 from mrecordlog_async.options import MIB
 from mrecordlog_async.storage.direct import UNSUPPORTED, Staging
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
+from mrecordlog_async.storage.gathered_files import gathered_path
 from mrecordlog_async.storage.locked_directory import LockedDirectory, write_preamble
 from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, SegmentFile
 
@@ -237,7 +238,13 @@ class OlderSegments:
         self.error: OSError | None = None
         self._directory = directory
         self._files = directory.files
+        self.gathered: dict[int, int] = {}  # sizes of the gathered files next to them; the event loop adds to it
         self._unfreed: list[tuple[int, int]] = []  # (handle, bytes) of removed segments that still take space
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Space of the gathered files."""
+        return sum(list(self.gathered.values()))
 
     @property
     def unfreed_bytes(self) -> int:
@@ -280,6 +287,9 @@ class OlderSegments:
                 break
             self.bytes -= size  # what is not freed yet counts as `unfreed_bytes`
             removed += 1
+            if self.gathered.pop(number, None) is not None:
+                with contextlib.suppress(OSError):  # the next opening removes it
+                    self._files.unlink(gathered_path(self._directory.path, number))
         del self.segments[:removed]  # all at once: each single deletion would move the thousands that follow
         return removed
 

@@ -57,6 +57,7 @@ class BatchStore:
         self._thread = parts.thread
         self._on_applied = parts.on_applied
         self._upkeep = upkeep
+        self._set_aside = parts.set_aside
         self._policy = policy
         self._loop = asyncio.get_running_loop()
 
@@ -125,8 +126,10 @@ class BatchStore:
         return dropped
 
     def finish_at_once(self, batch: Plan) -> None:
-        """Report what rests on nothing that *batch* writes."""
+        """Report what rests on nothing that *batch* writes, and set aside what is to be compared with the disk."""
         self.finish_calls(batch.immediate)
+        for call in batch.on_disk:
+            self._set_aside.add(call)
         self._counters.duplicates += batch.duplicates
 
     def finish_calls(self, outcomes: list[CommandOutcome]) -> None:

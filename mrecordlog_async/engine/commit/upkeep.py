@@ -21,6 +21,7 @@ from mrecordlog_async.engine.commit.journal import Journal
 from mrecordlog_async.engine.commit.thread import LogThread
 from mrecordlog_async.engine.intake.admission import Admission
 from mrecordlog_async.engine.intake.commands import Reserve
+from mrecordlog_async.engine.spilling.set_aside import SetAside
 from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.metrics import Counters
@@ -56,6 +57,7 @@ class LogParts:
     """The parts of a log with which everything that stores batches works.
 
     on_applied: called with the ids of the queues that a batch changed, and what moved consumers, once memory has it.
+    set_aside: see there.
     """
 
     journal: Journal
@@ -64,6 +66,7 @@ class LogParts:
     counters: Counters
     thread: LogThread
     on_applied: Callable[..., None]
+    set_aside: SetAside
 
 
 @dataclass(slots=True)

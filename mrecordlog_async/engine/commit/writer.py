@@ -60,6 +60,7 @@ class Writer:
         self._counters = parts.counters
         self._policy = policy
         self._on_failed = on_failed
+        self._set_aside = parts.set_aside
         self._in_flight: list[Command] = []
         self._since = 0.0  # when the oldest of these was made
         self._upkeep = Upkeep(parts)
@@ -157,7 +158,7 @@ class Writer:
         """Sleep until there is work. Returns False once the log closes and nothing waits."""
         self._arm_timers()
         while not (self._admission.has_pending() or self._timers.mark_due or self._timers.sync_due):
-            if self.closing:
+            if self.closing and not self._set_aside:
                 return False
             if self._journal.has_unfreed() or self._queues.settling.has_sparse():
                 break

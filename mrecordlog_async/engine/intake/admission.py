@@ -207,6 +207,14 @@ class Admission:
         self._pending.extendleft(reversed(commands))
         self.waiting_since = since
 
+    def take_again(self, call: AppendRecords) -> None:
+        """Have a call that was taken, and finished without a result, wait for the writer again. It is charged again."""
+        self._singles.group = None
+        self._charged_bytes += call.bytes
+        self._put(call)
+        self.update()
+        self.sleep.wake()
+
     def take_behind(self, queues: Set[str]) -> list[Command]:
         """Take the appends at positions of their callers' choice in *queues*: an earlier one was refused."""
         return self._take_pending(

@@ -9,7 +9,10 @@ from mrecordlog_async.errors import LogFullError, RecordTooLargeError
 from mrecordlog_async.format.frame import frames_bytes_max
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.searches import LargestQueue
-from mrecordlog_async.options import Limits
+from mrecordlog_async.options import MIB, Limits
+
+SLACK_BYTES = 64 * MIB
+"""Appends may wait up to this much above the limit of memory, while older records are about to leave it."""
 
 DiskBytes = Callable[[], tuple[int, str]]
 """Returns the size of the largest batch that a log without records could store, and the name of what limits it."""
@@ -19,6 +22,8 @@ class Capacity:
     """The limits of one log, next to what its queues hold. *pending_bytes* is the charge of all admitted calls."""
 
     def __init__(self, limits: Limits, queues: Queues, disk_bytes_at_best: DiskBytes | None = None) -> None:
+        # Begins to have records leave memory until this many more bytes fit; returns False if none can leave.
+        self.make_room: Callable[[int], bool] | None = None
         self._limits = limits
         self._queues = queues
         self._largest = LargestQueue(queues)
@@ -30,8 +35,12 @@ class Capacity:
         return min(wanted, self._memory_left(pending_bytes, wanted))
 
     def lack_of_memory(self, call: AppendRecords, pending_bytes: int) -> LogFullError | None:
-        """Return why memory has no space for *call* after *pending_bytes*, or None if it has."""
-        if self._memory_left(pending_bytes, call.bytes) >= call.bytes:
+        """Return why memory has no space for *call* after *pending_bytes*, or None if it has, or soon will."""
+        left = self._memory_left(pending_bytes, call.bytes)
+        if left >= call.bytes:
+            return None
+        leaves = self.make_room is not None and self.make_room(pending_bytes + call.bytes)
+        if leaves and left + SLACK_BYTES >= call.bytes:
             return None
         return self.memory_full(pending_bytes)
 
@@ -43,7 +52,7 @@ class Capacity:
     def _memory_left(self, pending_bytes: int, wanted: int) -> int:
         """Return the memory that nothing uses; where that is less than *wanted*, free what dead records take."""
         limit = self._limits.memory_bytes - pending_bytes
-        if limit - self._queues.memory_bytes < wanted:
+        if limit - self._queues.memory_bytes < wanted and self.make_room is None:
             self._queues.settling.free_memory(wanted - limit + self._queues.memory_bytes)
         return limit - self._queues.memory_bytes
 
@@ -61,6 +70,8 @@ class Capacity:
     ) -> LogFullError | RecordTooLargeError | None:
         """Return why *call*, the first in line after *pending_bytes*, must stop waiting, or None if it may wait."""
         if self._limits.on_full == "wait":
+            if self.make_room is not None:
+                self.make_room(pending_bytes + call.bytes)
             return self.never_fits(call)
         return self.lack_of_memory(call, pending_bytes)
 

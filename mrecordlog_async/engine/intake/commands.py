@@ -13,6 +13,7 @@ from enum import IntEnum
 from itertools import compress, count
 
 from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.model import Run
 
 CALL_OVERHEAD_BYTES = 200
 RECORD_OVERHEAD_BYTES = 60
@@ -155,11 +156,16 @@ class AppendGroup(Command):
 
 @dataclass(slots=True, eq=False)
 class AppendRecords(Command):
-    """Records of one call, stored together at *position*, or at the next one if it is None."""
+    """Records of one call, stored together at *position*, or at the next one if it is None.
+
+    stored: the runs that the log has on the disk alone at these positions, and the position before which they are all;
+    once they were read, to compare the call with them.
+    """
 
     queue: str
     position: int | None
     payloads: Sequence[bytes]
+    stored: tuple[Sequence[Run], int] = field(default=((), 0), init=False)
 
     def __post_init__(self) -> None:
         """Charge the call for its payloads and records."""

@@ -26,6 +26,7 @@ from mrecordlog_async.engine.planning.view import PlannedSingles, QueueView
 from mrecordlog_async.errors import (
     LogFullError,
     PositionInPastError,
+    RecordsOnDiskError,
 )
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.model import POSITION_MAX
@@ -187,8 +188,18 @@ def plan_append(draft: Draft, call: AppendRecords) -> None:
             return
         draft.store(view, first, call.payloads)
         draft.plan.outcomes.append(CommandOutcome(call, first + records - 1))
-    # Below the next position limits do not matter: a repeat needs no room, and anything else is refused.
-    elif (repeated := view.repeats(first, call.payloads)) is True:
+    else:
+        _plan_repeat(draft, view, call, first)
+
+
+def _plan_repeat(draft: Draft, view: QueueView, call: AppendRecords, first: int) -> None:
+    """Plan records below the next position. Limits do not matter: a repeat needs no room, anything else is refused."""
+    try:
+        repeated = view.repeats(first, call.payloads, call.stored)
+    except RecordsOnDiskError:
+        draft.plan.on_disk.append(call)
+        return
+    if repeated is True:
         draft.finish(call, view, None)  # nothing is written; the caller gets None
         if view.touched():
             draft.plan.duplicates_within += 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import NamedTuple
 
-from mrecordlog_async.engine.intake.commands import Command, Reserve
+from mrecordlog_async.engine.intake.commands import AppendRecords, Command, Reserve
 from mrecordlog_async.engine.planning.consumer_view import ConsumerMove, PlannedRules
 from mrecordlog_async.engine.planning.planned import PlannedRecord, PlannedRun
 from mrecordlog_async.engine.planning.view import PlannedSingles, QueueView
@@ -42,7 +42,8 @@ class Plan:
     more_table_bytes: what its creates add to the queue table. duplicates: repeats of stored records. duplicates_within:
     of records of the same batch, which are repeats only if it is stored.
     removals: truncates and deletes among the records. makes_room: which of them make room for appends. calls: how many
-    commands are planned. moves: acknowledgements and seeks among the records, in order.
+    commands are planned. moves: acknowledgements and seeks among the records, in order. on_disk: appends that are to be
+    planned again, with what the disk has at their positions.
     """
 
     records: list[PlannedRecord] = field(default_factory=list)
@@ -57,6 +58,7 @@ class Plan:
     makes_room: list[int] = field(default_factory=list)
     calls: int = 0
     moves: list[ConsumerMove] = field(default_factory=list)
+    on_disk: list[AppendRecords] = field(default_factory=list)
 
 
 _UNSEEN = QueueView(None, 0, 0, 0)

@@ -131,9 +131,16 @@ class QueueView:
             if self.queue is not None and not self.planned and self.first_position == self.queue.first_position:
                 self._held = self.queue.records, self.queue.live_bytes()
             else:
-                runs = self._runs(self.first_position, self.next_position)
-                self._held = sum(run.record_count for run in runs), sum(len(run.payload) for run in runs)
+                self._held = self._amount()
         return self._held
+
+    def _amount(self) -> tuple[int, int]:
+        runs = self._planned_runs(self.first_position, self.next_position)
+        records, size = sum(run.record_count for run in runs), sum(len(run.payload) for run in runs)
+        if self.queue is None:
+            return records, size
+        held_records, held_bytes = self.queue.amount(self.first_position, self.next_position)
+        return records + held_records, size + held_bytes
 
     def count(self, payloads: Sequence[bytes]) -> None:
         """Count records that were planned after `held` was called."""
@@ -147,10 +154,20 @@ class QueueView:
     def position_to_drop(self, records: int, size: int) -> int | None:
         """Return the position to truncate to so that at least *records* records and *size* bytes are dropped.
 
-        None if the records are not in memory, as in a log that was opened for its positions alone.
+        None if the records are not in memory, as in a log that was opened for its positions alone. Those on the disk
+        are dropped by whole places.
         """
-        runs = self._runs(self.first_position, self.next_position)
-        if sum(run.record_count for run in runs) != self.held()[0]:
+        start, queue = self.first_position, self.queue
+        if queue is not None and start < queue.memory_first:
+            for index, place in queue.places(start, queue.memory_first):
+                end = min(index.next_positions[place], queue.memory_first)
+                dropped = queue.amount(start, end)
+                if dropped[0] >= records and dropped[1] >= size:
+                    return end - 1
+                records, size = max(records - dropped[0], 0), max(size - dropped[1], 0)
+                start = end
+        runs = self._runs(start, self.next_position)
+        if start == self.first_position and sum(run.record_count for run in runs) != self.held()[0]:
             return None
         for run in runs:
             if run.record_count >= records and len(run.payload) >= size:
@@ -160,17 +177,21 @@ class QueueView:
             size -= len(run.payload)
         return self.next_position - 1
 
-    def repeats(self, first: int, payloads: Sequence[bytes]) -> bool | None:
+    def repeats(
+        self, first: int, payloads: Sequence[bytes], stored: tuple[Sequence[Run], int] = ((), 0)
+    ) -> bool | None:
         """Return whether exactly these records are already stored or planned; None if that is no longer known.
 
         Every position that is still retained must hold the same payload. Where positions are truncated, the call must
         be the queue's last append, whose digest outlives the records. No record passes without a comparison.
+        *stored*: runs that were read from the disk, all before a position. Raises RecordsOnDiskError if others are
+        needed.
         """
         stop = first + len(payloads)
         if stop > self.next_position:
             return False
         lowest = max(first, self.first_position)
-        runs = self._runs(lowest, stop)
+        runs = self._stored_runs(lowest, stop, stored)
         if lowest < stop and not (runs and runs[0].first_position == lowest and same_payloads(runs, first, payloads)):
             return False
         if first >= self.first_position:
@@ -181,6 +202,13 @@ class QueueView:
             return None
         return LastAppend.of(split_into_runs(first, payloads)) == last
 
+    def _stored_runs(self, start: int, stop: int, stored: tuple[Sequence[Run], int]) -> list[Run]:
+        """Return what `_runs` does, the first part of it from *stored*."""
+        runs, end = stored
+        first = min(max(start, end), stop)
+        found = [run.cut(start, first) for run in runs if run.first_position < first and run.next_position > start]
+        return found + self._runs(first, stop)
+
     def last_append(self) -> LastAppend | None:
         """Return the digest of the queue's last append, as planned so far."""
         if self.planned:
@@ -190,7 +218,10 @@ class QueueView:
 
     def _runs(self, start: int, stop: int) -> list[Run]:
         """Return the runs at positions *start* … *stop* - 1, in order, as planned so far."""
-        runs = [*self.queue.runs(start, stop)] if self.queue is not None else []
+        return [*(self.queue.runs(start, stop) if self.queue is not None else ()), *self._planned_runs(start, stop)]
+
+    def _planned_runs(self, start: int, stop: int) -> list[Run]:
+        runs = []
         for planned in self.planned:
             base = planned.first_position
             first, end = max(base, start), min(base + len(planned.payloads), stop)

@@ -13,13 +13,14 @@ loses no record. A reader that never has to wait gives the event loop a turn eve
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from itertools import chain
 from math import inf
 from time import perf_counter
 
 from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, Batches, BatchLimits
 from mrecordlog_async.engine.readers.subscribers import Changes
+from mrecordlog_async.engine.spilling.disk_reads import DiskReads
 from mrecordlog_async.errors import LogFailedError
 from mrecordlog_async.memory.cutting import Head, head_of
 from mrecordlog_async.memory.pieces import HeldRun
@@ -34,7 +35,8 @@ TURN_SECONDS = 0.002
 class QueueWatch:
     """One incarnation of a queue, watched by a tail or a long poll: its state now, and a wait for its next change.
 
-    check: raises if the queue may not be read any more, as by a holder of a consumer once another one has attached.
+    disk: reads the records that are not in memory. check: raises if the queue may not be read any more, as by a holder
+    of a consumer once another one has attached.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class QueueWatch:
         changes: Changes,
         is_closing: Callable[[], bool],
         failure: Callable[[], BaseException | None],
+        disk: DiskReads,
         check: Callable[[Queue], None] | None = None,
     ) -> None:
         self.queue_id = queue_id
@@ -51,6 +54,7 @@ class QueueWatch:
         self._changes = changes
         self._is_closing = is_closing
         self._failure = failure
+        self.disk = disk
         self._check = check
 
     def queue(self) -> Queue | None:
@@ -94,10 +98,10 @@ class Tail(AsyncIterator[Record]):
     drained. Records that are truncated before they are handed out are skipped.
     """
 
-    def __init__(self, watch: QueueWatch, position: int) -> None:
-        """Use `log.tail`."""
+    def __init__(self, watch: QueueWatch, position: int, find: Callable[[], Awaitable[int]] | None = None) -> None:
+        """Use `log.tail`. *find* returns the first position, which is not before *position*, once it is wanted."""
         self._watch = watch
-        self._collector = BatchCollector(watch, position)
+        self._collector = BatchCollector(watch, position, find)
         self._records: Iterator[Record] = iter(())
         self._queue: Queue  # of `_records`
         self._closed = False
@@ -126,7 +130,8 @@ class Tail(AsyncIterator[Record]):
             if queue is None:
                 raise StopAsyncIteration
             # A run at a time: records truncated meanwhile are not handed out, and not kept in memory for long.
-            self._queue, self._records = queue, chain.from_iterable(map(_records, queue.head(collector.position)))
+            runs = await self._watch.disk.any_runs(queue, collector.position)
+            self._queue, self._records = queue, chain.from_iterable(map(_records, runs))
 
     async def batch(
         self,
@@ -183,9 +188,10 @@ def _records(run: HeldRun) -> Iterator[Record]:
 class BatchCollector:
     """A place in one incarnation of a queue. position: everything before it was handed out, or is skipped."""
 
-    def __init__(self, watch: QueueWatch, position: int) -> None:
+    def __init__(self, watch: QueueWatch, position: int, find: Callable[[], Awaitable[int]] | None = None) -> None:
         self.position = position
         self._watch = watch
+        self._find = find  # until the first position is known
         self._rested = -inf  # when the event loop last ran others before this reader
 
     @property
@@ -200,6 +206,9 @@ class BatchCollector:
             LogFailedError: The log failed, and every record is handed out.
         """
         rested = False
+        if self._find is not None:
+            position = await self._find()
+            self.position, self._find = max(self.position, position), None
         while (queue := self._watch.queue()) is not None:
             end = queue.held_end()
             if end is not None and end > self.position:
@@ -216,8 +225,9 @@ class BatchCollector:
 
     def take_full(self, limits: BatchLimits) -> Batch | None:
         """Return a batch that reaches one of *limits* if the records are there and no turn is due; move past them."""
-        queue = self._watch.queue() if perf_counter() - self._rested < TURN_SECONDS else None
-        if queue is None:
+        is_turn = perf_counter() - self._rested < TURN_SECONDS and self._find is None
+        queue = self._watch.queue() if is_turn else None
+        if queue is None or max(self.position, queue.first_position) < queue.memory_first:
             return None
         head = head_of(queue, self.position, limits.records, limits.bytes)
         if not head.is_full:
@@ -232,10 +242,15 @@ class BatchCollector:
             LogFailedError: The log failed, and every record is handed out.
         """
         while (queue := await self.wait()) is not None:
+            if max(self.position, queue.first_position) < queue.memory_first:
+                batch = await self._collect_from_disk(queue, limits)
+                if batch is not None:
+                    return batch
+                continue
             head = head_of(queue, self.position, limits.records, limits.bytes)
             if not head.is_full and not self._watch.is_complete(queue):
                 await self._wait_until_full(_Counted(head), limits)
-                if self._watch.queue() is None:
+                if self._watch.queue() is None or max(self.position, queue.first_position) < queue.memory_first:
                     continue
                 head = head_of(queue, self.position, limits.records, limits.bytes)
             if head.runs:
@@ -243,6 +258,15 @@ class BatchCollector:
                 return Batch(queue.name, queue.id, head.runs, head.start, head.stop)
             # Everything was truncated while it was collected.
         return None
+
+    async def _collect_from_disk(self, queue: Queue, limits: BatchLimits) -> Batch | None:
+        """Return a batch that begins on the disk, without waiting for more than there is; None to look again."""
+        position = self.position
+        head = await self._watch.disk.head(queue, position, limits.records, limits.bytes)
+        if head is None or self.position != position or self._watch.queue() is not queue:
+            return None  # or another task has moved the position meanwhile
+        self.position = head.stop
+        return Batch(queue.name, queue.id, head.runs, head.start, head.stop)
 
     async def _wait_until_full(self, counted: _Counted, limits: BatchLimits) -> None:
         """Wait until a limit is reached, no more can come, or the time is up."""
@@ -272,6 +296,8 @@ class _Counted:
         if queue.first_position > self._start:  # some of what was counted may be truncated
             self._start = self._position = queue.first_position
             self._records = self._bytes = 0
+        if max(self._position, queue.first_position) < queue.memory_first:
+            return True  # some of it has left memory: it is read from the disk
         head = head_of(queue, self._position, limits.records - self._records, limits.bytes - self._bytes)
         self._count(head)
         return head.is_full

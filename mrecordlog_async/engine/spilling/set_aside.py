@@ -1,0 +1,58 @@
+"""Appends at positions that are on the disk alone: what is stored there is read, and then they are planned again.
+
+Planning compares a repeat with what is stored, and waits for nothing. So such a call leaves its batch, nobody waits for
+the read but its caller, and it comes back as a call that was just made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from mrecordlog_async.engine.intake.admission import Admission
+from mrecordlog_async.engine.intake.commands import AppendRecords
+from mrecordlog_async.engine.spilling.disk_reads import DiskReads
+from mrecordlog_async.memory.cutting import runs_of
+from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.model import Run
+
+
+class SetAside:
+    """Calls whose records are being read. The writer owns it, and does not end before they are back."""
+
+    def __init__(self, queues: Queues, admission: Admission, reads: DiskReads | None) -> None:
+        self._queues = queues
+        self._admission = admission
+        self._reads = reads
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def __bool__(self) -> bool:
+        return bool(self._tasks)
+
+    def add(self, call: AppendRecords) -> None:
+        """Read what *call* is to be compared with, and have it wait for the writer again."""
+        task = asyncio.get_running_loop().create_task(self._read(call), name="mrecordlog compare")
+        self._tasks.add(task)
+        task.add_done_callback(self._on_done)
+
+    async def _read(self, call: AppendRecords) -> None:
+        try:
+            call.stored = await self._stored(call)
+        except Exception as error:
+            self._admission.refusals.refuse([call], error)
+            return
+        if not call.withdrawn():
+            self._admission.take_again(call)
+
+    async def _stored(self, call: AppendRecords) -> tuple[list[Run], int]:
+        queue, position = self._queues.get(call.queue), call.position
+        assert self._reads is not None and position is not None, "records have left memory"
+        found: list[Run] = []
+        stop = position + len(call.payloads)
+        while queue is not None and position < stop and (held := await self._reads.runs(queue, position)):
+            found += runs_of(held)
+            position = held[-1].next_position
+        return found, max(position, queue.memory_first if queue is not None else 0)
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._admission.sleep.wake()  # the writer may be waiting for the last of them to end

@@ -1,0 +1,241 @@
+"""Keeps the memory of a log below its limit: the oldest segments are gathered, and their records leave memory.
+
+1. Above half of the limit, the oldest complete segment is gathered: its records are collected from memory, and a thread
+   writes them to its gathered file. One segment after the other.
+2. Above the limit, gathered segments leave memory, oldest first, down to 90 % of it. Consumers that keep up read from
+   memory and never notice.
+3. Meanwhile appends wait in line (`Admission`), up to `SLACK_BYTES` above the limit.
+
+A file that cannot be written, or has no room below `disk_bytes`, refuses no append: its places are known, so the
+records leave anyway, and the file is made from its segment when it is first read. Everything here runs on the event
+loop, in steps with rests between them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from bisect import bisect_right
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from functools import partial
+from time import perf_counter
+from typing import Protocol
+
+from mrecordlog_async.engine.intake.admission import Admission
+from mrecordlog_async.engine.spilling.disk_reads import DiskReads
+from mrecordlog_async.errors import CorruptionError
+from mrecordlog_async.format.gathered import GatheredIndex
+from mrecordlog_async.memory.collected import CollectedRuns
+from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.spilling import collect, leave
+from mrecordlog_async.options import Limits
+from mrecordlog_async.recovery.gathering import identify, index_of, write_collected
+from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.storage.gathered_files import gathered_path
+
+logger = logging.getLogger("mrecordlog_async")
+
+WORK_SECONDS = 0.001
+REST_SECONDS = 0.006
+"""A step takes this long, so spilling takes a seventh of the event loop while it runs."""
+
+MAX_BYTES = 1 << 63
+
+KEPT = 0.9
+"""Segments leave until this part of the limit is left."""
+
+
+class CompleteSegments(Protocol):
+    """The part of the journal that is needed here."""
+
+    @property
+    def older(self) -> list[tuple[int, int]]:
+        """(number, bytes) of the segments before the current one, oldest first."""
+
+    @property
+    def disk_bytes(self) -> int:
+        """Space of all files of the log."""
+
+    def note_gathered(self, number: int, size: int) -> None:
+        """Count the gathered file of a segment."""
+
+
+class Spill:
+    """Gathers segments and has them leave memory. The engine owns it. Below half of the limit it has no task."""
+
+    def __init__(
+        self, directory: LogDirectory, queues: Queues, journal: CompleteSegments, admission: Admission, reads: DiskReads
+    ) -> None:
+        self._directory = directory
+        self._queues = queues
+        self._journal = journal
+        self._admission = admission
+        self._reads = reads
+        self._limits: Limits = admission.limits
+        self._gather_above = self._limits.memory_bytes // 2
+        self._loop = asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._thread: ThreadPoolExecutor | None = None
+        self._left = set(queues.pins.gathered)  # segments whose records are not in memory
+        self._newest_seen = -1  # the newest segment that was gathered, or needs not be
+        self._wanted = 0  # memory that an append in line waits for
+        self._stopped = False
+
+    def look(self) -> None:
+        """Begin if there is something to do. Called after every batch: usually it costs a comparison."""
+        if self._queues.memory_bytes > self._gather_above and self._task is None and self._has_work():
+            self._begin()
+
+    def make_room(self, size: int) -> bool:
+        """Have records leave memory until *size* more bytes fit. Returns False if nothing can leave it."""
+        self._wanted = size
+        if self._task is None and self._has_work():
+            self._begin()
+        return self._task is not None
+
+    def _begin(self) -> None:
+        self._task = self._loop.create_task(self._run(), name="mrecordlog spill")
+        self._task.add_done_callback(self._on_done)
+
+    def _has_work(self) -> bool:
+        if self._stopped:
+            return False
+        return self._next_to_gather() is not None or (self._is_full() and self._next_to_leave() is not None)
+
+    def _is_full(self) -> bool:
+        return self._queues.memory_bytes + self._wanted > self._limits.memory_bytes
+
+    def _goal(self) -> int:
+        limit = self._limits.memory_bytes
+        return min(int(KEPT * limit), limit - self._wanted)
+
+    async def stop(self) -> None:
+        """End after the current step."""
+        self._stopped = True
+        if self._task is not None:
+            with suppress(BaseException):
+                await asyncio.shield(self._task)
+
+    def close(self) -> None:
+        """End the thread, after what it does now. Blocks for that."""
+        if self._thread is not None:
+            self._thread.shutdown()
+
+    @property
+    def has_thread(self) -> bool:
+        """True if there is a thread to end."""
+        return self._thread is not None
+
+    async def _run(self) -> None:
+        while not self._stopped:
+            if self._is_full():
+                await self._leave()
+            number = self._next_to_gather()
+            if number is not None:
+                await self._gather(number)
+            elif not self._is_full() or self._next_to_leave() is None:
+                return
+
+    def _on_done(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        self._wanted = 0
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._stopped = True  # appends are refused at the limit, as without it
+            logger.error("%s: records no longer leave memory", self._directory.path, exc_info=error)
+        self._admission.update()
+
+    # Gathering.
+
+    def _next_to_gather(self) -> int | None:
+        """Return the oldest complete segment that is not gathered yet and has live records, or None."""
+        older, pins = self._journal.older, self._queues.pins
+        if not older or older[-1][0] <= self._newest_seen or self._queues.memory_bytes <= self._gather_above:
+            return None
+        for number, _ in older[bisect_right(older, (self._newest_seen, MAX_BYTES)) :]:
+            if pins.is_needed(number) and number not in pins.gathered:
+                return number
+            self._newest_seen = number
+        return None
+
+    async def _gather(self, number: int) -> None:
+        self._newest_seen = number
+        collected = CollectedRuns()
+        await self._take_steps(collect(self._queues, number, collected))
+        openings = self._queues.openings
+        opening = openings[-1].nonce if openings else 0
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "mrecordlog gather")
+        try:
+            write = partial(self._write, writes=self._has_disk_space(number))
+            index, size = await self._loop.run_in_executor(
+                self._thread, write, number, opening, self._queues.last_batch, collected
+            )
+        except (CorruptionError, OSError) as error:  # its table is damaged, or it was removed meanwhile
+            logger.warning("%s: segment %d cannot be gathered: %s", self._directory.path, number, error)
+            return
+        if not self._queues.pins.is_needed(number):  # it was truncated, and maybe removed, meanwhile
+            await self._loop.run_in_executor(self._thread, self._remove, number)
+            return
+        self._journal.note_gathered(number, size)
+        self._queues.pins.add_gathered(index)
+        self._admission.update()
+
+    def _has_disk_space(self, number: int) -> bool:
+        """Return whether the file of a segment leaves room for another segment below the limit of the disk."""
+        size = next((size for older, size in self._journal.older if older == number), 0)
+        return self._journal.disk_bytes + 2 * size <= self._limits.disk_bytes
+
+    def _write(
+        self, number: int, opening: int, batch: int, collected: CollectedRuns, *, writes: bool
+    ) -> tuple[GatheredIndex, int]:
+        """Write the file of a segment; without it if the disk refuses it, or not *writes*. Runs on the thread."""
+        head = identify(self._directory, number, opening, batch)
+        if not writes:
+            return index_of(head, collected), 0
+        index, size, error = write_collected(self._directory, head, collected)
+        if error is not None:
+            logger.warning(
+                "%s: the gathered file of segment %d was not written (%s); it is made when it is read",
+                *(self._directory.path, number, error),
+            )
+        return index, size
+
+    def _remove(self, number: int) -> None:
+        with suppress(OSError):
+            self._directory.files.unlink(gathered_path(self._directory.path, number))
+
+    # Leaving.
+
+    async def _leave(self) -> None:
+        """Have gathered segments leave, oldest first, until the goal is reached."""
+        while not self._stopped and self._queues.memory_bytes > self._goal():
+            index = self._next_to_leave()
+            if index is None:
+                return
+            await self._take_steps(leave(self._queues, index))
+            self._left.add(index.head.segment)
+
+    def _next_to_leave(self) -> GatheredIndex | None:
+        gathered = self._queues.pins.gathered
+        number = min(gathered.keys() - self._left, default=None)
+        return None if number is None else gathered[number]
+
+    async def _take_steps(self, steps: Iterator[None]) -> None:
+        lock = self._queues.settling.lock
+        while True:
+            if lock.acquire(blocking=False):  # otherwise the log's thread writes a table
+                try:
+                    until = perf_counter() + WORK_SECONDS
+                    for _ in steps:
+                        if perf_counter() >= until:
+                            break
+                    else:
+                        return
+                finally:
+                    lock.release()
+                    self._admission.update()
+            if self._stopped:
+                return
+            await asyncio.sleep(REST_SECONDS)

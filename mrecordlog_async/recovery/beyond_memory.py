@@ -1,0 +1,119 @@
+"""Opens a log that is larger than memory: by its gathered files, and so that memory stays bounded meanwhile.
+
+1. From the oldest live segment on, as long as each has a gathered file that fits: its header, its end and the frames
+   of its table are checked, and the index is read. Its records stay on the disk; it is not replayed.
+2. The rest is replayed. Where memory is full, the oldest segments that were replayed are gathered, and leave it, as
+   they do while a log is open.
+3. At the end it is known which openings and batches the log has. A file of a state that it does not have (a power cut
+   took truncates that were not synced, or an older copy of the log was restored) is not believed: the log is read again
+   without it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from mrecordlog_async.errors import CorruptionError
+from mrecordlog_async.format.controls import Opened
+from mrecordlog_async.format.gathered import GatheredError, GatheredHead, GatheredIndex
+from mrecordlog_async.memory.collected import CollectedRuns
+from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.spilling import collect, leave
+from mrecordlog_async.options import MIB
+from mrecordlog_async.recovery.gathering import identify, index_of, write_collected
+from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.storage.gathered_files import GatheredFile, gathered_path
+
+logger = logging.getLogger("mrecordlog_async")
+
+SLACK_PART, SLACK_BYTES_MAX = 16, 64 * MIB
+"""Records leave once memory is above its limit by a sixteenth, or 64 MiB: what fitted while the log was open stays."""
+
+
+class MemoryBounds(NamedTuple):
+    """Bounds of the memory that the records of a log take while it is opened.
+
+    memory_bytes: where the oldest ones leave it. by_index: records whose gathered file fits are not read at all.
+    """
+
+    memory_bytes: int
+    by_index: bool
+
+
+class GatheredSegment(NamedTuple):
+    """A segment with a gathered file that fits: the index of that, and the sizes of both files."""
+
+    places: GatheredIndex
+    file_bytes: int
+    segment_bytes: int
+
+
+def gathered_segment(directory: LogDirectory, number: int) -> GatheredSegment | None:
+    """Return segment *number*, which is complete, if it has a gathered file that fits. It is not read itself."""
+    try:
+        file = GatheredFile(directory.files, gathered_path(directory.path, number))
+    except (OSError, GatheredError):
+        return None
+    index, size = file.index, file.size
+    file.close()
+    try:
+        head = identify(directory, number, index.head.opening, index.head.batch)
+        with directory.opened(number) as handle:
+            segment_bytes = directory.files.size(handle)
+    except (OSError, CorruptionError):  # replay says what is wrong
+        return None
+    return GatheredSegment(index, size, segment_bytes) if head == index.head else None
+
+
+def has_state(head: GatheredHead, openings: Sequence[Opened], last_batch: int) -> bool:
+    """Return whether a log with *openings*, oldest first, and *last_batch* has the state that a gathered file is of."""
+    if (head.opening, head.batch) == (0, 0):
+        return True
+    later = None
+    for opening in reversed(openings):
+        if opening.nonce == head.opening:
+            return head.batch <= last_batch and (later is None or head.batch < later.first_batch)
+        later = opening
+    return False
+
+
+class MemoryBound:
+    """Keeps memory bounded while a log is replayed. files: sizes of the gathered files that were written."""
+
+    def __init__(self, directory: LogDirectory, memory_bytes: int, *, writes: bool) -> None:
+        """Begin with no records. *writes*: gathered files may be written; otherwise they are only laid out."""
+        self.files: dict[int, int] = {}
+        self._directory = directory
+        self._memory_bytes = memory_bytes
+        self._writes = writes
+        self._left: set[int] = set()
+
+    def hold(self, queues: Queues, segment: int, batch: int) -> None:
+        """Have the oldest segments before *segment* leave memory if it is full. *batch*: the last one in memory."""
+        if queues.memory_bytes <= self._memory_bytes + min(self._memory_bytes // SLACK_PART, SLACK_BYTES_MAX):
+            return
+        for number, _ in queues.pins.by_segment():
+            if number >= segment or queues.memory_bytes <= self._memory_bytes:
+                return
+            if number not in self._left:
+                self._left.add(number)
+                index = queues.pins.gathered.get(number) or self._gather(queues, number, batch)
+                for _ in leave(queues, index):
+                    pass
+
+    def _gather(self, queues: Queues, number: int, batch: int) -> GatheredIndex:
+        collected = CollectedRuns()
+        for _ in collect(queues, number, collected):
+            pass
+        opening = queues.openings[-1].nonce if queues.openings else 0
+        head = identify(self._directory, number, opening, batch)
+        if not self._writes:
+            index = index_of(head, collected)
+        else:
+            index, size, error = write_collected(self._directory, head, collected)
+            if error is None:
+                self.files[number] = size
+        queues.pins.add_gathered(index)
+        return index

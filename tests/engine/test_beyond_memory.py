@@ -1,0 +1,449 @@
+"""A log with `beyond_memory="disk"`: what left memory is read again, and everything else is as before."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async import CorruptionError, Limits, LogFullError, MultiRecordLog, PersistPolicy, RecordsOnDiskError
+from mrecordlog_async.memory.times import TICK_NS
+from mrecordlog_async.model import Record, time_of_tick
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
+from mrecordlog_async.support.clock import Clock
+from tests import damage
+from tests.beyond_memory import History
+from tests.clocks import opening
+
+MIB = 1 << 20
+LIMITS = Limits(memory_bytes=MIB, beyond_memory="disk")
+PAYLOAD = random.Random(1).randbytes(2_000)
+
+
+def payload(position: int) -> bytes:
+    """Return the payload of the record at *position* of every queue here."""
+    return position.to_bytes(4, "little") + PAYLOAD[position % 500 :]
+
+
+async def fill(log: MultiRecordLog, queue: str = "q", records: int = 3_000) -> None:
+    """Append several times what memory holds, and wait until older records have left it."""
+    await log.create_queue(queue, exist_ok=True)
+    start = log.next_position(queue)
+    for at in range(start, start + records, 20):
+        await log.append_records(queue, at, list(map(payload, range(at, at + 20))))
+    while log.resource_usage().memory_bytes > MIB:
+        await asyncio.sleep(0.01)
+
+
+async def read_all(log: MultiRecordLog, queue: str = "q") -> list[Record]:
+    """Read a queue from its first record on."""
+    return [record async for record in log.read(queue)]
+
+
+def records(start: int, stop: int) -> list[Record]:
+    """Return what `fill` has stored."""
+    return [Record(position, payload(position)) for position in range(start, stop)]
+
+
+def gathered(directory: Path) -> list[Path]:
+    """Return the gathered files of a log, oldest first."""
+    return sorted(directory.glob("*.runs"))
+
+
+@pytest.fixture
+async def log(directory: Path) -> AsyncIterator[MultiRecordLog]:
+    """A log of which most records are on the disk."""
+    async with MultiRecordLog.open(directory, limits=LIMITS) as opened:
+        await fill(opened)
+        yield opened
+
+
+@pytest.mark.parametrize("gaps", [False, True])
+@pytest.mark.parametrize("seed", range(2))
+async def test_a_small_memory_changes_no_result(directory: Path, seed: int, gaps: bool) -> None:
+    """Appends, repeats, truncates, deletes, reads of all kinds and openings: as in a model that forgets nothing."""
+    history = History(directory, seed, gaps=gaps)
+    await history.run(250)
+    assert history.on_disk > 20
+
+
+async def test_no_append_is_refused_while_records_can_leave(directory: Path) -> None:
+    """Callers are held up, not refused, however fast they are; memory stays near its limit."""
+    async with MultiRecordLog.open(directory, limits=LIMITS) as log:
+        await log.create_queue("q")
+        highest = 0
+        for _ in range(40):
+            await asyncio.gather(*(log.append("q", PAYLOAD) for _ in range(200)))
+            highest = max(highest, log.resource_usage().memory_bytes)
+        assert not any(log.stats().refused.values())
+        assert highest < 2 * MIB
+        assert len(await read_all(log)) == 8_000
+
+
+async def test_what_is_not_in_memory_is_refused_where_nothing_waits(log: MultiRecordLog) -> None:
+    """`range` and `runs` raise, and say where memory begins; from there on they read."""
+    first = log.memory_first("q")
+    assert first > 1_000
+    with pytest.raises(RecordsOnDiskError) as caught:
+        log.range("q")
+    assert (caught.value.position, caught.value.memory_first) == (0, first)
+    with pytest.raises(RecordsOnDiskError):
+        log.runs("q", 5, 10)
+    assert list(log.range("q", first)) == records(first, 3_000)
+    assert await read_all(log) == records(0, 3_000)
+    batch = await log.fetch("q", 17, max_records=3)
+    assert batch is not None
+    assert list(batch) == records(17, 20)
+    assert await log.fetch("q", 3_000) is None
+
+
+async def test_truncates_count_and_free_what_is_on_the_disk(directory: Path, log: MultiRecordLog) -> None:
+    """A truncate returns the number of records dropped, reads nothing, and gives back the disk and the descriptors."""
+    files = len(gathered(directory))
+    assert await read_all(log) == records(0, 3_000)
+    assert await log.truncate("q", 99) == 100
+    assert log.queue_summary("q").records == 2_900
+    assert await log.truncate("q", 2_000) == 1_901
+    await log.sync()
+    while len(gathered(directory)) == files:
+        await asyncio.sleep(0.01)
+    assert await read_all(log) == records(2_001, 3_000)
+    assert await log.truncate("q", 2_999) == 999
+    while gathered(directory):
+        await asyncio.sleep(0.01)
+    assert not [link for link in descriptors() if ".runs" in link]
+    assert log.queue_summary("q").bytes == 0
+
+
+def descriptors() -> list[str]:
+    """Return what this process has open."""
+    found = []
+    for handle in os.listdir("/proc/self/fd"):
+        try:
+            found.append(os.readlink(f"/proc/self/fd/{handle}"))
+        except OSError:
+            continue
+    return found
+
+
+async def test_consumers_go_back_to_the_first_record(log: MultiRecordLog) -> None:
+    """A consumer begins on the disk, continues in memory, seeks back, and its lag counts what is on the disk."""
+    async with log.consumer("q", "c", create=True) as consumer:
+        found: list[Record] = []
+        while len(found) < 3_000:
+            batch = await consumer.batch(max_records=700)
+            assert batch is not None
+            found += batch
+        assert found == records(0, 3_000)
+        assert log.consumers("q")["c"].records == 3_000
+        await consumer.acknowledge(found[999])
+        assert log.consumers("q")["c"].records == 2_000
+        await consumer.seek(1_000)
+        assert [await anext(consumer) for _ in range(3)] == records(1_000, 1_003)
+
+
+async def test_a_repeat_is_compared_with_the_disk(log: MultiRecordLog) -> None:
+    """An append at positions on the disk is a repeat if its records are the same, and refused otherwise."""
+    before = log.stats().commits
+    assert await log.append_records("q", 10, list(map(payload, range(10, 50)))) is None
+    same = [log.append_record("q", at, payload(at)) for at in range(0, 100, 7)]
+    assert set(await asyncio.gather(*same)) == {None}
+    with pytest.raises(Exception, match="already taken"):
+        await log.append_record("q", 10, b"another")
+    assert log.stats().commits == before
+
+
+async def test_a_log_that_closes_finishes_its_repeats(directory: Path) -> None:
+    """A call that waits for the disk when the log is closed has its result."""
+    log = await MultiRecordLog.open(directory, limits=LIMITS)
+    await fill(log)
+    call = asyncio.ensure_future(log.append_record("q", 10, payload(10)))
+    await asyncio.sleep(0)
+    await log.close()
+    assert await call is None
+
+
+async def test_opening_reads_the_indexes_alone(directory: Path) -> None:
+    """Records that were on the disk stay there: the segments are not read, unless all of them are to be."""
+    async with MultiRecordLog.open(directory, limits=LIMITS) as log:
+        await fill(log)
+        first = log.memory_first("q")
+    async with MultiRecordLog.open(directory, limits=LIMITS) as log:
+        assert log.recovery_report.records < 1_500
+        assert log.memory_first("q") >= first
+        assert await read_all(log) == records(0, 3_000)
+        await fill(log)
+    async with MultiRecordLog.open(directory, limits=LIMITS, verify_all=True) as log:
+        assert log.recovery_report.records == 6_000
+        assert log.resource_usage().memory_bytes < 2 * MIB
+        assert await read_all(log) == records(0, 6_000)
+
+
+@pytest.mark.parametrize("harm", ["missing", "cut", "foreign", "flipped head", "flipped place", "flipped index"])
+async def test_a_gathered_file_that_is_not_right_is_made_again(directory: Path, harm: str) -> None:
+    """Whatever happens to the files while the log is closed, every record is read."""
+    async with MultiRecordLog.open(directory, limits=LIMITS) as log:
+        await fill(log)
+    files = gathered(directory)
+    for at, file in enumerate(files):
+        size = file.stat().st_size
+        if harm == "missing" and at % 2:
+            file.unlink()
+        elif harm == "cut":
+            damage.cut(file, size // 2)
+        elif harm == "foreign":
+            shutil.copy(files[0], file) if at else None
+        elif harm.startswith("flipped"):
+            damage.flip_byte(file, {"head": 20, "place": 5_000, "index": size - 40}[harm.split()[1]])
+    async with MultiRecordLog.open(directory, limits=LIMITS) as log:
+        assert await read_all(log) == records(0, 3_000)
+        assert log.resource_usage().memory_bytes < 2 * MIB
+
+
+async def test_damage_to_file_and_segment_is_an_error_for_the_reader_alone(
+    log: MultiRecordLog, directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The reader gets the error, the log goes on, and a truncate past the damage ends it."""
+    file = gathered(directory)[0]
+    damage.flip_byte(file, 5_000)
+    segment = directory / file.name.removesuffix(".runs")
+    damage.flip_byte(segment, 30_000)
+    with pytest.raises(CorruptionError) as caught:
+        await read_all(log)
+    assert caught.value.segment == segment.name
+    assert "made again" in caplog.text
+    assert await log.append("q", b"more") == 3_000
+    await log.truncate("q", 1_000)
+    assert [record.position async for record in log.read("q")] == list(range(1_001, 3_001))
+
+
+class NoGatheredFiles(OsFileSystem):
+    """A disk that has no space for gathered files while `refuses` is set."""
+
+    refuses = True
+
+    def create(self, path: str) -> int:
+        if self.refuses and ".runs" in path:
+            raise OSError(errno.ENOSPC, "no space")
+        return super().create(path)
+
+
+async def test_a_gathered_file_without_space_refuses_no_append(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Records leave memory all the same; their file is made when they are first read, once there is space."""
+    files = NoGatheredFiles()
+    async with MultiRecordLog.open(directory, limits=LIMITS, filesystem=files) as log:
+        await fill(log)
+        assert gathered(directory) == []
+        assert "was not written" in caplog.text
+        with pytest.raises(OSError, match="no space"):
+            await read_all(log)
+        files.refuses = False
+        log._engine.disk_reads.reader.failed.clear()  # it is tried again after ten seconds
+        assert await read_all(log) == records(0, 3_000)
+        assert gathered(directory) != []
+
+
+async def test_segments_go_before_gathered_files_at_the_limit_of_the_disk(directory: Path) -> None:
+    """Gathered files are written while there is room for another segment: the limit refuses no append for them."""
+    limits = Limits(memory_bytes=MIB, disk_bytes=6 * MIB, beyond_memory="disk")
+    async with MultiRecordLog.open(directory, limits=limits) as log:
+        with pytest.raises(LogFullError):
+            await fill(log, records=10_000)
+        stored = log.queue_summary("q").bytes
+        assert stored > 2.5 * MIB
+        assert gathered(directory) != []
+        await log.truncate("q", log.next_position("q") // 2)
+        await fill(log, records=200)
+
+
+class BadReads(OsFileSystem):
+    """A disk of which every tenth direct read fails."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def read_into(self, handle: int, buffer: memoryview, offset: int) -> int:
+        self.reads += 1
+        if self.reads % 10 == 0:
+            raise OSError(errno.EIO, "bad sector")
+        return super().read_into(handle, buffer, offset)
+
+
+async def test_an_error_of_the_disk_makes_the_file_again(directory: Path) -> None:
+    """A gathered file that cannot be read is only a copy."""
+    async with MultiRecordLog.open(directory, limits=LIMITS, filesystem=BadReads()) as log:
+        await fill(log)
+        assert await read_all(log) == records(0, 3_000)
+
+
+async def test_a_log_that_refuses_keeps_what_does_not_fit_on_the_disk(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Opened with less memory than it has records, it warns, and is read with `read`; appends are refused."""
+    async with MultiRecordLog.open(directory, limits=LIMITS) as log:
+        await fill(log)
+    async with MultiRecordLog.open(directory, limits=Limits(memory_bytes=MIB)) as log:
+        assert "stay on the disk" in caplog.text
+        assert log.resource_usage().memory_bytes < MIB + MIB // 8
+        with pytest.raises(RecordsOnDiskError):
+            log.range("q")
+        assert await read_all(log) == records(0, 3_000)
+        with pytest.raises(LogFullError):
+            await log.append("q", bytes(MIB // 2))
+    async with MultiRecordLog.open(directory) as log:
+        assert list(log.range("q")) == records(0, 3_000)  # with enough memory all of them are there
+
+
+async def test_a_file_of_a_state_that_the_log_lost_is_not_believed(directory: Path) -> None:
+    """An older copy of the log is restored over a newer one, whose truncates it does not have: nothing is missing."""
+    async with MultiRecordLog.open(directory, limits=Limits(memory_bytes=100 * MIB), segment_bytes=MIB // 4) as log:
+        await fill_slowly(log, 1_000)
+    older = damage.copy(directory, directory.with_name("older"))
+    limits = Limits(memory_bytes=4 * MIB, beyond_memory="disk")
+    async with MultiRecordLog.open(directory, limits=limits, segment_bytes=MIB // 4) as log:
+        await log.truncate("q", 50)
+        await log.append_records("q", 1_000, list(map(payload, range(1_000, 1_600))))
+        while len(gathered(directory)) < 4:
+            await asyncio.sleep(0.01)
+    kept = {file.name: file.read_bytes() for file in gathered(directory)}
+    shutil.rmtree(directory)
+    older.rename(directory)
+    for name, content in kept.items():
+        if (directory / name.removesuffix(".runs")).exists():
+            (directory / name).write_bytes(content)
+    async with MultiRecordLog.open(directory, limits=limits, segment_bytes=MIB // 4) as log:
+        assert await read_all(log) == records(0, 1_000)
+
+
+async def fill_slowly(log: MultiRecordLog, count: int) -> None:
+    """Append what memory has room for."""
+    await log.create_queue("q")
+    for at in range(0, count, 20):
+        await log.append_records("q", at, list(map(payload, range(at, at + 20))))
+
+
+async def test_times_are_found_on_the_disk(directory: Path) -> None:
+    """Readers and consumers from a time on begin at the first record that was stored then, wherever it is."""
+    ticks = iter(range(17_000_000_000, 18_000_000_000))
+    clock = Clock(lambda: next(ticks) * TICK_NS)
+    async with opening(directory, clock, limits=LIMITS) as log:
+        await fill(log)
+        newest = log.time_of("q", 2_999)
+        assert newest is not None
+        # The positions at which a batch began: each has its own time.
+        times = {position: await time_of(log, position) for position in (0, 20, 500, 1_000, 2_980)}
+        for position, time in times.items():
+            found = await log.fetch("q", time, max_records=1)
+            assert found is not None
+            assert found.first_position == position
+            assert (await anext(log.tail("q", time))).position == position
+            await log.create_consumer("q", f"c{position}", start=time)
+            assert log.consumers("q")[f"c{position}"].position == position
+            assert await log.seek_consumer("q", "c0", time) == position
+        with pytest.raises(RecordsOnDiskError):
+            log.time_of("q", 500)
+
+
+async def time_of(log: MultiRecordLog, position: int) -> datetime:
+    """Return when the record at *position* was stored, wherever it is."""
+    engine = log._engine
+    queue = engine.queues.get("q")
+    assert queue is not None
+    return time_of_tick(await engine.disk_reads.tick_at(queue, position))
+
+
+CHILD = """
+import asyncio, sys
+from mrecordlog_async import Limits, MultiRecordLog
+async def main():
+    limits = Limits(memory_bytes=1 << 20, beyond_memory="disk")
+    async with MultiRecordLog.open(sys.argv[1], limits=limits) as log:
+        for name in "abc":
+            await log.create_queue(name, exist_ok=True)
+        for round in range(1 << 30):
+            async def one(name):
+                at = log.next_position(name)
+                await log.append_records(name, at, [b"%d" % each * 300 for each in range(at, at + 30)])
+                print(name, at + 30, flush=True)
+            await asyncio.gather(*map(one, "abc"))
+            if round % 50 == 49:
+                await log.truncate("b", log.next_position("b") - 1000)
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_a_kill_while_segments_are_gathered_loses_nothing(directory: Path, seed: int) -> None:
+    """Killed at any moment and opened again and again: every acknowledged record is read as it was stored."""
+    rng, acknowledged = random.Random(seed), dict.fromkeys("abc", 0)
+    for _ in range(3):
+        seconds = 0.5 + rng.random()
+        command = [sys.executable, "-c", CHILD, str(directory)]
+        lines = await asyncio.to_thread(run_and_kill, command, seconds)
+        for line in lines:
+            name, end = line.split()
+            acknowledged[name] = max(acknowledged[name], int(end))
+        async with MultiRecordLog.open(directory, limits=LIMITS) as log:
+            for name, stored in acknowledged.items():
+                if not log.queue_exists(name):
+                    assert stored == 0
+                    continue
+                found = await read_all(log, name)
+                assert log.next_position(name) >= stored
+                first = log.first_position(name)
+                assert [record.position for record in found] == list(range(first, log.next_position(name)))
+                assert all(record.payload == b"%d" % record.position * 300 for record in found)
+                assert name == "b" or first == 0
+
+
+def run_and_kill(command: list[str], seconds: float) -> list[str]:
+    """Run *command*, kill it after some time, and return the whole lines that it printed."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            printed, _ = process.communicate(timeout=seconds + 2)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGKILL)
+            printed, _ = process.communicate()
+    return [line for line in printed.splitlines(keepends=True) if line.endswith("\n")]
+
+
+async def test_descriptors_and_disk_are_given_back(directory: Path) -> None:
+    """After a hundred cycles of filling, reading and truncating, nothing of the old records is left."""
+    async with MultiRecordLog.open(directory, limits=LIMITS, recycle=False) as log:
+        await fill(log)
+        before = -1
+        for cycle in range(30):
+            await fill(log, records=500)
+            first = log.first_position("q")
+            found = await log.fetch("q", first)
+            assert found is not None
+            await log.truncate("q", first + 499)
+            if cycle == 10:
+                before = len(descriptors())
+        assert len(descriptors()) <= before + 4
+        segments = {path.name for path in directory.glob("wal-*") if path.suffix == ""}
+        assert {path.name.removesuffix(".runs") for path in gathered(directory)} <= segments
+        assert len(log._engine.queues.pins.gathered) <= len(segments)
+
+
+async def test_a_weak_policy_spills_as_well(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing about leaving memory depends on syncs."""
+    caplog.set_level(logging.INFO)
+    async with MultiRecordLog.open(directory, limits=LIMITS, persist_policy=PersistPolicy.never()) as log:
+        await fill(log)
+        assert await read_all(log) == records(0, 3_000)
+    async with MultiRecordLog.open(directory, limits=LIMITS, persist_policy=PersistPolicy.never()) as log:
+        assert await read_all(log) == records(0, 3_000)
