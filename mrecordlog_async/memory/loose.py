@@ -157,11 +157,11 @@ class Blocks:
         for place in places:
             number = place >> PLACE_BITS
             block = blocks[number]
-            block.live -= 1
-            if not block.live:
+            block.live = live = block.live - 1
+            if not live:
                 del blocks[number]
                 self.memory_bytes -= block.memory_bytes
-            elif block.live == block.noted_at:
+            elif live == block.noted_at:
                 self._note(number, block)
 
     def _note(self, number: int, block: LooseBlock) -> None:

@@ -251,9 +251,11 @@ class Queue:
         if not store.loose:
             return 0
         held = self.memory_bytes
-        for position, tick in enumerate(store.loose_ticks(), store.loose_first):
-            if tick != self._tick:
-                self._note_tick(position, tick)
+        ticks = store.loose_ticks()
+        if ticks.count(self._tick) < len(ticks):
+            for position, tick in enumerate(ticks, store.loose_first):
+                if tick != self._tick:
+                    self._note_tick(position, tick)
         self._last_first = self.next_position - 1
         self.memory_bytes += store.settle()
         return self.memory_bytes - held
