@@ -8,8 +8,7 @@ before another kind of append. Reading makes runs of them and changes nothing.
 One live record keeps its whole block in memory. So memory is charged by block until the last of its records is dropped
 or settled. A block of which less than a quarter lives is **sparse**: its records are settled soon, a limited number at
 a time. A block of an earlier segment is **old**: its records are settled within seconds after the roll, in short steps,
-if that frees a sixteenth of its memory: at once, or when more of them are dead. So what a few records keep is
-no more than a segment, and large records, which take no less memory in a run, are not copied for nothing.
+so that what a few records keep is no more than a segment.
 """
 
 from __future__ import annotations
@@ -60,27 +59,22 @@ _BOUNDS = Struct("<ii")
 class LooseBlock:
     """The payloads of a MANY. live: how many of its records are still loose. ids: the queue of each record.
 
-    tick: when it was stored. sparse_at: so few live records make it sparse. noted_at: so few are noted next.
+    tick: when it was stored.
     """
 
-    __slots__ = ("ids", "live", "memory_bytes", "noted_at", "offsets", "payload", "sparse_at", "tick")
+    __slots__ = ("ids", "live", "memory_bytes", "offsets", "payload", "sparse_at", "tick")
 
     def __init__(self, many: Many, tick: int) -> None:
         self.ids, _, self.offsets, self.payload = many
         self.tick = tick
         self.live = len(self.ids)
-        self.sparse_at = self.noted_at = self.live // 4
+        self.sparse_at = self.live // 4
         self.memory_bytes = (
             BLOCK_OVERHEAD_BYTES
             + len(self.payload)
             + len(self.offsets)
             + (PLACE_BYTES + self.ids.itemsize) * len(self.ids)
         )
-
-    def worth_settling_at(self) -> int:
-        """Return how many records it may have at most for settling them to free a sixteenth of its memory."""
-        settled_bytes = len(self.payload) // len(self.ids) + OFFSET_BYTES
-        return self.memory_bytes * 15 // 16 // settled_bytes
 
     def wastes_memory(self) -> bool:
         """Return whether at most half of it lives, and settling that frees memory even if each record is alone."""
@@ -92,17 +86,13 @@ class LooseBlock:
 class Blocks:
     """The blocks with loose records, by number. `Queues` owns them.
 
-    memory_bytes: of all blocks. next_number: of the block that is added next. old_end: the blocks before this number
-    are of earlier segments. sparse: numbers of sparse blocks. worn: of old ones that became worth settling; some in
-    both may be gone. A place is a block's number, shifted, plus the record's index in it; places ascend in the order of
-    arrival.
+    memory_bytes: of all blocks. next_number: of the block that is added next. A place is a block's number, shifted,
+    plus the record's index in it; places ascend in the order of arrival.
     """
 
     def __init__(self) -> None:
         self.memory_bytes = 0
-        self.old_end = 0
-        self.sparse: deque[int] = deque()
-        self.worn: deque[int] = deque()
+        self.sparse: deque[int] = deque()  # numbers of sparse blocks; some of them may be gone
         self._blocks: dict[int, LooseBlock] = {}
         self.next_number = 0
         self._released = 0  # records that are no longer loose, ever
@@ -161,27 +151,8 @@ class Blocks:
             if not live:
                 del blocks[number]
                 self.memory_bytes -= block.memory_bytes
-            elif live == block.noted_at:
-                self._note(number, block)
-
-    def _note(self, number: int, block: LooseBlock) -> None:
-        """Note that so few records of *block* live that the others are to be settled."""
-        if block.live > block.sparse_at:
-            self.worn.append(number)
-            block.noted_at = block.sparse_at
-        else:
-            self.sparse.append(number)
-
-    def is_worth_settling(self, number: int) -> bool:
-        """Return whether settling old block *number* frees memory; if not, it is `worn` once it does."""
-        block = self._blocks.get(number)
-        if block is None:
-            return False
-        worth_at = block.worth_settling_at()
-        if block.live <= worth_at:
-            return True
-        block.noted_at = max(worth_at, block.sparse_at)
-        return False
+            elif live == block.sparse_at:
+                self.sparse.append(number)
 
     def wasteful(self) -> list[int]:
         """Return the numbers of the blocks whose records take less memory once they are settled, oldest first.
@@ -216,7 +187,8 @@ class Settling:
     """Settles the loose records of a log's queues, a limited number at a time. `Queues` owns it.
 
     lock: held while the log's thread reads the queues for a table; nothing may be settled meanwhile. grown_bytes: how
-    much the memory of the queues, without the blocks, has grown by all settling so far.
+    much the memory of the queues, without the blocks, has grown by all settling so far. old_end: the blocks before this
+    number are of earlier segments.
     """
 
     def __init__(self, blocks: Blocks, queues: Mapping[int, LooseQueue]) -> None:
@@ -225,7 +197,8 @@ class Settling:
         self._blocks = blocks
         self._queues = queues
         self.grown_bytes = 0
-        self._settled_end = 0  # the blocks before it are settled, or not worth it so far
+        self.old_end = 0
+        self._settled_end = 0  # the blocks before it are settled
 
     def has_sparse(self) -> bool:
         """Return whether `settle_sparse` has something to do."""
@@ -242,12 +215,8 @@ class Settling:
             sparse.popleft()  # nothing of it is left
 
     def has_old(self) -> bool:
-        """Return whether `settle_old` has something to do: a new segment was entered since, or records were dropped."""
-        return self._settled_end < self._blocks.old_end or bool(self._blocks.worn)
-
-    def enter_segment(self) -> None:
-        """Note that the blocks so far are of earlier segments."""
-        self._blocks.old_end = self._blocks.next_number
+        """Return whether `settle_old` has something to do: a new segment was entered since."""
+        return self._settled_end < self.old_end
 
     def settle_old(self, is_over: Callable[[], bool] = lambda: False) -> None:
         """Settle the blocks of earlier segments, oldest first, until *is_over* is true after a queue or a block.
@@ -257,16 +226,11 @@ class Settling:
         if not self.lock.acquire(blocking=False):
             return
         try:
-            while self.has_old():
-                is_worn = bool(self._blocks.worn)
-                number = self._blocks.worn[0] if is_worn else self._settled_end
-                for _ in self._settle_block(number) if is_worn or self._blocks.is_worth_settling(number) else ():
+            for number in range(self._settled_end, self.old_end):
+                for _ in self._settle_block(number):
                     if is_over():
                         return
-                if is_worn:
-                    self._blocks.worn.popleft()
-                else:
-                    self._settled_end = number + 1
+                self._settled_end = number + 1
                 if is_over():
                     return
         finally:

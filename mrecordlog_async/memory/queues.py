@@ -300,7 +300,7 @@ class Queues:
         self.version += 1
         if segment != self._segment:
             self._segment = segment
-            self.settling.enter_segment()
+            self.settling.old_end = self.blocks.next_number
             self.stores.enter_segment(segment)
         by_id, dropped = self._by_id, []
         appended = size = 0

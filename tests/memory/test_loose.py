@@ -247,28 +247,6 @@ def test_dead_blocks_of_earlier_segments_cost_a_step_no_more_than_its_time() -> 
     assert loose(queues) == 4
 
 
-def test_large_records_of_earlier_segments_are_not_copied_while_that_frees_nothing(joined: list[int]) -> None:
-    """A run would save few bytes of each; once a sixteenth of a block is dead, the rest of it is settled."""
-    queues = queues_with(60)
-    for _ in range(3):
-        append_to(queues, [*range(1, 61)], size=1_000)
-    append_to(queues, [*range(1, 61)], segment=SEGMENT + 1, size=1_000)
-    queues.settling.settle_old()
-    assert (joined, queues.settling.has_old(), loose(queues)) == ([], False, 240)
-    queues.apply_all(SEGMENT + 1, [Truncate(queue_id, 0) for queue_id in range(1, 61)])  # a block dies as a whole
-    queues.settling.settle_old()
-    assert (joined, queues.settling.has_old(), loose(queues)) == ([], False, 180)
-    for queue_id in (1, 2, 3):
-        assert not queues.settling.has_old()
-        queues.apply_all(SEGMENT + 1, [Truncate(queue_id, 1)])
-    assert queues.settling.has_old()
-    queues.settling.settle_old()
-    assert not queues.settling.has_old()
-    assert joined == 57 * [3] + 3 * [2]
-    assert loose(queues) == queues.blocks.memory_bytes == 0
-    state_of(queues)
-
-
 @pytest.mark.parametrize(("records", "size"), [(1, 1 << 20), (7, 1 << 20), (2_000, 3 * 14), (3_000, 1 << 20)])
 def test_a_read_joins_no_more_than_it_returns(joined: list[int], records: int, size: int) -> None:
     """A reader that takes a few records at a time does not copy hundreds each time."""
