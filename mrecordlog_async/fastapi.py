@@ -244,7 +244,7 @@ def _is_of_log(error: OSError) -> bool:
     return any(name.startswith(_LOG_MODULES) for name in modules)
 
 
-_LOG_MODULES = ("mrecordlog_async.log", "mrecordlog_async.engine.")
+_LOG_MODULES = ("mrecordlog_async.log", "mrecordlog_async.engine.", "mrecordlog_async.compiled.")
 
 
 def _of_other_loop(request: Request, error: Exception) -> ProblemError | None:

@@ -16,7 +16,7 @@ from typing import Any, cast
 import aiohttp
 import pytest
 
-from mrecordlog_async import LogState, MultiRecordLog
+from mrecordlog_async import Limits, LogState, MultiRecordLog
 from mrecordlog_async.cli.shell import exit_codes
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.server import LOG_FAILED, ExposedError, ServeSettings, check_exposure, serve
@@ -190,7 +190,7 @@ def test_systemd_is_notified_once_of_a_full_disk(monkeypatch: pytest.MonkeyPatch
 def _open_log() -> SimpleNamespace:
     """Return what a service asks a log about before the first request."""
     inspection = SimpleNamespace(failure=None, next_positions=dict, under_way_seconds=0.0, public_id="0" * 32)
-    return SimpleNamespace(state=LogState.OPEN, inspection=inspection)
+    return SimpleNamespace(state=LogState.OPEN, inspection=inspection, limits=Limits())
 
 
 def test_systemd_is_notified_of_a_disk_that_does_not_respond(monkeypatch: pytest.MonkeyPatch) -> None:

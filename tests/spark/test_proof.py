@@ -38,7 +38,7 @@ OLD = {"server": "a", "at": None, "queues": {}, "openings": {"7c": {"q": [1, 5, 
     [
         {"a": {"q": [1, 5]}},
         {"version": 2, "servers": {}},
-        {"version": 4, "logs": {}},
+        {"version": 5, "logs": {}},
         {"version": 3, "logs": 7},
     ],
 )

