@@ -126,7 +126,7 @@ def test_reader_whose_last_segment_becomes_another_one_lists_again(tally: Tally)
     with without_chance(), case.sizes():
         for since in range(30, last - 150, 17):
             for call in range(8, 24):
-                for now in {min(since + later, last) for later in (150, 200)}:
+                for now in {min(since + later, last) for later in (150, 260, 330)}:
                     disk = watcher.disk = JumpingDisk(watcher.disk, since, call, now)
                     state = state_of(ReadOnlyLog.open(DIRECTORY, filesystem=disk).recovered.queues)
                     watcher.check(state, since, f"opened, with a jump at call {call}")

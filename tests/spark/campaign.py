@@ -156,7 +156,7 @@ class Campaign:
     def _all_run(self) -> bool:
         """Start those drains again that ended by themselves."""
         for drain in self.drains:
-            if drain.ended is not None:
+            if drain.process is not None and drain.ended is not None:
                 self._start_again(drain)
         return True
 
