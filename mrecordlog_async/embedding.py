@@ -25,7 +25,7 @@ from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import LogState, RecoveryProgress
 from mrecordlog_async.options import Limits, PersistPolicy, QueueOptions
 from mrecordlog_async.storage.filesystem import FileSystem
-from mrecordlog_async.support.nearest import nearest
+from mrecordlog_async.support.nearest import did_you_mean, nearest
 
 Worker = Callable[[MultiRecordLog], Coroutine[Any, Any, object]]
 """A coroutine function that takes the log: it consumes, and ends when the log hands out no more batches."""
@@ -98,7 +98,8 @@ _OF_WORKERS = tuple(Supervision.__dataclass_fields__)
 def check_options(options: Mapping[str, Any]) -> Supervision:
     """Return the part of *options* that concerns workers; raise TypeError for one that there is not."""
     for name in options.keys() - EmbedOptions.__annotations__.keys():
-        raise TypeError(f"there is no option {name!r}{nearest(name, EmbedOptions.__annotations__)}")
+        meant = nearest(name, EmbedOptions.__annotations__)
+        raise TypeError(f"there is no option {name!r}{did_you_mean(meant and repr(meant))}")
     return Supervision(**{name: options[name] for name in _OF_WORKERS if name in options})
 
 

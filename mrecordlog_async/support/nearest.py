@@ -1,4 +1,4 @@
-"""The name that somebody meant who misspelt one."""
+"""The name that somebody meant who misspelt one: errors suggest it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return `; did you mean 'x'?` for the name in *known* that is most like *name*, or "" if none is like it."""
-    found = get_close_matches(name, list(known), 1)
-    return f"; did you mean {found[0]!r}?" if found else ""
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the name in *known* that is most like *name*, or None if none is like it."""
+    return next(iter(get_close_matches(name, list(known), 1)), None)
+
+
+def did_you_mean(name: str | None) -> str:
+    """Return the end of an error that suggests *name*; "" without one."""
+    return f"; did you mean {name}?" if name else ""

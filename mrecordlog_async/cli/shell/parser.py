@@ -8,7 +8,6 @@ that is nearest to a misspelt one.
 from __future__ import annotations
 
 import argparse
-import difflib
 import re
 import shutil
 import sys
@@ -23,6 +22,7 @@ from mrecordlog_async.model import Start
 from mrecordlog_async.options import GIB
 from mrecordlog_async.quantities import parse_moment, parse_seconds, parse_size
 from mrecordlog_async.servers.names import shown_url
+from mrecordlog_async.support.nearest import did_you_mean, nearest
 
 HELP_COLUMN = 26
 WHAT_IS_LOG = "LOG is the directory of a log (./wal), or the URL of a service (http://127.0.0.1:8080)\n"
@@ -128,8 +128,8 @@ class Parser(argparse.ArgumentParser):
             self.exit(USAGE)
         # argparse would list every command and suggest none.
         if not words[0].startswith("-") and words[0] not in self.commands:
-            nearest = suggest(words[0], self.commands) or f": {', '.join(self.commands)}"
-            self.error(f"unknown command {words[0]!r}{nearest}")
+            hint = suggest(words[0], self.commands) or f": {', '.join(self.commands)}"
+            self.error(f"unknown command {words[0]!r}{hint}")
 
     def _explain_unknown(self, word: str, line: list[str]) -> str:
         if word.startswith("-"):
@@ -168,8 +168,8 @@ def add_segment_bytes(parser: Parser, meaning: str = "size of a segment file") -
 
 def suggest(word: str, known: Iterable[str], prefix: str = "") -> str:
     """Return "; did you mean NAME?" for the known name nearest to *word*, after *prefix*; "" if none is near."""
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {prefix}{near[0]}?" if near else ""
+    near = nearest(word, known)
+    return did_you_mean(near and prefix + near)
 
 
 def typed(read: Callable[[str], T]) -> Callable[[str], T]:

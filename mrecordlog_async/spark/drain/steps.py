@@ -17,7 +17,6 @@ Checkpoint and table belong together: keep both or delete both.
 
 from __future__ import annotations
 
-import difflib
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,6 +36,7 @@ from mrecordlog_async.spark.settings.drain_job import PARTITIONS, DrainJob
 from mrecordlog_async.spark.settings.offset import Offset, Positions
 from mrecordlog_async.spark.settings.option_values import OptionError, WhenDown
 from mrecordlog_async.spark.settings.options import Options
+from mrecordlog_async.support.nearest import did_you_mean, nearest
 
 
 def refuse_unsafe(job: DrainJob, *, local: bool, master: str) -> None:
@@ -127,8 +127,8 @@ def refuse_missing(job: DrainJob, options: Options, fleet: Fleet, position: Posi
     except (OSError, ServerDownError, ServiceRefusedError):
         return  # the query reports it
     for name in sorted(names - there):
-        near = difflib.get_close_matches(name, there, n=1)
-        sentence = f"no server has a queue {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+        near = nearest(name, there)
+        sentence = f"no server has a queue {name!r}{did_you_mean(near and repr(near))}"
         if job.every_seconds is None:
             raise RefusedError(sentence)
         report(f"{sentence}; it is drained once it exists")

@@ -6,12 +6,12 @@ parser of Spark's options, the command line of `drain` and the table in the manu
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 from mrecordlog_async.spark.settings.option_values import OptionError, is_token_of_one
+from mrecordlog_async.support.nearest import did_you_mean, nearest
 
 _OPTIONS = "options"
 _FLAG = "flag"
@@ -163,7 +163,6 @@ def _refuse_unknown(known: Mapping[str, str], found: Mapping[str, str]) -> None:
         return
     if unknown == "paths":
         raise OptionError("load() was given several directories; load each one, and combine the frames with union()")
-    near = difflib.get_close_matches(unknown, known, n=1)
-    meant = _ELSEWHERE.get(unknown) or (known[near[0]] if near else None)
-    hint = f"; did you mean {meant}?" if meant else ""
-    raise OptionError(f"unknown option {unknown!r}{hint}")
+    near = nearest(unknown, known)
+    meant = _ELSEWHERE.get(unknown) or (near and known[near])
+    raise OptionError(f"unknown option {unknown!r}{did_you_mean(meant)}")
