@@ -64,8 +64,7 @@ class Inspection:
     @property
     def opening(self) -> int:
         """The random number of the newest of `openings`; 0 if nothing was ever stored."""
-        openings = self._queues.openings
-        return openings[-1].nonce if openings else 0
+        return self._queues.opening
 
     @property
     def at(self) -> tuple[int, int]:

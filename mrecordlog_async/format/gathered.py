@@ -102,6 +102,11 @@ class GatheredHead(NamedTuple):
         return _HEAD.pack(MAGIC, VERSION, *self) + _CHECKSUM.pack(self.seed)
 
     @property
+    def whole(self) -> GatheredHead:
+        """The head of a file that has every record of the segment, whatever the state: made by a pass over it."""
+        return self._replace(opening=0, batch=0)
+
+    @property
     def seed(self) -> int:
         """The head's checksum, from which those of places and of the index continue."""
         # Not of all 72 bytes: the CRC of bytes that end in their own CRC is the same for every head.

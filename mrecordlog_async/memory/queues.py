@@ -90,6 +90,11 @@ class Queues:
         queues.load(table)
         return queues
 
+    @property
+    def opening(self) -> int:
+        """The random number of the newest opening; 0 if nothing was ever stored."""
+        return self.openings[-1].nonce if self.openings else 0
+
     def load(self, table: Table) -> None:
         """Take over the queues, rules and openings of a segment's table; there are none yet."""
         for entry in table.entries:

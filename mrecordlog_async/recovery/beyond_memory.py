@@ -69,7 +69,7 @@ def gathered_segment(directory: LogDirectory, number: int) -> GatheredSegment | 
 
 def has_state(head: GatheredHead, openings: Sequence[Opened], last_batch: int) -> bool:
     """Return whether a log with *openings*, oldest first, and *last_batch* has the state that a gathered file is of."""
-    if (head.opening, head.batch) == (0, 0):
+    if head == head.whole:
         return True
     later = None
     for opening in reversed(openings):
@@ -107,8 +107,7 @@ class MemoryBound:
         collected = CollectedRuns()
         for _ in collect(queues, number, collected):
             pass
-        opening = queues.openings[-1].nonce if queues.openings else 0
-        head = identify(self._directory, number, opening, batch)
+        head = identify(self._directory, number, queues.opening, batch)
         if not self._writes:
             index = index_of(head, collected)
         else:

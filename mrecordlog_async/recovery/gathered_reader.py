@@ -186,7 +186,7 @@ class GatheredReader:
         if file is not None:
             return file
         opened = GatheredFile(self._directory.files, gathered_path(self._directory.path, head.segment))
-        if opened.index.head not in (head, head._replace(opening=0, batch=0)):
+        if opened.index.head not in (head, head.whole):
             opened.close()
             raise GatheredError("it belongs to another segment, or to another state of the log")
         with self._lock:
@@ -214,9 +214,9 @@ class GatheredReader:
             self.failed.pop(number, None)
 
     def _make(self, head: GatheredHead) -> None:
-        if identify(self._directory, head.segment) != head._replace(opening=0, batch=0):
+        whole = head.whole
+        if identify(self._directory, head.segment) != whole:
             raise CorruptionError(segment_name(head.segment), None, "it is not the segment that was written here")
-        whole = head._replace(opening=0, batch=0)
         collected = collect_segment(self._directory, whole)
         _, size, error = write_collected(self._directory, whole, collected)
         if error is not None:

@@ -163,14 +163,12 @@ class Spill:
         self._newest_seen = number
         collected = CollectedRuns()
         await self._take_steps(collect(self._queues, number, collected))
-        openings = self._queues.openings
-        opening = openings[-1].nonce if openings else 0
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "mrecordlog gather")
         try:
             write = partial(self._write, writes=self._has_disk_space(number))
             index, size = await self._loop.run_in_executor(
-                self._thread, write, number, opening, self._queues.last_batch, collected
+                self._thread, write, number, self._queues.opening, self._queues.last_batch, collected
             )
         except (CorruptionError, OSError) as error:  # its table is damaged, or it was removed meanwhile
             logger.warning("%s: segment %d cannot be gathered: %s", self._directory.path, number, error)
