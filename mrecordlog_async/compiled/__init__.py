@@ -1,9 +1,9 @@
 """The few loops that are compiled, each with a twin in Python next to it that does the same.
 
 `_loops.pyx` has the loops and `twins.py` their twins. `appends.py` has the append of a single record, whose part
-without a wait is compiled. `_disk.pyx` is the disk thread, for Linux alone. The rest of the package does not know which
-of both runs. The twins run if nothing was compiled when the package was installed, if `MRECORDLOG_PURE=1` is set, or if
-the compiled file was built from another source.
+without a wait is compiled. The rest of the package does not know which of both runs. The twins run if nothing was
+compiled when the package was installed, if `MRECORDLOG_PURE=1` is set, or if the compiled file was built from another
+source.
 
 Build it in a checkout with `python hatch_build.py`.
 """

@@ -59,10 +59,10 @@ class QueueWatch:
 
     def queue(self) -> Queue | None:
         """Return the queue, or None if it is deleted or its readers end: then nothing of it is handed out any more."""
-        return self.last_batch_of() if self._changes.handing_out else None
+        return self.present() if self._changes.handing_out else None
 
-    def last_batch_of(self) -> Queue | None:
-        """Return the queue for a batch that is being collected: it is handed out although the readers end."""
+    def present(self) -> Queue | None:
+        """Return the queue, or None if it is deleted or the log closes. Readers that end still collect a last batch."""
         queue = None if self._is_closing() else self._queues.by_id(self.queue_id)
         if queue is not None and self._check is not None:
             self._check(queue)
@@ -254,7 +254,7 @@ class BatchCollector:
             head = head_of(queue, self.position, limits.records, limits.bytes)
             if not head.is_full and not self._watch.is_complete(queue):
                 await self._wait_until_full(_Counted(head), limits)
-                if self._watch.last_batch_of() is None or max(self.position, queue.first_position) < queue.memory_first:
+                if self._watch.present() is None or max(self.position, queue.first_position) < queue.memory_first:
                     continue
                 head = head_of(queue, self.position, limits.records, limits.bytes)
             if head.runs:
