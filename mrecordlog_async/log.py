@@ -993,7 +993,7 @@ class MultiRecordLog:
         """
         await self._submit(Sync)
 
-    async def drain(self) -> None:
+    async def drain(self, *, queues: Iterable[str] | None = None) -> None:
         """Refuse new appends, and let everybody finish: tails and consumers end after what is stored.
 
         The first step of a graceful shutdown; `close` is the last one. In between, acknowledgements, truncates and all
@@ -1003,14 +1003,27 @@ class MultiRecordLog:
             await worker          # its consumer ends by itself, after its last acknowledgement
             await log.close()
 
+        A worker that appends what it makes of its records drains its own queues first, and then the log:
+
+            await log.drain(queues=["jobs"])
+            await worker          # it may still append to "results"
+
         Returns once the accepted appends are stored, under every policy durably. Appends that wait for space are
         refused. A repeated call waits for the same drain. Cancelling stops the waiting, not the draining.
 
+        Args:
+            queues: Refuse appends to these alone, until the log is closed, and end their tails and consumers; None for
+                all queues.
+
         Raises:
+            QueueNotFoundError: No queue has one of the names; none is drained.
             LogClosedError: The log is closed or closing.
             LogFailedError: The log has failed, or did so meanwhile.
         """
-        await self._engine.drain()
+        names = None if queues is None else check_names(queues)
+        for name in names or ():
+            self._lookup.find(name)
+        await self._engine.drain(names)
 
     async def close(self) -> None:
         """End tails, store what is pending, sync, and release the directory. A repeated call waits for the same close.

@@ -16,7 +16,7 @@ import logging
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -56,7 +56,7 @@ from mrecordlog_async.support.clock import Clock, system
 
 logger = logging.getLogger("mrecordlog_async")
 
-DRAINING = "the log is being drained and stores no more records; append again once it was closed and opened"
+DRAINING = "{} is being drained and stores no more records; append again once the log was closed and opened"
 _CLOSED_WHILE_WAITING = "the log was closed while this call was waiting for space"
 _CLOSED_WHILE_ACKNOWLEDGING = "the log was closed before the consumer acknowledged the record"
 _FORKED = "the log belongs to the process that opened it, not to its forked child"
@@ -212,20 +212,31 @@ class Engine:
         """Leave a log that was not closed when it was opened unclosed."""
         self._states_end = self.opened.was_closed
 
-    async def drain(self) -> None:
-        """Refuse new appends, store the accepted ones durably, and have tails and consumers end after them."""
-        if self._draining is None:
+    async def drain(self, queues: Collection[str] | None) -> None:
+        """Refuse new appends, store the accepted ones durably, and have tails and consumers end after them.
+
+        queues: those that end; None for all.
+        """
+        draining = self._draining if queues is None else None
+        if draining is None:
             # Before appends are refused: it may be the one that fails.
             stored = self.admission.submit(Sync)
-            self.admission.end(partial(LogClosedError, DRAINING))
-            self._draining = self._loop.create_task(self._end_after(stored), name="mrecordlog drain")
-        await asyncio.shield(self._draining)
+            if queues is None:
+                self.admission.end(partial(LogClosedError, DRAINING.format("the log")))
+            else:
+                self.admission.end_queues(
+                    {name: partial(LogClosedError, DRAINING.format(f"queue {name!r}")) for name in queues}
+                )
+            draining = self._loop.create_task(self._end_after(stored, queues), name="mrecordlog drain")
+            if queues is None:
+                self._draining = draining
+        await asyncio.shield(draining)
 
-    async def _end_after(self, stored: asyncio.Future[object]) -> None:
+    async def _end_after(self, stored: asyncio.Future[object], queues: Collection[str] | None) -> None:
         try:
             await stored
         finally:
-            self.changes.end()
+            self.changes.end(queues)
 
     async def close(self) -> None:
         """Store what is pending, sync, and release the directory; cancelling stops the waiting, not the closing."""

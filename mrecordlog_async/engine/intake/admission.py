@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from threading import get_ident
 from time import perf_counter
 from typing import Any, Concatenate, ParamSpec
@@ -84,6 +84,7 @@ class Admission:
         self._parked_since = 0.0
         self.closed: Callable[[], Exception] | None = None  # makes the error for each call from now on
         self.ended: Callable[[], Exception] | None = None  # the same for each append: the log is being drained
+        self._ended_queues: dict[str, Callable[[], Exception]] = {}  # or these queues alone are
         self.waiting_for_space = False  # appends wait for disk space: no append may overtake them
         self._pending: deque[Command] = deque()  # its last one is `_singles.group`, while that is not None
         self._parked: list[Command] = []
@@ -239,14 +240,14 @@ class Admission:
         A log that is being drained waits for nothing: it refuses them.
         """
         if self.ended is not None:
-            self._refuse_ended(commands)
-            self.refund(sum(command.bytes for command in commands))
+            self._refuse_charged(commands, self.ended())
             return
         # The writer refunds only what it does not park: parked calls keep their charge and their order.
         self.waiting_for_space = True
         self._parked_since = self._clock() if since is None else since
         self._parked += commands
         self._parked += self._take_pending(lambda command: isinstance(command, AppendRecords | AppendGroup))
+        self._parked = [*self._without_ended(self._parked)]
         self.update()
 
     def unpark(self) -> None:
@@ -270,7 +271,7 @@ class Admission:
         self._granted = self._singles.budget
         if self.closed is None:
             self._move_up()
-        blocked = self._line or self.closed is not None or self.ended is not None
+        blocked = self._line or self.closed is not None or self.ended is not None or self._ended_queues
         self._singles.budget = self._granted = -1 if blocked else min(self._budget(), BATCH_BYTES)
 
     def _move_up(self) -> None:
@@ -340,8 +341,34 @@ class Admission:
         self._line_bytes = 0
         parked, self._parked = self._parked, []
         self.waiting_for_space = False
-        self._refuse_ended(waiting + parked)
-        self.refund(sum(command.bytes for command in parked))
+        self.refusals.refuse(waiting, error())
+        self._refuse_charged(parked, error())
+
+    def end_queues(self, errors: Mapping[str, Callable[[], Exception]]) -> None:
+        """Refuse every later append to these queues with a new error, and those that wait for space."""
+        self._ended_queues.update(errors)
+        for call in [call for call in self._line if call.queue in errors]:
+            self.withdraw(call)
+            self.refusals.refuse([call], errors[call.queue]())
+        self._parked = [*self._without_ended(self._parked)]
+        self.update()
+
+    def _without_ended(self, commands: Sequence[Command]) -> Iterator[Command]:
+        """Refuse the appends to queues that are being drained; yield the other commands, in order."""
+        for command in commands:
+            queues: list[str] = []
+            if isinstance(command, AppendGroup):
+                queues = command.queues
+            elif isinstance(command, AppendRecords):
+                queues = [command.queue]
+            if self._ended_queues.keys().isdisjoint(queues):
+                yield command
+            elif isinstance(command, AppendGroup) and len(queues) > 1:
+                parts = [*command.each()]
+                self._charged_bytes -= command.bytes - sum(part.bytes for part in parts)  # of those that were withdrawn
+                yield from self._without_ended(parts)
+            else:
+                self._refuse_charged([command], self._ended_queues[queues[0]]())
 
     def close(self) -> None:
         """Refuse every later call with LogClosedError, or as before if the log has failed. Waiting calls stay."""
@@ -368,9 +395,10 @@ class Admission:
             raise self.closed() if self.closed is not None else LogClosedError(ELSEWHERE)
         self._singles.thread_id = get_ident()  # a loop that was stopped may go on in another thread
 
-    def _refuse_ended(self, commands: list[Command]) -> None:
-        assert self.ended is not None
-        self.refusals.refuse(commands, self.ended())
+    def _refuse_charged(self, commands: Sequence[Command], error: Exception) -> None:
+        """Refuse commands that were admitted, and give back what they were charged."""
+        self.refusals.refuse(commands, error)
+        self.refund(sum(command.bytes for command in commands))
 
     def _put(self, command: Command) -> None:
         if not self._pending:
@@ -417,6 +445,8 @@ class Admission:
         """Raise why *call* could never be stored, whatever the log holds."""
         try:
             check_name(call.queue)
+            if call.queue in self._ended_queues:
+                raise self._ended_queues[call.queue]()
             # A call within the budget does not wait; whether it ever fits the disk is checked when the disk refuses it.
             self.capacity.check(call, waits=call.bytes > self._singles.budget)
         except RecordLogError as error:

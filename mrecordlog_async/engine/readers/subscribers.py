@@ -13,8 +13,9 @@ from mrecordlog_async.memory.queues import Queues
 class Changes:
     """Waiters by queue id. The log owns it; the writer wakes the waiters of the queues that a batch changed.
 
-    ended: no record will be appended to any queue, as the log is being drained. handing_out: False once the readers are
-    to end before what is there. on_aging: called after a batch by which a queue was given a `max_age`, or lost it.
+    ended: no record will be appended to any queue, as the log is being drained; ended_queues: to these. handing_out:
+    False once the readers are to end before what is there. on_aging: called after a batch by which a queue was given a
+    `max_age`, or lost it.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, queues: Queues, acknowledgements: Acknowledgements) -> None:
@@ -22,16 +23,20 @@ class Changes:
         self._queues = queues
         self._sleepers: dict[int, set[asyncio.Future[None]]] = {}
         self.ended = False
+        self.ended_queues: set[str] = set()
         self.handing_out = True
         self.acknowledgements = acknowledgements
         self.on_aging: Callable[[], None] | None = None
 
-    def end(self) -> None:
-        """Note that nothing more will be appended, and wake all waiters: they end once they have read what is there.
+    def end(self, queues: Iterable[str] | None = None) -> None:
+        """Note that nothing more will be appended to *queues*, None for all. Their readers end after what is there.
 
         Called once every accepted append is stored or refused.
         """
-        self.ended = True
+        if queues is None:
+            self.ended = True
+        else:
+            self.ended_queues.update(queues)
         self.wake_all()
 
     def end_readers(self) -> None:

@@ -73,8 +73,8 @@ class QueueWatch:
         return not self._changes.handing_out or self._is_closing()
 
     def is_complete(self, queue: Queue) -> bool:
-        """Return whether *queue* gets no more records, because it is sealed or the log is being drained."""
-        return self._changes.ended or queue.is_sealed()
+        """Return whether *queue* gets no more records: it is sealed, or it or the whole log is being drained."""
+        return self._changes.ended or queue.is_sealed() or queue.name in self._changes.ended_queues
 
     async def reach(self, position: int) -> bool:
         """Wait until *position* has been assigned; return False if it will not be."""
