@@ -202,8 +202,9 @@ async def _scrape() -> str:
 
     with TemporaryDirectory() as directory:
         async with MultiRecordLog.open(directory, segment_bytes=4 * 32_768) as log:
-            await log.create_queue("q")
-            await log.create_consumer("q", "c")
+            await log.append("q", b"", create=True)
+            async with log.consumer("q", "c") as consumer:
+                await consumer.acknowledge(0)
             service = Service(ServiceOptions(metrics_per_queue=True))
             service.attach(log)
             service.connections.known = True  # as under `serve`
@@ -212,7 +213,7 @@ async def _scrape() -> str:
 
 
 def _labels(name: str, text: str) -> list[str]:
-    found = set(re.findall(r"(\w+)=", " ".join(re.findall(rf"^{name}{{(.*)}}", text, re.MULTILINE))))
+    found = set(re.findall(r"(\w+)=", " ".join(re.findall(rf"^{name}(?:_bucket)?{{(.*)}}", text, re.MULTILINE))))
     return sorted(found - {"le"})
 
 

@@ -26,6 +26,11 @@ SECONDS_BOUNDS = _doubling(50e-6, 21)
 """Upper bounds for durations: 50 µs, doubling to 52 s. A disk that takes 3 s must not look like one that takes 30 s."""
 COUNT_BOUNDS = _doubling(1, 18)
 BYTES_BOUNDS = _doubling(256, 20)
+VISIBLE_BOUNDS = _doubling(0.1, 21)
+"""Upper bounds for the time until a consumer has a record: 0.1 s, as exact as times are kept, to 29 hours."""
+
+CONSUMERS_COUNTED = 100
+"""As many consumers have their own histograms; the others share one."""
 
 
 @dataclass(slots=True)
@@ -184,6 +189,9 @@ class Counters:
             to the batch's acknowledgement, so no call took longer.
         commit_records: Records per batch; log records for a batch without appends.
         commit_bytes: Bytes per batch, as written.
+        consumer_visible_seconds: By consumer, how long records had been stored when it acknowledged them: with a drain,
+            how long they took into the table. Each record counts, with a time that is right to 0.1 s. The first
+            `CONSUMERS_COUNTED` consumers that acknowledge have their own histograms, and all others share that of "".
     """
 
     appended_records: int = 0
@@ -205,6 +213,14 @@ class Counters:
     append_seconds: Histogram = field(default_factory=_seconds)
     commit_records: Histogram = field(default_factory=lambda: Histogram(COUNT_BOUNDS))
     commit_bytes: Histogram = field(default_factory=lambda: Histogram(BYTES_BOUNDS))
+    consumer_visible_seconds: dict[str, Histogram] = field(default_factory=dict)
+
+    def visible_to(self, consumer: str) -> Histogram:
+        """Return the histogram of `consumer_visible_seconds` that counts for *consumer*."""
+        counted = self.consumer_visible_seconds
+        if (found := counted.get(consumer)) is not None:
+            return found
+        return counted.setdefault(consumer if len(counted) < CONSUMERS_COUNTED else "", Histogram(VISIBLE_BOUNDS))
 
     def snapshot(self) -> Counters:
         """Return a copy that no longer changes."""
@@ -280,9 +296,9 @@ def gauged(key: str, name: str, help: str, unit: str = "") -> Series:
     return Series(name, "gauge", help, attrgetter(key), "", key, unit)
 
 
-def timed(key: str, help: str) -> Series:
+def timed(key: str, help: str, label: str = "") -> Series:
     """Return the series of a histogram. key: the attribute that holds it."""
-    return Series(key, "histogram", help, attrgetter(key), "", key)
+    return Series(key, "histogram", help, attrgetter(key), label, key)
 
 
 COUNTERS = (
@@ -305,6 +321,7 @@ COUNTERS = (
     timed("roll_seconds", "Time of a batch that began a new segment"),
     timed("commit_records", "Records in a batch"),
     timed("commit_bytes", "Bytes in a batch"),
+    timed("consumer_visible_seconds", "From the storing of a record to its acknowledgement", "consumer"),
 )
 """Of `Counters`."""
 

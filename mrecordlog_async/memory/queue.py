@@ -344,7 +344,7 @@ class Queue:
 
     def first_record(self) -> int | None:
         """Return the position of the oldest retained record, or None if there is none."""
-        if 0 < self.store.records == self.next_position - self.first_position:
+        if self.store.records and not self.has_gaps():
             return self.first_position  # without gaps, which is most often, no run has to be made
         for index, place in self.places(self.first_position, self.memory_first):
             return max(index.first_positions[place], self.first_position)
@@ -358,6 +358,10 @@ class Queue:
     def live_bytes(self) -> int:
         """Return the payload bytes from first_position on."""
         return self.store.live_bytes()
+
+    def has_gaps(self) -> bool:
+        """Return whether positions without a record may lie between the first one and the next one."""
+        return self.store.records != self.next_position - self.first_position
 
     def count(self, start: int, stop: int) -> int:
         """Return the number of retained records with positions *start* … *stop* - 1; see `amount`."""
@@ -435,22 +439,29 @@ class Queue:
             yield max(self.first_position, self.memory_first), self._tick
         yield from zip(range(self._loose_first(), self.next_position), self.store.loose_ticks(), strict=True)
 
-    def tick_spans(self) -> Iterator[tuple[int, int, int]]:
-        """Yield (first position, position after the last, tick) from first_position on, where anything is retained.
+    def tick_spans(
+        self, start: int = 0, stop: int | None = None, most: int | None = None
+    ) -> Iterator[tuple[int, int, int]]:
+        """Yield (first position, position after the last, tick) of retained positions *start* … *stop* - 1, in order.
 
-        The queue must not change meanwhile. Of a place on the disk, the tick is the highest one.
+        The queue must not change meanwhile. Of a place on the disk, the tick is the highest one. most: yield about this
+        many spans of the other records; of more, one stands for those after it.
         """
-        for index, place in self.places(self.first_position, self.memory_first):
-            end = min(index.next_positions[place], self.memory_first)
-            yield max(index.first_positions[place], self.first_position), end, index.highest_ticks[place]
-        start, loose = max(self.first_position, self.memory_first), self._loose_first()
-        if self._ticks is not None:
-            for position, stop, tick in spans_of(self._ticks, loose):
-                yield max(position, start), stop, tick
-        elif self.store.has_runs():
-            yield start, loose, self._tick
-        for position, tick in enumerate(self.store.loose_ticks(), loose):
-            yield position, position + 1, tick
+        start, loose = max(start, self.first_position), self._loose_first()
+        stop = self.next_position if stop is None else min(stop, self.next_position)
+        for index, place in self.places(start, stop):
+            end = min(index.next_positions[place], self.memory_first, stop)
+            yield max(index.first_positions[place], start), end, index.highest_ticks[place]
+        start, end = max(start, self.memory_first), min(stop, loose)
+        if start < end and self._ticks is not None:
+            for position, following, tick in spans_of(self._ticks, start, end, most):
+                yield max(position, start), following, tick
+        elif start < end and self.store.has_runs():
+            yield start, end, self._tick
+        start = max(start, loose)
+        if start < stop:
+            for position, tick in enumerate(self.store.loose_ticks(start - loose, stop - loose), start):
+                yield position, position + 1, tick
 
     def times(self, start: int, stop: int) -> Times:
         """Return the times of positions *start* … *stop* - 1, at least one and none of them truncated."""

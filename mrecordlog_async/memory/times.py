@@ -87,11 +87,17 @@ def times_between(index: TimeIndex, start: int, stop: int) -> Times:
     return found
 
 
-def spans_of(index: TimeIndex, stop: int) -> Iterator[tuple[int, int, int]]:
-    """Yield (first position, position after the last, tick) of each entry; the last one holds until *stop*."""
-    positions = [*_positions(index).tolist(), stop]
-    for (start, end), tick in zip(pairwise(positions), _ticks(index).tolist(), strict=True):
-        yield start, end, abs(tick)
+def spans_of(index: TimeIndex, start: int, stop: int, most: int | None = None) -> Iterator[tuple[int, int, int]]:
+    """Yield (first position, position after the last, tick) of each entry that holds between *start* and *stop*.
+
+    The last one holds until *stop*. most: yield about this many at most; an entry then stands for those after it.
+    """
+    first = _covering(index, start)
+    end = max(bisect_left(_positions(index), stop), first + 1)
+    entries = slice(first, end, 1 if most is None else -((first - end) // most))
+    positions = [*_positions(index)[entries].tolist(), stop]
+    for (begin, end), tick in zip(pairwise(positions), _ticks(index)[entries].tolist(), strict=True):
+        yield begin, end, abs(tick)
 
 
 def drop_times(index: TimeIndex, position: int) -> None:

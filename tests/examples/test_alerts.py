@@ -66,7 +66,8 @@ def drain_metrics(url: str, checkpoint: Path) -> str:
 async def test_every_query_selects_series_that_service_and_drain_have(served: Served, tmp_path: Path) -> None:
     """A renamed metric, label or reason breaks this before it silences an alert."""
     await served.log.append_record("q", None, b"a")
-    await served.log.create_consumer("q", "billing")
+    async with served.log.consumer("q", "billing") as consumer:
+        await consumer.acknowledge(0)
     await served.call("GET", "/v1/queues/absent")
     text = (await served.call("GET", "/metrics")).body.decode()
     text += await asyncio.to_thread(drain_metrics, served.url, tmp_path)

@@ -19,10 +19,14 @@ from mrecordlog_async.engine.planning.draft import CommandOutcome, Plan
 from mrecordlog_async.engine.planning.plan import plan
 from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.format.record import queue_ids
+from mrecordlog_async.memory.times import NO_TICK, TICKS_PER_SECOND
 from mrecordlog_async.options import PersistPolicy
 
 CALLERS_PER_TURN = 128
 """Callers woken per event-loop iteration. With 10,000 in one iteration, nothing else ran for 11 to 19 ms."""
+
+SPANS_MAX = 100
+"""The times of the records that are acknowledged together are grouped into this many: a night has 288,000 of them."""
 
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -109,6 +113,8 @@ class BatchStore:
 
     def _apply(self, result: CommitResult, moves: list[ConsumerMove]) -> list[int]:
         """Apply log records. Returns the number of records that each truncate and delete dropped."""
+        if moves:  # first: the batch may also remove the records
+            self._count_visible(moves, result.tick)
         held = self._queues.memory_bytes
         records, payload_bytes, dropped = self._queues.apply_all(result.segment, result.records, result.tick)
         self._queues.last_batch = result.batch
@@ -124,6 +130,18 @@ class BatchStore:
         # Last: who is woken reads what was just applied.
         self._on_applied(queue_ids(result.records), moves)
         return dropped
+
+    def _count_visible(self, moves: list[ConsumerMove], now: int) -> None:
+        """Count how long the records that consumers acknowledge have been in the log. now: the tick of the batch."""
+        for move in moves:
+            queue = self._queues.by_id(move.queue_id)
+            if queue is None or move.seeks:
+                continue
+            visible = self._counters.visible_to(move.consumer)
+            for start, stop, tick in queue.tick_spans(move.before, move.position, SPANS_MAX):
+                if tick != NO_TICK:
+                    records = queue.count(start, stop) if queue.has_gaps() else stop - start
+                    visible.observe(max(now - tick, 0) / TICKS_PER_SECOND, records)
 
     def finish_at_once(self, batch: Plan) -> None:
         """Report what rests on nothing that *batch* writes, and set aside what is to be compared with the disk."""

@@ -222,7 +222,10 @@ def _families(table: Iterable[Series], source: object) -> Iterator[Metric]:
 def _family(series: Series, value: Any) -> Metric:
     name = PREFIX + series.name
     if series.kind == "histogram":
-        return HistogramMetricFamily(name, series.help, buckets=list(_buckets(value)), sum_value=value.sum)
+        histograms = HistogramMetricFamily(name, series.help, labels=(series.label,) if series.label else ())
+        for label, histogram in (value if series.label else {"": value}).items():
+            histograms.add_metric((label,) if series.label else (), list(_buckets(histogram)), histogram.sum)
+        return histograms
     kind = CounterMetricFamily if series.kind == "counter" else GaugeMetricFamily
     if not series.label:
         return kind(name, series.help, value)
