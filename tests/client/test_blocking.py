@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import inspect
+import json
 import linecache
 import os
 import socket
@@ -20,11 +21,20 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 import pytest
 
-from mrecordlog_async import Batch, LogClosedError, QueueNotFoundError, blocking_http
+from mrecordlog_async import (
+    Batch,
+    ConsumerNotFoundError,
+    LogClosedError,
+    QueueNotFoundError,
+    RecordLogError,
+    RecordTruncatedError,
+    blocking_http,
+)
 from mrecordlog_async.client import (
     BlockingConsumer,
     BlockingRecordLogClient,
@@ -123,6 +133,39 @@ def test_a_consumer_holds_a_position_in_a_with_block(client: BlockingRecordLogCl
             c.acknowledge(batch)
     assert client.consumers("q")["worker"].position == 3
     client.delete_consumer("q", "worker")
+
+
+def acknowledge(client: BlockingRecordLogClient) -> None:
+    with client.consumer("q", "c") as consumer:
+        consumer.acknowledge(0)
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        (acknowledge, None),
+        (lambda client: client.truncate("q", 0, past_consumers=True), RecordTruncatedError),
+        (lambda client: client.seek_consumer("q", "c", 1), RecordTruncatedError),
+        (lambda client: client.delete_consumer("q", "c"), ConsumerNotFoundError),
+        (lambda client: client.delete_queue("q", past_consumers=True), QueueNotFoundError),
+    ],
+)
+def test_a_wait_for_an_acknowledgement_ends_as_the_log_says(
+    client: BlockingRecordLogClient,
+    change: Callable[[BlockingRecordLogClient], object],
+    error: type[RecordLogError] | None,
+) -> None:
+    """Once the consumer has the record, or something else has passed it, or one of them was deleted."""
+    client.create_consumer("q", "c")
+    client.append("q", b"")
+    with pytest.raises(TimeoutError, match="has not acknowledged position 0"):
+        client.wait_acknowledged("q", 0, "c", timeout=0)
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(client.wait_acknowledged, "q", 0, "c")
+        while not json.loads(urlopen(f"{client.sender.transport.address}/v1/stats").read())["tails"]:
+            time.sleep(0.01)
+        change(client)
+        assert type(waiting.exception()) is (error or type(None))
 
 
 def test_an_interrupted_call_of_a_reader_loses_no_record(client: BlockingRecordLogClient) -> None:

@@ -19,6 +19,7 @@ from mrecordlog_async import (
     QueueOptions,
     RecordTruncatedError,
 )
+from mrecordlog_async.engine.readers.acknowledgements import WAITS_PER_TURN
 from tests.cached_files import CachedFiles
 
 
@@ -58,6 +59,23 @@ async def test_each_wait_ends_with_the_acknowledgement_that_passes_it(ten: Multi
         await consumer.acknowledge(12)
         await asyncio.gather(*tasks)
         await ten.wait_acknowledged("t", 5, "c")  # long ago
+    assert waiting(ten) == {}
+
+
+async def test_many_waits_end_in_several_turns_of_the_loop(ten: MultiRecordLog) -> None:
+    """Thousands of requests that all respond in one turn would block everything else meanwhile."""
+    async with ten.consumer("t", "c") as consumer:
+        later = await waits(ten, 1, 5)
+        tasks = await waits(ten, *[0] * 10 * WAITS_PER_TURN)
+        tasks[-1].cancel()
+        await consumer.acknowledge(0)
+        assert WAITS_PER_TURN <= sum(task.done() for task in tasks) < 5 * WAITS_PER_TURN
+        tasks[-2].cancel()  # between its acknowledgement and its turn
+        await asyncio.wait(tasks)
+        assert [task.cancelled() for task in tasks] == [False] * (len(tasks) - 2) + [True] * 2
+        assert not any(task.done() for task in later)
+        await consumer.acknowledge(5)
+        await asyncio.gather(*later)
     assert waiting(ten) == {}
 
 

@@ -19,14 +19,14 @@ from uuid import UUID
 
 from mrecordlog_async.client.client import RecordLogClient
 from mrecordlog_async.client.fleet.consumer import FleetConsumer
-from mrecordlog_async.client.fleet.decisions import OnUnknown, Policy
+from mrecordlog_async.client.fleet.decisions import OnUnknown, Policy, passes
 from mrecordlog_async.client.fleet.lane import Lane
 from mrecordlog_async.client.fleet.membership import Membership, Resolver
 from mrecordlog_async.client.fleet.placement import FleetError, Key, Placement, Stored
 from mrecordlog_async.client.fleet.producer import FleetProducer
 from mrecordlog_async.client.fleet.server import Connecting, Server, ServerSummary, Tokens
 from mrecordlog_async.client.options import check_token
-from mrecordlog_async.errors import QueueSealedError
+from mrecordlog_async.errors import QueueSealedError, RecordLogError
 from mrecordlog_async.options import QueueOptions, check_type
 from mrecordlog_async.protocol.attempts import OutcomeUnknownError
 from mrecordlog_async.protocol.calls import Payload, copied
@@ -275,6 +275,37 @@ class RecordLogFleet:
             The consumer. Entering it raises ConsumerNotFoundError or ConsumerOwnedError.
         """
         return FleetConsumer(self._membership, queue, consumer, create=create, owner=owner, take_over=take_over)
+
+    async def wait_acknowledged(self, stored: Stored, consumer: str, *, timeout: float | None = None) -> None:
+        """Wait until *consumer* has acknowledged what was stored at *stored*; see `MultiRecordLog.wait_acknowledged`.
+
+        A server that is away is waited for.
+
+        Args:
+            stored: What an append of this fleet or of its producers returned.
+            consumer: The consumer.
+            timeout: Seconds to wait; None waits without limit.
+
+        Raises:
+            TimeoutError: The time is over.
+            KeyError: No such log was seen, or it was forgotten.
+            RecordTruncatedError: A truncate or a seek moved the consumer past the record.
+            QueueNotFoundError: The queue does not exist on that server, or was deleted during the wait.
+            ConsumerNotFoundError: The queue has no such consumer there, or it was deleted during the wait.
+            LogClosedError: The fleet is closed, or was not entered.
+        """
+        self._placement.check_open()
+        async with asyncio.timeout(timeout):
+            while stored.position is not None:
+                server = self._membership.servers[stored.log_id]
+                try:
+                    await server.client.wait_acknowledged(stored.queue, stored.position, consumer)
+                    return
+                except RecordLogError as error:
+                    if not passes(error):
+                        raise
+                    self._membership.suspect(server)
+                await self._membership.changed()
 
     def _lane(self, server: Server, queue: str) -> Lane:
         at = (server, queue)

@@ -8,7 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async import ConsumerFencedError, ConsumerOwnedError, LogClosedError, QueueOptions
+from mrecordlog_async import (
+    ConsumerFencedError,
+    ConsumerNotFoundError,
+    ConsumerOwnedError,
+    LogClosedError,
+    MultiRecordLog,
+    QueueNotFoundError,
+    QueueOptions,
+    RecordTruncatedError,
+)
 from mrecordlog_async.client import FleetConsumer, RecordLogClient, RecordLogFleet
 from mrecordlog_async.options import PersistPolicy
 from tests.client.fleet.running import running
@@ -303,3 +312,56 @@ async def test_what_is_handed_out_and_not_acknowledged_comes_again(tmp_path: Pat
             async with RecordLogFleet(served.url) as fleet, fleet.consumer("q", "lake") as consumer:
                 batch = await consumer.batch(max_wait=0)
                 assert batch is not None and batch.payloads() == [b"a"]
+
+
+async def test_a_fleet_waits_for_an_acknowledgement_at_the_server_that_has_the_record(tmp_path: Path) -> None:
+    """Even if that server is away in between; positions of the other one do not count."""
+    async with running(tmp_path) as here:
+        stored = [await here.fleet.append_record("q", b"", key=f"{number}") for number in range(20)]
+        first = next(one for one in stored if here.index(one) == 0)
+        for one in here.served:
+            await one.log.create_consumer("q", "lake", start=0)
+        waiting = asyncio.create_task(here.fleet.wait_acknowledged(first, "lake"))
+        while not here.served[0].service.tails:
+            await asyncio.sleep(0)
+        async with here.served[1].log.consumer("q", "lake") as other:
+            await other.acknowledge(here.served[1].log.next_position("q") - 1)
+        here.cut(0)
+        with pytest.raises(TimeoutError):
+            await here.fleet.wait_acknowledged(first, "lake", timeout=0.1)
+        async with here.served[0].log.consumer("q", "lake") as lake:
+            await lake.acknowledge(first.position or 0)
+        assert not waiting.done()
+        await here.mend(0)
+        await waiting
+
+
+async def delete_consumer(log: MultiRecordLog) -> None:
+    await log.delete_consumer("q", "lake")
+
+
+async def delete_queue(log: MultiRecordLog) -> None:
+    await log.delete_queue("q", past_consumers=True)
+
+
+async def test_a_fleet_does_not_wait_for_what_nobody_will_acknowledge(tmp_path: Path) -> None:
+    """Passed by a truncate, or deleted: as the log says it. If nothing was stored, there is nothing to wait for."""
+    async with running(tmp_path, 1) as here:
+        (served,) = here.served
+        stored = [await here.fleet.append_record("q", b"") for _ in range(2)]
+        await served.log.create_consumer("q", "lake", start=0)
+        await served.log.truncate("q", 0, past_consumers=True)
+        with pytest.raises(RecordTruncatedError):
+            await here.fleet.wait_acknowledged(stored[0], "lake")
+        for delete, error in ((delete_consumer, ConsumerNotFoundError), (delete_queue, QueueNotFoundError)):
+            await served.log.create_consumer("q", "lake", exist_ok=True)
+            waiting = asyncio.create_task(here.fleet.wait_acknowledged(stored[1]._replace(position=2), "lake"))
+            while not served.service.tails:
+                await asyncio.sleep(0)
+            await delete(served.log)
+            with pytest.raises(error):
+                await waiting
+        await here.fleet.wait_acknowledged(stored[0]._replace(position=None), "lake")
+        await here.fleet.forget(stored[0].log_id)
+        with pytest.raises(KeyError):
+            await here.fleet.wait_acknowledged(stored[0], "lake")
