@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async import MultiRecordLog, errors, options
 from mrecordlog_async import format as file_format_module
@@ -24,22 +24,39 @@ from mrecordlog_async.recovery import recovery as recovery_module
 from mrecordlog_async.spark.settings.option import options_of
 from mrecordlog_async.spark.settings.options import Options
 
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+
 HELP_COLUMNS = 100
 """A page must not depend on the terminal of the person who builds it."""
+ROOT = Path(__file__).parents[1]
+PROJECT_PAGES = {"changelog.md": "CHANGELOG.md", "contributing.md": "CONTRIBUTING.md", "security.md": "SECURITY.md"}
 FULL_RUN = Path(__file__).parent / "benchmarks" / "full_run.md"
+RUST_CRATE = Path(__file__).parent / "benchmarks" / "rust_crate.md"
+SYNC_SECONDS = (0.0001, 0.001, 0.005)
+"""A fast NVMe disk; a good volume of a cloud; a slow one, or a disk that turns."""
 SAME_RESPONSE = {"memory": "memory, disk, pending, queues, consumers"}
 """Resource of an example error → all resources with the same response."""
 MARK = re.compile(r"^<!-- generated: (\w+) -->$", re.MULTILINE)
 
 
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add to the site what is not in docs: pages of the project, and the files that the page Deploy links to."""
+    from mkdocs.structure.files import File
+
+    for name, source in PROJECT_PAGES.items():
+        text = (ROOT / source).read_text(encoding="utf-8").replace("](docs/", "](")
+        files.append(File.generated(config, name, content=text))
+    for path in sorted((ROOT / "examples" / "deploy").iterdir()):
+        # With .txt a browser shows the file instead of downloading it.
+        files.append(File.generated(config, f"deploy/{path.name}.txt", abs_src_path=str(path)))
+    return files
+
+
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Replace the marks of one page."""
     return MARK.sub(lambda found: GENERATED[found[1]](), markdown)
-
-
-def on_post_page(output: str, **_: Any) -> str:
-    """Keep the link to the repository without its counts of stars, which a script would load from another site."""
-    return output.replace(' data-md-component="source"', "")
 
 
 def settings() -> str:
@@ -290,6 +307,48 @@ def peers() -> str:
     return table(("load", "store", "records per second", "p50", "p99", "this log: rate", "this log: CPU time"), rows)
 
 
+def rust_crate() -> str:
+    """Return the table of the page that compares this log with the Rust crate."""
+    return "\n".join(re.findall(r"^\|.*$", RUST_CRATE.read_text(), re.MULTILINE))
+
+
+def expected() -> str:
+    """Return what to expect on disks of other speeds, computed from the full run.
+
+    A round trip takes one write and sync, and the rest. The rest is what was measured less the raw disk in the same
+    round; it does not depend on the disk.
+    """
+    rows = []
+    found = r"^\| callers \| ([\d,]+) callers?, 100 B, always \| ([\d,]+) records/s \| ([\d,]+) records/s "
+    for callers, rate, raw in re.findall(found, FULL_RUN.read_text(), re.MULTILINE):
+        count, trips = _number(callers), _number(callers) / _number(rate)
+        rest = trips - count / _number(raw)
+        each = (rest + sync for sync in SYNC_SECONDS)
+        rows.append((callers, *(f"{float(f'{count / one:.2g}'):,.0f}, {one * 1e3:.2g} ms" for one in each)))
+    assert rows, "the full run has no rows of callers"
+    return table(("callers, 100 B each", *(f"{sync * 1e3:g} ms per sync" for sync in SYNC_SECONDS)), rows)
+
+
+def service_rates() -> str:
+    """Return the rows of the full run that append over HTTP."""
+    found = re.findall(r"^\| service \| HTTP, (.*) \|$", FULL_RUN.read_text(), re.MULTILINE)
+    cells = [line.split(" | ") for line in found]
+    rows = [(what, rate.removesuffix(" records/s"), p50, p99) for what, rate, _, _, p50, _, p99, *_ in cells]
+    assert rows, "the full run has no rows of the service"
+    return table(("requests", "records per second", "p50", "p99"), rows)
+
+
+def memory_per_record() -> str:
+    """Return what a record costs in memory besides its bytes, from the full run."""
+    found = re.findall(r"^\| memory \| ([^|]+) \| ([\d.]+ B) over payload ", FULL_RUN.read_text(), re.MULTILINE)
+    assert found, "the full run has no memory per record"
+    return table(("records", "memory for each, over its bytes"), found)
+
+
+def _number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
 def _peer(cells: list[str]) -> tuple[str, str, str, str, str, str]:
     """Return store, load, rate, p50, p99 and note of one row of the full run."""
     what, rate, _raw, _of_raw, p50, _p90, p99, _p999, _cpu, note = cells
@@ -325,6 +384,10 @@ GENERATED: dict[str, Callable[[], str]] = {
         metrics,
         error_statuses,
         peers,
+        rust_crate,
+        expected,
+        memory_per_record,
+        service_rates,
         file_format,
         recovery,
     )

@@ -25,9 +25,10 @@ def test_the_readme_works_from_top_to_bottom(tmp_path: Path) -> None:
         printed = dict(_followed(session))
     finally:
         session.end()
-    assert list(printed) == ["first.py", "app.py", "send.py", *(["show.py"] if find_spec("pyspark") else [])]
-    assert printed["first.py"] == "0 b'two coffees'\n"
-    assert '"payload":"two coffees"' in printed["app.py"]  # the service reads it back, and truncates it
+    assert list(printed) == ["app.py", "first.py", "send.py", *(["show.py"] if find_spec("pyspark") else [])]
+    assert printed["app.py"] == '{"position":0}\n'
+    assert printed["first.py"].startswith("0 b'two coffees'\n")
+    assert '"payload":"two coffees"' in printed["first.py"]  # the service reads it back, and truncates it
     assert "one tea" not in printed["send.py"]
     if "show.py" in printed:
         assert "one tea" in printed["show.py"] or "6F 6E 65 20 74" in printed["show.py"]
@@ -68,5 +69,6 @@ def test_ci_runs_the_readmes_test_command() -> None:
 
 
 def test_the_readme_stays_short() -> None:
-    """The README has what a newcomer needs first; everything else is in docs."""
+    """The README has what a newcomer needs first, and the endpoint runs on its first screen; the rest is in docs."""
     assert len(TEXT.splitlines()) <= 170
+    assert len(TEXT.partition('{"position":0}')[0].splitlines()) <= 46

@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks suite | publish | compare | http-service | spark-throughput`."""
+"""`python -m tests.benchmarks suite | publish | compare | rust-crate | http-service | spark-throughput`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 import tests.benchmarks
 from mrecordlog_async.bench.disk import machine
 from mrecordlog_async.support.event_loop import loop_name
-from tests.benchmarks import chart, http_service, publish, report, spark_throughput
+from tests.benchmarks import chart, http_service, publish, report, rust_crate, spark_throughput
 from tests.benchmarks.compare import command as compare
 from tests.benchmarks.compare.place import UnknownVersionError
 from tests.benchmarks.compare.process import ContestantError
@@ -32,6 +32,7 @@ def main(words: list[str] | None = None) -> int:
     for name, module in (
         ("publish", publish),
         ("compare", compare),
+        ("rust-crate", rust_crate),
         ("http-service", http_service),
         ("spark-throughput", spark_throughput),
     ):

@@ -55,6 +55,19 @@ def test_a_record_is_all_of_standard_input(target: str) -> None:
     assert (other.returncode, b"already taken" in other.stderr) == (1, True)
 
 
+def test_ls_says_whether_a_log_is_drained(target: str) -> None:
+    """Before a log is removed, a script asks whether a queue still holds a record: 1 and the queues, or 0."""
+    run("append", target, "empty", "--create", stdin=b"one")
+    run("truncate", target, "empty", "0")
+    assert run("ls", target, "--drained").returncode == 0
+    run("append", target, "full", "--create", stdin=b"one")
+    done = run("ls", target, "--drained")
+    assert (done.returncode, [line.split()[0] for line in done.stdout.splitlines()]) == (1, [b"queue", b"full"])
+    run("truncate", target, "full", "0")
+    drained = run("ls", target, "--drained", "--json")
+    assert (drained.returncode, drained.stdout) == (0, b"")
+
+
 def test_ls_shows_queues(target: str) -> None:
     """ls prints a table, or one JSON object per line."""
     run("append", target, "q", "--lines", "--create", stdin=b"a\nbb\n")

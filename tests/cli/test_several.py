@@ -78,12 +78,15 @@ def test_queues_of_several_are_made_listed_read_and_deleted(services: str, run: 
     assert [(one["server"], one["position"]) for one in shown] == [("wal-a", 0), ("wal-b", 0)]
     assert sorted(run("consume", services, "q", "--consumer", "c", "--once").out.split()) == ["0", "1"]
     assert run("consume", services, "q", "--consumer", "c", "--once").out == ""
+    held = run("ls", services, "--drained")
+    assert (held.code, held.out.count("wal-")) == (1, 2)  # acknowledged, but this queue keeps them until a truncate
     rows = [line.split() for line in run("consumers", services).out.splitlines()]
     assert [(row[0], row[2], row[4]) for row in rows[1:]] == [("wal-a", "c", "0"), ("wal-b", "c", "0")]
     assert len(run("consumers", services, "q", "--create", "d", "--json").out.splitlines()) == 2
     assert len(run("configure", services, "q", "--seal").out.splitlines()) == 2
     assert sorted(run("consume", services, "q", "--consumer", "d").out.split()) == ["0", "1"]  # to the end of both
     assert run("delete", services, "q", "--past-consumers").out == "wal-a: q: deleted\nwal-b: q: deleted\n"
+    assert run("ls", services, "--drained").code == 0
 
 
 def test_consume_once_ends_where_records_are_removed_meanwhile(services: str, run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import os
 import re
 import subprocess
@@ -23,7 +24,7 @@ PACKAGE = ROOT / "mrecordlog_async"
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the site once."""
     if find_spec("mkdocs") is None or find_spec("mkdocstrings") is None or find_spec("material") is None:
-        pytest.skip("the generator of the site is not installed: pip install -e '.[docs]'")
+        pytest.skip("mkdocs-material and mkdocstrings are not installed")
     target = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(target)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
@@ -176,3 +177,58 @@ def test_links_of_the_readme_lead_somewhere() -> None:
     """Every target of a link in the README exists; mkdocs checks the links of the other pages."""
     for link in re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text()):
         assert (ROOT / link).exists(), link
+
+
+FRONT_PAGE = "index.html"
+TASKS = {
+    "store a click in FastAPI before the response is sent": 'await log.append("clicks"',
+    "let four uvicorn workers share a log": "--uds ./wal.sock",
+    "find out why appends get 429": "code: log_full",
+    "know how much memory to give the service": "300 MiB",
+    "know what survives a power cut": "what the operating system had not written yet",
+}
+"""Task of a reader → text of the place that solves it."""
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_task_is_found_in_two_clicks_from_the_front_page(site: Path, task: str) -> None:
+    """A reader who follows links in the text, not the navigation or the search, gets there with two of them."""
+    first = _linked(site, FRONT_PAGE)
+    reached = first | {page for one in first for page in _linked(site, one)}
+    found = [page for page in reached if TASKS[task] in _text(site / page)]
+    assert found, f"no page within two clicks has {TASKS[task]!r}"
+
+
+def _article(path: Path) -> str:
+    return path.read_text(encoding="utf-8").partition("<article")[2].partition("</article>")[0]
+
+
+def _linked(site: Path, page: str) -> set[str]:
+    """Return the pages that the text of *page* links to."""
+    targets = re.findall(r'<a href="([^":#?]+)(?:#[^"]*)?"', _article(site / page))
+    paths = [os.path.normpath(os.path.join(os.path.dirname(page), target)) for target in targets]
+    return {f"{path}/index.html" for path in paths if (site / path / "index.html").exists()}
+
+
+def _text(path: Path) -> str:
+    """Return what a reader sees of a page, without the colors of its code."""
+    return html.unescape(re.sub(r"<[^>]+>", "", _article(path)))
+
+
+def test_the_site_has_the_files_that_the_deploy_page_names(site: Path) -> None:
+    """Each file of examples/deploy can be opened from the site."""
+    names = {path.name for path in (ROOT / "examples/deploy").iterdir()}
+    assert {path.name.removesuffix(".txt") for path in (site / "deploy").glob("*.txt")} == names
+    assert "StateDirectory=mrecordlog" in (site / "deploy/mrecordlog.service.txt").read_text()
+
+
+def test_the_faq_names_errors_that_exist() -> None:
+    """Each code with its status, and each class of error, in a heading of the FAQ is one that a user can meet."""
+    from mrecordlog_async import client, errors
+
+    headings = re.findall(r"^### (.*)$", (ROOT / "docs/faq.md").read_text(), re.MULTILINE)
+    classes = {name for heading in headings for name in re.findall(r"`(\w+Error)`", heading)}
+    assert len(classes) >= 5 and all(hasattr(errors, name) or hasattr(client, name) for name in classes - {"TypeError"})
+    known = set(surface.surface()["problem codes"])
+    named = {f"{status} {code}" for heading in headings for status, code in re.findall(r"^(\d{3}) `(\w+)`", heading)}
+    assert len(named) >= 7 and named <= known

@@ -21,7 +21,8 @@ from mrecordlog_async.cli.shell.parser import Parser
 from mrecordlog_async.cli.shell.settings import NOT_SETTINGS, SETTINGS, add_settings, gather
 from tests.serving import TIMEOUT_SECONDS, Process
 
-DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "examples" / "deploy"
 
 
 def arguments(*given: str) -> argparse.Namespace:
@@ -112,6 +113,42 @@ def test_the_unit_of_the_drain_has_options_of_the_command_and_its_checkpoint_in_
     state = re.search(r"^StateDirectory=(.*)$", unit, re.MULTILINE)
     assert state is not None and given.checkpoint.startswith(f"/var/lib/{state[1]}/")
     assert f"\nRestartPreventExitStatus={USAGE}\n" in unit
+
+
+# The backup.
+
+
+def test_the_backup_keeps_the_newest_and_leaves_them_when_the_log_is_damaged(tmp_path: Path) -> None:
+    """It makes verified snapshots, removes the oldest, and removes none after one that failed."""
+    log, backups = tmp_path / "wal", tmp_path / "backups"
+    backups.mkdir()
+    for name in ("2026-01-01T000000Z", "2026-01-02T000000Z", "my-own-notes"):
+        (backups / name).mkdir()
+    _run("append", log, "q", "--create", stdin=b"something to be found again")
+    shutil.copy(DEPLOY / "mrecordlog-backup", tmp_path)
+    (tmp_path / "mrecordlog").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m mrecordlog_async "$@"\n')
+    (tmp_path / "mrecordlog").chmod(0o755)
+    command = [str(tmp_path / "mrecordlog-backup"), str(log), str(backups), "2"]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, timeout=TIMEOUT_SECONDS).returncode == 0
+    kept = sorted(path.name for path in backups.iterdir())
+    assert kept[0] == "2026-01-02T000000Z" and kept[2] == "my-own-notes" and len(kept) == 3
+    (segment,) = log.glob("wal-*")
+    segment.write_bytes(segment.read_bytes().replace(b"something", b"somebody!"))
+    failed = subprocess.run(command, cwd=ROOT, capture_output=True, timeout=TIMEOUT_SECONDS)
+    assert (failed.returncode, sorted(path.name for path in backups.iterdir())) == (DAMAGE, kept)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed here")
+@pytest.mark.parametrize("unit", ["mrecordlog-backup.service", "mrecordlog-backup.timer"])
+def test_systemd_takes_the_units_of_the_backup(unit: str) -> None:
+    """systemd knows every key of them."""
+    done = subprocess.run(["systemd-analyze", "verify", str(DEPLOY / unit)], capture_output=True, text=True, timeout=60)
+    assert "Unknown" not in done.stderr and "Invalid" not in done.stderr and "Failed to parse" not in done.stderr
+
+
+def _run(*words: object, stdin: bytes = b"") -> None:
+    command = [sys.executable, "-m", "mrecordlog_async", *map(str, words)]
+    subprocess.run(command, cwd=ROOT, input=stdin, capture_output=True, check=True, timeout=TIMEOUT_SECONDS)
 
 
 # Where the log is.

@@ -4,9 +4,13 @@ The column first is the first retained position, the column next is the next pos
 age says how long ago the oldest record was stored. For a directory, a last column shows options, seal and consumers, if
 any queue has them.
 
+With --drained, list only the queues that hold records, and exit with 1 if there are any: such a log must not be removed
+yet. Stop its producers first.
+
   mrecordlog ls ./wal
   mrecordlog ls http://127.0.0.1:8080 --json | jq .records
   mrecordlog ls http://wal-0:8080,http://wal-1:8080
+  until mrecordlog ls http://wal-2:8080 --drained; do sleep 5; done
 """
 
 from __future__ import annotations
@@ -14,14 +18,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from itertools import chain, repeat
 
 from mrecordlog_async.cli.output.settings_text import settings_text
 from mrecordlog_async.cli.output.text import columns, open_log, printable
-from mrecordlog_async.cli.shell.exit_codes import FINE
+from mrecordlog_async.cli.shell.exit_codes import FAILED, FINE
 from mrecordlog_async.cli.shell.parser import Parser
 from mrecordlog_async.cli.shell.services import RespondingServers, open_fleet
 from mrecordlog_async.cli.shell.target import add_log, connect, is_service, is_several, run_async
@@ -35,6 +39,9 @@ def add_parser(command_line: Parser) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("ls", "List queues with their positions and sizes", __doc__)
     add_log(parser)
+    parser.add_argument(
+        "--drained", action="store_true", help="list only queues that hold records, and exit with 1 if there are any"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     return parser
 
@@ -46,15 +53,24 @@ def run(arguments: argparse.Namespace) -> int:
     if is_service(arguments.log):
         return run_async(_list_service(arguments))
     with open_log(arguments.log) as log:
-        summaries = list(log.summary().values())
+        summaries = _asked_for(log.summary().values(), arguments)
         show(summaries, arguments.json, [log.settings(summary.queue) for summary in summaries])
-    return FINE
+    return _code(summaries, arguments)
 
 
 async def _list_service(arguments: argparse.Namespace) -> int:
     async with connect(arguments) as client:
-        show(list((await client.summary()).values()), arguments.json)
-    return FINE
+        summaries = _asked_for((await client.summary()).values(), arguments)
+    show(summaries, arguments.json)
+    return _code(summaries, arguments)
+
+
+def _asked_for(summaries: Iterable[QueueSummary], arguments: argparse.Namespace) -> list[QueueSummary]:
+    return [summary for summary in summaries if summary.records or not arguments.drained]
+
+
+def _code(listed: Sequence[object], arguments: argparse.Namespace) -> int:
+    return FAILED if arguments.drained and listed else FINE
 
 
 async def _list_services(arguments: argparse.Namespace) -> int:
@@ -62,14 +78,14 @@ async def _list_services(arguments: argparse.Namespace) -> int:
         servers = RespondingServers(fleet)
         found = [one async for one in servers.each(lambda client: client.summary())]
         code = servers.code()
-    rows = [(one, summary) for one, summaries in found for summary in summaries.values()]
+    rows = [(one, summary) for one, summaries in found for summary in _asked_for(summaries.values(), arguments)]
     if arguments.json:
         facts = ({"server": one.server, "log": one.log_id, **asdict(summary)} for one, summary in rows)
         sys.stdout.writelines(json.dumps(fact, default=_plain) + "\n" for fact in facts)
     else:
         lines = [("server", *HEADER), *((printable(one.server), *_row(summary)) for one, summary in rows)]
         sys.stdout.writelines(columns(lines, left=2))
-    return code
+    return code or _code(rows, arguments)
 
 
 def show(summaries: list[QueueSummary], as_json: bool, settings: Sequence[QueueSettings] = ()) -> None:
