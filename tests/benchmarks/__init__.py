@@ -28,6 +28,7 @@ the service next to a bare aiohttp handler (`http_service`), and how fast Spark 
     python -m tests.benchmarks publish    # all, written into docs/; about 25 minutes on a machine that is idle
     python -m tests.benchmarks publish --short    # the tables for users and the other stores; at most 10 minutes
     python -m tests.benchmarks compare main . --only one-caller --quick    # before and after a change
+    python -m tests.benchmarks beyond-memory --memory 1024 --total 36000 --rounds 1    # 20 minutes, 80 GB
     python -m tests.benchmarks http-service
     python -m tests.benchmarks spark-throughput
 

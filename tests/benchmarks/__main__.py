@@ -1,4 +1,4 @@
-"""`python -m tests.benchmarks suite | publish | compare | rust-crate | http-service | spark-throughput`."""
+"""`python -m tests.benchmarks COMMAND`: suite, publish, compare, rust-crate, beyond-memory and others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import replace
 import tests.benchmarks
 from mrecordlog_async.bench.disk import machine
 from mrecordlog_async.support.event_loop import loop_name
-from tests.benchmarks import chart, http_service, publish, report, rust_crate, spark_throughput
+from tests.benchmarks import beyond_memory, chart, http_service, publish, report, rust_crate, spark_throughput
 from tests.benchmarks.compare import command as compare
 from tests.benchmarks.compare.place import UnknownVersionError
 from tests.benchmarks.compare.process import ContestantError
@@ -33,6 +33,7 @@ def main(words: list[str] | None = None) -> int:
         ("publish", publish),
         ("compare", compare),
         ("rust-crate", rust_crate),
+        ("beyond-memory", beyond_memory),
         ("http-service", http_service),
         ("spark-throughput", spark_throughput),
     ):
