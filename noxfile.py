@@ -24,7 +24,7 @@ nox.options.default_venv_backend = "venv"
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
     """Run all tests, or the paths that are given: `nox -s tests-3.13 -- tests/engine`."""
-    session.install("-e", ".[dev]")
+    session.install("-e", ".[dev,docs,benchmarks]")
     session.run("pytest", "-n", "auto", "--dist", "loadfile", *session.posargs)
     if not session.posargs:  # the core once more, on the twins of what was compiled
         session.run("pytest", "-q", "-n", "auto", "--dist", "loadfile", *PURE, env={"MRECORDLOG_PURE": "1"})
@@ -73,7 +73,7 @@ def types(session: nox.Session) -> None:
 @nox.session
 def docs(session: nox.Session) -> None:
     """Build the pages; a broken link is an error."""
-    session.install("-e", ".[dev]")
+    session.install("-e", ".[docs,dev]")
     session.run("mkdocs", "build", "--strict", "--site-dir", "site")
 
 

@@ -59,6 +59,11 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
     return MARK.sub(lambda found: GENERATED[found[1]](), markdown)
 
 
+def on_post_page(output: str, **_: Any) -> str:
+    """Keep the link to the repository without its counts of stars, which a script would load from another site."""
+    return output.replace(' data-md-component="source"', "")
+
+
 def settings() -> str:
     """Return the table of the service's settings."""
     rows = [

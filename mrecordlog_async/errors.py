@@ -413,21 +413,31 @@ class LogFullError(RecordLogError):
             which a limit of the disk counts, the OSError is `__cause__` as well.
         used: Bytes, records, queues, consumers or rules in use, or the position that was asked for; 0 if unknown.
         limit: What is allowed, or the number of positions that a queue has; 0 if unknown.
-        queue: The queue whose own limit is reached, or the one that holds the most memory; "" otherwise.
+        queue: The queue whose own limit is reached, or the one that holds most of the memory or the disk; "" otherwise.
         unit: "bytes", or "records" for a queue's limit on records.
+        consumer: The consumer of *queue* that is furthest behind; "" if it has none.
     """
 
-    def __init__(self, resource: str, used: int = 0, limit: int = 0, queue: str = "", unit: str = "bytes") -> None:
-        super().__init__(resource, used, limit, queue, unit)
+    def __init__(
+        self,
+        resource: str,
+        used: int = 0,
+        limit: int = 0,
+        queue: str = "",
+        unit: str = "bytes",
+        consumer: str = "",
+    ) -> None:
+        super().__init__(resource, used, limit, queue, unit, consumer)
         self.resource = resource
         self.used = used
         self.limit = limit
         self.queue = queue
         self.unit = unit
+        self.consumer = consumer
 
     def message(self) -> str:
         if self.resource == "space":
-            return "the disk is full: truncate or delete queues, or free disk space"
+            return f"the disk is full{self._holder()}: truncate or delete queues, or free disk space"
         if self.resource == "positions":
             highest = self.limit - 1
             return (
@@ -436,9 +446,10 @@ class LogFullError(RecordLogError):
         if self.resource == "pending":
             return f"{self.used} of {self.limit} bytes wait to be stored; await earlier appends, then try again"
         if self.resource == "queue":
+            slowest = f" (its slowest consumer is {self.consumer!r})" if self.consumer else ""
             return (
-                f"queue {self.queue!r} is full: it holds {self.used} of {self.limit} {self.unit}; truncate it, let its "
-                "consumers acknowledge records, or raise its limits with configure_queue"
+                f"queue {self.queue!r} is full: it holds {self.used} of {self.limit} {self.unit}{slowest}; truncate "
+                "it, let its consumers acknowledge records, or raise its limits with configure_queue"
             )
         if self.resource == "consumers":
             return f"the limit on consumers is reached: {self.used} of {self.limit}; delete some that nobody uses"
@@ -453,11 +464,16 @@ class LogFullError(RecordLogError):
                 "are no longer needed but could not be deleted; see the process log for the reason"
             )
         unit = "" if self.resource == "queues" else " bytes"
-        most = f" (queue {self.queue!r} holds the most)" if self.queue else ""
         return (
-            f"the {self.resource} limit is reached: {self.used} of {self.limit}{unit} in use{most}; truncate or delete "
-            "queues"
+            f"the {self.resource} limit is reached: {self.used} of {self.limit}{unit} in use{self._holder()}; truncate "
+            "or delete queues"
         )
+
+    def _holder(self) -> str:
+        if not self.queue:
+            return ""
+        slowest = f"; its slowest consumer is {self.consumer!r}" if self.consumer else ""
+        return f" (queue {self.queue!r} holds the most{slowest})"
 
 
 class LogClosedError(RecordLogError):

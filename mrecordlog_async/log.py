@@ -963,7 +963,7 @@ class MultiRecordLog:
 
     def resource_usage(self) -> ResourceUsage:
         """Return the bytes, queues and segments in use, with their limits."""
-        journal, limits = self._engine.opened.journal, self.limits
+        journal, limits, pins = self._engine.opened.journal, self.limits, self._engine.queues.pins
         return ResourceUsage(
             memory_bytes=self._engine.queues.memory_bytes,
             memory_limit_bytes=limits.memory_bytes,
@@ -975,6 +975,9 @@ class MultiRecordLog:
             queues=len(self._engine.queues),
             queues_limit=limits.queues,
             segments=len(journal.older) + 1,
+            disk_only_bytes=pins.disk_only_bytes,
+            places_bytes=pins.gathered_bytes,
+            gathered_bytes=journal.gathered_bytes,
         )
 
     @property

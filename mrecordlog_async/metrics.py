@@ -138,6 +138,10 @@ that is taken, a record that can never fit, no such queue, one that cannot be cr
 limit on `queues` or `consumers`, a sealed one, and a log that failed or was closed."""
 
 
+DAMAGED = ("segment", "gathered")
+"""Files that may be found damaged when records that left memory are read."""
+
+
 @dataclass(slots=True)
 class WorkerCounts:
     """Numbers of the workers that an application runs with its log.
@@ -181,6 +185,8 @@ class Counters:
         rolls: New segments.
         segments_removed: Segments removed.
         io_errors: Errors of the disk: those after which the log continued, and the one that it failed with.
+        damaged: What was found to be damaged when records that had left memory were read: a "segment", so that a reader
+            got CorruptionError, or a "gathered" file, which was made again.
         commit_seconds: Time to store a batch, its sync included.
         sync_seconds: Time of a sync. Under `PersistPolicy.always()` a write past the page cache is also the sync: then
             the time of both.
@@ -207,6 +213,7 @@ class Counters:
     rolls: int = 0
     segments_removed: int = 0
     io_errors: int = 0
+    damaged: dict[str, int] = field(default_factory=lambda: dict.fromkeys(DAMAGED, 0))
     commit_seconds: Histogram = field(default_factory=_seconds)
     sync_seconds: Histogram = field(default_factory=_seconds)
     roll_seconds: Histogram = field(default_factory=_seconds)
@@ -314,6 +321,7 @@ COUNTERS = (
     counted("rolls", "segments_created", "Segments begun after a full one"),
     counted("segments_removed", "segments_removed", "Segments removed"),
     counted("io_errors", "io_errors", "Disk errors", "{error}"),
+    counted("damaged", "damaged_reads", "Reads of records that left memory that found a file damaged", "", "file"),
     counted("refused", "append_rejected", "Appends refused, each once", "{append}", "reason"),
     timed("append_seconds", "From the call of an append to its return"),
     timed("commit_seconds", "Time to write and sync a batch"),
@@ -328,12 +336,15 @@ COUNTERS = (
 USAGE = (
     gauged("memory_bytes", "memory_used_bytes", "Memory of retained records", "By"),
     gauged("memory_limit_bytes", "memory_limit_bytes", "Limit of memory_used_bytes"),
-    gauged("disk_bytes", "disk_used_bytes", "Disk space reserved for segments", "By"),
+    gauged("disk_bytes", "disk_used_bytes", "Disk space of all files of the log", "By"),
     gauged("disk_written_bytes", "disk_written_bytes", "Disk space that holds data"),
     gauged("disk_limit_bytes", "disk_limit_bytes", "Limit of disk_used_bytes"),
     gauged("pending_bytes", "pending_bytes", "Bytes of calls that wait for the writer"),
     gauged("queues", "queues", "Queues", "{queue}"),
     gauged("segments", "segments", "Segments", "{segment}"),
+    gauged("disk_only_bytes", "disk_only_bytes", "Payload bytes of records that left memory", "By"),
+    gauged("places_bytes", "places_bytes", "Memory that says where these are on the disk"),
+    gauged("gathered_bytes", "gathered_bytes", "Disk space of the files from which these are read"),
 )
 """Of `ResourceUsage`."""
 
@@ -365,6 +376,13 @@ STATE = (
     ),
     Series("workers", "gauge", "Workers of the application, by state", lambda log: log.workers.by_state(), "state"),
     counted("workers.restarts", "worker_restarts", "Workers of the application that failed and were started again"),
+    Series(
+        "beyond_memory",
+        "gauge",
+        "1 for what happens when memory is full: refuse appends, or have the oldest records leave memory (disk)",
+        lambda log: {each: int(log.limits.beyond_memory == each) for each in ("refuse", "disk")},
+        "what",
+    ),
     counted("recovery_report.unclosed_ends", "unclosed_ends", "Openings of this log that had not been closed"),
     gauged("recovery_report.seconds", "recovery_seconds", "Seconds that opening took"),
     counted("recovery_report.records", "recovered_records", "Records read at opening"),

@@ -448,7 +448,7 @@ class ResourceUsage:
     Attributes:
         memory_bytes: Memory of retained records and of the queues.
         memory_limit_bytes: `Limits.memory_bytes`.
-        disk_bytes: Space reserved for segments.
+        disk_bytes: Space of all files of the log: segments, and the gathered files next to them.
         disk_written_bytes: The part of it that holds data.
         disk_limit_bytes: `Limits.disk_bytes`.
         pending_bytes: Charge of appends that are not stored yet.
@@ -456,6 +456,9 @@ class ResourceUsage:
         queues: Number of queues.
         queues_limit: `Limits.queues`.
         segments: Number of segments, including the one being written.
+        disk_only_bytes: Payload bytes of the retained records that left memory; see `Limits.beyond_memory`.
+        places_bytes: The part of memory_bytes that says where on the disk these are.
+        gathered_bytes: The part of disk_bytes that gathered files take: from them they are read.
     """
 
     memory_bytes: int
@@ -468,6 +471,9 @@ class ResourceUsage:
     queues: int
     queues_limit: int
     segments: int
+    disk_only_bytes: int = 0
+    places_bytes: int = 0
+    gathered_bytes: int = 0
 
 
 def pack_offsets(offsets: Iterator[int] | Sequence[int]) -> bytes:

@@ -104,6 +104,10 @@ _COUNTED_LIMITS = (
 )
 
 
+MEMORY_BYTES, DISK_BYTES = 4 * GIB, 16 * GIB
+"""Defaults of `Limits`."""
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """Limits of a log. They apply to appends and creates; they never prevent open, truncate or delete.
@@ -121,15 +125,16 @@ class Limits:
         beyond_memory: What happens to an append when `memory_bytes` is reached: it is refused ("refuse"), or the oldest
             records leave memory ("disk"). They stay in the log, and are read from the disk: by tails and consumers, and
             with `read` and `fetch`, but not with `range`. Then a segment takes at most a quarter of memory_bytes, and
-            records that left memory take twice their size on the disk.
+            records that left memory take twice their size on the disk. The default of memory_bytes is then lowered to
+            disk_bytes.
         on_full: When memory or disk is full, "raise" `LogFullError` or "wait" for space.
 
     Raises:
-        ValueError: A value is outside its range.
+        ValueError: A value is outside its range, or memory_bytes is above disk_bytes where records leave memory.
     """
 
-    memory_bytes: int = 4 * GIB
-    disk_bytes: int = 16 * GIB
+    memory_bytes: int = MEMORY_BYTES
+    disk_bytes: int = DISK_BYTES
     pending_bytes: int = 128 * MIB
     record_bytes: int = 64 * MIB
     name_bytes: int = 255
@@ -153,6 +158,17 @@ class Limits:
             raise ValueError(f"on_full must be 'raise' or 'wait', not {self.on_full!r}")
         if self.beyond_memory not in ("refuse", "disk"):
             raise ValueError(f"beyond_memory must be 'refuse' or 'disk', not {self.beyond_memory!r}")
+        if self.beyond_memory == "disk" and self.memory_bytes > self.disk_bytes:
+            self._fit_memory_to_disk()
+
+    def _fit_memory_to_disk(self) -> None:
+        if self.memory_bytes == MEMORY_BYTES:
+            object.__setattr__(self, "memory_bytes", self.disk_bytes)
+        elif self.disk_bytes != DISK_BYTES:
+            raise ValueError(
+                f"memory_bytes ({self.memory_bytes}) is above disk_bytes ({self.disk_bytes}): records could never "
+                "leave memory; lower memory_bytes, raise disk_bytes, or use beyond_memory='refuse'"
+            )
 
 
 QUEUE_LIMIT_MAX = 2**63 - 1

@@ -75,18 +75,66 @@ def test_the_sdist_can_be_tested_and_holds_no_stray_file(built: Path) -> None:
     assert {"README.md", "CHANGELOG.md", "LICENSE", "pyproject.toml", "mkdocs.yml", "noxfile.py"} <= names
 
 
-def test_the_package_index_can_show_it(built: Path) -> None:
-    """The description renders, and none of its links leads nowhere on the index."""
-    command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, built.iterdir())]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.fixture(scope="module")
+def description(built: Path) -> str:
+    """Return what the package index shows: the README with other links."""
     (wheel,) = built.glob("*.whl")
     with zipfile.ZipFile(wheel) as archive:
         (metadata,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
-        description = archive.read(metadata).decode()
+        return archive.read(metadata).decode().partition("\n\n")[2]
+
+
+def test_the_package_index_accepts_it(built: Path) -> None:
+    """Metadata and description of both files pass the check that the index makes."""
+    command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, built.iterdir())]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_index_renders_the_description_with_its_picture(description: str) -> None:
+    """What renders it there keeps the picture, and the address that it is loaded from."""
+    pytest.importorskip("cmarkgfm", reason="readme-renderer[md] is not installed")
+    from readme_renderer import markdown
+
+    assert f'<img src="{PROJECT["urls"]["Documentation"]}images/page.webp"' in str(markdown.render(description))
+
+
+def test_each_link_of_the_description_leads_to_a_page_or_file_that_is_published(description: str) -> None:
+    """A page is on the site, any other file is that of this version, and the picture can be loaded from there."""
+    site, source = PROJECT["urls"]["Documentation"], f"{PROJECT['urls']['Source']}/blob/v{PROJECT['version']}/"
     links = re.findall(r"\]\(([^)]+)\)", description)
+    pages = [link.removeprefix(site).partition("#")[0] for link in links if link.startswith(site)]
+    files = [link.removeprefix(source) for link in links if link.startswith(source)]
     assert all(link.startswith("https://") for link in links)
-    assert "Durability lists every promise" in description  # a page of this repository: its name without a link
+    assert "images/page.webp" in pages and "LICENSE" in files
+    for page in pages:
+        assert (ROOT / "docs" / (f"{page.removesuffix('/')}.md" if page.endswith("/") else page)).is_file(), page
+    for file in files:
+        assert (ROOT / file).is_file(), file
+
+
+def test_the_description_installs_the_package_by_its_name(description: str) -> None:
+    """Who reads it has no checkout: only the command for the tests needs one. No note of the tests is shown."""
+    assert re.findall(r"pip install ('[^']+')", description.replace("-e ", "")) == [
+        "'mrecordlog_async[server,fastapi]'",
+        "'mrecordlog_async[spark,java]'",
+        "'.[dev]'",
+    ]
+    assert "checkout" not in description.partition("first.py")[0]
+    assert "<!--" not in description
+
+
+def test_site_and_index_name_the_same_place() -> None:
+    """Site and repository have one address each, in the metadata, on the pages and in the links of the description."""
+    site = (ROOT / "mkdocs.yml").read_text()
+    urls = PROJECT["urls"]
+    assert f"\nsite_url: {urls['Documentation']}\n" in site
+    assert f"\nrepo_url: {urls['Source']}\n" in site
+    assert all(url.startswith((urls["Documentation"], urls["Source"])) for url in urls.values())
+    named = re.findall(
+        r"https://[\w.-]+/mrecordlog_async/|https://github\.com/[\w-]+/\w+", (ROOT / "pyproject.toml").read_text()
+    )
+    assert set(named) == {urls["Documentation"], urls["Source"]}
 
 
 def test_a_wheel_from_the_sdist_works_and_says_its_version(python: Path) -> None:

@@ -53,6 +53,8 @@ PROMISES: Index = {
         "faults/test_damage.py::test_missing_swapped_and_renamed_files_are_refused",
         "recovery/test_recovery.py::test_torn_tail_is_cut_reported_and_never_seen_again",
         "faults/test_fuzz.py::test_whole_logs_of_hostile_bytes",
+        "engine/test_beyond_memory.py::test_damage_to_file_and_segment_is_an_error_for_the_reader_alone",
+        "engine/test_beyond_memory.py::test_a_gathered_file_that_is_not_right_is_made_again",
     ),
     "6": (
         "faults/test_disk_faults.py::test_failed_sync_ends_the_log_and_tells_everyone",
@@ -77,6 +79,8 @@ PROMISES: Index = {
         "log/test_full.py::test_too_large_records_are_refused_at_once",
         "faults/test_crash_states.py::test_full_disk_refuses_no_truncate_and_takes_appends_again",
         "faults/test_consumer_states.py::test_the_reserve_is_for_what_truncates",
+        "engine/test_beyond_memory.py::test_no_append_is_refused_while_records_can_leave",
+        "engine/test_beyond_memory.py::test_a_log_that_refuses_keeps_what_does_not_fit_on_the_disk",
     ),
     "10": (
         "faults/test_crash_states.py::test_reader_beside_a_living_writer_sees_what_stays",

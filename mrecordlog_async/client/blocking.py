@@ -6,7 +6,6 @@ Records that threads append while a request is under way share the next one, as 
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 import weakref
 from collections.abc import Iterable
@@ -21,6 +20,7 @@ from mrecordlog_async.client.sender import Sender
 from mrecordlog_async.client.transport import Transport
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.protocol.calls import Payload
+from mrecordlog_async.support.forks import call_in_children
 
 NOT_ENTERED = "the producer is closed, or was not entered with `with`"
 
@@ -135,7 +135,7 @@ def _leave_to_parent() -> None:
     _of_parents.extend(producer.running for producer in list(_producers))
 
 
-os.register_at_fork(after_in_child=_leave_to_parent)
+call_in_children(_leave_to_parent)
 
 
 @atexit.register

@@ -34,6 +34,7 @@ from mrecordlog_async.protocol.calls import ServiceCall
 from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.responses import Reply
 from mrecordlog_async.servers.names import shown_url
+from mrecordlog_async.support.forks import call_in_children
 
 Given = TypeVar("Given", bound=Batch)
 
@@ -252,7 +253,7 @@ def _leave_to_parent() -> None:
         transport.leave_to_parent()
 
 
-os.register_at_fork(after_in_child=_leave_to_parent)
+call_in_children(_leave_to_parent)
 
 
 # What `asyncio` has for tasks, for threads.

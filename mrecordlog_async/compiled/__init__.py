@@ -52,19 +52,33 @@ BUILD = "pure" if WHY_PURE else "compiled"
 """The build that runs: `compiled` or `pure`."""
 
 if TYPE_CHECKING or isinstance(_loops, str):
-    from mrecordlog_async.compiled.twins import pairs_of_run, payloads_at, payloads_of_run, records_of_run
+    from mrecordlog_async.compiled.twins import (
+        LooseBlock,
+        joined_at,
+        pairs_of_run,
+        payloads_of_run,
+        records_of_run,
+        release_at,
+        ticks_at,
+    )
 else:
-    payloads_at = _loops.payloads_at
+    LooseBlock = _loops.LooseBlock
+    joined_at = _loops.joined_at
     pairs_of_run = _loops.pairs_of_run
     payloads_of_run = _loops.payloads_of_run
     records_of_run = _loops.records_of_run
+    release_at = _loops.release_at
+    ticks_at = _loops.ticks_at
 
 __all__ = [
     "BUILD",
     "LOOPS",
     "WHY_PURE",
+    "LooseBlock",
+    "joined_at",
     "pairs_of_run",
-    "payloads_at",
     "payloads_of_run",
     "records_of_run",
+    "release_at",
+    "ticks_at",
 ]

@@ -11,7 +11,8 @@ from array import array
 from mrecordlog_async.compiled import twins
 
 from cpython.object cimport PyObject, PyTypeObject
-from libc.stdint cimport int32_t
+from libc.stdint cimport INT32_MAX, int32_t
+from libc.string cimport memcpy
 
 cdef extern from "Python.h":
     PyObject* PyType_GenericAlloc(PyTypeObject* kind, Py_ssize_t items) except NULL
@@ -68,6 +69,14 @@ cdef inline PyObject* _payload(object payload, const char* base, Py_ssize_t star
         Py_INCREF(<PyObject*> payload)
         return <PyObject*> payload
     return PyBytes_FromStringAndSize(base + start, stop - start)
+
+
+cdef object _new_bytes(Py_ssize_t size):
+    """Return bytes that are to be written before anybody reads them."""
+    cdef PyObject* made = PyBytes_FromStringAndSize(NULL, size)
+    found = <object> made
+    Py_DECREF(made)
+    return found
 
 
 cdef class _Records:
@@ -142,33 +151,90 @@ def payloads_of_run(offsets, payload, start, stop):
     return found
 
 
-def payloads_at(blocks, places, bits):
-    cdef unsigned long long place
-    cdef Py_ssize_t at, start, stop
-    cdef int shift
-    cdef unsigned long long mask
-    cdef object offsets, payload
-    cdef const int32_t* ends
-    cdef PyObject* made
+cdef class LooseBlock:
+    cdef readonly object ids, offsets, payload
+    cdef readonly long long tick, memory_bytes, sparse_at
+    cdef public long long live
+
+    def __init__(self, many, tick, memory_bytes):
+        self.ids, _, self.offsets, self.payload = many
+        self.tick, self.memory_bytes = tick, memory_bytes
+        self.live = len(self.ids)
+        self.sparse_at = self.live // 4
+
+
+cdef bint _are_places(blocks, places, bits) except -1:
+    return type(blocks) is dict and type(places) is array and places.typecode == "Q" and bits == 8
+
+
+cdef LooseBlock _block_at(dict blocks, unsigned long long place):
+    """Return the block of a place, or None for what is no such block."""
+    found = blocks[place >> 8]
+    return <LooseBlock> found if type(found) is LooseBlock else None
+
+
+def joined_at(blocks, places, bits):
+    cdef Py_ssize_t at, start, stop, count, total
+    cdef LooseBlock block
     cdef list found
-    if type(blocks) is not dict or type(places) is not array or places.typecode != "Q" or bits != 8:
-        return twins.payloads_at(blocks, places, bits)
-    shift, mask = 8, 255
-    found = []
+    cdef const int32_t* ends
+    cdef int32_t* starts
+    cdef int32_t* joined
+    cdef char* written
+    if not _are_places(blocks, places, bits):
+        return twins.joined_at(blocks, places, bits)
+    count, total, found = len(places), 0, []
+    begun, offsets = _new_bytes(4 * count), _new_bytes(4 * (count + 1))  # begun: where each is in its block
+    starts, joined = <int32_t*> PyBytes_AsString(begun), <int32_t*> PyBytes_AsString(offsets)
+    joined[0] = 0
     for number in places:
-        place = number
-        block = (<dict> blocks)[place >> shift]
-        offsets, payload = block.offsets, block.payload
-        at = place & mask
-        if type(offsets) is not bytes or type(payload) is not bytes or PyBytes_Size(offsets) < 4 * (at + 2):
-            return twins.payloads_at(blocks, places, bits)
-        ends = <const int32_t*> PyBytes_AsString(offsets)
+        block = _block_at(blocks, number)
+        at = number & 255
+        if block is None or type(block.offsets) is not bytes or type(block.payload) is not bytes:
+            return twins.joined_at(blocks, places, bits)
+        if PyBytes_Size(block.offsets) < 4 * (at + 2):
+            return twins.joined_at(blocks, places, bits)
+        ends = <const int32_t*> PyBytes_AsString(block.offsets)
         start, stop = ends[at], ends[at + 1]
-        if not 0 <= start <= stop <= PyBytes_Size(payload):
-            return twins.payloads_at(blocks, places, bits)
-        made = _payload(payload, PyBytes_AsString(payload), start, stop, PyBytes_Size(payload))
-        found.append(<object> made)
-        Py_DECREF(made)
+        total += stop - start
+        if not 0 <= start <= stop <= PyBytes_Size(block.payload) or total > INT32_MAX:
+            return twins.joined_at(blocks, places, bits)
+        at = len(found)
+        starts[at], joined[at + 1] = <int32_t> start, <int32_t> total
+        found.append(block.payload)
+    payload = _new_bytes(total)
+    written = <char*> PyBytes_AsString(payload)
+    for at in range(count):
+        memcpy(written + joined[at], PyBytes_AsString(found[at]) + starts[at], joined[at + 1] - joined[at])
+    return offsets, payload
+
+
+def ticks_at(blocks, places, bits):
+    cdef LooseBlock block
+    cdef list found = []
+    if not _are_places(blocks, places, bits):
+        return twins.ticks_at(blocks, places, bits)
+    for number in places:
+        block = _block_at(blocks, number)
+        if block is None:
+            return twins.ticks_at(blocks, places, bits)
+        found.append(block.tick)
+    return found
+
+
+def release_at(blocks, places, bits):
+    cdef LooseBlock block
+    cdef list found = []
+    if not _are_places(blocks, places, bits):
+        return twins.release_at(blocks, places, bits)
+    for number in places:
+        block = _block_at(blocks, number)
+        if block is None:
+            found += twins.release_at(blocks, [number], bits)
+            continue
+        block.live -= 1
+        if not block.live or block.live == block.sparse_at:
+            found.append(number >> 8)
     return found
 
 

@@ -6,12 +6,13 @@ lie within it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
-from itertools import count, repeat
+from itertools import accumulate, count, repeat
 from operator import sub
 from struct import Struct
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 Kind = TypeVar("Kind", bound=tuple[int, bytes])
 
@@ -32,26 +33,56 @@ def pairs_of_run(position: int, offsets: bytes, payload: bytes, start: int, stop
     return zip(count(position), payloads_of_run(offsets, payload, start, stop))
 
 
-class PayloadBlock(Protocol):
-    """Payloads of records, laid out as in a run."""
+class LooseBlock:
+    """The payloads of a MANY of *many*'s ids, positions, offsets and payload, in *memory_bytes* of memory.
 
-    @property
-    def offsets(self) -> bytes:
-        """The start of each payload, and the end."""
+    ids: the queue of each record. tick: when it was stored. live: how many of its records are still loose; with
+    `sparse_at` of them it is sparse.
+    """
 
-    @property
-    def payload(self) -> bytes:
-        """The payloads back to back."""
+    __slots__ = ("ids", "live", "memory_bytes", "offsets", "payload", "sparse_at", "tick")
+
+    def __init__(self, many: tuple[Sequence[int], object, bytes, bytes], tick: int, memory_bytes: int) -> None:
+        self.ids, _, self.offsets, self.payload = many
+        self.tick = tick
+        self.memory_bytes = memory_bytes
+        self.live = len(self.ids)
+        self.sparse_at = self.live // 4
 
 
-def payloads_at(blocks: Mapping[int, PayloadBlock], places: Iterable[int], bits: int) -> list[bytes]:
-    """Return the payloads at *places*: the number of a block, shifted by *bits*, plus that of a record in it."""
+# A place is the number of a block, shifted by *bits*, plus that of a record in it.
+
+
+def joined_at(blocks: Mapping[int, LooseBlock], places: Iterable[int], bits: int) -> tuple[bytes, bytes]:
+    """Join the payloads at *places*; return offsets and payload of a run of them.
+
+    Raises OverflowError for 2 GiB or more.
+    """
     bounds, mask = _BOUNDS.unpack_from, (1 << bits) - 1
     found = []
     for place in places:
         block = blocks[place >> bits]
         start, stop = bounds(block.offsets, (place & mask) * 4)
         found.append(block.payload[start:stop])
+    return array("i", accumulate(map(len, found), initial=0)).tobytes(), b"".join(found)
+
+
+def ticks_at(blocks: Mapping[int, LooseBlock], places: Iterable[int], bits: int) -> list[int]:
+    """Return when the records at *places* were stored."""
+    return [blocks[place >> bits].tick for place in places]
+
+
+def release_at(blocks: Mapping[int, LooseBlock], places: Iterable[int], bits: int) -> list[int]:
+    """Note that the records at *places* are no longer loose; return the numbers of the blocks that are sparse or gone.
+
+    A number may be there twice.
+    """
+    found = []
+    for place in places:
+        block = blocks[place >> bits]
+        block.live = live = block.live - 1
+        if not live or live == block.sparse_at:
+            found.append(place >> bits)
     return found
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -20,6 +19,7 @@ from mrecordlog_async.engine.commit.thread import LogThread, timed
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.model import LastEnd, RecoveryProgress
 from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.support.forks import call_in_children
 
 logger = logging.getLogger("mrecordlog_async")
 
@@ -53,8 +53,8 @@ class _Held:
 
 _held: dict[str, _Held] = {}  # by directory: logs that are open or closing
 _ending: dict[str, Future[None]] = {}  # by directory: logs that are being released
-os.register_at_fork(after_in_child=_held.clear)
-os.register_at_fork(after_in_child=_ending.clear)
+call_in_children(_held.clear)
+call_in_children(_ending.clear)
 
 
 class _Holder(NamedTuple):

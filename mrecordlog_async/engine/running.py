@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -53,6 +52,7 @@ from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.end_note import EndNote
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.support.clock import Clock, system
+from mrecordlog_async.support.forks import call_in_children
 
 logger = logging.getLogger("mrecordlog_async")
 
@@ -104,7 +104,7 @@ class Engine:
         )
         self.changes = Changes(self._loop, self.queues, Acknowledgements(self._loop, self.queues))
         place = LogDirectory(options.files or opened.directory.files, self.directory)
-        self.disk_reads = DiskReads(place, self.queues)
+        self.disk_reads = DiskReads(place, self.queues, self.counters)
         self.spill: Spill | None = None
         capacity = Capacity(limits, opened.queues, opened.journal.disk_bytes_at_best)
         self._refusals = Refusals(self.counters, self.directory, self._loop.time)
@@ -403,4 +403,4 @@ def _disown_after_fork() -> None:
     _engines.clear()
 
 
-os.register_at_fork(after_in_child=_disown_after_fork)
+call_in_children(_disown_after_fork)

@@ -22,9 +22,9 @@ from struct import Struct
 from threading import Lock
 from typing import Protocol
 
-from mrecordlog_async.compiled import payloads_at
+from mrecordlog_async.compiled import LooseBlock, joined_at, release_at, ticks_at
 from mrecordlog_async.format.runs import Many
-from mrecordlog_async.model import OFFSET_BYTES
+from mrecordlog_async.model import OFFSET_BYTES, Run
 
 PLACE_BITS = 8
 _PLACE_MASK = (1 << PLACE_BITS) - 1
@@ -56,31 +56,18 @@ NO_PLACES = array("Q")
 _BOUNDS = Struct("<ii")
 
 
-class LooseBlock:
-    """The payloads of a MANY. live: how many of its records are still loose. ids: the queue of each record.
+def _memory_of(many: Many) -> int:
+    """Return the memory of a block."""
+    return (
+        BLOCK_OVERHEAD_BYTES + len(many.payload) + len(many.offsets) + (PLACE_BYTES + many.ids.itemsize) * len(many.ids)
+    )
 
-    tick: when it was stored.
-    """
 
-    __slots__ = ("ids", "live", "memory_bytes", "offsets", "payload", "sparse_at", "tick")
-
-    def __init__(self, many: Many, tick: int) -> None:
-        self.ids, _, self.offsets, self.payload = many
-        self.tick = tick
-        self.live = len(self.ids)
-        self.sparse_at = self.live // 4
-        self.memory_bytes = (
-            BLOCK_OVERHEAD_BYTES
-            + len(self.payload)
-            + len(self.offsets)
-            + (PLACE_BYTES + self.ids.itemsize) * len(self.ids)
-        )
-
-    def wastes_memory(self) -> bool:
-        """Return whether at most half of it lives, and settling that frees memory even if each record is alone."""
-        records = len(self.ids)
-        settled_bytes = self.live * (SETTLED_OVERHEAD_BYTES + len(self.payload) // records)
-        return self.live * 2 <= records and settled_bytes < self.memory_bytes
+def _wastes_memory(block: LooseBlock) -> bool:
+    """Return whether at most half of it lives, and settling that frees memory even if each record is alone."""
+    records = len(block.ids)
+    settled_bytes = block.live * (SETTLED_OVERHEAD_BYTES + len(block.payload) // records)
+    return block.live * 2 <= records and settled_bytes < block.memory_bytes
 
 
 class Blocks:
@@ -109,13 +96,22 @@ class Blocks:
         """Keep the payloads of *many*, stored at *tick*, all of them loose; return the place of the first one."""
         number = self.next_number
         self.next_number = number + 1
-        block = self._blocks[number] = LooseBlock(many, tick)
+        block = self._blocks[number] = LooseBlock(many, tick, _memory_of(many))
         self.memory_bytes += block.memory_bytes
         return number << PLACE_BITS
 
-    def payloads(self, places: Iterable[int]) -> list[bytes]:
-        """Return the payloads at *places*."""
-        return payloads_at(self._blocks, places, PLACE_BITS)
+    def joined(self, first_position: int, places: Iterable[int]) -> Run:
+        """Return the records at *places* as a run from *first_position* on."""
+        return Run(first_position, *joined_at(self._blocks, places, PLACE_BITS))
+
+    def size(self, places: Iterable[int]) -> int:
+        """Return the payload bytes of the records at *places*."""
+        blocks, bounds, mask = self._blocks, _BOUNDS.unpack_from, _PLACE_MASK
+        size = 0
+        for place in places:
+            start, stop = bounds(blocks[place >> PLACE_BITS].offsets, (place & mask) * OFFSET_BYTES)
+            size += stop - start
+        return size
 
     def payload(self, place: int) -> bytes:
         """Return the payload at *place*."""
@@ -137,22 +133,20 @@ class Blocks:
 
     def ticks(self, places: Iterable[int]) -> list[int]:
         """Return when the records at *places* were stored."""
-        blocks = self._blocks
-        return [blocks[place >> PLACE_BITS].tick for place in places]
+        return ticks_at(self._blocks, places, PLACE_BITS)
 
     def release(self, places: Sequence[int]) -> None:
         """Note that the records at *places* are no longer loose. A block without any is dropped."""
-        blocks = self._blocks
         self._released += len(places)
-        for place in places:
-            number = place >> PLACE_BITS
-            block = blocks[number]
-            block.live = live = block.live - 1
-            if not live:
-                del blocks[number]
-                self.memory_bytes -= block.memory_bytes
-            elif live == block.sparse_at:
+        for number in release_at(self._blocks, places, PLACE_BITS):
+            block = self._blocks.get(number)
+            if block is None:
+                continue
+            if block.live:
                 self.sparse.append(number)
+            else:
+                del self._blocks[number]
+                self.memory_bytes -= block.memory_bytes
 
     def wasteful(self) -> list[int]:
         """Return the numbers of the blocks whose records take less memory once they are settled, oldest first.
@@ -162,7 +156,7 @@ class Blocks:
         """
         if self._released < self._search_after:
             return []
-        found = [number for number, block in self._blocks.items() if block.wastes_memory()]
+        found = [number for number, block in self._blocks.items() if _wastes_memory(block)]
         self._search_after = self._released + len(self._blocks)
         return found
 

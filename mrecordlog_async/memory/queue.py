@@ -48,11 +48,13 @@ class SegmentPins:
     """Counts, for each segment, the queues that have records in it.
 
     gathered: the index of each segment whose records may leave memory, or have left it. gathered_bytes: their memory.
+    disk_only_bytes: payload bytes of the retained records that have left it.
     """
 
     def __init__(self) -> None:
         self.gathered: dict[int, GatheredIndex] = {}
         self.gathered_bytes = 0
+        self.disk_only_bytes = 0
         self._queues: dict[int, int] = {}
         self._ids: dict[int, array[int]] = {}  # the queues that entered each segment, as long as it is not gathered
         self._oldest: list[int] = []  # a heap of every needed segment, and of some that were dropped
@@ -294,6 +296,8 @@ class Queue:
 
     def clear(self) -> None:
         """Drop everything, because the queue is deleted."""
+        if self.first_position < self.memory_first:
+            self._drop_on_disk(self.next_position)
         self._clear()
         self.first_position = self.next_position
         self._drop_dead_segments()
@@ -576,6 +580,7 @@ class Queue:
         after = self._shares(start)
         store.records += after[0] - before[0] - left.records
         store.held_bytes += after[1] - before[1] - left.payload_bytes
+        self._pins.disk_only_bytes += after[1] - before[1]
         self.memory_bytes += left.grown
         self._leave_ticks()
         return self.memory_bytes - held
@@ -609,6 +614,7 @@ class Queue:
             records, size = self._share(index, place, self.first_position, self.memory_first)
             self.store.records += records
             self.store.held_bytes += size
+            self._pins.disk_only_bytes += size
 
     def _drop_on_disk(self, first: int) -> None:
         """Take what a truncate to position *first* drops on the disk from the sums. Reads nothing."""
@@ -617,6 +623,7 @@ class Queue:
             records_left, bytes_left = self._share(index, place, first, self.memory_first)
             self.store.records -= records - records_left
             self.store.held_bytes -= size - bytes_left
+            self._pins.disk_only_bytes -= size - bytes_left
         if first >= self.memory_first:
             self.memory_first = 0
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from heapq import nsmallest
-from operator import attrgetter
 from time import perf_counter
+from typing import NamedTuple
 
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
@@ -43,29 +43,60 @@ SECONDS_MIN = 1.0
 COST_FACTOR = 50
 """The queues are searched again after a second, or after this many times what the last search took: 2 % of the time."""
 
-_MEMORY = attrgetter("memory_bytes")
+
+class Holder(NamedTuple):
+    """The queue that holds the most, and its consumer that is furthest behind; "" for neither."""
+
+    queue: str = ""
+    consumer: str = ""
 
 
-class LargestQueue:
-    """The name of the queue that holds the most memory, for the error of a call that memory has no space for.
+class LargestHolder:
+    """Finds what holds the most memory or disk space, for the error of a call that has no space.
 
     Searched rarely: while memory is full, every append would ask.
     """
 
-    def __init__(self, queues: Queues) -> None:
+    def __init__(self, queues: Queues, search: Callable[[Queues], Queue | None]) -> None:
         self._queues = queues
-        self._name = ""
+        self._search = search
+        self._found = Holder()
         self._search_after = 0.0
 
-    def name(self) -> str:
-        """Return the queue's name, as of a short while ago; "" without queues."""
+    def find(self) -> Holder:
+        """Return it as of a short while ago."""
         begun = perf_counter()
         if begun >= self._search_after:
-            found = max(self._queues, key=_MEMORY, default=None)
-            self._name = found.name if found is not None else ""
+            found = self._search(self._queues)
+            self._found = Holder() if found is None else Holder(found.name, slowest_consumer(found))
             ended = perf_counter()
             self._search_after = ended + max(SECONDS_MIN, COST_FACTOR * (ended - begun))
-        return self._name
+        return self._found
+
+
+def slowest_consumer(queue: Queue) -> str:
+    """Return the consumer of *queue* that is furthest behind; "" without consumers."""
+    return next(queue.consumers.ascending(), (0, ""))[1]
+
+
+def largest_in_memory(queues: Iterable[Queue]) -> Queue | None:
+    """Return the queue that takes the most memory."""
+    return max(queues, key=lambda queue: queue.memory_bytes, default=None)
+
+
+LIVE_PART = 4
+
+
+def largest_on_disk(queues: Iterable[Queue], disk_bytes: int) -> Queue | None:
+    """Return the queue that takes most of *disk_bytes*: by its records, or by the segments that they keep.
+
+    Where less than a quarter of the disk is live records, most of it is kept by the queue that has the oldest ones.
+    (Half of the disk may be their copies in gathered files.)
+    """
+    held = [(queue.live_bytes(), queue) for queue in queues]
+    if LIVE_PART * sum(size for size, _ in held) < disk_bytes:
+        return min((queue for _, queue in held), key=RANKS["segment"], default=None)
+    return max(held, key=lambda each: each[0], default=(0, None))[1]
 
 
 class OldestPin:

@@ -12,7 +12,7 @@ A queue has its positions itself and asks its store (`Store`) for records only, 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple, Protocol
 
@@ -396,10 +396,6 @@ class RetainedStore:
         self._blocks.release(places[:count])
         return grown
 
-    def _loose_payloads(self, places: Sequence[int]) -> list[bytes]:
-        assert self._blocks is not None  # only `Queues` adds places
-        return self._blocks.payloads(places)
-
     def _newest_loose_payload(self) -> bytes:
         assert self._blocks is not None
         return self._blocks.payload(self.loose[-1])
@@ -408,7 +404,8 @@ class RetainedStore:
         """Return the loose records with positions *start* … *stop* - 1, at least one."""
         first = self.loose_first
         start = max(start, first)
-        return Run.of(start, self._loose_payloads(self.loose[start - first : stop - first]))
+        assert self._blocks is not None  # only `Queues` adds places
+        return self._blocks.joined(start, self.loose[start - first : stop - first])
 
     # Dropping.
 
@@ -429,7 +426,8 @@ class RetainedStore:
     def _drop_loose(self, count: int) -> int:
         """Drop the first *count* loose records: they are truncated."""
         self.records -= count
-        self.held_bytes -= sum(map(len, self._loose_payloads(self.loose[:count])))
+        assert self._blocks is not None
+        self.held_bytes -= self._blocks.size(self.loose[:count])
         return self._drop_places(count)
 
     def _drop_dead_runs(self, start: int) -> int:

@@ -6,7 +6,7 @@ request that sends the header back is refused with 412 where another log respond
 
 from __future__ import annotations
 
-from mrecordlog_async.protocol.schemas import AtResponse, Response
+from mrecordlog_async.protocol.schemas import AtResponse, Response, UsageResponse
 
 LOG_ID = "X-Log-Id"
 """Header of responses: the public id of the log. In a request: refuse it unless this log serves the address."""
@@ -36,6 +36,7 @@ class LogResponse(Response, frozen=True):
         durable_batch: Number of the last batch that is on the medium for certain; 0 before the first one.
         at: State of the log that its positions show; null if nothing was ever stored.
         build: `compiled` or `pure`: whether the service runs compiled loops, or their twins in Python.
+        usage: Memory and disk in use, and their limits.
     """
 
     id: str
@@ -45,3 +46,4 @@ class LogResponse(Response, frozen=True):
     durable_batch: int
     at: AtResponse | None = None
     build: str = ""  # of a service before 0.3
+    usage: UsageResponse | None = None

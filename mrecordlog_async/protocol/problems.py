@@ -100,12 +100,15 @@ TABLE: Mapping[type[RecordLogError], Row] = {
     ConsumerOwnedError: _row(409, "consumer_owned", "queue", "consumer", "owner"),
     ConsumerBehindError: _row(409, "consumer_behind", "consumer_position", "queue", "consumer", "position"),
     RecordTooLargeError: _row(413, "too_large", "size=size_bytes", "limit=limit_bytes", "limit_name=limit"),
-    LogFullError: _row(429, "log_full", "resource", "used", "limit", "queue?", "unit?"),
+    LogFullError: _row(429, "log_full", "resource", "used", "limit", "queue?", "unit?", "consumer?"),
 }
 """The document of each error, and the error of each document. An attribute is the argument that the error is made from.
 
 The states of the log have no row: a full disk, a queue without positions, a closed and a failed log.
 """
+
+_HOLDER = ("queue", "consumer")
+"""Members of a full disk's document: what holds most of it."""
 
 _BY_CODE = {row.code: kind for kind, row in TABLE.items()} | {"queue_recreated": QueueNotFoundError}
 
@@ -206,7 +209,8 @@ def _of_log(error: RecordLogError) -> ProblemError:
     detail = detail_of(error)
     match error:
         case LogFullError(resource="space"):
-            return retry(507, "disk_full", detail, resource="space")
+            holder = {name: getattr(error, name) for name in _HOLDER if getattr(error, name)}
+            return retry(507, "disk_full", detail, resource="space", **holder)
         case LogFullError(resource="positions"):
             # Permanent: positions are never assigned twice, so waiting does not help.
             detail = f"the queue has used all positions below {error.limit}; delete it, or append to another queue"
@@ -248,7 +252,8 @@ def error_in(problem: Mapping[str, Any], **known: Any) -> RecordLogError | None:
     """
     code = problem.get("code")
     if code == "disk_full":
-        return LogFullError("space")
+        queue, consumer = (str(problem.get(name, "")) for name in _HOLDER)
+        return LogFullError("space", queue=queue, consumer=consumer)
     if code == "log_failed":
         return LogFailedError("reported by the service", problem["written"]) if "written" in problem else None
     kind = _BY_CODE.get(str(code))

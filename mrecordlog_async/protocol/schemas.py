@@ -323,7 +323,7 @@ class UsageResponse(Response, frozen=True):
     Attributes:
         memory_bytes: Memory of retained records.
         memory_limit_bytes: Limit of memory_bytes.
-        disk_bytes: Disk space reserved for segments.
+        disk_bytes: Disk space of all files of the log.
         disk_written_bytes: Part of disk_bytes that holds data.
         disk_limit_bytes: Limit of disk_bytes.
         pending_bytes: Bytes of calls that wait for the writer.
@@ -331,6 +331,9 @@ class UsageResponse(Response, frozen=True):
         queues: Number of queues.
         queues_limit: Limit of the number of queues.
         segments: Number of segments.
+        disk_only_bytes: Payload bytes of records that left memory: they are read from the disk.
+        places_bytes: Part of memory_bytes that says where on the disk these are.
+        gathered_bytes: Part of disk_bytes that gathered files take, from which they are read.
     """
 
     memory_bytes: int = 0
@@ -343,6 +346,9 @@ class UsageResponse(Response, frozen=True):
     queues: int = 0
     queues_limit: int = 0
     segments: int = 0
+    disk_only_bytes: int = 0
+    places_bytes: int = 0
+    gathered_bytes: int = 0
 
 
 class PinResponse(Response, frozen=True):
@@ -391,11 +397,14 @@ class StatsResponse(Struct):
         uptime_seconds: How long the service has had the log open; 0 before.
         policy: The log's persist policy: always, never, or the seconds of an interval.
         usage: Resources in use.
+        beyond_memory: What happens when memory is full: appends are refused ("refuse"), or the oldest records leave
+            memory ("disk").
         segments: The segments on the disk.
         pending_records: Records that wait to be stored.
         pin: The queue that keeps the oldest segment; null if only the current segment is needed.
         counters: What the log has counted since it was opened.
         refused: Appends refused since then, by reason.
+        damaged: Reads since then that found a file damaged: a "segment", or a "gathered" file, which was made again.
         append_seconds: From the call of an append to its return.
         commit_seconds: Writing and syncing a batch.
         sync_seconds: A sync of a segment; where one call writes and syncs, both.
@@ -420,11 +429,13 @@ class StatsResponse(Struct):
     uptime_seconds: float = 0.0
     policy: str = ""
     usage: UsageResponse = UsageResponse()
+    beyond_memory: str = "refuse"
     segments: SegmentsResponse = SegmentsResponse()
     pending_records: int = 0
     pin: PinResponse | None = None
     counters: dict[str, int] = {}
     refused: dict[str, int] = {}
+    damaged: dict[str, int] = {}
     append_seconds: TimesResponse = TimesResponse()
     commit_seconds: TimesResponse = TimesResponse()
     sync_seconds: TimesResponse = TimesResponse()

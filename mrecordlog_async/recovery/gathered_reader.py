@@ -62,12 +62,13 @@ class FoundRuns(NamedTuple):
 class GatheredReader:
     """The open gathered files of a log, and their pieces that were read last. Several threads may use it at a time.
 
-    made: sizes of the files that were made again, by segment, until they are taken. failed: what could not be made, and
-    until when it is not tried again.
+    made: sizes of the files that were made again, by segment, until they are taken. damaged: how many were found to be
+    damaged. failed: what could not be made, and until when it is not tried again.
     """
 
     def __init__(self, directory: LogDirectory) -> None:
         self.made: dict[int, int] = {}
+        self.damaged = 0
         self._directory = directory
         self._files: dict[int, GatheredFile] = {}
         self._replaced: list[tuple[int, GatheredFile]] = []
@@ -205,6 +206,7 @@ class GatheredReader:
             failed, until = self.failed.get(number, (None, 0.0))
             if failed is not None and monotonic() < until:
                 raise failed
+            self.damaged += isinstance(error, GatheredError)
             logger.warning("the gathered file of %s cannot be used (%s): it is made again", segment_name(number), error)
             try:
                 self._make(head)

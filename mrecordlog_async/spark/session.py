@@ -14,6 +14,7 @@ from mrecordlog_async.spark.process.java import ensure_java
 from mrecordlog_async.spark.process.offers import refuse_without_data_sources
 from mrecordlog_async.spark.process.python import ensure_python
 from mrecordlog_async.support.extras import naming
+from mrecordlog_async.support.forks import call_in_children
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,7 +87,7 @@ def _apply_in_child() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
-os.register_at_fork(after_in_child=_apply_in_child)
+call_in_children(_apply_in_child)
 
 
 def spark_session(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import fcntl
 import os
 import signal
 import stat
@@ -16,7 +15,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 from mrecordlog_async.storage.filesystem import Buffer
 
-_statx = getattr(ctypes.CDLL(None), "statx", None)
+try:
+    import fcntl
+except ImportError:
+    IS_POSIX = False  # Windows, where clients import this module; no log opens there
+else:
+    IS_POSIX = True
+
+_library = ctypes.CDLL(None, use_errno=True) if IS_POSIX else None
+_statx = getattr(_library, "statx", None)
 _AT_EMPTY_PATH, _STATX_NLINK = 0x1000, 0x4
 _Statx = ctypes.c_uint32 * 64
 _NLINK_AT = 4  # the fifth of its 32-bit words
@@ -24,7 +31,7 @@ _AT_FDCWD, _AT_SYMLINK_NOFOLLOW = -100, 0x100
 _ATTRIBUTES = slice(8, 16)  # in bytes
 _MOUNT_ROOT = 0x2000
 
-_fstatfs = getattr(ctypes.CDLL(None), "fstatfs", None)
+_fstatfs = getattr(_library, "fstatfs", None)
 _Statfs = ctypes.c_char * 512  # more than struct statfs has on any system
 _F_TYPE_BYTES = ctypes.sizeof(ctypes.c_long)
 _RECYCLING = {0xEF53: "ext4", 0x58465342: "XFS"}
@@ -43,8 +50,9 @@ _IO_SETUP, _IO_DESTROY, _IO_GETEVENTS, _IO_SUBMIT = range(4)
 _AIO_CALLS: Mapping[str, tuple[int, int, int, int]] = {"x86_64": (206, 207, 208, 209), "aarch64": (0, 1, 4, 2)}
 """The numbers of these system calls, which the C library has no functions for, by the machine."""
 _aio_numbers = _AIO_CALLS.get(os.uname().machine) if sys.platform == "linux" and sys.maxsize > 2**32 else None
-_syscall = ctypes.CDLL(None, use_errno=True).syscall
-_syscall.restype = ctypes.c_long
+_syscall = getattr(_library, "syscall", None)
+if _syscall is not None:
+    _syscall.restype = ctypes.c_long
 
 _locks: set[int] = set()
 _fork_guard = threading.Lock()
@@ -59,11 +67,20 @@ def _drop_locks() -> None:
     _fork_guard.release()
 
 
-os.register_at_fork(before=_fork_guard.acquire, after_in_parent=_fork_guard.release, after_in_child=_drop_locks)
+if IS_POSIX:
+    os.register_at_fork(before=_fork_guard.acquire, after_in_parent=_fork_guard.release, after_in_child=_drop_locks)
 
 
 class OsFileSystem:
     """The real disk, through the `os` module."""
+
+    def __init__(self) -> None:
+        """Raise OSError on a system that is not POSIX."""
+        if not IS_POSIX:
+            raise OSError(
+                "a log needs a POSIX system such as Linux, to lock and sync its directory; run `mrecordlog serve` on "
+                "one, and use RecordLogClient here"
+            )
 
     def make_directory(self, path: str) -> None:
         """See `FileSystem`."""
@@ -328,7 +345,7 @@ class OsFileSystem:
 
 def _call_aio(call: int, *arguments: int) -> int:
     """Make one of the calls in `_AIO_CALLS`; OSError if it fails. The interpreter is free meanwhile."""
-    if _aio_numbers is None:
+    if _aio_numbers is None or _syscall is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
     result = int(_syscall(*map(ctypes.c_long, (_aio_numbers[call], *arguments))))
     if result < 0:

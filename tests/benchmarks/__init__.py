@@ -21,7 +21,7 @@ A workload is an `async def f(bench) -> list[Row]`; `suite` has their table and 
 project wants of them. `compare` measures two versions of the log in turn, one row in 20 seconds. More commands measure
 the service next to a bare aiohttp handler (`http_service`), and how fast Spark reads a log (`spark_throughput`).
 
-    pip install -e '.[dev]' --group benchmarks
+    pip install -e '.[dev,benchmarks]'
     python -m tests.benchmarks suite --list
     python -m tests.benchmarks suite --gc-threshold 20000 --markdown
     python -m tests.benchmarks suite --only spark-drain spark-idle spark-triggers    # 5 minutes

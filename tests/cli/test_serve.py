@@ -12,12 +12,15 @@ import socket
 import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from mrecordlog_async.cli.commands.serve import disk_share
 from mrecordlog_async.cli.shell.exit_codes import UsageError
 from mrecordlog_async.cli.shell.logging_setup import TextFormatter
 from mrecordlog_async.cli.shell.settings import persist
+from mrecordlog_async.options import GIB, MIB, Limits
 from mrecordlog_async.service.watching.systemd import notify
 from tests import warm
 from tests.serving import TIMEOUT_SECONDS, Process
@@ -268,6 +271,7 @@ def test_settings_come_from_flags_then_variables_then_the_file(tmp_path: Path) -
         (("--port", "65536"), {}, b"--port"),
         (("--persist", "sometimes"), {}, b"--persist"),
         (("--record-bytes", "3GiB"), {}, b"record_bytes"),
+        (("--memory-bytes", "2GiB", "--disk-bytes", "1GiB", "--beyond-memory", "disk"), {}, b"memory_bytes"),
         (("--body-bytes", "1GiB"), {}, b"bodies_bytes"),
         (("--segment-bytes", "1"), {}, b"segment_bytes"),
         (("--token-file", "/nonexistent"), {}, b"/nonexistent"),
@@ -284,6 +288,37 @@ def test_settings_that_make_no_sense_are_usage_errors(
     assert done.returncode == 2
     assert told in done.stderr
     assert not (tmp_path / "wal").exists()
+
+
+def test_the_disk_limit_follows_the_volume_unless_it_is_set(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """80 % of what is free and what the log takes, computed at every start and printed; memory fits into it."""
+    (tmp_path / "wal").mkdir()
+    (tmp_path / "wal" / "wal-0").write_bytes(bytes(8 << 20))
+    with caplog.at_level(logging.INFO, "mrecordlog_async.serve"):
+        share = disk_share(str(tmp_path / "wal"))
+    found = os.statvfs(tmp_path)
+    capacity = found.f_blocks * found.f_frsize
+    (facts,) = (record.facts for record in caplog.records)  # type: ignore[attr-defined]  # the log's own
+    assert share == facts["disk_bytes"] == int(0.8 * (facts["free_bytes"] + facts["taken_bytes"])) < capacity
+    assert facts["taken_bytes"] == 8 << 20
+    assert "80 %" in caplog.text and "--disk-bytes" in caplog.text
+    assert disk_share(str(tmp_path / "not" / "there")) > 0  # the log is created later
+    with socket.create_server(("127.0.0.1", 0)) as taken:  # it ends at once
+        port = str(taken.getsockname()[1])
+        done = [run("serve", str(tmp_path / "log"), "--port", port, *more) for more in ((), ("--disk-bytes", "1GiB"))]
+    assert [b"80 %" in each.stderr for each in done] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("given", "memory_bytes"), [({}, MIB), ({"memory_bytes": 4 * GIB}, MIB), ({"beyond_memory": "refuse"}, 4 * GIB)]
+)
+def test_a_default_of_memory_above_the_disk_is_lowered(given: dict[str, Any], memory_bytes: int) -> None:
+    """Only where records leave memory: otherwise memory is the limit that is reached first, or never."""
+    limits = Limits(**{"beyond_memory": "disk", "disk_bytes": MIB, **given})
+    assert limits.memory_bytes == memory_bytes
+    assert Limits(memory_bytes=32 * GIB, beyond_memory="disk").memory_bytes == 32 * GIB  # the disk has its default
+    with pytest.raises(ValueError, match=r"memory_bytes \(2097152\) is above disk_bytes"):
+        Limits(memory_bytes=2 * MIB, disk_bytes=MIB, beyond_memory="disk")
 
 
 def test_unknown_keys_of_the_file_are_usage_errors(tmp_path: Path) -> None:

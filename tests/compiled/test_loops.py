@@ -129,29 +129,40 @@ def test_wrong_types_and_subclasses_are_the_same_to_both(data: st.DataObject) ->
         same("payloads_of_run", *bad[2:])
 
 
-class Block(NamedTuple):
-    """What `LooseBlock` is to them."""
-
-    offsets: Any
-    payload: Any
-
-
 @given(
     st.lists(PAYLOADS, min_size=1, max_size=3),
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 13)), max_size=8),
-    st.sampled_from(["as they are", "list", "signed", "short", "other bytes", "no block"]),
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 13)), max_size=30),
+    st.sampled_from(["as they are", "list", "signed", "short", "ends", "other bytes", "no block", "the twin's"]),
 )
-def test_payloads_at_places_are_the_same(blocks: list[list[bytes]], at: list[tuple[int, int]], kind: str) -> None:
+def test_loose_records_at_places_are_the_same(blocks: list[list[bytes]], at: list[tuple[int, int]], kind: str) -> None:
     """Places in any order and more than once; a block or a record that does not exist; other types than the log has."""
-    held: dict[int, Any] = {number: Block(*Run.of(0, payloads)[1:]) for number, payloads in enumerate(blocks)}
     places: Any = array("q" if kind == "signed" else "Q", [number << 8 | record for number, record in at])
-    if kind == "short":
-        held[0] = Block(held[0].offsets[:-4], held[0].payload[:1])
-    elif kind == "other bytes":
-        held[0] = Block(OtherBytes(held[0].offsets), bytearray(held[0].payload))
-    elif kind == "no block":
-        held[0] = None
-    same("payloads_at", held, list(places) if kind == "list" else places, 8)
+    found = []
+    for module in (twins, loops):
+        held: dict[int, Any] = {}
+        for number, payloads in enumerate(blocks):
+            offsets: Any
+            payload: Any
+            offsets, payload = Run.of(0, payloads)[1:]
+            if number == 0 and kind == "short":
+                offsets, payload = offsets[:-4], payload[:1]
+            elif number == 0 and kind == "ends":
+                offsets = offsets[::-1]
+            elif number == 0 and kind == "other bytes":
+                offsets, payload = OtherBytes(offsets), bytearray(payload)
+            block = (twins if number and kind == "the twin's" else module).LooseBlock(
+                (array("I", range(len(payloads))), None, offsets, payload), 100 + number, 10 * number
+            )
+            assert (block.live, block.sparse_at, block.memory_bytes) == (len(payloads), len(payloads) // 4, 10 * number)
+            held[number] = None if number == 0 and kind == "no block" else block
+        asked = list(places) if kind == "list" else places
+        found.append(
+            [
+                *(outcome(getattr(module, name), held, asked, 8) for name in ("joined_at", "ticks_at", "release_at")),
+                [block and block.live for block in held.values()],
+            ]
+        )
+    assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("module", [twins, loops], ids=["pure", "compiled"])

@@ -24,7 +24,7 @@ PACKAGE = ROOT / "mrecordlog_async"
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the site once."""
     if find_spec("mkdocs") is None or find_spec("mkdocstrings") is None or find_spec("material") is None:
-        pytest.skip("mkdocs-material and mkdocstrings are not installed")
+        pytest.skip("the generator of the site is not installed: pip install -e '.[docs]'")
     target = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(target)]
     environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}

@@ -223,6 +223,11 @@ async def test_damage_to_file_and_segment_is_an_error_for_the_reader_alone(
         await read_all(log)
     assert caught.value.segment == segment.name
     assert "made again" in caplog.text
+    with pytest.raises(CorruptionError):
+        await read_all(log)
+    # Both readers are counted, the file that had to be made again and the line in the log once.
+    assert log.stats().damaged == {"segment": 2, "gathered": 1}
+    assert caplog.text.count("queue 'q': records from position 0 on cannot be read") == 1
     assert await log.append("q", b"more") == 3_000
     await log.truncate("q", 1_000)
     assert [record.position async for record in log.read("q")] == list(range(1_001, 3_001))

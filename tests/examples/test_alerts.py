@@ -113,6 +113,49 @@ def test_every_alert_fires_after_its_time_and_not_before(tmp_path: Path) -> None
 
 
 @needs_promtool
+@pytest.mark.parametrize("alert", ["MrecordlogDiskNearLimit", "MrecordlogAppendsRefused"])
+def test_an_alert_of_a_full_disk_names_the_consumer_that_holds_most(tmp_path: Path, alert: str) -> None:
+    """The person who is woken reads whom to look for; a service without consumers is named alone."""
+    (rule,) = (dict(rule) for rule in rules() if rule["alert"] == alert)
+    rule["annotations"].pop("runbook")
+    (tmp_path / "rules.yml").write_text(yaml.safe_dump({"groups": [{"name": "one", "rules": [rule]}]}))
+    values = {
+        'mrecordlog_append_rejected_total{instance="INSTANCE", reason="disk"}': "0+60x30",
+        'mrecordlog_disk_used_bytes{instance="INSTANCE"}': "90x30",
+        'mrecordlog_disk_limit_bytes{instance="INSTANCE"}': "100x30",
+    }
+    waiting = {
+        'mrecordlog_consumer_waiting_bytes{instance="a", queue="orders", consumer="lake"}': "7x30",
+        'mrecordlog_consumer_waiting_bytes{instance="a", queue="orders", consumer="audit"}': "5x30",
+        'mrecordlog_consumer_waiting_bytes{instance="other", queue="q", consumer="far"}': "99x30",
+    }
+    series = [(name.replace("INSTANCE", each), kept) for each in "ab" for name, kept in values.items()]
+    begins = {
+        "MrecordlogDiskNearLimit": "{} uses 90% of its disk limit",
+        "MrecordlogAppendsRefused": "{} refuses appends: disk",
+    }[alert]
+    labels = {"severity": rule["labels"]["severity"]} | (
+        {"reason": "disk"} if alert == "MrecordlogAppendsRefused" else {}
+    )
+    expected = [
+        {
+            "exp_labels": {"instance": "a"} | labels,
+            "exp_annotations": {"summary": begins.format("a") + "; consumer lake of orders holds the most"},
+        },
+        {"exp_labels": {"instance": "b"} | labels, "exp_annotations": {"summary": begins.format("b")}},
+    ]
+    case = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": kept} for name, kept in [*series, *waiting.items()]],
+        "alert_rule_test": [{"eval_time": "15m", "alertname": alert, "exp_alerts": expected}],
+    }
+    (tmp_path / "cases.yml").write_text(
+        yaml.safe_dump({"rule_files": [str(tmp_path / "rules.yml")], "tests": [case]}, width=1000)
+    )
+    promtool("test", "rules", str(tmp_path / "cases.yml"))
+
+
+@needs_promtool
 def test_prometheus_takes_the_shipped_files(tmp_path: Path) -> None:
     """The scrape job, the rules, and the templates in their sentences."""
     (tmp_path / "token").write_text("token")

@@ -110,3 +110,46 @@ async def test_disk_limit_refuses_appends_until_space_is_given_back(directory: P
         await log.sync()
         await log.append_record("q", None, bytes(20_000))
         assert log.resource_usage().disk_bytes <= 1_000_000
+
+
+async def test_an_append_that_finds_no_memory_says_what_holds_it(directory: Path) -> None:
+    """The error names the queue that holds the most, and its consumer that is furthest behind."""
+    async with MultiRecordLog.open(directory, limits=Limits(memory_bytes=50_000), queues=["small", "large"]) as log:
+        await log.append_record("small", None, bytes(100))
+        await log.append_record("large", None, bytes(1000))
+        await log.create_consumer("large", "quick", start=2**40)
+        await log.create_consumer("large", "slow")
+        with pytest.raises(LogFullError) as caught:
+            while True:
+                await log.append_record("large", None, bytes(1000))
+        assert (caught.value.resource, caught.value.queue, caught.value.consumer) == ("memory", "large", "slow")
+        assert "(queue 'large' holds the most; its slowest consumer is 'slow')" in str(caught.value)
+
+
+@pytest.mark.parametrize("holds", ["records", "segments"])
+async def test_an_append_that_finds_no_disk_space_says_what_holds_it(directory: Path, holds: str) -> None:
+    """The error names the queue whose records, or whose kept segments, take most of the disk, and its consumer."""
+    limits = Limits(disk_bytes=40 * 32_768)
+    async with MultiRecordLog.open(directory, limits=limits, segment_bytes=32_768, queues=["idle", "busy"]) as log:
+        await log.append_record("idle", None, b"one")
+        await log.create_consumer("idle", "asleep")
+        await log.create_consumer("busy", "late")
+        with pytest.raises(LogFullError) as caught:
+            while True:
+                position = await log.append_record("busy", None, bytes(10_000))
+                if holds == "segments" and position is not None:
+                    await log.truncate("busy", position, past_consumers=True)
+        found = caught.value.queue, caught.value.consumer
+        assert found == (("busy", "late") if holds == "records" else ("idle", "asleep"))
+
+
+async def test_a_full_queue_says_which_consumer_is_behind(directory: Path) -> None:
+    """A queue that keeps until acknowledged is full because of its slowest consumer."""
+    async with MultiRecordLog.open(
+        directory, queues={"q": QueueOptions(keep="until_acknowledged", max_records=2)}
+    ) as log:
+        await log.create_consumer("q", "lake")
+        await log.append_records("q", None, [b"a", b"b"])
+        with pytest.raises(LogFullError, match="its slowest consumer is 'lake'") as caught:
+            await log.append_record("q", None, b"c")
+        assert (caught.value.queue, caught.value.consumer) == ("q", "lake")

@@ -120,11 +120,14 @@ def test_a_queue_on_the_disk_is_as_one_in_memory(seed: int, gaps: bool) -> None:
     assert [queue.live_bytes() for queue in spilled.queues] == [0] * len(twin)
     assert spilled.queues.memory_bytes == twin.memory_bytes
     assert spilled.queues.pins.by_segment() == twin.pins.by_segment()
+    assert spilled.queues.pins.disk_only_bytes == 0
 
 
 def compare(twin: Queues, spilled: Spilled, gaps: bool) -> None:
     """Compare every queue with the one that has all its records in memory."""
     assert spilled.queues.table() == twin.table()
+    on_disk = [queue.amount(queue.first_position, queue.memory_first)[1] for queue in spilled.queues]
+    assert spilled.queues.pins.disk_only_bytes == sum(on_disk)
     for queue in twin:
         other = spilled.queues.by_id(queue.id)
         assert other is not None

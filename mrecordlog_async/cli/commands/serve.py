@@ -17,6 +17,7 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
+from mrecordlog_async.cli.output.text import size
 from mrecordlog_async.cli.shell.exit_codes import FAILED, UsageError, exit_code_of, sentence_of
 from mrecordlog_async.cli.shell.explain import command_of, explain, refuse_foreign_directory
 from mrecordlog_async.cli.shell.logging_setup import configure
@@ -25,7 +26,7 @@ from mrecordlog_async.cli.shell.settings import add_settings, gather
 from mrecordlog_async.cli.shell.target import directory_argument
 from mrecordlog_async.compiled import BUILD
 from mrecordlog_async.errors import CorruptionError, LogLockedError, RecordLogError
-from mrecordlog_async.options import Limits
+from mrecordlog_async.options import MIB, Limits
 from mrecordlog_async.support.event_loop import loop_factory
 from mrecordlog_async.support.gc_tuning import calm_collector
 from mrecordlog_async.tokens import read_private_tokens
@@ -69,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
             values["failure_grace"],
             _certificate(values),
             _service_options(values),
-            _log_options(values),
+            _log_options(values, directory),
         )
         calm_collector()
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -150,13 +151,18 @@ def _service_options(values: dict[str, Any]) -> ServiceOptions:
         raise UsageError(str(error)) from None
 
 
-def _log_options(values: dict[str, Any]) -> dict[str, Any]:
+def _log_options(values: dict[str, Any], directory: str) -> dict[str, Any]:
     from mrecordlog_async.log import check_segment_bytes
 
+    disk_bytes = values["disk_bytes"] or disk_share(directory)
+    memory_bytes = values["memory_bytes"]
+    if values["disk_bytes"] is None:  # a log that fits into the disk never needs more memory than that
+        memory_bytes = min(memory_bytes, disk_bytes)
     try:
         limits = Limits(
-            memory_bytes=values["memory_bytes"],
-            disk_bytes=values["disk_bytes"],
+            memory_bytes=memory_bytes,
+            disk_bytes=disk_bytes,
+            beyond_memory=values["beyond_memory"],
             pending_bytes=values["pending_bytes"],
             record_bytes=values["record_bytes"],
             queues=values["queues"],
@@ -171,7 +177,42 @@ def _log_options(values: dict[str, Any]) -> dict[str, Any]:
         "segment_bytes": values["segment_bytes"],
         "recycle": values["recycle"],
         "retention": not values["hold_retention"],
+        "verify_all": values["verify_all"],
     }
+
+
+DISK_SHARE = 0.8
+DISK_SHARE_MIN = 64 * MIB
+"""A volume that is full already must not give a limit that no log can work with: then the disk itself refuses."""
+
+
+def disk_share(directory: str) -> int:
+    """Return the default of --disk-bytes: a part of what is free on the volume and what the log takes; say so.
+
+    Computed at every start, because other programs share the volume.
+    """
+    place = os.path.abspath(directory)
+    while not os.path.exists(place):
+        place = os.path.dirname(place)
+    found = os.statvfs(place)
+    free = found.f_bavail * found.f_frsize
+    taken = sum(entry.stat().st_blocks * 512 for entry in _files_in(directory))
+    share = max(int(DISK_SHARE * (free + taken)), DISK_SHARE_MIN)
+    logger.info(
+        "the log may take %s: 80 %% of the %s that are free on its volume and the %s that it takes; set --disk-bytes "
+        "for another limit, and for each of several logs on one volume",
+        *(size(share), size(free), size(taken)),
+        extra={"facts": {"event": "disk_limit", "disk_bytes": share, "free_bytes": free, "taken_bytes": taken}},
+    )
+    return share
+
+
+def _files_in(directory: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(directory) as entries:
+            return [entry for entry in entries if entry.is_file(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
 
 
 def _say_address(address: str) -> None:

@@ -32,6 +32,7 @@ NOT_SETTINGS = frozenset({"CONFIG", "DIRECTORY", "COMPILE", "PURE"})
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
+BEYOND_MEMORY = ("refuse", "disk")
 
 
 def switch(text: str) -> bool:
@@ -127,11 +128,23 @@ SETTINGS = (
     ),
     Setting("segment_bytes", parse_size, "SIZE", "1GiB", "size of a segment file"),
     Setting("recycle", switch, "", "true", "use the file of a dead segment again for a later one (on by default)"),
+    Setting("memory_bytes", parse_size, "SIZE", "4GiB", "limit of the memory of the records"),
     Setting(
-        "memory_bytes", parse_size, "SIZE", "4GiB", "limit of the records held in memory; appends above it get 429"
+        "beyond_memory",
+        choice(*BEYOND_MEMORY),
+        "WHAT",
+        "refuse",
+        "what happens at --memory-bytes: appends get 429 (refuse), or the oldest records leave memory and are read "
+        "from the disk (disk)",
+        BEYOND_MEMORY,
     ),
     Setting(
-        "disk_bytes", parse_size, "SIZE", "16GiB", "limit of the disk space for segments; appends above it get 429"
+        "disk_bytes",
+        parse_size,
+        "SIZE",
+        "",
+        "limit of the disk space of the log; appends above it get 429 (default: 80 percent of what is free and what "
+        "the log takes, at every start)",
     ),
     Setting("pending_bytes", parse_size, "SIZE", "128MiB", "limit of the records waiting to be written"),
     Setting("record_bytes", parse_size, "SIZE", "64MiB", "limit of the size of a record"),
@@ -160,6 +173,14 @@ SETTINGS = (
     ),
     Setting(
         "hold_retention", switch, "", "false", "remove no records because of their age; for a log restored from a copy"
+    ),
+    Setting(
+        "verify_all",
+        switch,
+        "",
+        "false",
+        "read every segment at the start, even those whose records stay on the disk; it takes as long as reading the "
+        "whole log",
     ),
     Setting("metrics_per_queue", switch, "", "false", "add metrics of each queue to /metrics"),
     Setting("access_log", switch, "", "false", "log every request"),

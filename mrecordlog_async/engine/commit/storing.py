@@ -58,6 +58,7 @@ class BatchStore:
         self._queues = parts.queues
         self._counters = parts.counters
         self._refusals = parts.admission.refusals
+        self._capacity = parts.admission.capacity
         self._thread = parts.thread
         self._on_applied = parts.on_applied
         self._upkeep = upkeep
@@ -164,4 +165,6 @@ class BatchStore:
         if isinstance(refusal, OSError) and refusal.errno in _OUT_OF_SPACE:
             error = LogFullError("space")
             error.__cause__ = refusal
+        if isinstance(error, LogFullError) and error.resource in ("disk", "space"):
+            error = self._capacity.disk_full(error)
         self._refusals.refuse(commands, error)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from mrecordlog_async.engine.intake.commands import SINGLE_OVERHEAD_BYTES, AppendGroup, AppendRecords
 from mrecordlog_async.errors import LogFullError, RecordTooLargeError
 from mrecordlog_async.format.frame import frames_bytes_max
 from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.memory.searches import LargestQueue
+from mrecordlog_async.memory.searches import LargestHolder, largest_in_memory, largest_on_disk
 from mrecordlog_async.options import MIB, Limits
 
 SLACK_BYTES = 64 * MIB
@@ -26,7 +27,8 @@ class Capacity:
         self.make_room: Callable[[int], bool] | None = None
         self._limits = limits
         self._queues = queues
-        self._largest = LargestQueue(queues)
+        self._in_memory = LargestHolder(queues, largest_in_memory)
+        self._on_disk = LargestHolder(queues, partial(largest_on_disk, disk_bytes=limits.disk_bytes))
         self._disk_bytes_at_best = disk_bytes_at_best or (lambda: (limits.disk_bytes, "disk_bytes"))
 
     def budget(self, pending_bytes: int) -> int:
@@ -47,7 +49,15 @@ class Capacity:
     def memory_full(self, pending_bytes: int) -> LogFullError:
         """Return the error for an append that finds no memory after *pending_bytes*."""
         used = self._queues.memory_bytes + pending_bytes
-        return LogFullError("memory", used, self._limits.memory_bytes, self._largest.name())
+        queue, consumer = self._in_memory.find()
+        return LogFullError("memory", used, self._limits.memory_bytes, queue, consumer=consumer)
+
+    def disk_full(self, error: LogFullError) -> LogFullError:
+        """Return *error*, of a call that the disk has no space for, with what holds most of it."""
+        queue, consumer = self._on_disk.find()
+        named = LogFullError(error.resource, error.used, error.limit, queue, consumer=consumer)
+        named.__cause__ = error.__cause__
+        return named
 
     def _memory_left(self, pending_bytes: int, wanted: int) -> int:
         """Return the memory that nothing uses; where that is less than *wanted*, free what dead records take."""

@@ -75,9 +75,11 @@ def _make_room(draft: Draft, view: QueueView, queue: str, records: int, size: in
     if position is not None:
         draft.plan.makes_room.append(draft.truncate(view, position))
         return None
+    slowest = view.slowest()
+    consumer = slowest[1] if slowest is not None else ""
     if too_many:
-        return LogFullError("queue", held_records, max_records, queue, "records")
-    return LogFullError("queue", held_bytes, max_bytes, queue)
+        return LogFullError("queue", held_records, max_records, queue, "records", consumer)
+    return LogFullError("queue", held_bytes, max_bytes, queue, consumer=consumer)
 
 
 def _to_drop(held: int, more: int, limit: int) -> int:

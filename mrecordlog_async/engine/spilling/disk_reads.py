@@ -8,22 +8,27 @@ handed over shares a budget, so however many readers there are, memory stays bou
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain
 
+from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.gathered import GatheredHead
 from mrecordlog_async.memory.cutting import Head, head_of, head_of_runs, runs_of
 from mrecordlog_async.memory.pieces import HeldRun
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.times import NO_TICK
+from mrecordlog_async.metrics import Counters
 from mrecordlog_async.model import POSITION_MAX, Run
 from mrecordlog_async.options import MIB
 from mrecordlog_async.recovery.gathered_reader import FoundRuns, GatheredReader, WantedRuns
 from mrecordlog_async.storage.directory import LogDirectory
+
+logger = logging.getLogger("mrecordlog_async")
 
 THREADS = 2
 BYTES_AT_ONCE = 1 * MIB
@@ -36,14 +41,17 @@ JOBS_MAX = 32
 class DiskReads:
     """Reads from the gathered files of one open log. The engine owns it."""
 
-    def __init__(self, directory: LogDirectory, queues: Queues) -> None:
+    def __init__(self, directory: LogDirectory, queues: Queues, counters: Counters | None = None) -> None:
+        """Read from *directory* what is retained of *queues*; count in *counters* what is found to be damaged."""
         self.reader = GatheredReader(directory)
+        self._counters = Counters() if counters is None else counters
         self._queues = queues
         self._loop = asyncio.get_running_loop()
         self._threads: ThreadPoolExecutor | None = None  # started by the first read
         self._under_way = Counter[int]()  # jobs by segment
         self._line: deque[asyncio.Future[None]] = deque()
         self._jobs = 0
+        self._failed: set[int] = set()  # segments of which a read has failed
 
     async def runs(self, queue: Queue, start: int, bytes_max: int = BYTES_AT_ONCE) -> list[HeldRun]:
         """Return runs of *queue* from the disk, from the first one that ends after *start*; the ends are uncut.
@@ -61,13 +69,35 @@ class DiskReads:
         while (wanted := self._wanted(queue, start, bytes_max)) is not None:
             try:
                 found = await self._read(wanted)
-            except BaseException:
+            except BaseException as error:
                 if self._wanted(queue, start, bytes_max) == wanted:  # otherwise it was truncated meanwhile
+                    self._note_failed(queue, wanted, error)
                     raise
                 continue
             if self._wanted(queue, start, bytes_max) is not None and queue.first_position < found.next_position:
                 return found
         return None
+
+    def _note_failed(self, queue: Queue, wanted: WantedRuns, error: BaseException) -> None:
+        """Count a read that fails, of records that are retained; log the first one of each segment."""
+        if isinstance(error, CorruptionError):
+            self._counters.damaged["segment"] += 1
+        elif isinstance(error, OSError):
+            self._counters.io_errors += 1
+        else:
+            return
+        segment = wanted.head.segment
+        if segment in self._failed:
+            return
+        self._failed.add(segment)
+        facts = {"event": "unreadable", "queue": queue.name, "position": wanted.start, "segment": segment}
+        logger.error(
+            "queue %r: records from position %d on cannot be read: %s",
+            queue.name,
+            wanted.start,
+            error,
+            extra={"facts": facts},
+        )
 
     def _wanted(self, queue: Queue, start: int, bytes_max: int) -> WantedRuns | None:
         if self._queues.by_id(queue.id) is not queue:
@@ -96,6 +126,7 @@ class DiskReads:
     def _on_read(self, head: GatheredHead, job: asyncio.Future[FoundRuns]) -> None:
         # Its exception is marked as retrieved here: the caller may have been cancelled.
         found = job.result() if not job.cancelled() and job.exception() is None else None
+        self._counters.damaged["gathered"] = self.reader.damaged
         self._jobs -= 1
         self._under_way[head.segment] -= 1
         if found is not None and found.ahead is not None and self._threads is not None:

@@ -13,7 +13,7 @@ from mrecordlog_async.service.routes.queues import at_of, hex_of
 from mrecordlog_async.service.routes.route import Route, json_response
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.watching import prometheus
-from mrecordlog_async.service.watching.stats import cause_of_failure, stats_of
+from mrecordlog_async.service.watching.stats import cause_of_failure, stats_of, usage_of
 from mrecordlog_async.service.wire.formats import SMALL_BYTES, send
 from mrecordlog_async.service.wire.send import PIECE_CHARGE_BYTES
 
@@ -58,8 +58,9 @@ async def show_log(service: Service, request: web.Request) -> web.StreamResponse
     log = service.log
     openings = [OpeningResponse(hex_of(one.nonce), one.first_batch) for one in log.inspection.openings]
     durable = log.inspection.durable_batch
+    usage = usage_of(log)
     return json_response(
-        LogResponse(service.log_id, service.name, service.opening, openings, durable, at_of(log), BUILD)
+        LogResponse(service.log_id, service.name, service.opening, openings, durable, at_of(log), BUILD, usage)
     )
 
 

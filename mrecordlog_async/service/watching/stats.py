@@ -47,14 +47,16 @@ async def stats_of(service: Service) -> StatsResponse:
     if log is None:
         return response
     pin = await find_pin(log)
-    usage, counters = log.resource_usage(), log.stats()
-    response.usage = UsageResponse(**{name: getattr(usage, name) for name in UsageResponse.__struct_fields__})
+    counters = log.stats()
+    response.usage = usage_of(log)
+    response.beyond_memory = log.limits.beyond_memory
     response.policy = _policy(log)
     response.segments = SegmentsResponse(log.segments[0], log.segments[-1], log.inspection.pinned_segments())
     response.pending_records = log.inspection.pending_records
     response.pin = PinResponse(*pin) if pin is not None else None
     response.counters = {one.key: one.get(counters) for one in COUNTERS if one.kind == "counter" and not one.label}
     response.refused = counters.refused
+    response.damaged = counters.damaged
     response.append_seconds = _times(counters.append_seconds)
     response.commit_seconds = _times(counters.commit_seconds)
     response.sync_seconds = _times(counters.sync_seconds)
@@ -64,6 +66,12 @@ async def stats_of(service: Service) -> StatsResponse:
     response.workers = log.workers.by_state()
     response.failure = cause_of_failure(log)
     return response
+
+
+def usage_of(log: MultiRecordLog) -> UsageResponse:
+    """Return the resources in use."""
+    usage = log.resource_usage()
+    return UsageResponse(**{name: getattr(usage, name) for name in UsageResponse.__struct_fields__})
 
 
 def cause_of_failure(log: MultiRecordLog) -> str | None:

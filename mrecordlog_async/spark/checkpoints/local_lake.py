@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 import secrets
 import time
@@ -23,6 +22,9 @@ from mrecordlog_async.spark.checkpoints.lake import (
     WriteFailedError,
 )
 from mrecordlog_async.storage.os_filesystem import drop_cache, full_sync
+
+with suppress(ImportError):  # Windows, where a source of Spark imports this module, and no drain runs
+    import fcntl
 
 LOCK_SECONDS = 10.0
 """Seconds that a start waits for the lock: the Java process of a killed driver takes a moment to exit."""
