@@ -27,6 +27,7 @@ from mrecordlog_async.spark.settings.options import Options
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
     from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
 
 HELP_COLUMNS = 100
 """A page must not depend on the terminal of the person who builds it."""
@@ -62,6 +63,13 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 def on_post_page(output: str, **_: Any) -> str:
     """Keep the link to the repository without its counts of stars, which a script would load from another site."""
     return output.replace(' data-md-component="source"', "")
+
+
+def on_page_content(html: str, page: Page, **_: Any) -> str:
+    """Let the names of metrics in the table of faults break after an underscore, or its other columns have no room."""
+    if page.file.src_uri != "operations.md":
+        return html
+    return re.sub(r"(?<=<td>)<code>\w+", lambda name: name[0].replace("_", "_<wbr>"), html)
 
 
 def settings() -> str:
