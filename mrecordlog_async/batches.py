@@ -17,26 +17,29 @@ BATCH_SECONDS = 0.2
 
 
 class BatchLimits(NamedTuple):
-    """Limits of a batch: its size, and the seconds from its first record to its return (None: only if full)."""
+    """Limits of a batch: its size, and the seconds from its first record to its return (None: only if full).
+
+    timeout: the seconds from the call to its return, with or without a record; None: only with one.
+    """
 
     records: int
     bytes: int
     seconds: float | None
+    timeout: float | None = None
 
     @classmethod
-    def checked(cls, max_records: int, max_bytes: int, max_wait: float | None) -> BatchLimits:
+    def checked(
+        cls, max_records: int, max_bytes: int, max_wait: float | None, timeout: float | None = None
+    ) -> BatchLimits:
         """Return the limits; raise TypeError or ValueError for one that no batch can meet."""
         for name, value in (("max_records", max_records), ("max_bytes", max_bytes)):
             if type(value) is not int or value < 1:
                 _check_size(name, value)
         if max_wait is not None:
-            if isinstance(max_wait, bool) or not isinstance(max_wait, int | float):
-                raise TypeError(f"max_wait must be a number of seconds or None, not {type(max_wait).__name__}")
-            if not max_wait >= 0:  # also refuses NaN
-                raise ValueError(
-                    f"max_wait must be at least 0 seconds, or None to wait for a full batch, got {max_wait}"
-                )
-        return cls(max_records, max_bytes, max_wait)
+            _check_seconds("max_wait", max_wait, "a full batch")
+        if timeout is not None:
+            _check_seconds("timeout", timeout, "a record")
+        return cls(max_records, max_bytes, max_wait, timeout)
 
 
 def _check_size(name: str, value: object) -> None:
@@ -44,6 +47,13 @@ def _check_size(name: str, value: object) -> None:
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")
     if value < 1:
         raise ValueError(f"{name} must be at least 1, got {value}")
+
+
+def _check_seconds(name: str, value: object, without: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name} must be a number of seconds or None, not {type(value).__name__}")
+    if not value >= 0:  # also refuses NaN
+        raise ValueError(f"{name} must be at least 0 seconds, or None to wait for {without}, got {value}")
 
 
 def check_limit(limit: int) -> int:
@@ -74,15 +84,43 @@ class Batches(AsyncIterator[Given]):
         self._limits = limits
 
     async def __anext__(self) -> Given:
-        records, size, seconds = self._limits
+        records, size, seconds, _ = self._limits
         batch = await self._batch(max_records=records, max_bytes=size, max_wait=seconds)
         if batch is None:
             raise StopAsyncIteration
         return batch
 
 
+class Available(AsyncIterator[Given]):
+    """The batches of what is there when the first one is asked for. It ends, however fast records are appended."""
+
+    def __init__(
+        self,
+        batch: Callable[..., Awaitable[Given | None]],
+        limits: BatchLimits,
+        find_end: Callable[[], Awaitable[int]],
+    ) -> None:
+        """*find_end* returns the position after the last record that is there."""
+        self._batch = batch
+        self._limits = limits
+        self._find_end = find_end
+        self._end: int | None = None
+
+    async def __anext__(self) -> Given:
+        if self._end is None:
+            self._end = await self._find_end()
+        records, size, _, _ = self._limits
+        batch = await self._batch(max_records=records, max_bytes=size, max_wait=0, timeout=0) if self._end else None
+        if not batch:  # there are no more, or the queue has ended
+            self._end = 0
+            raise StopAsyncIteration
+        if batch.next_position >= self._end:
+            self._end = 0
+        return batch
+
+
 def last_position(done: Batch | Record | int, queue_id: int) -> int:
-    """Return the last position of what a consumer of the queue with *queue_id* has done.
+    """Return the last position of what a consumer of the queue with *queue_id* has done; -1 of an empty batch.
 
     Raises:
         ValueError: It is a batch of another queue.
@@ -90,5 +128,5 @@ def last_position(done: Batch | Record | int, queue_id: int) -> int:
     if isinstance(done, Batch):
         if done.queue_id != queue_id:
             raise ValueError(f"the batch is of queue {done.queue!r} with id {done.queue_id}, not of this consumer")
-        return done.last_position
+        return done.last_position if done else -1
     return done.position if isinstance(done, Record) else done

@@ -55,6 +55,7 @@ from mrecordlog_async.model import (
     Start,
     check_position,
     check_start,
+    json_payload,
 )
 from mrecordlog_async.names import check_name
 from mrecordlog_async.options import GIB, MIB, Limits, PersistPolicy, QueueOptions, check_type
@@ -374,6 +375,25 @@ class MultiRecordLog:
         """
         return self.append_record(queue, position, payload, create=create)
 
+    @coroutine_function
+    def append_json(self, queue: str, value: object, *, create: bool = False) -> Coroutine[Any, Any, int]:
+        """Append *value* to *queue* as JSON, in UTF-8 without spaces; `Batch.json` reads it.
+
+        Args:
+            queue: The queue.
+            value: What `json.dumps` takes. NaN and the infinities are refused: JSON does not have them.
+            create: Create the queue if it does not exist.
+
+        Returns:
+            The record's position.
+
+        Raises:
+            TypeError: JSON has no such value.
+            ValueError: It is a number that JSON does not have, or refers to itself.
+            RecordLogError: The errors of `append_record`.
+        """
+        return self.append_record(queue, None, json_payload(value), create=create)
+
     @overload
     def append_record(
         self, queue: str, position: None, payload: Payload, *, create: bool = False
@@ -616,8 +636,7 @@ class MultiRecordLog:
             head = await self._engine.disk_reads.any_head(found, position, READ_RECORDS, READ_BYTES)
             if head is None:
                 return
-            batch = Batch(found.name, found.id, head.runs, head.start, head.stop)
-            for record in batch:
+            for record in head.batch(found):
                 if stop is not None and record.position >= stop:
                     return
                 if record.position >= found.first_position:
@@ -655,7 +674,7 @@ class MultiRecordLog:
         position = await self._position_of(found, start)
         check_bounds(position, None)
         head = await self._engine.disk_reads.any_head(found, position, limits.records, limits.bytes)
-        return None if head is None else Batch(found.name, found.id, head.runs, head.start, head.stop)
+        return None if head is None else head.batch(found)
 
     def memory_first(self, queue: str) -> int:
         """Return the first position of *queue* that `range` and `runs` can read: those before it are on the disk.

@@ -8,15 +8,16 @@ positions are stored differently in memory (`memory/pieces.py`); they become run
 
 from __future__ import annotations
 
+import json
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import lru_cache
 from itertools import accumulate, chain
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from mrecordlog_async.compiled import pairs_of_run, payloads_of_run, records_of_run
 
@@ -174,6 +175,15 @@ class Times:
         """Return times that are not known."""
         return cls(array("q"), array("q"))
 
+    @classmethod
+    def joined(cls, parts: Iterable[Times]) -> Times:
+        """Return *parts*, each of later positions than the one before, as one."""
+        found = cls.none()
+        for part in parts:
+            for position, tick in zip(part.positions, part.ticks, strict=True):
+                found.add(position, tick)
+        return found
+
     def add(self, position: int, tick: int) -> None:
         """Note that *tick* holds from *position* on."""
         if not self.ticks or self.ticks[-1] != tick:
@@ -216,30 +226,45 @@ _Payloads = list[bytes]
 
 
 class Batch:
-    """Records of one queue that were handed out together, at least one. Iterating over it yields them one by one.
+    """Records of one queue that were handed out together. Iterating over it yields them one by one.
+
+    It has at least one record, unless it was asked for with a timeout: `if batch:` shows whether it has any.
 
     Attributes:
         queue: Name of the queue.
         queue_id: Its incarnation (see `QueueSummary.id`).
-        first_position: Position of the first record.
+        first_position: Position of the first record; of an empty batch, where the next one begins.
         next_position: Position after the last record.
     """
 
-    __slots__ = ("_kept", "_runs", "first_position", "next_position", "queue", "queue_id")
+    __slots__ = ("_kept", "_runs", "_times", "first_position", "next_position", "queue", "queue_id")
 
     def __init__(
-        self, queue: str, queue_id: int, runs: Sequence[Run], start: int | None = None, stop: int | None = None
+        self,
+        queue: str,
+        queue_id: int,
+        runs: Sequence[Run],
+        start: int | None = None,
+        stop: int | None = None,
+        times: Callable[[int, int], Times] | Times | None = None,
     ) -> None:
         """Hold the records of *runs* with positions *start* … *stop* - 1; all of them by default.
 
         Each run has at least one of these records. The first and the last one are only cut if `runs` is asked for.
+        *times*: when they were stored, or what finds that for a range of positions.
         """
         self.queue = queue
         self.queue_id = queue_id
         self.first_position = runs[0].first_position if start is None else start
         self.next_position = runs[-1].next_position if stop is None else stop
         self._kept = runs
-        self._runs: tuple[Run, ...] | None = None
+        self._runs: tuple[Run, ...] | None = None if runs else ()
+        self._times = times
+
+    @classmethod
+    def empty(cls, queue: str, queue_id: int, position: int) -> Batch:
+        """Return a batch without a record, of a reader that is at *position*."""
+        return cls(queue, queue_id, (), position, position)
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -252,12 +277,14 @@ class Batch:
 
     @property
     def last_position(self) -> int:
-        """Position of the last record."""
+        """Position of the last record. An empty batch has none: its value is the one before the first."""
         return self.next_position - 1
 
     @property
     def bytes(self) -> int:
         """Payload bytes of all records."""
+        if not self._kept:
+            return 0
         first, last = self._kept[0], self._kept[-1]
         before = first.bytes_before(first.before(self.first_position))
         after = len(last.payload) - last.bytes_before(last.before(self.next_position))
@@ -265,6 +292,8 @@ class Batch:
 
     def __len__(self) -> int:
         """Return the number of records."""
+        if not self._kept:
+            return 0
         first, last = self._kept[0], self._kept[-1]
         outside = self.first_position - first.first_position + last.next_position - self.next_position
         return sum(run.record_count for run in self._kept) - outside
@@ -295,6 +324,48 @@ class Batch:
         for run in self._kept:
             found += run.payloads_between(start, stop)
         return found
+
+    def json(self) -> list[Any]:
+        """Return the value of each payload, which is JSON.
+
+        Raises:
+            ValueError: The payload of a record is not JSON; its position is in the error.
+        """
+        return [_value_of(self.queue, record) for record in self.records()]
+
+    def times(self) -> list[datetime | None]:
+        """Return when each record was stored, in UTC, to 0.1 s; see `MultiRecordLog.time_of`.
+
+        A log looks the times up when this is called: call it before you acknowledge the batch. None stands for a record
+        that has been removed since, or has left memory.
+        """
+        first, end = self.first_position, self.next_position
+        known = self.times_between(first, end)
+        spans = known.spans(max([first, *known.positions[:1]]), end)
+        start, stop, time = end, first, None  # of the span that was looked at last
+        found: list[datetime | None] = []
+        for position, _ in self.records():
+            while position >= stop:
+                start, stop, tick = next(spans, (end, end, 0))
+                time = time_of_tick(tick) if tick else None
+            found.append(time if position >= start else None)
+        return found
+
+    def times_between(self, start: int, stop: int) -> Times:
+        """Return when the records with positions *start* … *stop* - 1 were stored, where the time changes."""
+        return self._times(start, stop) if callable(self._times) else self._times or Times.none()
+
+
+def json_payload(value: object) -> bytes:
+    """Return *value* as JSON, without spaces; raise TypeError or ValueError for what JSON does not have."""
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+
+
+def _value_of(queue: str, record: Record) -> Any:
+    try:
+        return json.loads(record.payload)
+    except ValueError as error:
+        raise ValueError(f"queue {queue!r}: the record at position {record.position} is not JSON: {error}") from None
 
 
 class LogState(StrEnum):

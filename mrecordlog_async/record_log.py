@@ -33,14 +33,22 @@ class RecordBatches(Protocol):
         """The lowest position that may be handed out next; None if that is not known yet."""
 
     def batch(
-        self, *, max_records: int = ..., max_bytes: int = ..., max_wait: float | None = ...
+        self,
+        *,
+        max_records: int = ...,
+        max_bytes: int = ...,
+        max_wait: float | None = ...,
+        timeout: float | None = ...,
     ) -> Coroutine[Any, Any, Batch | None]:
-        """Return the next records together; None once no more can come."""
+        """Return the next records together, an empty batch after *timeout*; None once no more can come."""
 
     def batches(
         self, *, max_records: int = ..., max_bytes: int = ..., max_wait: float | None = ...
     ) -> AsyncIterator[Batch]:
         """Iterate over batches until no more can come."""
+
+    def available(self, *, max_records: int = ..., max_bytes: int = ...) -> AsyncIterator[Batch]:
+        """Iterate over batches of the records that are there now."""
 
 
 class RecordConsumer(RecordBatches, Protocol):
@@ -94,6 +102,9 @@ class RecordLog(Protocol):
         self, queue: str, payload: Payload, position: int | None = ..., *, create: bool = ...
     ) -> Coroutine[Any, Any, int | None]:
         """Append *payload* to *queue*; return its position, or None if it was already stored at *position*."""
+
+    def append_json(self, queue: str, value: object, *, create: bool = ...) -> Coroutine[Any, Any, int]:
+        """Append *value* as JSON to *queue*; return its position."""
 
     @overload
     def append_record(

@@ -274,5 +274,27 @@ def _left(end: float | None, seconds: float) -> float:
 
 def batches(batch: Callable[..., Given | None], limits: BatchLimits) -> Iterator[Given]:
     """Return an iterator over batches. No generator: an exception in it would lose a batch, and end it."""
-    records, size, seconds = limits
+    records, size, seconds, _ = limits
     return cast(Iterator[Given], iter(partial(batch, max_records=records, max_bytes=size, max_wait=seconds), None))
+
+
+class Available(Iterator[Given]):
+    """The batches of what is there when the first one is asked for. No generator: see `batches`."""
+
+    def __init__(self, batch: Callable[..., Given | None], limits: BatchLimits, find_end: Callable[[], int]) -> None:
+        self._batch = batch
+        self._limits = limits
+        self._find_end = find_end
+        self._end: int | None = None
+
+    def __next__(self) -> Given:
+        if self._end is None:
+            self._end = self._find_end()
+        records, size, _, _ = self._limits
+        batch = self._batch(max_records=records, max_bytes=size, max_wait=0, timeout=0) if self._end else None
+        if not batch:
+            self._end = 0
+            raise StopIteration
+        if batch.next_position >= self._end:
+            self._end = 0
+        return batch

@@ -32,7 +32,17 @@ from mrecordlog_async.client.sender import Sender
 from mrecordlog_async.client.tail import ClientTail
 from mrecordlog_async.client.transport import Transport
 from mrecordlog_async.errors import QueueNotFoundError
-from mrecordlog_async.model import ConsumerSummary, QueueSummary, Record, Run, Start, Times, check_position, check_start
+from mrecordlog_async.model import (
+    ConsumerSummary,
+    QueueSummary,
+    Record,
+    Run,
+    Start,
+    Times,
+    check_position,
+    check_start,
+    json_payload,
+)
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.protocol import bulk_calls, calls
 from mrecordlog_async.protocol.attempts import ServiceUnreachableError
@@ -363,6 +373,25 @@ class RecordLogClient:
         """
         return self.append_record(queue, position, payload, create=create)
 
+    @coroutine_function
+    def append_json(self, queue: str, value: object, *, create: bool = False) -> Coroutine[Any, Any, int]:
+        """Append *value* to *queue* as JSON, in UTF-8 without spaces; `Batch.json` reads it.
+
+        Args:
+            queue: Its name.
+            value: What `json.dumps` takes. NaN and the infinities are refused: JSON does not have them.
+            create: Create the queue if it does not exist.
+
+        Returns:
+            The record's position.
+
+        Raises:
+            TypeError: JSON has no such value.
+            ValueError: It is a number that JSON does not have, or refers to itself.
+            RecordLogError: The errors of `append_record`.
+        """
+        return self.append_record(queue, None, json_payload(value), create=create)
+
     @overload
     def append_record(
         self, queue: str, position: None, payload: Payload, *, create: bool = False
@@ -584,8 +613,11 @@ class RecordLogClient:
         async def fetch(request: PageRequest) -> Page:
             return await reads.read_page(self.sender, queue, request)
 
+        async def find_end() -> int:
+            return await reads.end_of(self.sender, queue)
+
         first = None if start is None or isinstance(start, datetime) else check_start(start)
-        tail = ClientTail(queue, first, begin, fetch, check=self.sender.transport.usage_check())
+        tail = ClientTail(queue, first, begin, fetch, check=self.sender.transport.usage_check(), find_end=find_end)
         return tail
 
     async def position_at(self, queue: str, time: datetime) -> int:

@@ -23,6 +23,14 @@ async def position_of(sender: Sender, queue: str, start: Start) -> int:
     return await sender.send(calls.position_at(queue, start)) if isinstance(start, datetime) else start
 
 
+async def end_of(sender: Sender, queue: str) -> int:
+    """Return the next position of *queue*, 0 if it does not exist."""
+    try:
+        return (await sender.send(calls.queue_summary(queue))).next_position
+    except QueueNotFoundError:
+        return 0
+
+
 async def read_page(sender: Sender, queue: str, request: PageRequest) -> Page:
     """Return runs of *queue* from a position on, or from the first retained record after it."""
     while True:

@@ -6,7 +6,14 @@ from collections.abc import AsyncIterator, Coroutine
 from types import TracebackType
 from typing import Any, Self
 
-from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, Batches, BatchLimits, last_position
+from mrecordlog_async.batches import (
+    BATCH_BYTES,
+    BATCH_RECORDS,
+    BATCH_SECONDS,
+    Batches,
+    BatchLimits,
+    last_position,
+)
 from mrecordlog_async.engine.consuming import Attaching, ConsumerChanges
 from mrecordlog_async.engine.intake.controls import Attached
 from mrecordlog_async.engine.readers.tail import QueueWatch, Tail
@@ -45,12 +52,14 @@ class Consumer(AsyncIterator[Record]):
         self._attached: Attached | None = None
         self._watch: QueueWatch | None = None
         self._tail: Tail | None = None
+        self._acknowledged = 0  # where the consumer is, as far as this holder knows
 
     async def __aenter__(self) -> Self:
         attached = await self._changes.attach(self.queue, self.consumer, self._attaching)
         self._attached = attached
         self._watch = self._changes.watch(self.consumer, attached)
         self._tail = Tail(self._watch, attached.position)
+        self._acknowledged = attached.position
         return self
 
     async def __aexit__(
@@ -80,6 +89,7 @@ class Consumer(AsyncIterator[Record]):
         max_records: int = BATCH_RECORDS,
         max_bytes: int = BATCH_BYTES,
         max_wait: float | None = BATCH_SECONDS,
+        timeout: float | None = None,
     ) -> Coroutine[Any, Any, Batch | None]:
         """Return the next records together, as soon as a limit is reached or *max_wait* after the first one.
 
@@ -88,19 +98,21 @@ class Consumer(AsyncIterator[Record]):
             max_bytes: At most this many payload bytes, but at least one record.
             max_wait: Seconds to wait for more records after the first one; 0 returns what is there, None waits until
                 another limit is reached.
+            timeout: Seconds after which the call returns what is there, even without a record; None waits for the
+                first one without limit.
 
         Returns:
-            At least one record; None once no more can come: the queue is sealed or the log drained and all is read,
-            the queue was deleted, or the log closes.
+            At least one record, or after *timeout* an empty batch; None once no more can come: the queue is sealed or
+            drained and all is read, the queue was deleted, or the log closes.
 
         Raises:
             ConsumerFencedError: Another holder has attached.
             ConsumerNotFoundError: The consumer was deleted.
-            ValueError: A limit is below 1, or the time is negative.
+            ValueError: A limit is below 1, or a time is negative.
             LogFailedError: The log failed, and everything is read.
         """
         # The coroutine of the tail itself: another one around it would cost a thousand small records 2 %.
-        return self._reader().batch(max_records=max_records, max_bytes=max_bytes, max_wait=max_wait)
+        return self._reader().batch(max_records=max_records, max_bytes=max_bytes, max_wait=max_wait, timeout=timeout)
 
     def batches(
         self,
@@ -111,6 +123,19 @@ class Consumer(AsyncIterator[Record]):
     ) -> AsyncIterator[Batch]:
         """Iterate over batches until no more can come; the arguments and errors are those of `batch`."""
         return Batches(self.batch, BatchLimits(max_records, max_bytes, max_wait))  # checked by each `batch`
+
+    def available(self, *, max_records: int = BATCH_RECORDS, max_bytes: int = BATCH_BYTES) -> AsyncIterator[Batch]:
+        """Iterate over batches of the records that are there when the first is asked for, and wait for no others.
+
+            async for batch in consumer.available(): ...
+
+        The last batch may have newer records too. Afterwards the consumer can be used as before.
+
+        Args:
+            max_records: At most this many records in a batch.
+            max_bytes: At most this many payload bytes in a batch, but at least one record.
+        """
+        return self._reader().available(max_records=max_records, max_bytes=max_bytes)
 
     def __aiter__(self) -> Self:
         return self
@@ -128,7 +153,7 @@ class Consumer(AsyncIterator[Record]):
         acknowledgements at once are stored together with appends. Durable as the persist policy says.
 
         Args:
-            done: A batch, a record, or a position.
+            done: A batch, a record, or a position. An empty batch acknowledges nothing.
 
         Returns:
             The consumer's position: the first one that it has not acknowledged.
@@ -142,7 +167,12 @@ class Consumer(AsyncIterator[Record]):
         """
         holder = self._holder()
         position = last_position(done, holder.queue_id)
-        return await self._changes.acknowledge(self.queue, self.consumer, position, holder.queue_id, holder.epoch)
+        if isinstance(done, Batch) and position < 0:
+            return self._acknowledged
+        self._acknowledged = await self._changes.acknowledge(
+            self.queue, self.consumer, position, holder.queue_id, holder.epoch
+        )
+        return self._acknowledged
 
     async def seek(self, position: Start) -> int:
         """Continue at *position*, forward or back, durably: it is the first one that is not acknowledged.
@@ -169,6 +199,7 @@ class Consumer(AsyncIterator[Record]):
         found = await self._changes.seek(self.queue, self.consumer, position, holder.queue_id, holder.epoch)
         assert self._watch is not None
         self._tail = Tail(self._watch, found)
+        self._acknowledged = found
         return found
 
     def _holder(self) -> Attached:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from mrecordlog_async.memory.pieces import HeldRun
 from mrecordlog_async.memory.queue import Queue
-from mrecordlog_async.model import OFFSET_BYTES, Run
+from mrecordlog_async.model import OFFSET_BYTES, Batch, Run, Times
 
 PIECES_AT_FIRST, PIECES_AT_ONCE = 4, 64
 """Pieces looked up at first, twice as many each time, and at most: a limit usually ends the read early."""
@@ -22,13 +22,18 @@ class Head(NamedTuple):
     """The first records of a queue, as many as limits allow.
 
     runs: the first and the last one may hold more than start … stop - 1. is_full: a limit is reached, or the next
-    record is too large.
+    record is too large. times: when they were stored, if some were read from the disk; None: the queue knows.
     """
 
     runs: list[Run]
     start: int
     stop: int
     is_full: bool
+    times: Times | None = None
+
+    def batch(self, queue: Queue) -> Batch:
+        """Return the records, which are of *queue*, as they are handed out."""
+        return Batch(queue.name, queue.id, self.runs, self.start, self.stop, self.times or queue.held_times)
 
 
 def pieces_of(queue: Queue, start: int | None, stop: int | None, records_max: int) -> Iterator[HeldRun]:

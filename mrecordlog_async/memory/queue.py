@@ -484,6 +484,11 @@ class Queue:
                 found.add(position, tick)
         return found
 
+    def held_times(self, start: int, stop: int) -> Times:
+        """Return what `times` does, of those positions whose records are in memory now."""
+        start = max(start, self.first_position, self.memory_first)
+        return self.times(start, stop) if start < stop else Times.none()
+
     def _loose_first(self) -> int:
         """Return the position of the first loose record; the next position if there is none."""
         return self.next_position - len(self.store.loose)

@@ -26,7 +26,7 @@ from mrecordlog_async.cli.shell.parser import COUNT, TIME, Parser
 from mrecordlog_async.cli.shell.services import RespondingServers, open_fleet
 from mrecordlog_async.cli.shell.target import add_log, is_several, open_target, run_async
 from mrecordlog_async.errors import QueueNotFoundError, RecordLogError
-from mrecordlog_async.model import Batch, Record
+from mrecordlog_async.model import Batch
 
 if TYPE_CHECKING:
     from mrecordlog_async.client.client import RecordLogClient
@@ -118,27 +118,27 @@ async def _ends(servers: RespondingServers, queue: str, consumer: str) -> dict[s
 
 
 async def _consume(arguments: argparse.Namespace) -> int:
+    take = _take_of(arguments)
     async with open_target(arguments) as log, log.consumer(arguments.queue, arguments.consumer) as consumer:
-        stop = await _end(log, arguments.queue) if arguments.once else None
-
-        async def is_removed() -> bool:
-            assert stop is not None, "only --once asks"
-            return await _first_position(log, arguments.queue) >= stop
-
-        def is_done(last: Batch | None) -> bool:
-            return stop is not None and consumer.position >= stop
-
-        return await _hand_out(consumer, arguments, is_done, is_removed)
+        if arguments.once:
+            batches = consumer.available(max_records=arguments.batch)
+        else:
+            batches = consumer.batches(max_records=arguments.batch, max_wait=arguments.wait)
+        async for batch in batches:
+            if (code := await take(batch)) != 0:
+                return _not_acknowledged(code)
+            await consumer.acknowledge(batch)
+    return FINE
 
 
 async def _hand_out(
     consumer: Any,
     arguments: argparse.Namespace,
-    is_done: Callable[[Any], bool],
+    is_done: Callable[[FleetBatch | None], bool],
     is_removed: Callable[[], Awaitable[bool]],
-    is_extra: Callable[[Any], bool] = lambda batch: False,
+    is_extra: Callable[[FleetBatch], bool],
 ) -> int:
-    """Hand out and acknowledge batches of a consumer, of a log or of a fleet.
+    """Hand out and acknowledge batches of a consumer of a fleet.
 
     Args:
         consumer: The consumer.
@@ -151,8 +151,8 @@ async def _hand_out(
     Returns:
         The exit code of this command.
     """
-    take = _to_command(arguments.command) if arguments.command else _to_output
-    batch: Batch | None = None
+    take = _take_of(arguments)
+    batch: FleetBatch | None = None
     looked = time.monotonic()
     while not is_done(batch):
         batch = await _next(consumer, arguments, is_removed)
@@ -160,8 +160,7 @@ async def _hand_out(
             return FINE
         code = await take(batch)
         if code != 0:
-            print(f"the command exited with {code}; its batch is not acknowledged", file=sys.stderr)
-            return FAILED
+            return _not_acknowledged(code)
         await consumer.acknowledge(batch)
         if is_extra(batch) and time.monotonic() - looked >= LOOK_SECONDS:
             looked = time.monotonic()
@@ -172,12 +171,9 @@ async def _hand_out(
 
 async def _next(consumer: Any, arguments: argparse.Namespace, is_removed: Callable[[], Awaitable[bool]]) -> Any:
     """Return the next batch; None if none can come, or with --once if the records were removed meanwhile."""
-    limits = {"max_records": arguments.batch, "max_wait": arguments.wait}
-    if not arguments.once:
-        return await consumer.batch(**limits)
-    batch = asyncio.ensure_future(consumer.batch(**limits))
+    batch = asyncio.ensure_future(consumer.batch(max_records=arguments.batch, max_wait=arguments.wait))
     try:
-        while not batch.done():
+        while arguments.once and not batch.done():
             # Not cancelled to look: a large batch may take longer, and would begin again each time.
             await asyncio.wait((batch,), timeout=LOOK_SECONDS)
             with suppress(RecordLogError):  # the batch gets the same error, if it does not pass
@@ -188,24 +184,21 @@ async def _next(consumer: Any, arguments: argparse.Namespace, is_removed: Callab
         batch.cancel()
 
 
-async def _end(log: Any, queue: str) -> int:
-    """Return the position after the last record that exists now."""
-    last: Record | None = await _waited(log.last_record(queue))
-    return 0 if last is None else last.position + 1
-
-
-async def _first_position(log: Any, queue: str) -> float:
+async def _first_position(client: RecordLogClient, queue: str) -> float:
     """Return the first retained position; none is as high as that of a queue that was deleted."""
     try:
-        first: int = await _waited(log.first_position(queue))
+        return await client.first_position(queue)
     except QueueNotFoundError:
         return math.inf
-    return first
 
 
-async def _waited(found: Any) -> Any:
-    """Return what a method has found; log and client differ in whether it waits."""
-    return await found if asyncio.iscoroutine(found) else found
+def _take_of(arguments: argparse.Namespace) -> Take:
+    return _to_command(arguments.command) if arguments.command else _to_output
+
+
+def _not_acknowledged(code: int) -> int:
+    print(f"the command exited with {code}; its batch is not acknowledged", file=sys.stderr)
+    return FAILED
 
 
 async def _to_output(batch: Batch) -> int:

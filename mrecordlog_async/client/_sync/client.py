@@ -34,7 +34,17 @@ from mrecordlog_async.client.blocking import BlockingProducer
 from mrecordlog_async.client.blocking_transport import BlockingTransport
 from mrecordlog_async.client.options import ClientOptions
 from mrecordlog_async.errors import QueueNotFoundError
-from mrecordlog_async.model import ConsumerSummary, QueueSummary, Record, Run, Start, Times, check_position, check_start
+from mrecordlog_async.model import (
+    ConsumerSummary,
+    QueueSummary,
+    Record,
+    Run,
+    Start,
+    Times,
+    check_position,
+    check_start,
+    json_payload,
+)
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.protocol import bulk_calls, calls
 from mrecordlog_async.protocol.attempts import ServiceUnreachableError
@@ -348,6 +358,24 @@ class BlockingRecordLogClient:
         """
         return self.append_record(queue, position, payload, create=create)
 
+    def append_json(self, queue: str, value: object, *, create: bool = False) -> int:
+        """Append *value* to *queue* as JSON, in UTF-8 without spaces; `Batch.json` reads it.
+
+        Args:
+            queue: Its name.
+            value: What `json.dumps` takes. NaN and the infinities are refused: JSON does not have them.
+            create: Create the queue if it does not exist.
+
+        Returns:
+            The record's position.
+
+        Raises:
+            TypeError: JSON has no such value.
+            ValueError: It is a number that JSON does not have, or refers to itself.
+            RecordLogError: The errors of `append_record`.
+        """
+        return self.append_record(queue, None, json_payload(value), create=create)
+
     @overload
     def append_record(self, queue: str, position: None, payload: Payload, *, create: bool = False) -> int: ...
 
@@ -539,8 +567,11 @@ class BlockingRecordLogClient:
         def fetch(request: PageRequest) -> Page:
             return reads.read_page(self.sender, queue, request)
 
+        def find_end() -> int:
+            return reads.end_of(self.sender, queue)
+
         first = None if start is None or isinstance(start, datetime) else check_start(start)
-        tail = BlockingTail(queue, first, begin, fetch, check=self.sender.transport.usage_check())
+        tail = BlockingTail(queue, first, begin, fetch, check=self.sender.transport.usage_check(), find_end=find_end)
         return tail
 
     def position_at(self, queue: str, time: datetime) -> int:

@@ -12,7 +12,7 @@ import msgspec
 
 from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, BatchLimits, last_position
 from mrecordlog_async.client import blocking_transport
-from mrecordlog_async.client._sync.reads import position_of
+from mrecordlog_async.client._sync.reads import end_of, position_of
 from mrecordlog_async.client._sync.sender import BlockingSender
 from mrecordlog_async.client._sync.tail import BlockingTail
 from mrecordlog_async.errors import ConsumerFencedError, ConsumerNotFoundError, QueueNotFoundError
@@ -53,6 +53,7 @@ class BlockingConsumer(Iterator[Record]):
         self._request = request
         self._attached: AttachResponse | None = None
         self._tail: BlockingTail | None = None
+        self._acknowledged = 0  # where the consumer is, as far as this holder knows
 
     def __enter__(self) -> Self:
         self._check()
@@ -90,6 +91,7 @@ class BlockingConsumer(Iterator[Record]):
         max_records: int = BATCH_RECORDS,
         max_bytes: int = BATCH_BYTES,
         max_wait: float | None = BATCH_SECONDS,
+        timeout: float | None = None,
     ) -> Batch | None:
         """Return the next records together, as soon as a limit is reached or *max_wait* after the first one.
 
@@ -98,17 +100,20 @@ class BlockingConsumer(Iterator[Record]):
             max_bytes: At most this many payload bytes, but at least one record.
             max_wait: Seconds to wait for more records after the first one; 0 returns what is there, None waits until
                 another limit is reached.
+            timeout: Seconds after which the call returns what is there, even without a record, in addition to the
+                time of one request; None waits for the first record without limit.
 
         Returns:
-            At least one record; None once no more can come: the queue is sealed and read, or was deleted.
+            At least one record, or after *timeout* an empty batch; None once no more can come: the queue is sealed and
+            read, or was deleted.
 
         Raises:
             ConsumerFencedError: Another holder has attached.
             ConsumerNotFoundError: The consumer was deleted.
             PositionAheadError: The log was restored, and is at older positions than this holder: enter again.
-            ValueError: A limit is below 1, or the time is negative.
+            ValueError: A limit is below 1, or a time is negative.
         """
-        return self.reader().batch(max_records=max_records, max_bytes=max_bytes, max_wait=max_wait)
+        return self.reader().batch(max_records=max_records, max_bytes=max_bytes, max_wait=max_wait, timeout=timeout)
 
     def batches(
         self,
@@ -119,6 +124,19 @@ class BlockingConsumer(Iterator[Record]):
     ) -> Iterator[Batch]:
         """Iterate over batches until no more can come; the arguments and errors are those of `batch`."""
         return blocking_transport.batches(self.batch, BatchLimits.checked(max_records, max_bytes, max_wait))
+
+    def available(self, *, max_records: int = BATCH_RECORDS, max_bytes: int = BATCH_BYTES) -> Iterator[Batch]:
+        """Iterate over batches of the records that are there when the first is asked for, and wait for no others.
+
+            for batch in consumer.available(): ...
+
+        The last batch may have newer records too. Afterwards the consumer can be used as before.
+
+        Args:
+            max_records: At most this many records in a batch.
+            max_bytes: At most this many payload bytes in a batch, but at least one record.
+        """
+        return self.reader().available(max_records=max_records, max_bytes=max_bytes)
 
     def __iter__(self) -> Self:
         return self
@@ -132,7 +150,7 @@ class BlockingConsumer(Iterator[Record]):
         Never goes back: acknowledging something before the consumer's position changes nothing.
 
         Args:
-            done: A batch, a record, or a position.
+            done: A batch, a record, or a position. An empty batch acknowledges nothing.
 
         Returns:
             The consumer's position: the first one that it has not acknowledged.
@@ -146,7 +164,11 @@ class BlockingConsumer(Iterator[Record]):
         """
         holder = self._holder()
         self._check()
-        return self._sender.send(calls.acknowledge(holder, last_position(done, holder.id)))
+        position = last_position(done, holder.id)
+        if isinstance(done, Batch) and position < 0:
+            return self._acknowledged
+        self._acknowledged = self._sender.send(calls.acknowledge(holder, position))
+        return self._acknowledged
 
     def seek(self, position: Start) -> int:
         """Continue at *position*, forward or back, durably: it is the first one that is not acknowledged.
@@ -175,10 +197,17 @@ class BlockingConsumer(Iterator[Record]):
         return found
 
     def _follow(self, holder: AttachResponse, position: int) -> None:
+        self._acknowledged = position
+
+        def find_end() -> int:
+            return end_of(self._sender, self.queue)
+
         def fetch(request: PageRequest) -> Page:
             return self._read(holder, request)
 
-        self._tail = BlockingTail(self.queue, position, None, fetch, check=self._check, queue_id=holder.id)
+        self._tail = BlockingTail(
+            self.queue, position, None, fetch, check=self._check, find_end=find_end, queue_id=holder.id
+        )
 
     def _read(self, holder: AttachResponse, request: PageRequest) -> Page:
         try:

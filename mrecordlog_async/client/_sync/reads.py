@@ -25,6 +25,14 @@ def position_of(sender: BlockingSender, queue: str, start: Start) -> int:
     return sender.send(calls.position_at(queue, start)) if isinstance(start, datetime) else start
 
 
+def end_of(sender: BlockingSender, queue: str) -> int:
+    """Return the next position of *queue*, 0 if it does not exist."""
+    try:
+        return (sender.send(calls.queue_summary(queue))).next_position
+    except QueueNotFoundError:
+        return 0
+
+
 def read_page(sender: BlockingSender, queue: str, request: PageRequest) -> Page:
     """Return runs of *queue* from a position on, or from the first retained record after it."""
     while True:

@@ -11,14 +11,19 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from itertools import chain
-from math import ceil
+from math import ceil, inf
 from time import monotonic
 
-from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, BatchLimits
+from mrecordlog_async.batches import (
+    BATCH_BYTES,
+    BATCH_RECORDS,
+    BATCH_SECONDS,
+    BatchLimits,
+)
 from mrecordlog_async.blocking_http import has_failed
 from mrecordlog_async.client import blocking_transport
 from mrecordlog_async.errors import QueueNotFoundError
-from mrecordlog_async.model import Batch, QueueSummary, Record, Run
+from mrecordlog_async.model import Batch, QueueSummary, Record, Run, Times
 from mrecordlog_async.protocol.calls import PAGE_BYTES, Page, PageRequest
 from mrecordlog_async.protocol.responses import ServiceError
 
@@ -48,6 +53,7 @@ class BlockingTail(Iterator[Record]):
         fetch: Fetch,
         *,
         check: Callable[[], None],
+        find_end: Callable[[], int],
         queue_id: int | None = None,
     ) -> None:
         """Use `BlockingRecordLogClient.tail`.
@@ -58,6 +64,7 @@ class BlockingTail(Iterator[Record]):
             begin: Shows where the queue begins, and that it is sealed; None for a consumer, which knows both.
             fetch: Reads a page.
             check: Raises LogClosedError where the tail may not be used.
+            find_end: Returns the next position of the queue, 0 if it does not exist.
             queue_id: Incarnation of the queue, if it is known.
         """
         self.queue = queue
@@ -65,6 +72,7 @@ class BlockingTail(Iterator[Record]):
         self._begin = begin
         self._fetch = fetch
         self._check = check
+        self._find_end = find_end
         self._queue_id = queue_id
         self._records: Iterator[Record] = iter(())
         self._reached = 0  # the queue's next position was there, or further
@@ -113,6 +121,7 @@ class BlockingTail(Iterator[Record]):
         max_records: int = BATCH_RECORDS,
         max_bytes: int = BATCH_BYTES,
         max_wait: float | None = BATCH_SECONDS,
+        timeout: float | None = None,
     ) -> Batch | None:
         """Return the next records together, as soon as a limit is reached or *max_wait* after the first one.
 
@@ -123,15 +132,17 @@ class BlockingTail(Iterator[Record]):
             max_bytes: At most this many payload bytes, but at least one record.
             max_wait: Seconds to wait for more records after the first one; 0 returns what is there, None waits until
                 another limit is reached.
+            timeout: Seconds after which the call returns what is there, even without a record, in addition to the
+                time of one request; None waits for the first record without limit.
 
         Returns:
-            At least one record; None once the tail has ended.
+            At least one record, or after *timeout* an empty batch; None once the tail has ended.
 
         Raises:
             ServiceError: The log was restored to an older state than what this tail has read (code `ahead`).
-            ValueError: A limit is below 1, or the time is negative.
+            ValueError: A limit is below 1, or a time is negative.
         """
-        limits = BatchLimits.checked(max_records, max_bytes, max_wait)
+        limits = BatchLimits.checked(max_records, max_bytes, max_wait, timeout)
         self._check()
         with self._turn:
             start = self._begun()
@@ -143,21 +154,29 @@ class BlockingTail(Iterator[Record]):
 
     def _batch(self, limits: BatchLimits) -> Batch | None:
         self._records = iter(())  # they are read again from the position after the last one that was handed out
-        page = self._page(limits.records, limits.bytes, WAIT_SECONDS)
+        clock = blocking_transport.clock
+        end = None if limits.timeout is None else clock() + limits.timeout
+        if end is None:
+            page = self._page(limits.records, limits.bytes, WAIT_SECONDS)
+        else:
+            page = self._page_until(limits, end)
         if page is None:
             return None
-        runs, after = list(page.runs), page.next_position
-        deadline = None if limits.seconds is None else blocking_transport.clock() + limits.seconds
+        if not page.runs:
+            return Batch.empty(self.queue, page.queue_id, page.next_position)
+        runs, after, times = list(page.runs), page.next_position, [page.times]
+        deadline = end if limits.seconds is None else min(clock() + limits.seconds, inf if end is None else end)
         try:
             with nullcontext():  # each call ends at the deadline
                 while (more := self._more(limits, runs, after, deadline)) is not None:
                     runs += more.runs
                     after = more.next_position
+                    times.append(more.times)
         except TimeoutError as error:
             if not has_failed(error):
                 raise
         self._position = after
-        return Batch(self.queue, page.queue_id, tuple(runs))
+        return Batch(self.queue, page.queue_id, tuple(runs), times=times[0] if len(times) == 1 else Times.joined(times))
 
     def batches(
         self,
@@ -168,6 +187,19 @@ class BlockingTail(Iterator[Record]):
     ) -> Iterator[Batch]:
         """Iterate over batches until the tail ends; the arguments are those of `batch`."""
         return blocking_transport.batches(self.batch, BatchLimits.checked(max_records, max_bytes, max_wait))
+
+    def available(self, *, max_records: int = BATCH_RECORDS, max_bytes: int = BATCH_BYTES) -> Iterator[Batch]:
+        """Iterate over batches of the records that are there when the first is asked for, and wait for no others.
+
+            for batch in tail.available(): ...
+
+        The last batch may have newer records too. Afterwards the tail can be used as before.
+
+        Args:
+            max_records: At most this many records in a batch.
+            max_bytes: At most this many payload bytes in a batch, but at least one record.
+        """
+        return blocking_transport.Available(self.batch, BatchLimits.checked(max_records, max_bytes, 0), self._find_end)
 
     def aclose(self) -> None:
         """End the tail. Not needed for one that is no longer used: it keeps nothing open."""
@@ -197,18 +229,45 @@ class BlockingTail(Iterator[Record]):
 
     def _page(self, records: int | None, size: int, wait_seconds: int) -> Page | None:
         """Return the next page with records; None once the tail has ended."""
+        page = self._look(records, size, wait_seconds, None)
+        while page is not None and not page.runs:
+            page = self._look(records, size, wait_seconds, None)
+        return page
+
+    def _page_until(self, limits: BatchLimits, deadline: float) -> Page | None:
+        """Return the next page, at *deadline* one without records; None once the tail has ended."""
+        clock = blocking_transport.clock
+        # The first request waits for nothing and is not cut short: a timeout below its time would never get a record.
+        page = self._look(limits.records, limits.bytes, 0, None)
+        try:
+            with nullcontext():  # each call ends at the deadline
+                while page is not None and not page.runs and (left := deadline - clock()) > 0:
+                    page = self._look(limits.records, limits.bytes, min(ceil(left), WAIT_SECONDS), deadline)
+        except TimeoutError as error:
+            if not has_failed(error):
+                raise
+        return page
+
+    def _look(self, records: int | None, size: int, wait_seconds: int, end: float | None) -> Page | None:
+        """Return what comes within *wait_seconds*, maybe a page without records; None once the tail has ended.
+
+        end: the `end` of a `ServiceCall`.
+        """
+        if self._ended:
+            return None
         assert self._position is not None
-        while not self._ended:
-            begun = monotonic()
-            page = self._read(PageRequest(self._position, records, size, wait_seconds))
-            if page is None or page.runs:
-                return page
-            self._position = page.next_position
-            early = monotonic() - begun < wait_seconds / 2
-            self._ended = self._is_complete(page, None)
-            if early and not self._ended:
-                blocking_transport.sleep(PAUSE_SECONDS)
-        return None
+        begun = monotonic()
+        page = self._read(PageRequest(self._position, records, size, wait_seconds, end=end))
+        if page is None or page.runs:
+            return page
+        self._position = page.next_position
+        early = monotonic() - begun < wait_seconds / 2
+        self._ended = self._is_complete(page, end)
+        if self._ended:
+            return None
+        if early:
+            blocking_transport.sleep(PAUSE_SECONDS)
+        return page
 
     def _is_complete(self, page: Page, end: float | None) -> bool:
         """Return whether the queue is sealed at the end of *page*, which has no records."""
@@ -227,6 +286,8 @@ class BlockingTail(Iterator[Record]):
         if records <= 0 or size <= 0 or limits.seconds == 0:
             return None
         left = WAIT_SECONDS if deadline is None else deadline - blocking_transport.clock()
+        if left <= 0:
+            return None
         page = self._read(PageRequest(after, records, size, min(max(ceil(left), 1), WAIT_SECONDS), end=deadline))
         # A page has at least one record; a larger one than fits is left for the next batch.
         if page is None or sum(len(run.payload) for run in page.runs) > size:

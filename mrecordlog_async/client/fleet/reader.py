@@ -38,7 +38,7 @@ class FleetBatch(Batch):
 
     def __init__(self, batch: Batch, log_id: str, server: str, epoch: int) -> None:
         """Hold the records of *batch*."""
-        super().__init__(batch.queue, batch.queue_id, batch.runs)
+        super().__init__(batch.queue, batch.queue_id, batch.runs, times=batch.times_between)
         self.log_id = log_id
         self.server = server
         self.epoch = epoch
@@ -149,7 +149,7 @@ class Reader:
         holder = self._holder
         assert holder is not None, "it is attached before it runs"
         try:
-            records, size, seconds = limits
+            records, size, seconds, _ = limits
             batch = await holder.batch(max_records=records, max_bytes=size, max_wait=seconds)
             if self._holder is not holder:
                 return None  # an acknowledgement was fenced meanwhile; the new holder reads these records again

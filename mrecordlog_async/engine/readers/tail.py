@@ -18,7 +18,14 @@ from itertools import chain
 from math import inf
 from time import perf_counter
 
-from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, Batches, BatchLimits
+from mrecordlog_async.batches import (
+    BATCH_BYTES,
+    BATCH_RECORDS,
+    BATCH_SECONDS,
+    Available,
+    Batches,
+    BatchLimits,
+)
 from mrecordlog_async.engine.readers.subscribers import Changes
 from mrecordlog_async.engine.spilling.disk_reads import DiskReads
 from mrecordlog_async.errors import LogFailedError
@@ -86,12 +93,19 @@ class QueueWatch:
             await self.change()
         return False
 
-    async def change(self) -> None:
-        """Wait until the queue changes or the log ends; raise LogFailedError if it failed."""
+    async def change(self, deadline: float | None = None) -> None:
+        """Wait until the queue changes or the log ends; raise LogFailedError if it failed.
+
+        TimeoutError: nothing did until *deadline*, by the clock of the event loop.
+        """
         failure = self._failure()
         if failure is not None:
             raise LogFailedError(str(failure)) from failure
-        await self._changes.wait(self.queue_id)
+        if deadline is None:
+            await self._changes.wait(self.queue_id)
+        else:
+            async with asyncio.timeout_at(deadline):
+                await self._changes.wait(self.queue_id)
 
 
 class Tail(AsyncIterator[Record]):
@@ -143,6 +157,7 @@ class Tail(AsyncIterator[Record]):
         max_records: int = BATCH_RECORDS,
         max_bytes: int = BATCH_BYTES,
         max_wait: float | None = BATCH_SECONDS,
+        timeout: float | None = None,
     ) -> Batch | None:
         """Return the next records together, as soon as a limit is reached or *max_wait* after the first one.
 
@@ -153,15 +168,17 @@ class Tail(AsyncIterator[Record]):
             max_bytes: At most this many payload bytes, but at least one record.
             max_wait: Seconds to wait for more records after the first one; 0 returns what is there, None waits until
                 another limit is reached.
+            timeout: Seconds after which the call returns what is there, even without a record; None waits for the
+                first one without limit.
 
         Returns:
-            At least one record; None once the tail has ended.
+            At least one record, or after *timeout* an empty batch; None once the tail has ended.
 
         Raises:
-            ValueError: A limit is below 1, or the time is negative.
+            ValueError: A limit is below 1, or a time is negative.
             LogFailedError: The log failed.
         """
-        limits = BatchLimits.checked(max_records, max_bytes, max_wait)
+        limits = BatchLimits.checked(max_records, max_bytes, max_wait, timeout)
         if self._closed:
             return None
         self._records = iter(())  # the collector stands after the last one that was handed out
@@ -178,6 +195,23 @@ class Tail(AsyncIterator[Record]):
     ) -> AsyncIterator[Batch]:
         """Iterate over batches until the tail ends; the arguments are those of `batch`."""
         return Batches(self.batch, BatchLimits.checked(max_records, max_bytes, max_wait))
+
+    def available(self, *, max_records: int = BATCH_RECORDS, max_bytes: int = BATCH_BYTES) -> AsyncIterator[Batch]:
+        """Iterate over batches of the records that are there when the first is asked for, and wait for no others.
+
+            async for batch in tail.available(): ...
+
+        The last batch may have newer records too. Afterwards the tail can be used as before.
+
+        Args:
+            max_records: At most this many records in a batch.
+            max_bytes: At most this many payload bytes in a batch, but at least one record.
+        """
+        return Available(self.batch, BatchLimits.checked(max_records, max_bytes, 0), self._end)
+
+    async def _end(self) -> int:
+        queue = self._watch.queue()
+        return 0 if queue is None else queue.next_position
 
     async def aclose(self) -> None:
         """End the tail. Not needed for one that is no longer used: it keeps nothing open."""
@@ -203,10 +237,11 @@ class BatchCollector:
         """Incarnation of the queue."""
         return self._watch.queue_id
 
-    async def wait(self) -> Queue | None:
+    async def wait(self, deadline: float | None = None) -> Queue | None:
         """Wait for a record at or after the position; return its queue, or None if no such record will come.
 
         Raises:
+            TimeoutError: None came until *deadline*, by the clock of the event loop.
             LogFailedError: The log failed, and every record is handed out.
         """
         rested = False
@@ -222,7 +257,7 @@ class BatchCollector:
             elif self._watch.is_complete(queue):
                 return None
             else:
-                await self._watch.change()
+                await self._watch.change(deadline)
             rested = True
             self._rested = perf_counter()
         return None
@@ -237,7 +272,7 @@ class BatchCollector:
         if not head.is_full:
             return None
         self.position = head.stop
-        return Batch(queue.name, queue.id, head.runs, head.start, head.stop)
+        return head.batch(queue)
 
     async def collect(self, limits: BatchLimits) -> Batch | None:
         """Wait for records, collect them until one of *limits* is reached, and move past them; None at the end.
@@ -245,7 +280,17 @@ class BatchCollector:
         Raises:
             LogFailedError: The log failed, and every record is handed out.
         """
-        while (queue := await self.wait()) is not None:
+        if limits.timeout is None:
+            return await self._collect(limits, None)
+        try:
+            return await self._collect(limits, asyncio.get_running_loop().time() + limits.timeout)
+        except TimeoutError:
+            queue = self._watch.queue()
+            return None if queue is None else Batch.empty(queue.name, queue.id, self.position)
+
+    async def _collect(self, limits: BatchLimits, deadline: float | None) -> Batch | None:
+        """Do what `collect` does; raise TimeoutError if there was no record until *deadline*."""
+        while (queue := await self.wait(deadline)) is not None:
             if max(self.position, queue.first_position) < queue.memory_first:
                 batch = await self._collect_from_disk(queue, limits)
                 if batch is not None:
@@ -253,13 +298,13 @@ class BatchCollector:
                 continue
             head = head_of(queue, self.position, limits.records, limits.bytes)
             if not head.is_full and not self._watch.is_complete(queue):
-                await self._wait_until_full(_Counted(head), limits)
+                await self._wait_until_full(_Counted(head), limits, deadline)
                 if self._watch.present() is None or max(self.position, queue.first_position) < queue.memory_first:
                     continue
                 head = head_of(queue, self.position, limits.records, limits.bytes)
             if head.runs:
                 self.position = head.stop
-                return Batch(queue.name, queue.id, head.runs, head.start, head.stop)
+                return head.batch(queue)
             # Everything was truncated while it was collected.
         return None
 
@@ -270,12 +315,15 @@ class BatchCollector:
         if head is None or self.position != position or self._watch.queue() is not queue:
             return None  # or another task has moved the position meanwhile
         self.position = head.stop
-        return Batch(queue.name, queue.id, head.runs, head.start, head.stop)
+        return head.batch(queue)
 
-    async def _wait_until_full(self, counted: _Counted, limits: BatchLimits) -> None:
+    async def _wait_until_full(self, counted: _Counted, limits: BatchLimits, deadline: float | None) -> None:
         """Wait until a limit is reached, no more can come, or the time is up."""
+        if limits.seconds is not None:
+            full = asyncio.get_running_loop().time() + limits.seconds
+            deadline = full if deadline is None else min(full, deadline)
         try:
-            async with asyncio.timeout(limits.seconds):
+            async with asyncio.timeout_at(deadline):
                 while True:
                     await self._watch.change()
                     queue = self._watch.queue()

@@ -23,7 +23,7 @@ from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.times import NO_TICK
 from mrecordlog_async.metrics import Counters
-from mrecordlog_async.model import POSITION_MAX, Run
+from mrecordlog_async.model import POSITION_MAX, Run, Times
 from mrecordlog_async.options import MIB
 from mrecordlog_async.recovery.gathered_reader import FoundRuns, GatheredReader, WantedRuns
 from mrecordlog_async.storage.directory import LogDirectory
@@ -150,14 +150,16 @@ class DiskReads:
         None if there is none any more. What was truncated until it returns is left out.
         """
         taken: list[Run] = []
+        times: list[Times] = []
         position, records, size = start, 0, 0
         while records < records_max and size < bytes_max:
-            held = await self.runs(queue, position, min(bytes_max - size, BYTES_AT_ONCE))
-            if not held:
+            found = await self._found(queue, position, min(bytes_max - size, BYTES_AT_ONCE))
+            if found is None:
                 break
-            runs = list(runs_of(held))
+            runs = list(runs_of(found.runs))
             taken += runs
-            position = held[-1].next_position
+            times += found.times
+            position = found.runs[-1].next_position
             records += sum(run.record_count for run in runs)
             size += sum(len(run.payload) for run in runs)
         if self._queues.by_id(queue.id) is not queue:
@@ -166,11 +168,14 @@ class DiskReads:
         position = max(position, first)
         more: Iterator[Run] = iter(())
         if position >= queue.memory_first:
-            found = queue.store.runs_from(position, records_max, bytes_max)  # the first one may begin on the disk
-            more = (run if run.first_position >= position else run.cut(position, POSITION_MAX + 1) for run in found)
+            there = queue.store.runs_from(position, records_max, bytes_max)  # the first one may begin on the disk
+            more = (run if run.first_position >= position else run.cut(position, POSITION_MAX + 1) for run in there)
         runs_left = (run for run in chain(taken, more) if run.next_position > first)
         head = head_of_runs(runs_left, first, records_max, bytes_max, queue.next_position)
-        return head if head.runs else None
+        if not head.runs:
+            return None
+        times.append(queue.held_times(max(position, head.start), head.stop))
+        return head._replace(times=Times.joined(times))
 
     async def any_runs(self, queue: Queue, start: int) -> list[HeldRun]:
         """Return the oldest runs from *start* on, from the disk or, without waiting, from memory; see `Queue.head`."""
