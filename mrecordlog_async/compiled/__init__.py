@@ -13,10 +13,11 @@ from __future__ import annotations
 import os
 import sys
 import zlib
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 _ROOM = Path(__file__).parent
 
@@ -51,6 +52,14 @@ LOOPS = None if isinstance(_loops, str) else _loops
 BUILD = "pure" if WHY_PURE else "compiled"
 """The build that runs: `compiled` or `pure`."""
 
+_disk = _built("_disk") if sys.platform == "linux" and os.environ.get("MRECORDLOG_DISK_THREAD") != "0" else "it is off"
+
+new_disk_thread: Callable[[], Any] | None = None if isinstance(_disk, str) else _disk.DiskThread
+"""Starts a thread that needs no interpreter (`storage.filesystem.DiskThread`), where it was compiled.
+
+`MRECORDLOG_DISK_THREAD=0` turns it off alone.
+"""
+
 if TYPE_CHECKING or isinstance(_loops, str):
     from mrecordlog_async.compiled.twins import (
         LooseBlock,
@@ -76,6 +85,7 @@ __all__ = [
     "WHY_PURE",
     "LooseBlock",
     "joined_at",
+    "new_disk_thread",
     "pairs_of_run",
     "payloads_of_run",
     "records_of_run",

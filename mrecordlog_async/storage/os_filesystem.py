@@ -11,9 +11,11 @@ import stat
 import struct
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 
-from mrecordlog_async.storage.filesystem import Buffer
+from mrecordlog_async.compiled import new_disk_thread
+from mrecordlog_async.storage.filesystem import Buffer, DiskThread
 
 try:
     import fcntl
@@ -54,6 +56,7 @@ _syscall = getattr(_library, "syscall", None)
 if _syscall is not None:
     _syscall.restype = ctypes.c_long
 
+_disk_threads: weakref.WeakSet[DiskThread] = weakref.WeakSet()
 _locks: set[int] = set()
 _fork_guard = threading.Lock()
 """Prevents a fork between taking a lock and recording it: `_drop_locks` knows every lock that a child inherits."""
@@ -64,6 +67,9 @@ def _drop_locks() -> None:
     for handle in _locks:
         os.close(handle)
     _locks.clear()
+    for thread in _disk_threads:  # each has a duplicate of a lock
+        thread.forget()
+    _disk_threads.clear()
     _fork_guard.release()
 
 
@@ -253,6 +259,17 @@ class OsFileSystem:
         with contextlib.suppress(OSError):
             _call_aio(_IO_DESTROY, writes)
 
+    def disk_thread(self) -> DiskThread | None:
+        """See `FileSystem`. One that watches its calls, such as a test's, gets none: the thread makes them itself."""
+        if new_disk_thread is None or (type(self).links, type(self).write_durable) != _CALLS_OF_DISK_THREAD:
+            return None
+        try:
+            thread = new_disk_thread()
+        except OSError:  # no descriptor, no thread
+            return None
+        _disk_threads.add(thread)
+        return thread
+
     def reserve(self, handle: int, offset: int, length: int) -> None:
         """See `FileSystem`."""
         if not hasattr(os, "posix_fallocate"):
@@ -351,6 +368,8 @@ def _call_aio(call: int, *arguments: int) -> int:
     if result < 0:
         raise OSError(number := ctypes.get_errno(), os.strerror(number))
     return result
+
+_CALLS_OF_DISK_THREAD = OsFileSystem.links, OsFileSystem.write_durable
 
 
 def _note_and_close(directory: int, name: str, text: bytes) -> None:

@@ -27,7 +27,7 @@ from mrecordlog_async.options import PersistPolicy
 from mrecordlog_async.quantities import parse_seconds, parse_size
 
 PREFIX = "MRECORDLOG_"
-NOT_SETTINGS = frozenset({"CONFIG", "DIRECTORY", "COMPILE", "PURE"})
+NOT_SETTINGS = frozenset({"CONFIG", "DIRECTORY", "COMPILE", "DISK_THREAD", "PURE"})
 """Variables that `serve` reads besides its settings, and those of the installation and of the room `compiled`."""
 
 FORMATS = ("text", "json")
