@@ -87,7 +87,7 @@ LOOPS: dict[str, LoopFactory] = {"asyncio": asyncio.new_event_loop, "uvloop": uv
 BOTH_LOOPS = (
     "client/test_transport.py",
     "engine/test_letting_go.py",
-    "engine/test_straight.py",
+    "engine/test_small.py",
     "engine/test_tail.py",
     "engine/test_thread.py",
     "faults/test_loop_end.py",

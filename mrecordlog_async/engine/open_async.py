@@ -220,6 +220,8 @@ class _Opening:
             raise LogClosedError("opening was cancelled")
         _wait_for_release(self.path, holder)
         self._opened = open_log(directory, options, self.report)
+        if options.direct:
+            self._opened.journal.begin_disk_thread()
         return self._opened
 
     def close(self) -> None:

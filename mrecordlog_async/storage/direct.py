@@ -49,6 +49,16 @@ def whole_blocks(size: int) -> int:
     return -(-size // DIRECT_BLOCK_BYTES) * DIRECT_BLOCK_BYTES
 
 
+def disk_error(error: int) -> OSError:
+    """Return the error of a write of the disk thread as `DirectWriter` raises it."""
+    return no_whole_block() if error < 0 else OSError(error, os.strerror(error))
+
+
+def no_whole_block() -> OSError:
+    """Return the error of a write that makes no progress."""
+    return OSError(errno.EIO, "the disk accepts no whole block")
+
+
 class Staging:
     """The aligned buffer of a log's thread. The system gives it memory page by page, as it is used.
 
@@ -154,6 +164,16 @@ class DirectWriter:
             self._staging.finish_writes(self._files)  # pieces are written from the buffer, which is used again
             raise
 
+    def staged(self, frames: bytes) -> tuple[bytes, bytes, int]:
+        """Return what `DiskThread.start` needs to append *frames*. `note_written` follows once they are written."""
+        return self._kept, frames, self.end - len(self._kept)
+
+    def note_written(self, frames: bytes) -> None:
+        """Continue after *frames*, which the disk thread has written."""
+        self.end += len(frames)
+        length = self.end % DIRECT_BLOCK_BYTES
+        self._kept = frames[len(frames) - length :] if length <= len(frames) else self._kept + frames
+
     def _read_last_block(self) -> bytes:
         """Return the bytes of the partial block before the end. Where there is none, the last block is read anyway."""
         start = (self.end - 1) // DIRECT_BLOCK_BYTES * DIRECT_BLOCK_BYTES
@@ -249,7 +269,7 @@ class DirectWriter:
                 taken = write(self._handle, [rest], start + at)
             is_short = taken < DIRECT_BLOCK_BYTES
             if taken <= 0 or (is_short and was_short):
-                raise OSError(errno.EIO, "the disk accepts no whole block")
+                raise no_whole_block()
             at, was_short = at + taken - taken % DIRECT_BLOCK_BYTES, is_short
 
     def _note_written(self, size: int) -> None:

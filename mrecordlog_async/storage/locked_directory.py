@@ -16,7 +16,7 @@ from mrecordlog_async.format.header import HEADER_BYTES, Closed, SegmentHeader, 
 from mrecordlog_async.options import KIB
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.end_note import LAST_END_BYTES_MAX, LAST_END_NAME, EndNote, decode_end_note
-from mrecordlog_async.storage.filesystem import LinkCount, write_all
+from mrecordlog_async.storage.filesystem import DiskThread, LinkCount, write_all
 from mrecordlog_async.storage.lock import LOCK_NAME, take_lock
 from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, SegmentFile, segment_path
 
@@ -64,6 +64,10 @@ class LockedDirectory:
     def sync(self) -> None:
         """Wait until the directory's entries are on the medium."""
         self.files.sync_directory(self._handle)
+
+    def have_written_by(self, disk: DiskThread, segment: int) -> None:
+        """Have *disk* write to the open file *segment* while LOCK has a name; to none with -1. Errors: see `use`."""
+        disk.use(segment, self._lock_handle if segment >= 0 else -1)
 
     def check_place(self) -> None:
         """Raise FileNotFoundError unless the path still names this directory, and its lock still has its file."""

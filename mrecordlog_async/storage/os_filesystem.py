@@ -264,7 +264,7 @@ class OsFileSystem:
         if new_disk_thread is None or (type(self).links, type(self).write_durable) != _CALLS_OF_DISK_THREAD:
             return None
         try:
-            thread = new_disk_thread()
+            thread: DiskThread = new_disk_thread()
         except OSError:  # no descriptor, no thread
             return None
         _disk_threads.add(thread)
@@ -368,6 +368,7 @@ def _call_aio(call: int, *arguments: int) -> int:
     if result < 0:
         raise OSError(number := ctypes.get_errno(), os.strerror(number))
     return result
+
 
 _CALLS_OF_DISK_THREAD = OsFileSystem.links, OsFileSystem.write_durable
 

@@ -15,6 +15,7 @@ from mrecordlog_async.storage.direct import UNSUPPORTED, DirectWriter, Staging, 
 from mrecordlog_async.storage.filesystem import (
     DIRECT_BLOCK_BYTES,
     Buffer,
+    DiskThread,
     FileSystem,
     LinkCount,
     read_exact,
@@ -223,6 +224,25 @@ class SegmentFile:
         self._is_synced = False
         self._direct.write_in_pieces(steps, offset)
         return self._direct.end
+
+    def start_durable(self, disk: DiskThread, frames: bytes, offset: int) -> bool:
+        """Have *disk* append *frames* durably at *offset*, which is the end; `note_durable` follows.
+
+        False if it must not: the file is not written directly, or something before them may not be on the medium.
+        """
+        if self._direct is None or not self._is_synced:
+            return False
+        assert offset == self._direct.end, "a direct file is only appended to"
+        if not disk.start(*self._direct.staged(frames)):
+            return False
+        self._is_synced = False
+        return True
+
+    def note_durable(self, frames: bytes) -> None:
+        """Note that *frames* are written and on the medium; that nothing was begun, if there are none."""
+        assert self._direct is not None
+        self._direct.note_written(frames)
+        self._is_synced = True
 
     def sync(self) -> None:
         """Wait until everything written is on the medium."""

@@ -15,7 +15,8 @@ from functools import partial
 from typing import NamedTuple
 
 from mrecordlog_async.options import MIB
-from mrecordlog_async.storage.filesystem import Buffer
+from mrecordlog_async.storage.direct import whole_blocks
+from mrecordlog_async.storage.filesystem import Buffer, DiskThread
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from mrecordlog_async.storage.segment import STEP_BYTES_MAX, STEP_BYTES_MIN
 
@@ -51,12 +52,41 @@ class RecordingFiles(OsFileSystem):
         self.calls += (taken, SYNC)
         return taken
 
+    def disk_thread(self) -> DiskThread | None:
+        """Return a disk thread that records its writes here."""
+        thread = OsFileSystem().disk_thread()  # this one would get none: it watches its calls
+        return None if thread is None else _RecordingThread(thread, self)
+
     def sync(self, handle: int) -> None:
         """Sync, and record it."""
         begun = time.perf_counter()
         super().sync(handle)
         self.sync_seconds.append(time.perf_counter() - begun)
         self.calls.append(SYNC)
+
+
+class _RecordingThread:
+    """A disk thread whose writes `files` records, as if it had made them itself. Costs an append per write."""
+
+    def __init__(self, thread: DiskThread, files: RecordingFiles) -> None:
+        self._thread = thread
+        self._files = files
+        self._bytes = 0
+        self.fileno, self.use, self.has_rung = thread.fileno, thread.use, thread.has_rung
+        self.has_ended, self.end, self.forget = thread.has_ended, thread.end, thread.forget
+
+    def start(self, kept: bytes, frames: bytes, offset: int) -> bool:
+        """Begin to write, and note how much."""
+        self._bytes = whole_blocks(len(kept) + len(frames))
+        return self._thread.start(kept, frames, offset)
+
+    def wait(self) -> tuple[bool, int, float] | None:
+        """Wait for the write, and record it."""
+        written = self._thread.wait()
+        if written is not None and written[:2] == (True, 0):
+            self._files.sync_seconds.append(written[2])
+            self._files.calls += (self._bytes, SYNC)
+        return written
 
 
 def without_padding(calls: Sequence[int], size: int) -> Sequence[int]:

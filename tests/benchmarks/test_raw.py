@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from pathlib import Path
 
+from mrecordlog_async import MultiRecordLog
+from mrecordlog_async.compiled import new_disk_thread
 from tests.benchmarks.raw import SYNC, FreshDisk, RawDisk, RecordingFiles, without_padding
 
 
@@ -18,6 +21,22 @@ def test_recorder_notes_writes_and_syncs_in_order(tmp_path: Path) -> None:
     files.close(handle)
     assert files.calls == [5, SYNC, 1]
     assert (tmp_path / "file").read_bytes() == b"abcdef"
+
+
+async def test_recorder_notes_what_the_disk_thread_writes(tmp_path: Path) -> None:
+    """One caller's record is one write of whole blocks that is a sync as well, whichever thread makes it."""
+    files = RecordingFiles()
+    async with MultiRecordLog.open(tmp_path / "wal", filesystem=files) as log:
+        assert (log._engine.opened.journal.disk is None) == (new_disk_thread is None)
+        await log.create_queue("q")
+        await log.append_record("q", None, b"x")
+        await asyncio.sleep(0.01)
+        files.calls.clear()
+        files.sync_seconds.clear()
+        for _ in range(3):
+            await log.append_record("q", None, b"x")
+        assert files.calls == [4_096, SYNC] * 3
+        assert len(files.sync_seconds) == 3
 
 
 def test_padding_of_direct_writes_is_left_out() -> None:

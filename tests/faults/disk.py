@@ -28,6 +28,8 @@ from typing import NamedTuple
 
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES, Buffer
 
+from .disk_thread import ModelDiskThread
+
 SECTOR_BYTES = 512
 
 WRITES = ("write", "write_durable", "land")
@@ -106,6 +108,7 @@ class Snapshot:
     directories: dict[int, DirectoryState]
     sector_bytes: int = SECTOR_BYTES
     has_direct: bool = True
+    has_thread: bool = False
 
     def crash(self, plan: Plan) -> Disk:
         """Return the disk after a power cut that only the changes in *plan* survived."""
@@ -196,14 +199,16 @@ class Disk:
         *,
         sector_bytes: int = SECTOR_BYTES,
         has_direct: bool = True,
+        has_thread: bool = False,
     ) -> None:
         """Continue *snapshot*, or begin an empty disk.
 
-        sector_bytes: the atom of writing. has_direct: files can be written past the page cache.
+        sector_bytes: the atom of writing. has_direct: files can be written past the page cache. has_thread: a disk
+        thread writes small batches.
         """
         if snapshot is None:
             directories = {self.ROOT: DirectoryState({"data": 2}), 2: DirectoryState({})}
-            snapshot = Snapshot({}, directories, sector_bytes, has_direct)
+            snapshot = Snapshot({}, directories, sector_bytes, has_direct, has_thread)
         self.on_call: Callable[[str], None] = lambda call: None
         self.on_half_written: Callable[[], None] | None = None
         self.fault: Fault | None = None
@@ -218,7 +223,9 @@ class Disk:
         self._next_handle = 3
         self._handles: dict[int, tuple[int, bool]] = {}
         self._direct_handles: set[int] = set()
+        self._duplicates: dict[int, int] = {}  # a handle of the same open file, by what it was duplicated from
         self.sector_bytes, self.has_direct = snapshot.sector_bytes, snapshot.has_direct
+        self.has_thread = snapshot.has_thread
         self._locks: dict[int, int] = {}
         self._flights: dict[int, list[_Flight]] = {}
 
@@ -234,6 +241,7 @@ class Disk:
             {n: DirectoryState(dict(d.durable), tuple(d.pending)) for n, d in self._directories.items()},
             self.sector_bytes,
             self.has_direct,
+            self.has_thread,
         )
 
     def open_handles(self) -> int:
@@ -319,9 +327,11 @@ class Disk:
         return self._new_handle(node, write=write)
 
     def close(self, handle: int) -> None:
-        self._direct_handles.discard(handle)
+        origin = self._duplicates.pop(handle, handle)
         if self._handles.pop(handle, None) is None:
             self.misuse.append(f"handle {handle} was closed twice")
+        if origin not in self._handles and origin not in self._duplicates.values():
+            self._direct_handles.discard(origin)
         for node in [node for node, owner in self._locks.items() if owner == handle]:
             del self._locks[node]
 
@@ -335,7 +345,22 @@ class Disk:
             self._begin("is_alone")
         except OSError:  # the system cannot tell
             return False
-        return sum(node == other for other, _ in self._handles.values()) == 1
+        same = {self._duplicates.get(other, other) for other, (found, _) in self._handles.items() if found == node}
+        return len(same) == 1
+
+    def disk_thread(self) -> ModelDiskThread | None:
+        return ModelDiskThread(self) if self.has_thread else None
+
+    def duplicate(self, handle: int) -> int:
+        """Return another handle of the same open file, as dup(2) does. It takes no lock along."""
+        self._begin("duplicate")
+        node, write = self._handle(handle)
+        made = self._new_handle(node, write=write)
+        self._duplicates[made] = self._duplicates.get(handle, handle)
+        return made
+
+    def _is_direct(self, handle: int) -> bool:
+        return self._duplicates.get(handle, handle) in self._direct_handles
 
     def recycles(self, handle: int) -> bool:
         self._begin("recycles")
@@ -368,7 +393,7 @@ class Disk:
     def read_into(self, handle: int, buffer: memoryview, offset: int) -> int:
         self._begin("read_into")
         file = self._file(handle)
-        if handle in self._direct_handles:
+        if self._is_direct(handle):
             self._check_direct(file, offset, len(buffer), is_write=False)
         found = file.current[offset : offset + len(buffer)]
         buffer[: len(found)] = found
@@ -378,7 +403,7 @@ class Disk:
         return self._write("write", handle, buffers, offset)
 
     def write_durable(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
-        if handle not in self._direct_handles:
+        if not self._is_direct(handle):
             self.misuse.append(f"a durable write of handle {handle}, which is not direct")
         return self._write("write_durable", handle, buffers, offset)
 
@@ -439,7 +464,7 @@ class Disk:
     def _write(self, call: str, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
         data = b"".join(buffers)
         file = self._file(handle, write=True)
-        if handle in self._direct_handles:
+        if self._is_direct(handle):
             self._check_direct(file, offset, len(data))
         done = self._begin(call)
         taken = len(data)

@@ -22,13 +22,13 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVarTuple
 from unittest.mock import patch
 
 from mrecordlog_async import Limits, LogFailedError, MultiRecordLog, PersistPolicy, ReadOnlyLog, RecordLogError
 from mrecordlog_async.engine import open_async
 from mrecordlog_async.engine.commit.open import ID_STEP_BITS
-from mrecordlog_async.engine.commit.thread import ThreadProgress
+from mrecordlog_async.engine.commit.thread import FileTurns, ThreadProgress
 from mrecordlog_async.engine.intake.admission import Admission
 from mrecordlog_async.engine.intake.commands import AppendGroup, Command
 from mrecordlog_async.engine.intake.controls import Attached, ChangeRule, TruncateQueue
@@ -42,7 +42,10 @@ from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.support.clock import Clock
 
 from .disk import WRITES, Disk, Fault, Snapshot
+from .disk_thread import ModelDiskThread
 from .judge import ID_STEP, NO_OPTIONS, Bounds, Call, Model, State, Verdict, Violation, as_payloads, state_of
+
+Arguments = TypeVarTuple("Arguments")
 
 DIRECTORY = "/data/wal"
 COPY = "/data/copy"
@@ -53,7 +56,17 @@ HAND_OVER_TURNS = 3
 STEP_TURNS = 2
 UNEVENTFUL = (
     *("read", "read_into", "size", "list_names", "open", "open_directory", "lock", "links", "capacity_of"),
-    *("set_direct", "recycles", "is_at", "is_alone", "is_replaceable", "mode", "drop_cache", "open_writes"),
+    *(
+        "duplicate",
+        "set_direct",
+        "recycles",
+        "is_at",
+        "is_alone",
+        "is_replaceable",
+        "mode",
+        "drop_cache",
+        "open_writes",
+    ),
 )
 """Calls that change nothing: the moment before them is the same as the moment before the next call."""
 TIME_NS = 1_767_225_600_000_000_000
@@ -91,6 +104,24 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._clock.now
 
+    def add_reader(self, fd: Any, callback: Callable[[*Arguments], Any], *args: *Arguments) -> None:
+        """Watch a disk thread of the model, whose calls to the disk are turns of this loop."""
+        assert isinstance(fd, ModelDiskThread)
+        fd.later = partial(self._call_later, STEP_TURNS)
+        fd.on_ring = partial(self.call_soon, callback, *args)
+
+    def remove_reader(self, fd: Any) -> bool:
+        """Watch it no more."""
+        assert isinstance(fd, ModelDiskThread)
+        fd.on_ring = int
+        return True
+
+    def _call_later(self, turns: int, callback: Callable[[], object]) -> None:
+        if turns:
+            self.call_soon(self._call_later, turns - 1, callback)
+        else:
+            callback()
+
     def create_future(self) -> asyncio.Future[Any]:
         call, self.next_call = self.next_call, None
         return super().create_future() if call is None else _TellingFuture(call, self)
@@ -119,12 +150,13 @@ class LoopThread:
         self._jobs: deque[Callable[[], Callable[[], object]]] = deque()
         self._running = False
         self.progress = ThreadProgress()
+        self.turns = FileTurns(self.progress)
         self.on_job: Callable[[], object] = int  # never called: the watch would tick in virtual time
 
     def call(self, work: Callable[..., Any], *arguments: object) -> asyncio.Future[Any]:
         """See `LogThread`."""
         future: asyncio.Future[Any] = self.loop.create_future()
-        self._jobs.append(lambda: _finish(future, work, arguments))
+        self._jobs.append(lambda: self._finish(future, work, arguments))
         self._start()
         return future
 
@@ -132,14 +164,14 @@ class LoopThread:
         self, report: Callable[[Any, BaseException | None], object], work: Callable[..., Any], *arguments: object
     ) -> None:
         """See `LogThread`."""
-        self._jobs.append(lambda: _do(report, work, arguments))
+        self._jobs.append(lambda: self._do(report, work, arguments))
         self._start()
 
     def submit(self, work: Callable[..., Any], *arguments: Any) -> concurrent.futures.Future[Any]:
         """See `LogThread`."""
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
         future.set_running_or_notify_cancel()
-        self._jobs.append(lambda: _finish(future, work, arguments))
+        self._jobs.append(lambda: self._finish(future, work, arguments))
         self._start()
         return future
 
@@ -160,6 +192,31 @@ class LoopThread:
             self.loop.call_soon(self._turn, left - 1)
             return
         self._begin(self._jobs.popleft())
+
+    def _do(
+        self,
+        report: Callable[[Any, BaseException | None], object],
+        work: Callable[..., Any],
+        arguments: tuple[Any, ...],
+    ) -> Callable[[], object]:
+        """Do the work, and return the call that reports its result."""
+        result, error = None, None
+        self.turns.begin_job()
+        try:
+            result = work(*arguments)
+        except BaseException as caught:
+            error = caught
+        self.turns.end_job()
+        return partial(report, result, error)
+
+    def _finish(
+        self,
+        future: asyncio.Future[Any] | concurrent.futures.Future[Any],
+        work: Callable[..., Any],
+        arguments: tuple[Any, ...],
+    ) -> Callable[[], object]:
+        """Do the work, and return the call that reports its result to the waiting future."""
+        return self._do(partial(_tell, future), work, arguments)
 
     def _begin(self, job: Callable[[], Callable[[], object]]) -> None:
         self._end(job())
@@ -233,37 +290,15 @@ def pause_job() -> None:
         stepper.pause()
 
 
-def _do(
-    report: Callable[[Any, BaseException | None], object], work: Callable[..., Any], arguments: tuple[Any, ...]
-) -> Callable[[], object]:
-    """Do the work, and return the call that reports its result."""
-    result, error = None, None
-    try:
-        result = work(*arguments)
-    except BaseException as caught:
-        error = caught
-    return partial(report, result, error)
-
-
-def _finish(
-    future: asyncio.Future[Any] | concurrent.futures.Future[Any], work: Callable[..., Any], arguments: tuple[Any, ...]
-) -> Callable[[], object]:
-    """Do the work, and return the call that reports its result to the waiting future."""
-    result, error = None, None
-    try:
-        result = work(*arguments)
-    except BaseException as caught:
-        error = caught
-
-    def tell() -> None:
-        if future.done():
-            return
-        if error is not None:
-            future.set_exception(error)
-        else:
-            future.set_result(result)
-
-    return tell
+def _tell(
+    future: asyncio.Future[Any] | concurrent.futures.Future[Any], result: Any, error: BaseException | None
+) -> None:
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(result)
 
 
 def _tell_taken(commands: list[Command]) -> list[Command]:

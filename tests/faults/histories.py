@@ -34,9 +34,9 @@ class Case:
     although no call to the disk fails (the disk is small, or the process dies). small: the sizes at which the log
     changes its way of working are a few blocks and a few buffers. stepping: the loop turns in the middle of the
     thread's jobs. by_taking: some calls wait in line, so their order is the order in which the writer takes them.
-    sector_bytes, has_direct: as of `Disk`; without direct access, segments are written through the cache. recycle: dead
-    segments become later ones. staging_bytes: what one direct write takes, None for the size as it is. piece_bytes: if
-    not 0, batches of this size are written in pieces of this size, and runs are half as large.
+    sector_bytes, has_direct, has_thread: as of `Disk`; without direct access, segments are written through the cache.
+    recycle: dead segments become later ones. staging_bytes: what one direct write takes, None for the size as it is.
+    piece_bytes: if not 0, batches of this size are written in pieces of this size, and runs are half as large.
     """
 
     history: History
@@ -50,13 +50,19 @@ class Case:
     by_taking: bool = False
     sector_bytes: int = SECTOR_BYTES
     has_direct: bool = True
+    has_thread: bool = False
     staging_bytes: int | None = None
     piece_bytes: int = 0
     recycle: bool = True
 
     def run(self, fault: Fault | None = None, *, moments: bool = True) -> Run:
         """Run it on a fresh disk."""
-        disk = Disk(capacity_bytes=self.capacity_bytes, sector_bytes=self.sector_bytes, has_direct=self.has_direct)
+        disk = Disk(
+            capacity_bytes=self.capacity_bytes,
+            sector_bytes=self.sector_bytes,
+            has_direct=self.has_direct,
+            has_thread=self.has_thread,
+        )
         run = Run(disk, self.policy, self.limits)
         run.record_moments, run.by_taking, run.recycle = moments, self.by_taking, self.recycle
         return self.run_as(run, fault)
@@ -251,7 +257,7 @@ async def few_callers(run: Run) -> None:
     """One caller and few callers of one queue, across blocks and segments, with pauses and a truncate."""
     await run.open()
     await run.create("a")
-    await run.idle(0.1)  # the writer sleeps, so what follows takes the straight path as far as it fits
+    await run.idle(0.1)  # the writer sleeps, so what follows is its first case as far as it fits
     for size in (700, 0, 9_000, 12_000, 60):
         await run.append("a", size)
     await asyncio.gather(*(run.begin_append("a", 500) for _ in range(4)))
@@ -265,6 +271,30 @@ async def few_callers(run: Run) -> None:
     run.begin_append("a", 100)
     await run.turns(2)
     await run.close()
+
+
+async def small_recycled(run: Run) -> None:
+    """One caller whose batches end in segments that are used again, by processes that die while one is written."""
+    await run.open()
+    await run.create("a")
+    for turns in (0, 0, 2, 5, 7):
+        await run.idle(0.1)  # the writer sleeps
+        for size in (9_000, 9_000, 9_000, 200, 9_000):
+            await run.append("a", size)
+        assert run.log is not None
+        await run.truncate("a", max(run.log.next_position("a") - 2, 0))
+        await run.idle(0.1)
+        await run.append("a", 300)
+        if turns:
+            task = run.begin_append("a", 500)
+            await run.turns(turns)
+            await run.kill()
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await run.turns(40)  # the log of the dead process is released
+            await run.open()
+            await run.append("a", 40)
+    await run.append("a", 40)
 
 
 async def singles(run: Run) -> None:
@@ -708,7 +738,7 @@ async def copied(run: Run) -> None:
 
 
 async def linked_in_flight(run: Run) -> None:
-    """The segment gets a second name while a batch is in flight the straight way: it goes back, before later calls."""
+    """The segment gets a second name while a small batch is in flight: it goes back, before later calls."""
     await run.open()
     await run.create("a")
     await run.idle(0.1)  # the writer sleeps
@@ -722,6 +752,28 @@ async def linked_in_flight(run: Run) -> None:
     await asyncio.gather(first, run.begin_append("a", 40), run.begin_append("a", 50))
     await run.append("a", 20)
     await run.truncate("a", 1)
+
+
+async def stated_in_flight(run: Run) -> None:
+    """While the disk thread writes a batch, the log's thread states where the log ends. Then the process dies.
+
+    So it is if a loop stands still, and somebody else has the log released.
+    """
+    await run.open()
+    await run.create("a")
+    await run.idle(0.1)  # the writer sleeps
+    await run.append("a", 300)
+    first = run.begin_append("a", 500)
+    assert run.log is not None
+    while not run.log._admission.sleep.held and not first.done():
+        await run.turns(1)
+    engine = run.log._engine
+    with suppress(OSError):
+        await asyncio.wrap_future(engine.thread.submit(engine.opened.journal.write_closed, None))
+    await first
+    await run.kill()
+    await run.open()
+    await run.append("a", 40)
 
 
 async def copy_outlives(run: Run) -> None:
@@ -810,6 +862,14 @@ CASES = {
     "spare cut": Case(spare_cut, capacity_bytes=245_000, may_refuse=True),
     "few callers": Case(few_callers),
     "few callers, stepping": Case(few_callers, stepping=True),
+    "few callers, thread": Case(few_callers, has_thread=True),
+    "few callers, stepping, thread": Case(few_callers, stepping=True, has_thread=True),
+    "rolls, thread": Case(rolls, has_thread=True),
+    "small recycled, thread": Case(small_recycled, has_thread=True, may_refuse=True),
+    "cancelled, thread": Case(cancelled, has_thread=True),
+    "reopened, thread": Case(reopened, has_thread=True),
+    "linked in flight, thread": Case(linked_in_flight, has_thread=True),
+    "few callers, 4 KiB, thread": Case(few_callers, has_thread=True, sector_bytes=4_096),
     "singles": Case(singles),
     "singles, small": Case(singles, small=True, stepping=True),
     "never, singles": Case(singles, NEVER),
@@ -865,6 +925,10 @@ CASES = {
     "in pieces, killed": Case(
         in_pieces_killed, stepping=True, may_refuse=True, staging_bytes=10 * 4_096, piece_bytes=4_096
     ),
+    "in pieces, thread": Case(in_pieces, has_thread=True, staging_bytes=10 * 4_096, piece_bytes=4_096),
+    "in pieces, stepping, thread": Case(
+        in_pieces, has_thread=True, stepping=True, staging_bytes=5 * 4_096, piece_bytes=2 * 4_096
+    ),
     "concurrent, cached": Case(concurrent, has_direct=False),
     "reopened, cached": Case(reopened, has_direct=False),
     "torn, cached": Case(torn, stepping=True, may_refuse=True, has_direct=False),
@@ -876,3 +940,9 @@ CASES = {
     "large, small, 4 KiB": Case(large, small=True, sector_bytes=4_096),
     "never, 4 KiB": Case(weak, NEVER, sector_bytes=4_096),
 }
+
+STATED_IN_FLIGHT = {
+    "thread": Case(stated_in_flight, has_thread=True, may_refuse=True),
+    "stepping, thread": Case(stated_in_flight, stepping=True, has_thread=True, may_refuse=True),
+}
+"""Not among the others: a log that failed must not state its end."""

@@ -59,7 +59,7 @@ NEAREST = {
         "tests/engine/test_reclaim.py tests/engine/test_hard_links.py tests/engine/test_spare.py"
     ],
     "engine/commit/upkeep.py": ["tests/engine/test_reclaim.py tests/engine/test_spare.py tests/engine/test_mark.py"],
-    "engine/commit/straight.py": ["tests/engine/test_straight.py"],
+    "engine/commit/small.py": ["tests/engine/test_small.py", "tests/engine/test_disk_thread.py"],
     "engine/commit/writer.py": [
         "tests/engine/test_reclaim.py tests/engine/test_failing.py tests/engine/test_limits.py"
     ],

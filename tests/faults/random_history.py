@@ -34,6 +34,7 @@ def random_case(seed: int) -> Case:
         capacity_bytes=chance.randrange(300_000, 500_000) if full else None,
         small=chance.random() < 0.3,
         stepping=chance.random() < 0.4,
+        has_thread=chance.random() < 0.5,
     )
 
 

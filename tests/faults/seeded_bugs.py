@@ -15,10 +15,11 @@ from mrecordlog_async.engine.commit import batch
 from mrecordlog_async.engine.commit import journal as journal_module
 from mrecordlog_async.engine.commit import open as opening
 from mrecordlog_async.engine.commit import other_segments as spare
-from mrecordlog_async.engine.commit.batch import CommitRequest, Roll
+from mrecordlog_async.engine.commit.batch import CommitRequest, DiskWritten, Roll
 from mrecordlog_async.engine.commit.journal import Journal
+from mrecordlog_async.engine.commit.small import SmallBatches
 from mrecordlog_async.engine.commit.storing import BatchStore
-from mrecordlog_async.engine.commit.straight import Straight
+from mrecordlog_async.engine.commit.thread import FileTurns
 from mrecordlog_async.engine.commit.upkeep import Upkeep
 from mrecordlog_async.engine.intake.commands import Reserve
 from mrecordlog_async.engine.intake.controls import AttachConsumer, FenceHolders, MoveConsumer
@@ -44,15 +45,16 @@ from mrecordlog_async.storage.direct import DirectWriter, Staging
 from mrecordlog_async.storage.directory import Listing, LogDirectory
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
 from mrecordlog_async.storage.locked_directory import LockedDirectory
-from mrecordlog_async.storage.segment import SegmentFile
+from mrecordlog_async.storage.segment import SegmentFile, segment_name
 
 from . import test_beside_a_writer
 from .consumer_histories import CONSUMER_CASES
 from .damage import Intact, damages
 from .disk import Disk
-from .driver import SEGMENT_BYTES, Run, without_chance
+from .disk_thread import ModelDiskThread
+from .driver import DIRECTORY, SEGMENT_BYTES, Run, without_chance
 from .explore import Explorer, Tally
-from .histories import BLOCK_BYTES, CASES, COMMIT_OFFSET, Case, full_disk
+from .histories import BLOCK_BYTES, CASES, COMMIT_OFFSET, STATED_IN_FLIGHT, Case, full_disk
 from .inject import faults, inject
 from .test_damage import _check, several_segments
 
@@ -128,6 +130,28 @@ def read_beside_a_writer() -> None:
     test_beside_a_writer.test_reader_whose_last_segment_becomes_another_one_lists_again(Tally())
 
 
+def state_in_flight() -> None:
+    """Have the log's thread state the end while the disk thread writes."""
+    for case in STATED_IN_FLIGHT.values():
+        Explorer(deep_every=0, subsets=2).explore(case.run())
+
+
+def link_and_append() -> None:
+    """Give the segment a second name, then append. What the other name shows must stay as it is."""
+
+    async def history(run: Run) -> None:
+        await run.open()
+        await run.create("a")
+        await run.idle(0.1)  # the writer sleeps
+        await run.append("a", 300)
+        run.disk.link(f"{DIRECTORY}/{segment_name(0)}", "/data/kept")
+        run.before = {"kept": run.disk.content("/data")["kept"]}
+        await run.append("a", 500)
+
+    run = Case(history, has_thread=True).run(moments=False)
+    assert run.disk.content("/data")["kept"] == run.before["kept"], "bytes of another name were written"
+
+
 async def commit_at_the_end_of_a_block(run: Run) -> None:
     """Two batches; the COMMIT of the second would cross the block's end."""
     await run.open()
@@ -163,19 +187,23 @@ def acknowledged_early() -> AbstractContextManager[Any]:
     return patch.object(BatchStore, "commit", commit)
 
 
-def acknowledged_early_by_the_straight_path() -> AbstractContextManager[Any]:
-    original = Straight._take
+def small_batch_acknowledged_early() -> AbstractContextManager[Any]:
+    original = SmallBatches._take
 
-    def take(self: Straight) -> bool:
+    def take(self: SmallBatches) -> bool:
         taken = original(self)
         if self.group is not None:
             self.group.acknowledge(self._first_position)
         return taken
 
-    return patch.object(Straight, "_take", take)
+    return patch.object(SmallBatches, "_take", take)
 
 
-def straight_batch_not_synced() -> AbstractContextManager[Any]:
+def disk_thread_acknowledged_early() -> AbstractContextManager[Any]:
+    return small_batch_acknowledged_early()
+
+
+def small_batch_not_synced() -> AbstractContextManager[Any]:
     original = Journal.commit_alone
 
     def commit_alone(self: Journal, *arguments: Any) -> Any:
@@ -188,6 +216,82 @@ def straight_batch_not_synced() -> AbstractContextManager[Any]:
             return original(self, *arguments)
 
     return patch.object(Journal, "commit_alone", commit_alone)
+
+
+def small_write_not_settled() -> AbstractContextManager[Any]:
+    """A job of the log's thread begins although the disk thread writes, and the journal does not know the outcome."""
+
+    def begin_job(self: FileTurns) -> None:
+        self._has_job = True
+
+    return patch.object(FileTurns, "begin_job", begin_job)
+
+
+def small_write_reported_without_its_result() -> AbstractContextManager[Any]:
+    """The loop hears the bell, and does not look for the result."""
+    return patch.object(FileTurns, "settle", lambda self: None)
+
+
+def segment_of_the_disk_thread_kept_at_a_roll() -> AbstractContextManager[Any]:
+    original = Journal._lend_to_disk_thread
+
+    def lend(self: Journal, file: SegmentFile | None) -> None:
+        if self.end.last_batch == self._queues.last_batch == 0:  # at the opening alone
+            original(self, file)
+
+    return patch.object(Journal, "_lend_to_disk_thread", lend)
+
+
+def refused_small_write_taken_for_a_stored_one() -> AbstractContextManager[Any]:
+    original = Journal.note_alone
+
+    def note(self: Journal, batch: Any, written: DiskWritten) -> Any:
+        return original(self, batch, written._replace(was_begun=True))
+
+    return patch.object(Journal, "note_alone", note)
+
+
+def failed_small_write_taken_for_a_stored_one() -> AbstractContextManager[Any]:
+    original = Journal.note_alone
+
+    def note(self: Journal, batch: Any, written: DiskWritten) -> Any:
+        return original(self, batch, written._replace(error=0))
+
+    return patch.object(Journal, "note_alone", note)
+
+
+def last_block_not_repeated_by_the_disk_thread() -> AbstractContextManager[Any]:
+    original = DirectWriter.note_written
+
+    def note(self: DirectWriter, frames: bytes) -> None:
+        original(self, frames)
+        self._kept = bytes(len(self._kept))
+
+    return patch.object(DirectWriter, "note_written", note)
+
+
+def disk_thread_writes_without_a_sync() -> AbstractContextManager[Any]:
+    def write(self: ModelDiskThread, handle: int, buffers: Any, offset: int) -> int:
+        return self._disk.write(handle, buffers, offset)
+
+    return patch.object(ModelDiskThread, "_call", write)
+
+
+def disk_thread_does_not_look_at_links() -> AbstractContextManager[Any]:
+    return patch.object(ModelDiskThread, "_links", lambda self, handle: 1)
+
+
+def disk_thread_takes_a_short_write_for_a_whole_one() -> AbstractContextManager[Any]:
+    def write(self: ModelDiskThread, handle: int, buffers: Any, offset: int) -> int:
+        self._disk.write_durable(handle, buffers, offset)
+        return sum(map(len, buffers))
+
+    return patch.object(ModelDiskThread, "_call", write)
+
+
+def lock_kept_by_the_disk_thread() -> AbstractContextManager[Any]:
+    """The thread does not end with the log, and keeps its duplicates."""
+    return patch.object(ModelDiskThread, "end", lambda self: None)
 
 
 def stale_tail_not_zeroed() -> AbstractContextManager[Any]:
@@ -576,8 +680,19 @@ BUGS = {
         SeededBug(no_fsync_of_the_directory, crash("rolls")),
         SeededBug(parent_directory_not_synced, crash("concurrent")),
         SeededBug(acknowledged_early, crash("concurrent")),
-        SeededBug(acknowledged_early_by_the_straight_path, crash("few callers")),
-        SeededBug(straight_batch_not_synced, crash("few callers")),
+        SeededBug(small_batch_acknowledged_early, crash("few callers")),
+        SeededBug(disk_thread_acknowledged_early, crash("few callers, thread")),
+        SeededBug(small_batch_not_synced, crash("few callers")),
+        SeededBug(small_write_not_settled, state_in_flight),
+        SeededBug(small_write_reported_without_its_result, crash("few callers, thread")),
+        SeededBug(segment_of_the_disk_thread_kept_at_a_roll, crash("few callers, thread")),
+        SeededBug(refused_small_write_taken_for_a_stored_one, fail("few callers, thread", "links")),
+        SeededBug(failed_small_write_taken_for_a_stored_one, fail("few callers, thread", "write_durable")),
+        SeededBug(last_block_not_repeated_by_the_disk_thread, crash("few callers, thread")),
+        SeededBug(disk_thread_writes_without_a_sync, crash("few callers, thread")),
+        SeededBug(disk_thread_does_not_look_at_links, link_and_append),
+        SeededBug(disk_thread_takes_a_short_write_for_a_whole_one, fail("few callers, thread", "write_durable")),
+        SeededBug(lock_kept_by_the_disk_thread, crash("reopened, thread")),
         SeededBug(stale_tail_not_zeroed, crash("concurrent")),
         SeededBug(frames_of_any_segment_count, crash("recycles", every=3)),
         SeededBug(linked_segments_used_again, crash("copy outlives", every=5)),

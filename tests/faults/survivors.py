@@ -269,7 +269,7 @@ def commits_vouch_for_one_batch_less() -> AbstractContextManager[Any]:
 
         return encode
 
-    # The writer's path encodes with the first, the straight one with the second.
+    # The writer's task encodes with the first, its first case with the second.
     return patch.multiple(Journal, _encode=vouch_for_less(Journal._encode), encode=vouch_for_less(Journal.encode))
 
 

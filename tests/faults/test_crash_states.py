@@ -12,7 +12,7 @@ from mrecordlog_async.readonly import ReadOnlyLog
 from .disk import Plan
 from .driver import COPY, DIRECTORY, Run, without_chance
 from .explore import Explorer, Tally, check_openings, recover
-from .histories import BLOCK_BYTES, CASES, Case, commit_at
+from .histories import BLOCK_BYTES, CASES, STATED_IN_FLIGHT, Case, commit_at
 from .judge import State, Verdict, Violation, state_of
 
 SMALL = {
@@ -58,6 +58,13 @@ SMALL = {
     "never, killed": 3,
     "few callers": 2,
     "few callers, stepping": 2,
+    "few callers, thread": 2,
+    "few callers, stepping, thread": 3,
+    "few callers, 4 KiB, thread": 4,
+    "small recycled, thread": 3,
+    "in pieces, thread": 5,
+    "in pieces, stepping, thread": 5,
+    "rolls, thread": 2,
     "idle roll": 2,
     "reopened": 2,
     "killed": 2,
@@ -76,6 +83,15 @@ def test_every_crash_state_keeps_what_was_answered(name: str, tally: Tally) -> N
     explorer = Explorer(deep_every=100, kill_every=13)
     with case.sizes():
         explorer.explore(run, every=SMALL.get(name, 1))
+    assert explorer.tally.crash_states + explorer.tally.nested_states > 200
+    tally.add(explorer.tally)
+
+
+@pytest.mark.parametrize("name", STATED_IN_FLIGHT)
+def test_end_that_is_stated_during_a_small_write_is_past_it(name: str, tally: Tally) -> None:
+    """Whatever the log's thread does while the disk thread writes, it waits for that first: the log opens again."""
+    explorer = Explorer(deep_every=100, kill_every=13)
+    explorer.explore(STATED_IN_FLIGHT[name].run())
     assert explorer.tally.crash_states + explorer.tally.nested_states > 200
     tally.add(explorer.tally)
 

@@ -3,7 +3,7 @@
 | on the event loop | what it does |
 |---|---|
 | `writer` | takes a batch, has it planned and stored, applies it and acknowledges its calls |
-| `straight` | does the same for a single group of few callers, without a turn of the writer's task |
+| `small` | its first case: a small batch of one queue, stored without a turn of the writer's task |
 | `full_disk` | stores in parts what a full disk allows |
 | `upkeep` | spare, dead segments, timed syncs, the idle mark |
 | `unsynced` | what a crash may take under the weaker policies |

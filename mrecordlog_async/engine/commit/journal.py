@@ -25,6 +25,7 @@ from itertools import chain
 from mrecordlog_async.engine.commit.batch import (
     CommitRequest,
     CommitResult,
+    DiskWritten,
     EncodedBatch,
     LogIOError,
     Roll,
@@ -47,8 +48,8 @@ from mrecordlog_async.format.record import LogRecord, encode_record
 from mrecordlog_async.format.table import OPENING_BYTES
 from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.recovery.recovered import RecoveredLog
-from mrecordlog_async.storage.direct import LARGE_BYTES, Staging, whole_blocks
-from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
+from mrecordlog_async.storage.direct import LARGE_BYTES, Staging, disk_error, whole_blocks
+from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES, DiskThread
 from mrecordlog_async.storage.lock import LOCK_NAME
 from mrecordlog_async.storage.locked_directory import RESERVE_BYTES, LockedDirectory
 from mrecordlog_async.storage.segment import LogEnd, SegmentFile, segment_name
@@ -94,6 +95,7 @@ class Journal:
         self._staging = staging
         self._recycles = recycle
         self.clock = system()  # the one that opens the log may set another
+        self.disk: DiskThread | None = None
         undeletable = [(number, 0) for number in recovered.leftovers]
         self._older = OlderSegments(directory, undeletable + recovered.older)
 
@@ -185,6 +187,51 @@ class Journal:
         except OSError:  # `commit` reports it; nothing was written
             return None
         return self._write(batch, rolled=False, begun=begun)
+
+    # The same, by the disk thread: `Turns` keeps the log's thread away meanwhile.
+
+    def begin_disk_thread(self) -> None:
+        """Have a disk thread ready for small batches, if there can be one."""
+        if self._file.is_direct:  # its writes are
+            self.disk = self.directory.files.disk_thread()
+            self._lend_to_disk_thread(self._file)
+
+    def start_alone(self, batch: EncodedBatch) -> bool:
+        """Have the disk thread begin to write what `encode` returned. False if `commit_alone` must do it."""
+        return self.disk is not None and self._file.start_durable(self.disk, _frames(batch), self.end.offset)
+
+    def wait_alone(self) -> DiskWritten:
+        """Wait until the disk thread has written what was started, or not."""
+        assert self.disk is not None
+        written = self.disk.wait()
+        assert written is not None, "something was started"
+        return DiskWritten(*written)
+
+    def note_alone(self, batch: EncodedBatch, written: DiskWritten) -> CommitResult | None:
+        """Note what the disk thread did. None if it refused the batch: nothing was written, `commit_alone` decides.
+
+        Raises:
+            LogIOError: Whether the batch is stored is not known. The log must stop.
+        """
+        if not written.was_begun:
+            self._file.note_durable(b"")
+            # Where it refuses each batch, each would be tried twice. It is tried again in the next segment.
+            self._lend_to_disk_thread(None)
+            return None
+        if written.error:
+            error = disk_error(written.error)
+            raise LogIOError(f"write failed: {error}") from error
+        frames = _frames(batch)
+        self._file.note_durable(frames)
+        self._note(batch)
+        self.sync()  # no call of the disk: the write was the sync
+        return self._result(batch, len(frames), False, written.seconds, written.seconds)
+
+    def _lend_to_disk_thread(self, file: SegmentFile | None) -> None:
+        """Have the disk thread write to *file* from now on. Where it cannot, the log's thread writes alone."""
+        if self.disk is not None:
+            with contextlib.suppress(OSError):  # no descriptors
+                self.directory.have_written_by(self.disk, file.handle if file is not None and file.is_direct else -1)
 
     # What the thread does.
 
@@ -329,6 +376,9 @@ class Journal:
 
     def close(self) -> None:
         """Close the files; a spare is removed."""
+        disk, self.disk = self.disk, None
+        if disk is not None:  # first: its duplicate of LOCK must not outlive the log
+            disk.end()
         if self._staging is not None:
             self._staging.close_writes(self.directory.files)
         self._spare.discard()
@@ -437,23 +487,26 @@ class Journal:
         except OSError as error:
             raise LogIOError(f"write failed: {error}") from error
         # Before the sync: a batch that is written counts, whatever becomes of the sync. No other may take its place.
+        self._note(batch)
+        sync_seconds = self.sync() if batch.sync else 0.0
+        if batch.sync and file.is_direct:  # the write was the sync, or a part of it
+            sync_seconds = time.perf_counter() - write_begun
+        return self._result(batch, written, rolled, time.perf_counter() - begun, sync_seconds)
+
+    def _note(self, batch: EncodedBatch) -> None:
+        """Note that *batch* is written."""
+        at = self.end
         at.offset = batch.end
         at.last_batch += 1
         self._nonce = None
         self.named_oldest = at.segment if batch.oldest_segment is None else batch.oldest_segment
-        sync_seconds = self.sync() if batch.sync else 0.0
-        if batch.sync and file.is_direct:  # the write was the sync, or a part of it
-            sync_seconds = time.perf_counter() - write_begun
+
+    def _result(
+        self, batch: EncodedBatch, written_bytes: int, rolled: bool, seconds: float, sync_seconds: float
+    ) -> CommitResult:
+        at, tick = self.end, batch.time_ns // TICK_NS
         return CommitResult(
-            batch.records,
-            at.segment,
-            written,
-            batch.sync,
-            rolled,
-            time.perf_counter() - begun,
-            sync_seconds,
-            batch.time_ns // TICK_NS,
-            at.last_batch,
+            batch.records, at.segment, written_bytes, batch.sync, rolled, seconds, sync_seconds, tick, at.last_batch
         )
 
     def _enter(self, file: SegmentFile, header: SegmentHeader, table_end: int) -> None:
@@ -462,6 +515,7 @@ class Journal:
         self._older.add(at.segment, old.reserved_bytes)
         old.close()
         self._file = file
+        self._lend_to_disk_thread(file)
         self.has_old_tail = False
         self._seed = segment_seed(self._log_id, header.segment)
         self.named_oldest = self.durable_oldest = header.oldest_segment
@@ -484,6 +538,12 @@ class Journal:
             self._space.check(more, taken)
         except LogFullError as full:
             raise full from self._older.error
+
+
+def _frames(batch: EncodedBatch) -> bytes:
+    """Return what `encode` made: its one buffer, which a join does not copy."""
+    assert isinstance(batch.buffers, list), "it fits into a block"
+    return b"".join(batch.buffers)
 
 
 def _leave(path: str) -> bool:

@@ -16,7 +16,7 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.storage.filesystem import FileSystem
@@ -68,6 +68,17 @@ class ThreadProgress:
         self.called_seconds = 0.0
         self.stood_still_seconds = 0.0
 
+    def begin(self, work: Callable[..., object]) -> None:
+        """Note that a job begins."""
+        self.called_seconds = 0.0
+        self.job = Job(work, perf_counter(), self.stood_still_seconds)
+
+    def end(self) -> None:
+        """Note that the job has ended."""
+        job, self.job = self.job, None
+        if job is not None and self.called_seconds > SLOW_SECONDS:
+            self.slow.append(SlowJob(job, self.called_seconds))
+
     def disk_seconds(self, now: float) -> float:
         """Return how long the job under way has spent in system calls, the one under way included; 0 without a job."""
         job, begun = self.job, self.call_begun
@@ -80,6 +91,67 @@ class ThreadProgress:
         return max(seconds - (self.stood_still_seconds - job.stood_still_before), 0.0)
 
 
+class UnsettledWrite(Protocol):
+    """A write that another thread makes: see `small.DiskWrite`. work: what the watch calls it."""
+
+    work: Callable[..., object]
+
+    def start(self) -> bool:
+        """Begin to write; False if that cannot be."""
+
+    def settle(self) -> float:
+        """Wait until it is written or not, and note that. Never raises. Returns the seconds inside system calls."""
+
+
+class FileTurns:
+    """Decides whose turn it is with the log's files: that of its thread, or of the disk thread. Never of both.
+
+    1. The loop starts a write only while the log's thread has no job. It does not wait for that.
+    2. Every job begins by settling the write under way. So no roll, no sync and no close sees a journal that does not
+       know what is on the disk. Otherwise a close while the loop stands still would state an end before the last batch,
+       and the log would not open again.
+    3. The loop settles it too, when it hears that it is done. Who comes first notes the result, under the lock.
+    """
+
+    def __init__(self, progress: ThreadProgress) -> None:
+        self._progress = progress
+        self._lock = threading.Lock()
+        self._has_job = False
+        self._write: UnsettledWrite | None = None
+
+    def begin_job(self) -> None:
+        """On the log's thread: wait for the write under way, and take the turn."""
+        with self._lock:
+            self._settle()
+            self._has_job = True
+
+    def end_job(self) -> None:
+        """On the log's thread: give the turn back, before the result of the job is known to anybody."""
+        self._has_job = False
+
+    def start(self, write: UnsettledWrite) -> bool:
+        """On the loop: begin *write*, unless it is the turn of the log's thread."""
+        with self._lock:
+            if self._has_job or self._write is not None or not write.start():
+                return False
+            self._write = write
+            self._progress.begin(write.work)
+            self._progress.call_begun = perf_counter()
+        return True
+
+    def settle(self) -> None:
+        """On the loop: note the result of a write that is done."""
+        with self._lock:
+            self._settle()
+
+    def _settle(self) -> None:
+        write, self._write = self._write, None
+        if write is not None:
+            self._progress.called_seconds = write.settle()
+            self._progress.call_begun = 0.0
+            self._progress.end()
+
+
 class LogThread(Executor):
     """One thread. It does not keep the process alive: a job that is cut off at exit was not acknowledged.
 
@@ -88,13 +160,14 @@ class LogThread(Executor):
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.progress = ThreadProgress()
+        self.turns = FileTurns(self.progress)
         self.on_job: Callable[[], object] = _nothing
         self.loop = loop
         self._jobs: SimpleQueue[_Submitted | None] = SimpleQueue()
         self._ended = threading.Event()  # nothing takes jobs any more
         self._ending: Future[None] | None = None
         self._ending_begins = threading.Lock()
-        target = (self._jobs, self.progress, self._ended)
+        target = (self._jobs, self.progress, self.turns, self._ended)
         self._thread = threading.Thread(target=_work_off, args=target, name="mrecordlog", daemon=True)
         self._thread.start()
 
@@ -161,23 +234,24 @@ def _nothing() -> None:
     pass
 
 
-def _work_off(jobs: SimpleQueue[_Submitted | None], progress: ThreadProgress, ended: threading.Event) -> None:
+def _work_off(
+    jobs: SimpleQueue[_Submitted | None], progress: ThreadProgress, turns: FileTurns, ended: threading.Event
+) -> None:
     while not ended.is_set() and (submitted := jobs.get()) is not None:
         work, arguments, report = submitted
         result, error = None, None
-        progress.called_seconds = 0.0
-        progress.job = job = Job(work, perf_counter(), progress.stood_still_seconds)
+        turns.begin_job()
+        progress.begin(work)
         try:
             result = work(*arguments)
         except BaseException as caught:
             error = caught
-        progress.job = None
-        if progress.called_seconds > SLOW_SECONDS:
-            progress.slow.append(SlowJob(job, progress.called_seconds))
+        progress.end()
+        turns.end_job()
         with contextlib.suppress(RuntimeError):  # the event loop is closed, so nothing waits
             report(result, error)
         # An error's traceback or a batch of megabytes must not be kept until the next job.
-        del submitted, job, work, arguments, report, result, error
+        del submitted, work, arguments, report, result, error
     ended.set()
     _refuse_all(jobs)
 

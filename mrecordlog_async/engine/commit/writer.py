@@ -7,12 +7,12 @@ Which way a batch takes is decided here and nowhere else:
 
 | the batch | is stored by |
 |---|---|
-| of few callers for one queue without options, that needs only a write and a sync | `Straight` |
+| of few callers for one queue without options, that fits into a block | `SmallBatches` |
 | any other | `BatchStore` |
 | that the disk refused as a whole | `FullDisk`, in parts |
 
-`Straight` looks at what waits while the writer sleeps, and wakes it unless all of that holds. The bytes on the disk are
-the same. `Admission` says where the order of calls is decided.
+`SmallBatches` is the first case. It looks at what waits while the writer sleeps, and wakes it unless all of that holds.
+The bytes on the disk are the same. `Admission` says where the order of calls is decided.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from time import perf_counter
 
 from mrecordlog_async.engine.commit.batch import CommitResult, LogIOError
 from mrecordlog_async.engine.commit.full_disk import FullDisk
+from mrecordlog_async.engine.commit.small import SmallBatches
 from mrecordlog_async.engine.commit.storing import BatchStore
-from mrecordlog_async.engine.commit.straight import Straight
 from mrecordlog_async.engine.commit.unsynced import UnsyncedChanges
 from mrecordlog_async.engine.commit.upkeep import LogParts, Upkeep
 from mrecordlog_async.engine.intake.commands import Command, count_appends, count_records
@@ -68,8 +68,8 @@ class Writer:
         self._unsynced = UnsyncedChanges(parts.queues)
         self._store = BatchStore(parts, self._upkeep, policy, self._unsynced, epochs_from, ids_from)
         self._full_disk = FullDisk(self._store, parts, self._upkeep)
-        # The weaker policies have no straight path: an append that does not wait for the disk gains nothing by it.
-        self._straight = Straight(parts, self._upkeep) if policy.syncs_each_batch else None
+        # The weaker policies do without the first case: an append that does not wait for the disk gains nothing by it.
+        self._small = SmallBatches(parts, self._upkeep) if policy.syncs_each_batch else None
 
     async def run(self) -> None:
         """Work until the log closes and nothing waits. `failure` keeps a failure; waiting and later calls raise it."""
@@ -130,22 +130,22 @@ class Writer:
         self._upkeep.on_commit = observe
 
     def count_stored(self) -> None:
-        """Bring the counters up to date: the straight path counts a batch a little later."""
-        if self._straight is not None:
-            self._straight.count()
+        """Bring the counters up to date: the first case counts a batch a little later."""
+        if self._small is not None:
+            self._small.count()
 
     def oldest_since(self) -> float | None:
         """Return since when the oldest unfinished call waits, on `perf_counter`; None if none does."""
         begun = [self._since] if self._in_flight else []
-        if self._straight is not None and self._straight.group is not None:
-            begun.append(self._straight.since)
+        if self._small is not None and self._small.group is not None:
+            begun.append(self._small.since)
         waiting = self._admission.oldest_since()
         return min(begun if waiting is None else [*begun, waiting], default=None)
 
     def _all_in_flight(self) -> list[Command]:
-        straight = self._straight.group if self._straight is not None else None
-        if straight is not None:
-            return [straight]  # they take turns
+        small = self._small.group if self._small is not None else None
+        if small is not None:
+            return [small]  # they take turns
         return self._full_disk.part or self._in_flight
 
     def in_doubt(self) -> dict[str, int]:
@@ -187,8 +187,8 @@ class Writer:
         self._in_flight = []
         self._store.refuse(self._full_disk.not_written(), never)
         self._full_disk.give_up()
-        if self._straight is not None:
-            self._straight.give_up()
+        if self._small is not None:
+            self._small.give_up()
         self._store.refuse(list(self._admission.take_all()), never)
         self._admission.update()
         self._counters.io_errors += isinstance(error, OSError | LogIOError)

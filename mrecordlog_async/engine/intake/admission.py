@@ -23,7 +23,7 @@ Order of calls. It is decided in these places, and in no other:
 3. `planning.plan` decides the calls of a batch one after another. Each sees what those before it changed.
 4. `Parts`, if the disk refuses the batch, tries its calls in the same order. An append that is given up takes with it
    the later ones at fixed positions of its queue.
-5. `Straight` takes a batch of one group only, and only if nothing else waits, so it overtakes nobody.
+5. `SmallBatches` takes a batch of one group only, and only if nothing else waits, so it overtakes nobody.
 """
 
 from __future__ import annotations
@@ -319,7 +319,7 @@ class Admission:
         self._charged_bytes = 0
         self._granted = self._singles.budget
 
-    # The straight path.
+    # The writer's first case.
 
     def only_group(self, callers_max: int) -> AppendGroup | None:
         """Return what waits if it is one group of at most *callers_max* callers, and the log is open."""

@@ -1,13 +1,13 @@
-"""The sleep of the writer: who wakes it, and when the straight path takes its turn instead.
+"""The sleep of the writer: who wakes it, and when its first case takes a turn instead.
 
 | the writer | what waits is stored by | `wake` |
 |---|---|---|
 | is awake | the writer: it looks again before it sleeps | does nothing |
-| sleeps | the straight path, if it is a group and the only thing; else the writer | wakes it |
-| is held: a straight batch is in flight | either of them, after `release` | is remembered |
+| sleeps | `commit.small`, the first case, if it is a group and the only thing; else the writer | wakes it |
+| is held: a small batch is in flight | either of them, after `release` | is remembered |
 
-The writer and the straight path take turns and never run next to each other: the positions of a batch follow from the
-queues as the one before left them.
+The writer's task and its first case take turns and never run next to each other: the positions of a batch follow from
+the queues as the one before left them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from collections.abc import Callable
 class WriterSleep:
     """The place where the writer waits for calls. Everything here runs on the log's event loop.
 
-    straight: begins to store a group while the writer sleeps, if the log has a straight path. scheduled: the loop is
+    begin_small: begins to store a group while the writer sleeps, unless the policy does without. scheduled: the loop is
     about to call it. held: a group is in flight that way.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.straight: Callable[[], object] | None = None
+        self.begin_small: Callable[[], object] | None = None
         self.scheduled = False
         self.held = False
         self._loop = loop
@@ -52,24 +52,24 @@ class WriterSleep:
             self._sleeper.set_result(None)
 
     def group_waits(self) -> None:
-        """Have the straight path look at the group that waits, once the callers of this turn have joined it."""
-        if self.straight is None:
+        """Have the first case tried on the group that waits, once the callers of this turn have joined it."""
+        if self.begin_small is None:
             self.wake()
         elif not self.held and not self.scheduled and self.is_asleep():
             self.scheduled = True
-            self._loop.call_soon(self.straight)
+            self._loop.call_soon(self.begin_small)
 
     def begins(self) -> bool:
-        """Return whether the straight path may begin. It calls this first, when the loop calls it."""
+        """Return whether the first case may begin. It calls this first, when the loop calls it."""
         self.scheduled = False
         return not self.held and self.is_asleep()
 
     def leave_to_writer(self) -> None:
-        """Have `release` wake the writer: it must store what the straight path could not."""
+        """Have `release` wake the writer: it must store what its first case could not."""
         self._wanted = True
 
     def release(self, something_waits: bool) -> None:
-        """Let the writer be woken again. What waits is stored the straight way if nobody wanted to wake it."""
+        """Let the writer be woken again. What waits is tried as its first case if nobody wanted to wake it."""
         self.held = False
         if self._wanted:
             self._wanted = False

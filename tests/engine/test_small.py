@@ -1,4 +1,4 @@
-"""The straight path: what takes it, what does not, and that it writes and fails as the writer's path does."""
+"""The writer's first case: what is one, what is not, and that it writes and fails as the writer's task does."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ from mrecordlog_async import (
     QueueOptions,
 )
 from mrecordlog_async.engine.commit.journal import Journal
+from mrecordlog_async.engine.commit.small import CALLERS_MAX, SmallBatches
 from mrecordlog_async.engine.commit.storing import BatchStore
-from mrecordlog_async.engine.commit.straight import CALLERS_MAX, Straight
 from tests.cached_files import CachedFiles, HangingDisk
 from tests.faults.driver import DIRECTORY, Run, repeatable
 from tests.faults.histories import CASES, early_roll
 
 
 class Taken:
-    """How many batches were stored on each path."""
+    """How many batches were stored as the first case, and by the writer's task."""
 
     def __init__(self) -> None:
-        self.straight = 0
+        self.small = 0
         self.writer = 0
 
 
 @contextmanager
 def count_paths() -> Iterator[Taken]:
-    """Count the batches of each path while the context lasts."""
-    counted, acknowledge, commit = Taken(), Straight._acknowledge, BatchStore.commit
+    """Count the batches of each while the context lasts."""
+    counted, acknowledge, commit = Taken(), SmallBatches._acknowledge, BatchStore.commit
 
-    def straight(path: Straight, *arguments: Any) -> None:
-        counted.straight += 1
+    def small(path: SmallBatches, *arguments: Any) -> None:
+        counted.small += 1
         acknowledge(path, *arguments)
 
     async def writer(path: BatchStore, *arguments: Any, **named: Any) -> Any:
         counted.writer += 1
         return await commit(path, *arguments, **named)
 
-    with patch.object(Straight, "_acknowledge", straight), patch.object(BatchStore, "commit", writer):
+    with patch.object(SmallBatches, "_acknowledge", small), patch.object(BatchStore, "commit", writer):
         yield counted
 
 
 @pytest.fixture
 def taken() -> Iterator[Taken]:
-    """Count the batches of each path."""
+    """Count the batches of each."""
     with count_paths() as counted:
         yield counted
 
@@ -90,7 +90,7 @@ STEPS = st.lists(
 
 
 def bytes_of(steps: list[tuple[str, Any]]) -> tuple[dict[str, bytes], dict[str, bytes], int]:
-    """Run *steps* one after the other; return the files before and after closing, and the straight batches."""
+    """Run *steps* one after the other; return the files before and after closing, and the number of small batches."""
 
     async def whole(run: Run) -> dict[str, bytes]:
         await run.open()
@@ -110,17 +110,17 @@ def bytes_of(steps: list[tuple[str, Any]]) -> tuple[dict[str, bytes], dict[str, 
         run = Run()
         run.record_moments = False
         before = loop.run_until_complete(whole(run))
-        return before, run.disk.content(DIRECTORY), counted.straight
+        return before, run.disk.content(DIRECTORY), counted.small
 
 
 @settings(max_examples=60, deadline=None)
 @given(STEPS)
-def test_both_paths_write_the_same_bytes(steps: list[tuple[str, Any]]) -> None:
-    """The same calls leave the same files, whichever path stores them; the clock, which a COMMIT names, is fixed."""
+def test_both_cases_write_the_same_bytes(steps: list[tuple[str, Any]]) -> None:
+    """The same calls leave the same files, whichever stores them; the clock, which a COMMIT names, is fixed."""
     before, after, _ = bytes_of(steps)
-    with patch.object(Straight, "_take", lambda self: False):
-        ordinary_before, ordinary_after, straight = bytes_of(steps)
-    assert straight == 0
+    with patch.object(SmallBatches, "_take", lambda self: False):
+        ordinary_before, ordinary_after, small = bytes_of(steps)
+    assert small == 0
     assert before == ordinary_before
     assert after == ordinary_after
 
@@ -130,35 +130,35 @@ async def test_stats_count_what_was_acknowledged(log: MultiRecordLog, taken: Tak
     before = log.stats()
     await log.append_record("q", None, b"abc")
     after = log.stats()
-    assert taken.straight == 1
+    assert taken.small == 1
     assert after.appended_records - before.appended_records == 1
     assert after.appended_bytes - before.appended_bytes == 3
     assert after.commits - before.commits == after.syncs - before.syncs == 1
     assert after.append_seconds.count - before.append_seconds.count == 1
 
 
-async def test_one_caller_and_few_callers_go_straight(log: MultiRecordLog, taken: Taken) -> None:
-    """Appends of one caller, and of callers that append together to one queue, do not need the writer."""
+async def test_one_caller_and_few_callers_are_the_first_case(log: MultiRecordLog, taken: Taken) -> None:
+    """Appends of one caller, and of callers that append together to one queue, do not need the writer's task."""
     await asleep(log)
     for number in range(20):
         assert await log.append_record("q", None, b"x") == number
     assert await asyncio.gather(*(log.append_record("q", None, b"y") for _ in range(CALLERS_MAX))) == [*range(20, 148)]
-    assert (taken.straight, taken.writer) == (21, 0)
+    assert (taken.small, taken.writer) == (21, 0)
 
 
-def test_crash_states_and_disk_faults_meet_the_straight_path() -> None:
-    """The history that stands for it in the fault suite stores most of its batches that way, whatever the steps."""
-    for name in ("few callers", "few callers, stepping"):
+def test_crash_states_and_disk_faults_meet_the_first_case() -> None:
+    """The history that stands for it in the fault suite stores most of its batches so, whatever the steps."""
+    for name in ("few callers", "few callers, stepping", "few callers, thread", "few callers, stepping, thread"):
         with count_paths() as counted:
             CASES[name].run(moments=False)
-        assert counted.straight >= 8
+        assert counted.small >= 8
 
 
 # What the writer does.
 
 
 async def test_what_is_not_plain_is_the_writers(log: MultiRecordLog, taken: Taken) -> None:
-    """Several queues, many callers, a given position, several records and unknown queues take the ordinary path."""
+    """Several queues, many callers, a given position, several records, unknown queues: the task stores them."""
     await log.create_queue("p")
     taken.writer = 0
     await asyncio.gather(log.append_record("q", None, b"x"), log.append_record("p", None, b"x"))
@@ -168,15 +168,15 @@ async def test_what_is_not_plain_is_the_writers(log: MultiRecordLog, taken: Take
     await log.append_record("q", None, bytes(40_000))
     with pytest.raises(QueueNotFoundError):
         await log.append_record("nowhere", None, b"x")
-    assert (taken.straight, taken.writer) == (0, 5)
+    assert (taken.small, taken.writer) == (0, 5)
 
 
 async def test_queue_with_options_is_the_writers(log: MultiRecordLog, taken: Taken) -> None:
-    """Options are asked by the planner, so such a queue never goes straight."""
+    """Options are asked by the planner, so such a queue is never the first case."""
     await log.configure_queue("q", QueueOptions(max_records=10))
     taken.writer = 0
     await log.append_record("q", None, b"x")
-    assert (taken.straight, taken.writer) == (0, 1)
+    assert (taken.small, taken.writer) == (0, 1)
 
 
 @pytest.mark.parametrize("policy", [PersistPolicy.never(), PersistPolicy.interval(60)])
@@ -186,17 +186,17 @@ async def test_weaker_policies_are_the_writers(directory: Path, taken: Taken, po
         await log.create_queue("q")
         for _ in range(3):
             await log.append_record("q", None, b"x")
-    assert taken.straight == 0
+    assert taken.small == 0
 
 
-async def test_rolls_and_blocks_end_in_the_writers_path(directory: Path, taken: Taken) -> None:
+async def test_rolls_and_blocks_are_the_writers(directory: Path, taken: Taken) -> None:
     """A log of many small records crosses blocks and segments, and everything is there after it was opened again."""
     async with MultiRecordLog.open(directory, segment_bytes=65_536) as log:
         await log.create_queue("q")
         for number in range(400):
             await log.append_record("q", None, b"%d" % number * 200)
         assert log.stats().rolls > 1
-    assert taken.straight > 300
+    assert taken.small > 300
     assert taken.writer > 4
     assert await stored(directory) == (0, [b"%d" % number * 200 for number in range(400)])
 
@@ -215,7 +215,7 @@ async def test_shared_segment_is_left_to_the_writer(directory: Path, taken: Take
         await asleep(log)
         assert await log.append_record("q", None, b"c") == 2
         assert (directory.parent / "copy").read_bytes() == copied
-    assert taken.straight == 2
+    assert taken.small == 2
     assert await stored(directory) == (0, [b"a", b"b", b"c"])
 
 
@@ -230,7 +230,7 @@ async def test_what_goes_back_to_the_writer_stays_before_later_calls(directory: 
             await asyncio.sleep(0)
         later = [log.append_soon("q", b"b"), log.append_soon("q", b"c")]
         assert await asyncio.gather(first, *later) == [0, 1, 2]
-        assert taken.straight == 0
+        assert taken.small == 0
     assert await stored(directory) == (0, [b"a", b"b", b"c"])
 
 
@@ -250,7 +250,7 @@ class Failing(CachedFiles):
 
 
 async def test_calls_made_meanwhile_wait_for_the_batch_in_flight(directory: Path, taken: Taken) -> None:
-    """A command that arrives while a straight batch is stored is planned on what that batch left."""
+    """A command that arrives while a small batch is stored is planned on what that batch left."""
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
         await asleep(log)
@@ -314,9 +314,9 @@ async def test_failed_sync_fails_the_log(directory: Path) -> None:
     await log.close()
 
 
-async def test_error_in_the_path_itself_fails_the_log(directory: Path) -> None:
+async def test_error_in_the_case_itself_fails_the_log(directory: Path) -> None:
     """Whatever goes wrong between taking a group and its answer, its callers get an error."""
-    for method, holder in (("encode", Journal), ("_acknowledge", Straight)):
+    for method, holder in (("encode", Journal), ("_acknowledge", SmallBatches)):
         log = await MultiRecordLog.open(directory / method)
         await log.create_queue("q")
         await asleep(log)
