@@ -15,7 +15,7 @@ from mrecordlog_async.engine.commit import batch
 from mrecordlog_async.engine.commit import journal as journal_module
 from mrecordlog_async.engine.commit import open as opening
 from mrecordlog_async.engine.commit import other_segments as spare
-from mrecordlog_async.engine.commit.batch import CommitRequest, DiskWritten, Roll
+from mrecordlog_async.engine.commit.batch import CommitRequest, Roll
 from mrecordlog_async.engine.commit.journal import Journal
 from mrecordlog_async.engine.commit.small import SmallBatches
 from mrecordlog_async.engine.commit.storing import BatchStore
@@ -229,7 +229,7 @@ def small_write_not_settled() -> AbstractContextManager[Any]:
 
 def small_write_reported_without_its_result() -> AbstractContextManager[Any]:
     """The loop hears the bell, and does not look for the result."""
-    return patch.object(FileTurns, "settle", lambda self: None)
+    return patch.object(FileTurns, "settled", lambda self: None)
 
 
 def segment_of_the_disk_thread_kept_at_a_roll() -> AbstractContextManager[Any]:
@@ -243,21 +243,21 @@ def segment_of_the_disk_thread_kept_at_a_roll() -> AbstractContextManager[Any]:
 
 
 def refused_small_write_taken_for_a_stored_one() -> AbstractContextManager[Any]:
-    original = Journal.note_alone
+    original = Journal._note_alone
 
-    def note(self: Journal, batch: Any, written: DiskWritten) -> Any:
-        return original(self, batch, written._replace(was_begun=True))
+    def note(self: Journal, batch: Any, was_begun: bool, error: int, seconds: float) -> Any:
+        return original(self, batch, True, error, seconds)
 
-    return patch.object(Journal, "note_alone", note)
+    return patch.object(Journal, "_note_alone", note)
 
 
 def failed_small_write_taken_for_a_stored_one() -> AbstractContextManager[Any]:
-    original = Journal.note_alone
+    original = Journal._note_alone
 
-    def note(self: Journal, batch: Any, written: DiskWritten) -> Any:
-        return original(self, batch, written._replace(error=0))
+    def note(self: Journal, batch: Any, was_begun: bool, error: int, seconds: float) -> Any:
+        return original(self, batch, was_begun, 0, seconds)
 
-    return patch.object(Journal, "note_alone", note)
+    return patch.object(Journal, "_note_alone", note)
 
 
 def last_block_not_repeated_by_the_disk_thread() -> AbstractContextManager[Any]:

@@ -90,14 +90,6 @@ class CommitResult(NamedTuple):
     batch: int
 
 
-class DiskWritten(NamedTuple):
-    """Result of a write by the disk thread; see `storage.filesystem.DiskThread.wait`."""
-
-    was_begun: bool
-    error: int
-    seconds: float
-
-
 def encode_batch(
     bodies: Sequence[tuple[Buffer, ...]],
     end: LogEnd,

@@ -25,7 +25,6 @@ from itertools import chain
 from mrecordlog_async.engine.commit.batch import (
     CommitRequest,
     CommitResult,
-    DiskWritten,
     EncodedBatch,
     LogIOError,
     Roll,
@@ -200,32 +199,37 @@ class Journal:
         """Have the disk thread begin to write what `encode` returned. False if `commit_alone` must do it."""
         return self.disk is not None and self._file.start_durable(self.disk, _frames(batch), self.end.offset)
 
-    def wait_alone(self) -> DiskWritten:
-        """Wait until the disk thread has written what was started, or not."""
+    def settle_alone(self, batch: EncodedBatch) -> tuple[CommitResult | LogIOError | None, float]:
+        """Wait until the disk thread has written what was started, or not, and note that.
+
+        Returns:
+            What `commit_alone` returns or raises, and the seconds inside system calls. None if the disk thread refused
+            the batch: nothing was written, `commit_alone` decides.
+        """
         assert self.disk is not None
         written = self.disk.wait()
         assert written is not None, "something was started"
-        return DiskWritten(*written)
+        was_begun, error, seconds = written
+        return self._note_alone(batch, was_begun, error, seconds), seconds
 
-    def note_alone(self, batch: EncodedBatch, written: DiskWritten) -> CommitResult | None:
-        """Note what the disk thread did. None if it refused the batch: nothing was written, `commit_alone` decides.
-
-        Raises:
-            LogIOError: Whether the batch is stored is not known. The log must stop.
-        """
-        if not written.was_begun:
+    def _note_alone(
+        self, batch: EncodedBatch, was_begun: bool, error: int, seconds: float
+    ) -> CommitResult | LogIOError | None:
+        if not was_begun:
             self._file.note_durable(b"")
             # Where it refuses each batch, each would be tried twice. It is tried again in the next segment.
             self._lend_to_disk_thread(None)
             return None
-        if written.error:
-            error = disk_error(written.error)
-            raise LogIOError(f"write failed: {error}") from error
+        if error:
+            cause = disk_error(error)
+            failure = LogIOError(f"write failed: {cause}")
+            failure.__cause__ = cause
+            return failure
         frames = _frames(batch)
         self._file.note_durable(frames)
         self._note(batch)
         self.sync()  # no call of the disk: the write was the sync
-        return self._result(batch, len(frames), False, written.seconds, written.seconds)
+        return self._result(batch, len(frames), False, seconds, seconds)
 
     def _lend_to_disk_thread(self, file: SegmentFile | None) -> None:
         """Have the disk thread write to *file* from now on. Where it cannot, the log's thread writes alone."""

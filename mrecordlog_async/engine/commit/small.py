@@ -32,7 +32,6 @@ from time import perf_counter
 from typing import NamedTuple
 
 from mrecordlog_async.engine.commit.batch import CommitResult, EncodedBatch
-from mrecordlog_async.engine.commit.journal import Journal
 from mrecordlog_async.engine.commit.upkeep import LogParts, Upkeep
 from mrecordlog_async.engine.intake.commands import AppendGroup, Reserve
 from mrecordlog_async.format.frame import FRAME_HEADER_BYTES
@@ -58,34 +57,6 @@ class _UncountedBatch(NamedTuple):
     freed_bytes: int
     since: float
     ended: float
-
-
-class DiskWrite:
-    """One batch of the disk thread. Once `settle` was called, it has a result, or an error, or it was refused."""
-
-    __slots__ = ("_journal", "batch", "error", "result", "work")
-
-    def __init__(self, journal: Journal, batch: EncodedBatch) -> None:
-        self.batch = batch
-        self.result: CommitResult | None = None
-        self.error: BaseException | None = None
-        self.work: Callable[..., object] = journal.commit_alone
-        self._journal = journal
-
-    def start(self) -> bool:
-        """Begin to write; False if the log's thread must do it."""
-        return self._journal.start_alone(self.batch)
-
-    def settle(self) -> float:
-        """Wait until it is written or not, and note that in the journal. Returns the seconds inside system calls."""
-        seconds = 0.0
-        try:
-            written = self._journal.wait_alone()
-            seconds = written.seconds
-            self.result = self._journal.note_alone(self.batch, written)
-        except BaseException as error:
-            self.error = error
-        return seconds
 
 
 class DiskBell:
@@ -176,20 +147,23 @@ class SmallBatches:
 
     def _write(self, batch: EncodedBatch) -> None:
         """Have *batch* written by the disk thread, or else by the log's thread. `finish` follows."""
-        bell = self._bell
-        if bell is not None and self._thread.turns.start(write := DiskWrite(self._journal, batch)):
-            bell.report = partial(self._written, write)
+        bell, journal = self._bell, self._journal
+        begin, settle = partial(journal.start_alone, batch), partial(journal.settle_alone, batch)
+        if bell is not None and self._thread.turns.start(journal.commit_alone, begin, settle):
+            bell.report = partial(self._written, batch)
             self._thread.on_job()
         else:
-            self._thread.hand_over(self.finish, self._journal.commit_alone, batch)
+            self._thread.hand_over(self.finish, journal.commit_alone, batch)
 
-    def _written(self, write: DiskWrite) -> None:
+    def _written(self, batch: EncodedBatch) -> None:
         """Finish what the disk thread has written, or have the log's thread do it after all."""
-        self._thread.turns.settle()  # unless a job of the log's thread has done so
-        if write.result is None and write.error is None:
-            self._thread.hand_over(self.finish, self._journal.commit_alone, write.batch)
+        outcome = self._thread.turns.settled()
+        if outcome is None:
+            self._thread.hand_over(self.finish, self._journal.commit_alone, batch)
+        elif isinstance(outcome, BaseException):
+            self.finish(None, outcome)
         else:
-            self.finish(write.result, write.error)
+            self.finish(outcome, None)
 
     def finish(self, result: CommitResult | None, error: BaseException | None) -> None:
         """Apply and acknowledge the batch that the log's thread has stored, or have the writer deal with its error."""

@@ -16,7 +16,7 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, NamedTuple, TypeVar, cast
 
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.storage.filesystem import FileSystem
@@ -91,16 +91,8 @@ class ThreadProgress:
         return max(seconds - (self.stood_still_seconds - job.stood_still_before), 0.0)
 
 
-class UnsettledWrite(Protocol):
-    """A write that another thread makes: see `small.DiskWrite`. work: what the watch calls it."""
-
-    work: Callable[..., object]
-
-    def start(self) -> bool:
-        """Begin to write; False if that cannot be."""
-
-    def settle(self) -> float:
-        """Wait until it is written or not, and note that. Never raises. Returns the seconds inside system calls."""
+Settle = Callable[[], tuple[Any, float]]
+"""Waits for a write of the disk thread, notes its outcome, and returns it with the seconds inside system calls."""
 
 
 class FileTurns:
@@ -117,39 +109,49 @@ class FileTurns:
         self._progress = progress
         self._lock = threading.Lock()
         self._has_job = False
-        self._write: UnsettledWrite | None = None
+        self._settle: Settle | None = None  # of the write under way
+        self._outcome: Any = None  # of the last write, until the loop takes it
 
     def begin_job(self) -> None:
         """On the log's thread: wait for the write under way, and take the turn."""
         with self._lock:
-            self._settle()
+            self._settle_write()
             self._has_job = True
 
     def end_job(self) -> None:
         """On the log's thread: give the turn back, before the result of the job is known to anybody."""
         self._has_job = False
 
-    def start(self, write: UnsettledWrite) -> bool:
-        """On the loop: begin *write*, unless it is the turn of the log's thread."""
+    def start(self, work: Callable[..., object], begin: Callable[[], bool], settle: Settle) -> bool:
+        """On the loop: begin a write with *begin*, unless it is the turn of the log's thread.
+
+        work: what the watch calls it. `settled` follows.
+        """
         with self._lock:
-            if self._has_job or self._write is not None or not write.start():
+            if self._has_job or self._settle is not None or not begin():
                 return False
-            self._write = write
-            self._progress.begin(write.work)
+            self._settle = settle
+            self._progress.begin(work)
             self._progress.call_begun = perf_counter()
         return True
 
-    def settle(self) -> None:
-        """On the loop: note the result of a write that is done."""
+    def settled(self) -> Any:
+        """On the loop: note the outcome of a write that is done, unless the log's thread has done so; return it."""
         with self._lock:
-            self._settle()
+            self._settle_write()
+            outcome, self._outcome = self._outcome, None
+        return outcome
 
-    def _settle(self) -> None:
-        write, self._write = self._write, None
-        if write is not None:
-            self._progress.called_seconds = write.settle()
-            self._progress.call_begun = 0.0
-            self._progress.end()
+    def _settle_write(self) -> None:
+        settle, self._settle = self._settle, None
+        if settle is None:
+            return
+        try:
+            self._outcome, self._progress.called_seconds = settle()
+        except BaseException as error:  # a bug: the log stops, and its thread does its job
+            self._outcome = error
+        self._progress.call_begun = 0.0
+        self._progress.end()
 
 
 class LogThread(Executor):
