@@ -337,7 +337,7 @@ def expected() -> str:
         count, trips = _number(callers), _number(callers) / _number(rate)
         rest = trips - count / _number(raw)
         each = (rest + sync for sync in SYNC_SECONDS)
-        rows.append((callers, *(f"{float(f'{count / one:.2g}'):,.0f}, {one * 1e3:.2g} ms" for one in each)))
+        rows.append((callers, *(f"{float(f'{count / one:.2g}'):,.0f}/s, {one * 1e3:.2g} ms" for one in each)))
     assert rows, "the full run has no rows of callers"
     return table(("callers, 100 B each", *(f"{sync * 1e3:g} ms per sync" for sync in SYNC_SECONDS)), rows)
 
