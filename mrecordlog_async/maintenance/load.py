@@ -306,9 +306,8 @@ async def summary_of(target: Target, queue: str) -> QueueSummary:
 
 async def records_of(target: Target, queue: str, start: int, stop: int) -> dict[int, bytes]:
     """Return the records of *queue* at positions *start* … *stop* - 1, by position."""
-    if isinstance(target, MultiRecordLog):
-        return dict(target.range(queue, start, stop))
-    return {position: payload async for position, payload in target.range(queue, start, stop)}
+    read = target.read if isinstance(target, MultiRecordLog) else target.range
+    return {position: payload async for position, payload in read(queue, start, stop)}
 
 
 async def begin_at(target: Target, queue: str, first_position: int, own_records: int = 0) -> None:

@@ -24,7 +24,10 @@ from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
-DURABLE = EngineOptions(PersistPolicy.always(), Limits())
+COMMAND_LIMITS = Limits(disk_bytes=1 << 62, beyond_memory="disk")
+"""Limits of a log that a command changes: only its service knows its own. The disk itself still refuses."""
+
+DURABLE = EngineOptions(PersistPolicy.always(), COMMAND_LIMITS)
 
 
 class PlacedLog:

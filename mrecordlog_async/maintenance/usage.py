@@ -24,6 +24,7 @@ from mrecordlog_async.maintenance.scan import SegmentScan
 from mrecordlog_async.model import RecoveryProgress, Run
 from mrecordlog_async.storage.directory import Listing, LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
+from mrecordlog_async.storage.gathered_files import gathered_bytes
 from mrecordlog_async.storage.segment import segment_name
 
 
@@ -51,6 +52,7 @@ class SegmentUsage:
         last_time_ns: when its last batch was committed.
         damaged_bytes: acknowledged bytes that cannot be read.
         tail_bytes: bytes of an unfinished batch at the end of the log.
+        gathered_bytes: the length of the gathered file next to it, from which records that left memory are read.
         live: by queue, the records that were not truncated.
     """
 
@@ -65,6 +67,7 @@ class SegmentUsage:
     last_time_ns: int = 0
     damaged_bytes: int = 0
     tail_bytes: int = 0
+    gathered_bytes: int = 0
     live: dict[str, LiveShare] = field(default_factory=dict)
 
     @property
@@ -239,6 +242,7 @@ class _UsageCounter:
             elif type(item) is DamagedRange:
                 segment.damaged_bytes += item.bytes
         segment.file_bytes, segment.written_bytes, segment.tail_bytes = scan.size, scan.end, scan.torn_bytes
+        segment.gathered_bytes = gathered_bytes(self._headers.directory, scan.number)
         return segment
 
     def _count_batch(self, segment: SegmentUsage, batch: ParsedBatch) -> None:

@@ -25,6 +25,7 @@ from mrecordlog_async.format.gathered import (
 )
 from mrecordlog_async.options import MIB
 from mrecordlog_async.storage.direct import UNSUPPORTED, whole_blocks
+from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES, Buffer, FileSystem
 from mrecordlog_async.storage.segment import STEP_BYTES_MAX, TEMPORARY_SUFFIX, segment_number, segment_path
 
@@ -43,6 +44,18 @@ def gathered_path(directory: str, number: int) -> str:
 def gathered_number(name: str) -> int | None:
     """Return the number of the segment whose gathered file is named *name*, or None for any other file."""
     return segment_number(name.removesuffix(GATHERED_SUFFIX)) if name.endswith(GATHERED_SUFFIX) else None
+
+
+def gathered_bytes(directory: LogDirectory, number: int) -> int:
+    """Return the length of the gathered file of segment *number*; 0 without one."""
+    try:
+        handle = directory.files.open(gathered_path(directory.path, number), write=False)
+    except FileNotFoundError:
+        return 0
+    try:
+        return directory.files.size(handle)
+    finally:
+        directory.files.close(handle)
 
 
 def write_gathered(files: FileSystem, path: str, parts: Iterable[Sequence[Buffer]]) -> int:

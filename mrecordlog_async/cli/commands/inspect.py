@@ -3,7 +3,8 @@
 The log deletes a segment when neither this segment nor an older one contains a live record. So one record of a quiet
 queue can keep gigabytes. --pins names that queue, and its slowest consumer if it keeps records until they are
 acknowledged. Each character of a segment's line is a part of its bytes: a letter for live records of a queue, a dot for
-dead bytes, a blank for space that is reserved but not written yet.
+dead bytes, a blank for space that is reserved but not written yet. A segment whose records have left memory, or soon
+will, has a gathered file next to it, from which they are read; it is deleted with its segment.
 
 The command only reads. The log may be in use, and it may be damaged (`verify` reports damage).
 
@@ -27,7 +28,18 @@ from mrecordlog_async.cli.shell.parser import Parser
 from mrecordlog_async.cli.shell.target import directory_argument
 from mrecordlog_async.maintenance import LogUsage, Pin, SegmentUsage, usage
 
-HEADER = ("segment", "written", "batches", "records", "live", "live bytes", "dead bytes", "last commit", "note")
+HEADER = (
+    "segment",
+    "written",
+    "gathered",
+    "batches",
+    "records",
+    "live",
+    "live bytes",
+    "dead bytes",
+    "last commit",
+    "note",
+)
 STRIP_WIDTH = 40
 COLOURS = (36, 33, 35, 32, 34, 31)
 """Of the terminal: cyan, yellow, magenta, green, blue, red."""
@@ -64,23 +76,28 @@ def _overview(found: LogUsage) -> Iterator[str]:
     live = sum(segment.live_bytes for segment in segments)
     dead = sum(segment.bytes for segment in segments) - live
     on_disk = sum(segment.file_bytes for segment in segments)
+    gathered = sum(segment.gathered_bytes for segment in segments)
+    more = f" and {size(gathered)} in gathered files" if gathered else ""
     state = "closed" if found.closed else "in use, or not closed"
     yield f"log {found.log_id} ({state})\n"
     yield (
-        f"{plural(len(segments), 'segment')}, {size(on_disk)} on disk; {plural(len(found.queues), 'queue')}; "
+        f"{plural(len(segments), 'segment')}, {size(on_disk)} on disk{more}; {plural(len(found.queues), 'queue')}; "
         f"payloads: {size(live)} live, {size(dead)} dead\n"
     )
 
 
 def _table(found: LogUsage) -> Iterator[str]:
     yield "\n"
-    yield from columns([HEADER, *map(_row, found.segments)])
+    gathered = any(segment.gathered_bytes for segment in found.segments)
+    rows = [HEADER, *map(_row, found.segments)]
+    yield from columns(rows if gathered else [row[:2] + row[3:] for row in rows])
 
 
 def _row(segment: SegmentUsage) -> tuple[str, ...]:
     return (
         str(segment.number),
         size(segment.written_bytes),
+        size(segment.gathered_bytes) if segment.gathered_bytes else "-",
         str(segment.batches),
         str(segment.records),
         str(segment.live_records),

@@ -263,6 +263,8 @@ def _service(stats: StatsResponse) -> ServiceFacts:
         policy=stats.policy,
         failure=stats.failure,
         queues=usage.queues,
+        disk_only=usage.disk_only_bytes,
+        spills=stats.beyond_memory == "disk",
     )
 
 

@@ -28,6 +28,10 @@ class ServiceFacts:
     failure: str | None = None
     queues: int = 0
     """Number of queues; a sample of a service with very many has only the largest."""
+    disk_only: int = 0
+    """Payload bytes of records that left memory."""
+    spills: bool = False
+    """True if records leave memory where it is full, so that it is full by design."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +118,7 @@ class History:
             for name in ("memory", "disk", "pending"):
                 used, limit = getattr(service, name)
                 facts[name] = {"bytes": used, "limit_bytes": limit}
+            facts["disk_only_bytes"] = service.disk_only
         return facts | {"queues": [_facts(line) for line in self.lines()]}
 
 

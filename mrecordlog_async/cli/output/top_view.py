@@ -140,8 +140,11 @@ def _bars(service: ServiceFacts) -> list[RenderableType]:
         share = min(used / limit, 1.0) if limit else 0.0
         filled = round(share * BAR_WIDTH)
         colour = "red" if share > 0.9 else "yellow" if share > 0.7 else "green"
+        more = ""
+        if name == "memory" and service.spills:
+            colour, more = "green", f", and {size(service.disk_only)} on the disk only"
         bar = Text("█" * filled, style=colour) + Text("░" * (BAR_WIDTH - filled), style="dim")
-        bars.append(Text(f"{name:<8}") + bar + Text(f" {size(used)} of {size(limit)}"))
+        bars.append(Text(f"{name:<8}") + bar + Text(f" {size(used)} of {size(limit)}{more}"))
     return bars
 
 

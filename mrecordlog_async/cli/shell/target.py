@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from mrecordlog_async.cli.output.text import ProgressBar
 from mrecordlog_async.cli.shell.exit_codes import NotReadyError, UsageError
 from mrecordlog_async.log import MultiRecordLog
-from mrecordlog_async.maintenance.placed_log import open_placed_log
+from mrecordlog_async.maintenance.placed_log import COMMAND_LIMITS, open_placed_log
 from mrecordlog_async.tokens import read_named_tokens, read_token
 
 if TYPE_CHECKING:
@@ -159,7 +159,7 @@ async def open_target(arguments: argparse.Namespace, *, create: bool = False) ->
         async with connect(arguments, WRITE_RETRY_SECONDS) as client:
             yield client
     else:
-        async with MultiRecordLog.open(arguments.log, create=create, retention=False) as log:
+        async with MultiRecordLog.open(arguments.log, limits=COMMAND_LIMITS, create=create, retention=False) as log:
             log.inspection.keep_unclosed()
             yield log
 
