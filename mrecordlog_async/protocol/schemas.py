@@ -394,6 +394,7 @@ class StatsResponse(Struct):
         sending_limit_bytes: Limit of sending_bytes.
         dropped_readers: Clients dropped because they read their responses too slowly.
         version: Version of the package.
+        name: Name of the service, for people: `serve --name`, otherwise its host name.
         uptime_seconds: How long the service has had the log open; 0 before.
         policy: The log's persist policy: always, never, or the seconds of an interval.
         usage: Resources in use.
@@ -426,6 +427,7 @@ class StatsResponse(Struct):
     sending_limit_bytes: int = 0
     dropped_readers: int = 0
     version: str = ""
+    name: str = ""
     uptime_seconds: float = 0.0
     policy: str = ""
     usage: UsageResponse = UsageResponse()

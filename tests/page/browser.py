@@ -85,6 +85,18 @@ class Browser:
         self._command("Emulation.setDeviceMetricsOverride", size)
         self._command("Emulation.setScrollbarsHidden", {"hidden": True})
 
+    def prefer(self, colours: str) -> None:
+        """Have the page see a person who prefers "light" or "dark" colours."""
+        features = [{"name": "prefers-color-scheme", "value": colours}]
+        self._command("Emulation.setEmulatedMedia", {"features": features})
+
+    def evaluate(self, script: str) -> Any:
+        """Run a script that the page's own policy would not allow, and return the value of its last promise."""
+        wanted = {"expression": script, "awaitPromise": True, "returnByValue": True}
+        found = self._command("Runtime.evaluate", wanted)
+        assert "exceptionDetails" not in found, found
+        return found["result"].get("value")
+
     def picture(self, path: Path, first: str, last: str, margin: int = 8) -> None:
         """Write the part of the page from element *first* to element *last* (CSS selectors) as WebP."""
         script = """const edges = [...arguments].map(one => document.querySelector(one).getBoundingClientRect());

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import shlex
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -245,7 +247,7 @@ def test_nothing_from_a_name_or_a_payload_becomes_markup(window: Browser, servic
     window.wait_for("the name", lambda: rows(window) and rows(window)[0][0] == EVIL)
     window.run("document.querySelector('#queues tr').click()")
     window.wait_for("the payload", lambda: window.text("records").endswith(f"  {EVIL}"))
-    assert window.run("return document.title") == "mrecordlog"
+    assert window.run("return document.title").endswith("mrecordlog")
     assert window.run("return document.querySelectorAll('main img, main script').length") == 0
 
 
@@ -336,6 +338,168 @@ def test_the_consumers_shown_are_those_of_the_queue_that_is_shown(window: Browse
     assert "of-audit" in shown
     late = "$('queue').value = 'orders'; const late = showConsumers(); $('queue').value = 'audit'; return late.then("
     assert "of-orders" not in window.run(late + "() => $('consumers').textContent)")
+
+
+def top_of(window: Browser, element_id: str) -> float:
+    """Return how far below the upper edge of the window an element begins."""
+    found: float = window.run("return document.getElementById(arguments[0]).getBoundingClientRect().top", element_id)
+    return found
+
+
+@pytest.mark.parametrize("width", [1400, 390])
+def test_what_a_click_opens_is_in_sight(window: Browser, service: Process, width: int) -> None:
+    """The queue's heading is at the top of the window and has the focus; a button leads back to the row."""
+    for number in range(30):
+        append(service, f"q{number:02}", b"one")
+    window.resize(width, 844, 1.0)
+    window.open(service.address)
+    window.wait_for("the queues", lambda: len(rows(window)) == 30)
+    window.run("[...document.querySelectorAll('#queues tr')].find(row => row.textContent.startsWith('q20')).click()")
+    window.wait_for("its record", lambda: window.text("records").endswith("  one"))
+    assert window.text("queue-title") == "Queue q20"
+    assert 0 <= top_of(window, "queue-title") < 60
+    assert window.run("return document.activeElement.id") == "queue-title"
+    assert window.run("return document.documentElement.scrollWidth") <= width
+    window.run("document.getElementById('back').click()")
+    assert window.run("return document.activeElement.textContent").startswith("q20")
+    assert 0 < window.run("return document.activeElement.getBoundingClientRect().top") < 844
+
+
+def test_a_queue_has_an_address(window: Browser, directory: Path) -> None:
+    """A link opens it, reloading keeps it, and going back and forth changes it; the title names queue and service."""
+    with Process(directory, ["--name", "wal-7"]) as service:
+        for queue in ("orders", "a/b ü"):
+            append(service, queue, queue.encode())
+        window.open("about:blank")
+        window.errors()  # of the tests before
+        window.open(service.address + "/#queue=a%2Fb+%C3%BC")
+        window.wait_for("its record", lambda: window.text("records").endswith("  a/b ü"))
+        assert window.run("return document.title") == "a/b ü · wal-7 · mrecordlog"
+        assert window.text("service") == "wal-7"
+        window.run("document.querySelectorAll('#queues tr')[1].click()")
+        window.wait_for("the other one", lambda: window.text("records").endswith("  orders"))
+        assert window.run("return location.hash") == "#queue=orders"
+        window.run("history.back()")
+        window.wait_for("the first one", lambda: window.text("records").endswith("  a/b ü"))
+        window.run("location.reload()")
+        window.wait_for("it again", lambda: window.text("records").endswith("  a/b ü"))
+        address = window.run("return document.querySelector('#queues a').href")
+        assert address == service.address + "/#queue=a%2Fb+%C3%BC"
+        assert window.errors() == []
+
+
+def test_a_queue_shows_its_options_and_what_is_used_of_its_limits(window: Browser, service: Process) -> None:
+    """So an append that gets 429 is explained by the page."""
+    call(service, "PUT", "/v1/queues/orders", b'{"keep": "until_acknowledged", "max_records": 2}')
+    append(service, "orders", b"one")
+    append(service, "orders", b"two")
+    call(service, "PUT", "/v1/queues/clicks", b'{"max_bytes": 1024, "when_full": "drop_oldest"}')
+    call(service, "PUT", "/v1/queues/events", b'{"max_age": 3600}')
+    call(service, "POST", "/v1/queues/events/seal", b"{}")
+    window.open(service.address)
+    facts = {
+        "orders": ["keeps until acknowledged", "at most 2 records, 100 % used: appends beyond that are refused"],
+        "clicks": ["keeps until truncated", "at most 1.0 KiB, 0 % used: then drops the oldest"],
+        "events": ["sealed: it accepts no more records", "keeps until truncated", "removes records older than 60 min"],
+    }
+    for queue, expected in facts.items():
+        window.run("selectQueue(arguments[0])", queue)
+        assert window.wait_for(queue, partial(facts_of, window, queue))[1:] == expected
+    assert window.run("return document.querySelectorAll('#queue-facts .problem').length") == 1
+
+
+def facts_of(window: Browser, queue: str) -> list[str]:
+    """Return the sentences about *queue*, once they are those of this one."""
+    if window.text("queue-title") != f"Queue {queue}":
+        return []
+    found: list[str] = window.run(
+        "return [...document.querySelectorAll('#queue-facts span')].map(one => one.textContent)"
+    )
+    return found
+
+
+def test_all_consumers_are_in_one_list_the_latest_first(window: Browser, service: Process) -> None:
+    """Who is late needs no click; a click on the queue opens it, and a title sorts."""
+    for queue, size in (("small", 10), ("large", 1000), ("middle", 100)):
+        append(service, queue, bytes(size))
+        call(service, "PUT", f"/v1/queues/{queue}/consumers/of-{queue}", b"{}")
+    for _ in range(3):
+        append(service, "small", b"x")
+    window.open(service.address)
+    listed = """return [...document.querySelectorAll('#consumer-list tbody tr')].map(row => row.cells[0].textContent)"""
+    window.wait_for("the consumers", lambda: window.run(listed) == ["of-large", "of-middle", "of-small"])
+    window.run("document.querySelector('#consumer-list th button').click()")  # records waiting
+    assert window.run(listed)[0] == "of-small"
+    assert window.run("return document.activeElement.textContent") != ""
+    window.run("document.querySelector('#consumer-list a').click()")
+    window.wait_for("its queue", lambda: window.text("queue-title") == "Queue small")
+
+
+def test_one_row_is_a_stop_of_the_tab_key(window: Browser, service: Process) -> None:
+    """The arrow keys, Home and End move between rows: with two hundred of them, what follows stays within reach."""
+    for number in range(5):
+        append(service, f"q{number}", b"one")
+    window.open(service.address)
+    window.wait_for("the queues", lambda: len(rows(window)) == 5)
+    stops = "return [...document.querySelectorAll('#queues tr, #queues a')].filter(one => one.tabIndex === 0).length"
+    assert window.run(stops) == 1
+    press = "document.activeElement.dispatchEvent(new KeyboardEvent('keydown', {key: arguments[0], bubbles: true}))"
+    window.run("document.querySelector('#queues tr').focus()")
+    for key, name in (("ArrowDown", "q1"), ("End", "q4"), ("ArrowUp", "q3"), ("Home", "q0")):
+        window.run(press, key)
+        assert window.run("return document.activeElement.cells[0].textContent") == name
+        assert window.run(stops) == 1
+    window.run(press, "Enter")
+    window.wait_for("the record", lambda: window.text("records").endswith("  one"))
+
+
+def test_a_name_that_turns_text_around_is_shown_by_its_numbers(window: Browser, service: Process) -> None:
+    """It must not look like another name."""
+    append(service, "evil\u202egnp.exe", b"one")
+    window.open(service.address)
+    window.wait_for("the queue", lambda: rows(window) and rows(window)[0][0] == "evil\\u202egnp.exe")
+    window.run("document.querySelector('#queues tr').click()")
+    window.wait_for("its record", lambda: window.text("records").endswith("  one"))
+
+
+def test_a_full_disk_is_said_with_the_consumer_that_holds_most(window: Browser, directory: Path) -> None:
+    """The sentence at the top names whom to look for."""
+    with Process(directory, ["--disk-bytes", "1MiB", "--segment-bytes", "32KiB"]) as service:
+        append(service, "orders", b"first")
+        call(service, "PUT", "/v1/queues/orders/consumers/lake", b"{}")
+        with pytest.raises(urllib.error.HTTPError, match="429"):
+            while True:
+                append(service, "orders", bytes(20_000))
+        window.open(service.address)
+        said = r"\d+ % of the disk limit is used; consumer lake of orders holds the most, \d+ KiB"
+        window.wait_for("the sentence", lambda: re.fullmatch(said, window.text("note")))
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("width", [1400, 390])
+def test_axe_finds_nothing(window: Browser, service: Process, width: int, colours: str) -> None:
+    """The rules of WCAG 2.2 AA and best practice, without queues and with one that is shown, in both colours."""
+    axe = pytest.importorskip("axe_playwright_python")
+    script = Path(axe.__file__).with_name("axe.min.js").read_text()
+    window.resize(width, 844, 1.0)
+    window.prefer(colours)
+    window.open(service.address)
+    window.wait_for("the state", lambda: window.text("state") == "open")
+    assert window.evaluate(script + AXE) == []
+    append(service, "orders", b"one")
+    call(service, "PUT", "/v1/queues/orders/consumers/lake", b"{}")
+    window.open(service.address + "/#queue=orders")
+    window.run("location.reload()")
+    window.wait_for("the record", lambda: window.text("records").endswith("  one"))
+    window.wait_for("the consumer", lambda: "lake" in window.text("consumer-list"))
+    assert window.evaluate(script + AXE) == []
+    window.prefer("light")
+
+
+AXE = """
+; axe.run(document, { runOnly: ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"] })
+    .then((found) => found.violations.map((one) => `${one.id}: ${one.nodes.map((node) => node.target).join(", ")}`))
+"""
 
 
 async def test_a_long_recovery_shows_its_progress(window: Browser, directory: Path) -> None:

@@ -15,6 +15,8 @@ async function onStats(stats) {
   if (stats.state === "recovering") return;
   showSegments(stats);
   await showQueues(now, stats.usage.queues);
-  await refreshConsumers(now);
+  if (!addressSeen) openAddress();
+  await refreshQueue(now);
+  await refreshAllConsumers(now);
 }
 follow();

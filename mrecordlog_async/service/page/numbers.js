@@ -14,6 +14,9 @@ function age(seconds) {
   if (seconds < 7200) return Math.round(seconds / 60) + " min";
   return seconds < 172800 ? Math.round(seconds / 3600) + " h" : Math.round(seconds / 86400) + " d";
 }
+// Characters that turn text around or are not visible are shown by their numbers: a name must not look like another one.
+const shownName = (name) => name.replace(/[\u0000-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
+  (character) => "\\u" + character.charCodeAt(0).toString(16).padStart(4, "0"));
 const count = (number, one) => `${number} ${one}${number === 1 ? "" : "s"}`;
 
 // Positions that a double cannot hold exactly stay text.

@@ -1,13 +1,37 @@
-// One queue: its records as text, JSON or hex, its consumers, and an append.
+// One queue: its options, its records as text, JSON or hex, its consumers, and an append. The address names it: #queue=orders.
 const NEWEST = 20, LINES = 500, SHOWN_BYTES = 4096;
-let shown = [], following = null, attempts = 0;
+let shown = [], following = null, attempts = 0, addressSeen = false;
 
 function selectQueue(name) {
+  if (location.hash !== queueAddress(name)) history.pushState(null, "", queueAddress(name));
+  openQueue(name);
+}
+// Shows what the address names, once the log can be read, and whenever the address changes.
+function openAddress() {
+  addressSeen = true;
+  const name = new URLSearchParams(location.hash.slice(1)).get("queue");
+  if (name !== null) openQueue(name); else showTitle();
+}
+window.addEventListener("hashchange", openAddress);
+function openQueue(name) {
   $("queue").value = name;
   $("start").value = "";
   showCommands();
   showTable();
   readNewest();
+  $("back").hidden = false;
+  $("queue-panel").className = "open";  // as high as the window: it can be scrolled to the top
+  $("queue-panel").scrollIntoView({ block: "start" });
+  $("queue-title").focus({ preventScroll: true });
+}
+$("back").addEventListener("click", () => {
+  const row = [...$("queues").children].find((one) => one.getAttribute("aria-selected") === "true") || $("queues").firstElementChild;
+  if (row) { row.scrollIntoView({ block: "center" }); row.focus({ preventScroll: true }); }
+});
+function showTitle() {
+  const name = $("queue").value;
+  $("queue-title").textContent = name ? `Queue ${shownName(name)}` : "One queue";
+  document.title = (name ? shownName(name) + " · " : "") + (serviceName ? serviceName + " · " : "") + "mrecordlog";
 }
 // A quote that is left would end an argument of the commands below.
 const inPath = (name) => encodeURIComponent(name).replaceAll("'", "%27");
@@ -34,11 +58,11 @@ async function attempt(action) {
 }
 const readFrom = () => attempt(async () => {
   const start = $("start").value.trim();
-  const [found] = await Promise.all([read({ limit: NEWEST, ...(start ? { start } : {}) }), showConsumers()]);
+  const [found] = await Promise.all([read({ limit: NEWEST, ...(start ? { start } : {}) }), showQueue()]);
   return found;
 });
 const readNewest = () => attempt(async () => {
-  const [response] = await Promise.all([call(queuePath("")), showConsumers()]);
+  const [response] = await Promise.all([call(queuePath("")), showQueue()]);
   if (!response.ok) throw new Error(await problem(response));
   const summary = parse(await response.text());
   const first = BigInt(summary.first_position), next = BigInt(summary.next_position);
@@ -60,7 +84,9 @@ function showRecords(records) {
 }
 function render() {
   const view = $("view").value;
-  $("records").textContent = shown.map((record) => line(record, view)).join("\n");
+  const texts = shown.map((record) => line(record, view));
+  $("records").replaceChildren(...texts.map((text, index) => Object.assign(document.createElement("div"),
+    { className: "record", textContent: index < texts.length - 1 ? text + "\n" : text })));
 }
 function line(record, view) {
   const raw = atob(record.payload), cut = raw.length > SHOWN_BYTES ? `… (${bytes(raw.length)})` : "";
@@ -84,7 +110,7 @@ function hex(octets) {
 $("view").addEventListener("change", render);
 $("queue-form").addEventListener("submit", (event) => { event.preventDefault(); readFrom(); });
 $("read-newest").addEventListener("click", readNewest);
-$("queue").addEventListener("input", () => { showCommands(); $("consumers").replaceChildren(); });
+$("queue").addEventListener("input", () => { showCommands(); showConsumersOf([]); $("queue-facts").replaceChildren(); });
 
 // New records as they are stored.
 $("follow").addEventListener("click", () => following ? stopFollowing() : startFollowing());
@@ -113,31 +139,51 @@ async function startFollowing() {
   if (following === mine) stopFollowing();
 }
 
-// Consumers. Those of the queue that was read last are kept up to date.
-const CONSUMERS_MILLISECONDS = 5000;
-let consumersOf = "", consumersAt = 0;
-async function refreshConsumers(now) {
-  if ($("consumers").firstChild && $("queue").value === consumersOf && now - consumersAt > CONSUMERS_MILLISECONDS) await showConsumers();
+// Options and consumers of the queue that was read last are kept up to date.
+const QUEUE_MILLISECONDS = 5000;
+let consumersOf = "", shownAt = 0;
+async function refreshQueue(now) {
+  if ($("queue-facts").firstChild && $("queue").value === consumersOf && now - shownAt > QUEUE_MILLISECONDS) await showQueue();
 }
+const showQueue = () => Promise.all([showConsumers(), showOptions()]);
 async function showConsumers() {
   const name = $("queue").value;
-  if (name !== consumersOf) $("consumers").replaceChildren();
+  if (name !== consumersOf) { showConsumersOf([]); $("queue-facts").replaceChildren(); }
   consumersOf = name;
-  consumersAt = performance.now();
+  shownAt = performance.now();
+  showTitle();
   const response = await call(queuePath("/consumers?limit=200"));
   const consumers = response.ok ? parse(await response.text()).consumers : [];
-  if ($("queue").value !== name) return;  // another queue was chosen meanwhile
-  if (!consumers.length) { $("consumers").replaceChildren(); return; }
-  const table = document.createElement("table"), head = table.createTHead().insertRow();
-  for (const title of ["consumer", "position", "records waiting", "bytes waiting", "oldest"])
-    head.append(Object.assign(document.createElement("th"), { textContent: title, scope: "col" }));
-  for (const one of consumers) {
-    const row = table.insertRow();
-    const oldest = one.oldest_seconds ?? null;
-    for (const text of [one.consumer, one.position, one.records, bytes(one.bytes), oldest === null ? "–" : age(oldest)])
-      row.insertCell().textContent = text;
+  if ($("queue").value === name) showConsumersOf(consumers);  // otherwise another queue was chosen meanwhile
+}
+function showConsumersOf(consumers) {
+  $("consumers").hidden = !consumers.length;
+  showConsumerTable($("consumers"), consumers, OF_ONE_QUEUE);
+}
+async function showOptions() {
+  const name = $("queue").value;
+  const [summary, options] = await Promise.all(["", "/options"].map(async (rest) => {
+    const response = await call(queuePath(rest));
+    return response.ok ? parse(await response.text()) : null;
+  }));
+  if ($("queue").value !== name) return;
+  $("queue-facts").replaceChildren(...(summary && options ? facts(summary, options) : []).map(([text, kind]) =>
+    Object.assign(document.createElement("span"), { textContent: text, className: kind || "" })));
+}
+// Of a queue with limits: how much of each is used, because that is why an append gets 429.
+function facts(summary, options) {
+  const found = [[`${count(summary.records, "record")}, ${bytes(summary.bytes)}, positions ${summary.first_position} to ${summary.next_position}`]];
+  if (summary.sealed) found.push(["sealed: it accepts no more records", "problem"]);
+  found.push([options.keep === "until_acknowledged" ? "keeps until acknowledged" : "keeps until truncated"]);
+  const full = options.when_full === "refuse" ? "appends beyond that are refused" : "then drops the oldest";
+  for (const [limit, used, text] of [[options.max_bytes, summary.bytes, bytes], [options.max_records, summary.records, String]]) {
+    if (limit === null) continue;
+    const part = Number(used) / Number(limit);
+    found.push([`at most ${text(limit)}${text === String ? " records" : ""}, ${Math.round(part * 100)} % used: ${full}`, part >= 0.95 && options.when_full === "refuse" ? "problem" : ""]);
   }
-  $("consumers").replaceChildren(table);
+  if (options.max_age !== null) found.push([`removes records older than ${age(options.max_age)}`]);
+  if (options.max_bytes === null && options.max_records === null && options.max_age === null) found.push(["no limits of its own"]);
+  return found;
 }
 
 // Append, and commands to copy.

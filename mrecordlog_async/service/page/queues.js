@@ -1,13 +1,13 @@
 // The table of queues: one page of the list, sorted by any column. A row keeps its element, so focus and pointer stay.
 const PAGE = 200, RESORT_SECONDS = 5, WINDOW_SECONDS = 10;
 const COLUMNS = [
-  { key: "queue", title: "queue", text: (queue) => queue.queue },
+  { key: "queue", title: "queue", text: (queue) => shownName(queue.queue) },
   { key: "records", title: "records", text: (queue) => queue.records, order: "records" },
   { key: "bytes", title: "bytes", text: (queue) => bytes(queue.bytes), order: "bytes" },
   { key: "first_position", title: "first", text: (queue) => queue.first_position },
   { key: "next_position", title: "next", text: (queue) => queue.next_position },
-  { key: "in", title: "in/s", text: (queue) => rate(queue.in) },
-  { key: "out", title: "out/s", text: (queue) => rate(queue.out) },
+  { key: "in", title: "in/s", text: (queue) => queue.in === null ? "–" : rate(queue.in) },
+  { key: "out", title: "out/s", text: (queue) => queue.out === null ? "–" : rate(queue.out) },
   { key: "age", title: "oldest", text: (queue) => queue.age === null ? "–" : age(queue.age), order: "age" },
   { key: "segment", title: "keeps from segment", text: (queue) => queue.first_segment === null ? "–" : queue.first_segment, order: "segment" },
 ];
@@ -68,8 +68,8 @@ function remember(now) {
     const seen = past.get(queue.id) || { marks: [], rates: [] }, mark = { now, next: Number(queue.next_position), first: Number(queue.first_position) };
     const last = seen.marks[seen.marks.length - 1], oldest = seen.marks[0];
     const seconds = oldest ? (now - oldest.now) / 1000 : 0;
-    queue.in = seconds > 0 ? (mark.next - oldest.next) / seconds : 0;
-    queue.out = seconds > 0 ? (mark.first - oldest.first) / seconds : 0;
+    queue.in = seconds > 0 ? (mark.next - oldest.next) / seconds : null;
+    queue.out = seconds > 0 ? (mark.first - oldest.first) / seconds : null;
     queue.age = queue.oldest_time ? Math.max(Date.now() / 1000 - Date.parse(queue.oldest_time) / 1000, 0) : null;
     queue.segment = queue.first_segment === null ? Infinity : queue.first_segment;
     push(seen.rates, last ? (mark.next - last.next) / ((now - last.now) / 1000 || 1) : 0, 60);
@@ -105,7 +105,12 @@ function showTable() {
   const rows = order.map((id) => showRow(found.get(id)));
   const shown = $("queues").children;
   if (rows.length !== shown.length || rows.some((row, index) => shown[index] !== row)) $("queues").replaceChildren(...rows);
+  moveTab(rows.find((row) => row.tabIndex === 0) || rows.find((row) => row.getAttribute("aria-selected") === "true") || rows[0]);
   showPaging(rows.length);
+}
+// One row is a stop of the Tab key, and the arrow keys move it: two hundred rows are no two hundred stops.
+function moveTab(to) {
+  for (const row of $("queues").children) row.tabIndex = row === to ? 0 : -1;
 }
 function showPaging(shown) {
   const column = COLUMNS.find((one) => one.key === sortKey), many = total > PAGE;
@@ -138,15 +143,22 @@ function newRow(name) {
   const row = document.createElement("tr");
   for (const column of COLUMNS) row.insertCell().dataset.label = column.title;
   row.cells[0].title = name;
+  row.cells[0].append(queueLink(name));
   const last = row.insertCell();
   last.dataset.label = "last minute";
   last.append(svg("svg", { viewBox: "0 0 60 20", preserveAspectRatio: "none", "aria-hidden": "true" }));
-  row.tabIndex = 0;
-  row.addEventListener("click", () => selectQueue(name));
+  row.tabIndex = -1;
+  row.addEventListener("focus", () => moveTab(row));
+  row.addEventListener("click", (event) => { if (!opensElsewhere(event)) { event.preventDefault(); selectQueue(name); } });
   row.addEventListener("keydown", (event) => {
     if (event.key === "Enter" || event.key === " ") { event.preventDefault(); selectQueue(name); }
-    const next = event.key === "ArrowDown" ? row.nextElementSibling : event.key === "ArrowUp" ? row.previousElementSibling : null;
+    const rows = $("queues");
+    const next = { ArrowDown: row.nextElementSibling, ArrowUp: row.previousElementSibling, Home: rows.firstElementChild, End: rows.lastElementChild }[event.key];
     if (next) { event.preventDefault(); next.focus(); }
   });
   return row;
 }
+// A link to a queue, so that it can be copied or opened in another tab. The row or the list around it has the focus.
+const queueAddress = (name) => "#" + new URLSearchParams({ queue: name });
+const queueLink = (name) => Object.assign(document.createElement("a"), { href: queueAddress(name), textContent: shownName(name), tabIndex: -1 });
+const opensElsewhere = (event) => event.ctrlKey || event.metaKey || event.shiftKey || event.button !== 0;

@@ -4,6 +4,7 @@ const base = location.pathname.replace(/[^/]*$/, "");
 const sleep = (milliseconds) => new Promise((resolve) => setTimeout(resolve, milliseconds));
 const TOKEN = "mrecordlog-token";
 let token = sessionStorage.getItem(TOKEN) || "", tokenWaiters = [];
+$("links").hidden = Boolean(token);  // a link sends no token
 
 async function call(path, options = {}) {
   const sent = token, headers = { ...options.headers };
@@ -23,7 +24,7 @@ $("token-form").addEventListener("submit", (event) => {
   event.preventDefault();
   token = $("token").value.trim();
   sessionStorage.setItem(TOKEN, token);
-  $("token-box").hidden = true;
+  $("token-box").hidden = $("links").hidden = true;
   $("token").value = "";
   for (const resume of tokenWaiters.splice(0)) resume();
 });

@@ -1,6 +1,6 @@
 // The state of the service and its totals: the part above the queues.
-const SECONDS = 120;
-let before = null, beforeAt = 0;
+const SECONDS = 120, NEARLY_FULL = 0.85;
+let before = null, beforeAt = 0, serviceName = "";
 const rates = [], latencies = [];
 
 function setState(state, note) {
@@ -17,8 +17,13 @@ function setUnreachable() {
 }
 function showState(stats, now) {
   setState(stats.state, noteOf(stats));
+  if (stats.name !== serviceName) {
+    serviceName = stats.name;
+    $("service").textContent = shownName(serviceName) || "mrecordlog";
+    showTitle();
+  }
   const up = stats.uptime_seconds ? `, up for ${age(stats.uptime_seconds)}` : "";
-  $("about").textContent = `${location.host} · version ${stats.version}${stats.policy ? ", policy " + stats.policy : ""}${up}`;
+  $("about").textContent = `mrecordlog at ${location.host} · version ${stats.version}${stats.policy ? ", policy " + stats.policy : ""}${up}`;
   $("recovery").hidden = stats.state !== "recovering";
   $("recovery-text").textContent = Math.round(stats.fraction * 100) + " %";
   $("recovery-bar").style.width = stats.fraction * 100 + "%";
@@ -34,6 +39,10 @@ function showState(stats, now) {
 function noteOf(stats) {
   if (stats.under_way_seconds > 1) return `the disk has not finished a commit for ${time(stats.under_way_seconds)}`;
   if (stats.waiting_seconds > 1) return `the oldest append has waited for ${time(stats.waiting_seconds)}`;
+  if (stats.damaged.segment) return `${count(stats.damaged.segment, "read")} met damaged records on the disk: see the log of the process, and run mrecordlog verify`;
+  const { disk_bytes: disk, disk_limit_bytes: most, memory_bytes: memory, memory_limit_bytes: memoryMost } = stats.usage;
+  if (disk >= NEARLY_FULL * most) return `${Math.floor(disk / most * 100)} % of the disk limit is used${holder()}`;
+  if (stats.beyond_memory === "refuse" && memory >= NEARLY_FULL * memoryMost) return `${Math.floor(memory / memoryMost * 100)} % of the memory limit is used${holder()}`;
   if (stats.workers.failed) return `workers of the application that failed and do not run any more: ${stats.workers.failed}`;
   if (stats.workers.restarting) return `workers of the application that failed and are about to be started again: ${stats.workers.restarting}`;
   return "";
@@ -73,6 +82,10 @@ function showTotals(stats) {
   $("commit-p99").textContent = times.count ? `1 % take longer than ${times.p99 === null ? "52 s" : time(times.p99)}` : "";
   const usage = stats.usage;
   showUse("memory", usage.memory_bytes, usage.memory_limit_bytes);
+  if (stats.beyond_memory === "disk") {  // memory is full by design
+    $("memory-text").textContent += `; ${bytes(usage.disk_only_bytes)} on the disk only`;
+    $("memory-bar").className = "";
+  }
   showUse("disk", usage.disk_bytes, usage.disk_limit_bytes);
   showUse("pending", usage.pending_bytes, usage.pending_limit_bytes);
   showRefused(stats);

@@ -18,7 +18,7 @@ from aiohttp import web
 from mrecordlog_async.service.routes.route import Route
 from mrecordlog_async.service.service import Service
 
-SCRIPTS = ("numbers", "requests", "charts", "state", "queues", "segments", "queue", "main")
+SCRIPTS = ("numbers", "requests", "charts", "state", "queues", "segments", "consumers", "queue", "main")
 """The scripts in the order in which they run. They become one script, so each sees what those before it declare."""
 
 HTML = "text/html"

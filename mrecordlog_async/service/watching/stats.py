@@ -41,6 +41,7 @@ async def stats_of(service: Service) -> StatsResponse:
         sending_limit_bytes=service.sending.budget.limit,
         dropped_readers=service.sending.dropped,
         version=VERSION,
+        name=service.name,
         uptime_seconds=round(service.uptime_seconds, 1),
     )
     log = service.log_or_none
