@@ -93,7 +93,7 @@ def test_the_package_index_accepts_it(built: Path) -> None:
 
 def test_the_index_renders_the_description_with_its_picture(description: str) -> None:
     """What renders it there keeps the picture, and the address that it is loaded from."""
-    pytest.importorskip("cmarkgfm", reason="readme-renderer[md] is not installed")
+    pytest.importorskip("comrak", reason="readme-renderer[md] is not installed")
     from readme_renderer import markdown
 
     assert f'<img src="{PROJECT["urls"]["Documentation"]}images/page.webp"' in str(markdown.render(description))

@@ -1,4 +1,4 @@
-"""A soak: attacks next to honest producers, for minutes. `python -m tests.service.soak --minutes 10`.
+"""Attacks next to honest producers, for minutes. `python -m tests.service.under_attack --minutes 10`.
 
 At the end no acknowledged record is missing, neither in the service nor in its directory afterwards; memory stayed
 below memory_bytes + 300 MiB, no honest append took longer than a second plus what the disk and the machine took, the
@@ -38,7 +38,7 @@ SYNC_BOUND = 1.5
 """An append waits for the sync under way and for its own."""
 
 
-class Soak:
+class UnderAttack:
     """One run."""
 
     def __init__(self, target: Target, cert: Path, seconds: float, producers: int, attackers: int, seed: int) -> None:
@@ -100,7 +100,7 @@ class Soak:
 
     async def _attack(self) -> None:
         """Attack from another process: building the attackers' requests must not delay the measurement."""
-        command = [sys.executable, "-m", "tests.service.soak", "--attack", str(self.target.port)]
+        command = [sys.executable, "-m", "tests.service.under_attack", "--attack", str(self.target.port)]
         command += ["--attackers", str(self.attackers), "--seconds", str(self.seconds), "--seed", str(self.seed)]
         command += ["--cert", str(self.cert)]
         attacking = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
@@ -209,17 +209,17 @@ def main() -> int:
 def judged(target: Target, cert: Path, directory: Path, arguments: argparse.Namespace) -> int:
     """Attack *target*, print what was measured, and return the exit code."""
 
-    async def run() -> tuple[Soak, list[str]]:
+    async def run() -> tuple[UnderAttack, list[str]]:
         await adversary.prepare(target)
         target.forget_stalls()
         seconds, seed = arguments.minutes * 60, arguments.seed
-        soak = Soak(target, cert, seconds, arguments.producers, arguments.attackers, seed)
-        return soak, await soak.run()
+        attacked = UnderAttack(target, cert, seconds, arguments.producers, arguments.attackers, seed)
+        return attacked, await attacked.run()
 
-    soak, wrong = asyncio.run(run())
-    print(soak.summary())
+    attacked, wrong = asyncio.run(run())
+    print(attacked.summary())
     print(f"lines in the service's log: {len(target.stderr.splitlines())}")
-    wrong += asyncio.run(soak.judge_directory(directory))
+    wrong += asyncio.run(attacked.judge_directory(directory))
     print("\n".join(wrong) if wrong else "nothing is wrong")
     return bool(wrong)
 
