@@ -179,6 +179,13 @@ def test_links_of_the_readme_lead_somewhere() -> None:
         assert (ROOT / link).exists(), link
 
 
+def test_sections_that_the_readme_links_to_exist(site: Path) -> None:
+    """mkdocs checks the anchors of its own pages; those of the README are on the site, too."""
+    linked = re.findall(r"\]\(docs/([\w/]+)\.md#([\w-]+)\)", (ROOT / "README.md").read_text())
+    assert linked
+    assert [one for one in linked if f'id="{one[1]}"' not in (site / one[0] / "index.html").read_text()] == []
+
+
 FRONT_PAGE = "index.html"
 TASKS = {
     "store a click in FastAPI before the response is sent": 'await log.append("clicks"',
