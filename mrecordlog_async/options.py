@@ -208,6 +208,8 @@ class QueueOptions:
         max_age: Age in seconds at which records are removed; None for no limit.
         when_full: An append beyond max_bytes or max_records is refused with `LogFullError` ("refuse"), or the oldest
             records are removed to make room, until 90 % of the limit is left ("drop_oldest").
+        keep_at_least: With "until_acknowledged", the age in seconds up to which records stay although every consumer
+            has acknowledged them, to be replayed; None for no longer.
 
     Raises:
         ValueError: A value is outside its range, or two of them cannot be combined.
@@ -226,6 +228,10 @@ class QueueOptions:
     when_full: Literal["refuse", "drop_oldest"] = field(
         default="refuse", metadata=_about("what happens to an append beyond a limit", "drops the oldest")
     )
+    keep_at_least: float | None = field(
+        default=None,
+        metadata=_about("keep acknowledged records up to this age", "and for {}", "seconds"),
+    )
 
     def __post_init__(self) -> None:
         for name, facts in QUEUE_OPTIONS.items():
@@ -234,6 +240,8 @@ class QueueOptions:
         if self.keep == "until_acknowledged" and (drops or self.max_age is not None):
             other = "when_full='drop_oldest'" if drops else "max_age"
             raise ValueError(f"keep='until_acknowledged' cannot be combined with {other}: choose one of them")
+        if self.keep_at_least is not None and self.keep != "until_acknowledged":
+            raise ValueError("keep_at_least needs keep='until_acknowledged': otherwise records stay until a truncate")
         if drops and self.max_bytes is None and self.max_records is None:
             raise ValueError("when_full='drop_oldest' needs max_bytes or max_records")
 

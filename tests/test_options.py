@@ -30,7 +30,7 @@ def _without(*names: str) -> QueueOptions:
     return QueueOptions(**{name: value for name, value in values().items() if name not in names})
 
 
-DROPPING, KEEPING = _without("keep"), _without("when_full", "max_age")
+DROPPING, KEEPING = _without("keep", "keep_at_least"), _without("when_full", "max_age")
 """Two queues that have all options between them: some contradict each other."""
 
 BOTH = pytest.mark.parametrize("options", [DROPPING, KEEPING], ids=["dropping", "keeping"])

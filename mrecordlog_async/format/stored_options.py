@@ -14,13 +14,13 @@ from typing import NamedTuple
 from mrecordlog_async.format.fields import FieldReader, RecordError
 
 KEEP_UNTIL_ACKNOWLEDGED, DROP_OLDEST, SEALED = 1, 2, 4
-"""The flags of `StoredOptions`. The next one is 8."""
+"""The flags of `StoredOptions`; those of optional parts follow. The next one is 16."""
 
 _FIXED = struct.Struct("<BQQQ")
 _PART = struct.Struct("<Q")
 
-_PARTS: tuple[tuple[int, str], ...] = ()
-"""Flag and field of each optional part, in the order of their bytes: `(8, "max_record_bytes")`, say."""
+_PARTS: tuple[tuple[int, str], ...] = ((8, "keep_at_least_ns"),)
+"""Flag and field of each optional part, in the order of their bytes. 0.2.0 knows none of them."""
 
 _KNOWN_FLAGS = KEEP_UNTIL_ACKNOWLEDGED | DROP_OLDEST | SEALED
 _PART_FLAGS = sum(flag for flag, _ in _PARTS)
@@ -35,10 +35,15 @@ class StoredOptions(NamedTuple):
     max_bytes: int = 0
     max_records: int = 0
     max_age_ns: int = 0
+    keep_at_least_ns: int = 0
 
     def limits_appends(self) -> bool:
         """Return whether an append may be refused, or needs room: the other options do not concern it."""
         return bool(self.flags & SEALED or self.max_bytes or self.max_records)
+
+    def removed_from_ns(self) -> int:
+        """Return the age from which retention removes records, maybe only acknowledged ones; 0 if it removes none."""
+        return self.max_age_ns or self.keep_at_least_ns
 
 
 DEFAULT_OPTIONS = StoredOptions()

@@ -105,7 +105,7 @@ class Queues:
             if entry.options is not None:
                 if entry.options.limits_appends():
                     self.limited.add(entry.name)
-                if entry.options.max_age_ns:
+                if entry.options.removed_from_ns():
                     self.newly_aging.add(entry.id)
         for rule in table.rules:
             self._add_rule(rule)
@@ -264,14 +264,15 @@ class Queues:
 
     def _set_options(self, record: SetOptions) -> None:
         queue = self._known(record.id)
-        if queue.options is not None and queue.options.max_age_ns and not record.values.max_age_ns:
+        ages = record.values.removed_from_ns()
+        if queue.options is not None and queue.options.removed_from_ns() and not ages:
             self._stop_aging(queue)
         queue.options = record.values if record.values != DEFAULT_OPTIONS else None
         if record.values.limits_appends():
             self.limited.add(queue.name)
         else:
             self.limited.discard(queue.name)
-        if record.values.max_age_ns:
+        if ages:
             self.newly_aging.add(queue.id)
 
     def aging_from(self) -> dict[int, int]:
@@ -358,7 +359,7 @@ class Queues:
         self.table_bytes -= entry_bytes(queue.name)
         self._charge_consumers(queue.consumers, -1)
         self.limited.discard(queue.name)
-        if queue.options is not None and queue.options.max_age_ns:
+        if queue.options is not None and queue.options.removed_from_ns():
             self._stop_aging(queue)
         del self._by_id[queue.id]
         del self._by_name[queue.name]

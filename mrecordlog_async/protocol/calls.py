@@ -19,7 +19,7 @@ import msgspec
 from mrecordlog_async.errors import PositionInPastError, QueueNotFoundError, RecordLogError
 from mrecordlog_async.model import POSITION_MAX, ConsumerSummary, QueueSummary, Run, Times, check_position
 from mrecordlog_async.names import check_consumer_name, check_name
-from mrecordlog_async.options import QueueOptions, check_type
+from mrecordlog_async.options import QUEUE_OPTIONS, QueueOptions, check_type
 from mrecordlog_async.protocol import wire, wire_decoder
 from mrecordlog_async.protocol.attempts import OutcomeUnknownError, Repeat
 from mrecordlog_async.protocol.consumer_schemas import (
@@ -520,9 +520,14 @@ def _posted(
 
 
 def _encoded_options(options: QueueOptions) -> bytes:
-    """Return *options* as a JSON body; raise TypeError for anything else."""
+    """Return *options* as a JSON body; raise TypeError for anything else.
+
+    Those with their defaults are left out, so that a service that does not know the newest options takes the others.
+    """
     check_type("options", options, QueueOptions)
-    return msgspec.json.encode(options)
+    default = QueueOptions()
+    given = {name: value for name in QUEUE_OPTIONS if (value := getattr(options, name)) != getattr(default, name)}
+    return msgspec.json.encode(given)
 
 
 def _texts(given: Mapping[str, Any]) -> dict[str, str]:

@@ -179,6 +179,8 @@ async def test_a_full_memory_names_the_largest_queue(directory: Path) -> None:
         {"when_full": "drop_oldest"},
         {"keep": "until_acknowledged", "when_full": "drop_oldest", "max_records": 5},
         {"keep": "until_acknowledged", "max_age": 60},
+        {"keep_at_least": 60},
+        {"keep": "until_acknowledged", "keep_at_least": 0},
     ],
 )
 def test_options_that_contradict_are_refused(options: dict[str, object]) -> None:
@@ -202,6 +204,7 @@ def test_a_limit_that_is_too_large_names_the_largest() -> None:
     [
         QueueOptions(),
         QueueOptions(keep="until_acknowledged", max_bytes=5, max_records=7),
+        QueueOptions(keep="until_acknowledged", keep_at_least=3600),
         QueueOptions(max_age=0.25, max_bytes=2**63 - 1, when_full="drop_oldest"),
     ],
 )

@@ -594,3 +594,71 @@ async def _compare(directory: Path, clocks: Clocks, history: list[tuple[str, Any
                 if what == "pass":
                     assert set(left) <= set(may)
                 stored = {at: stored[at] for at in left}
+
+
+KEPT_FOR_LONGER = QueueOptions(keep="until_acknowledged", keep_at_least=AGE)
+
+
+async def test_acknowledged_records_stay_until_they_are_old_enough(directory: Path, clocks: Clocks) -> None:
+    """Done and replayable: what every consumer has acknowledged is removed at its age, and nothing else is."""
+    async with opened(directory, clocks) as log:
+        await log.create_queue("q", options=KEPT_FOR_LONGER)
+        async with log.consumer("q", "fast") as fast, log.consumer("q", "slow") as slow:
+            await log.append_records("q", None, [b"a", b"b"])
+            clocks.pass_by(10)
+            await log.append("q", b"c")
+            assert await fast.acknowledge(2) == 3
+            assert await slow.acknowledge(0) == 1
+            clocks.pass_by(AGE - 11)
+            assert await expire(log) == 0
+            assert await fast.seek(0) == 0
+            assert (await fast.batch(max_wait=0)).payloads() == [b"a", b"b", b"c"]  # type: ignore[union-attr]  # they are there
+            await fast.acknowledge(2)
+            clocks.pass_by(2)
+            assert await expire(log) == 1
+            assert log.first_position("q") == 1, "the slow consumer has not acknowledged the second record"
+            clocks.pass_by(AGE)
+            assert await expire(log) == 0
+            await slow.acknowledge(2)
+            clocks.pass_by(2)
+            assert await expire(log) == 1
+            assert log.queue_summary("q").records == 0
+        assert log.stats().expired_records == 0, "nobody was still waiting for them"
+
+
+async def test_without_a_consumer_nothing_is_removed_whatever_its_age(directory: Path, clocks: Clocks) -> None:
+    """As for any queue that keeps its records until they are acknowledged."""
+    async with opened(directory, clocks) as log:
+        await log.create_queue("q", options=KEPT_FOR_LONGER)
+        await log.append("q", b"a")
+        clocks.pass_by(10 * AGE)
+        assert await expire(log) == 0
+        assert log.queue_summary("q").records == 1
+
+
+async def test_acknowledged_records_age_across_a_restart(directory: Path, clocks: Clocks) -> None:
+    """The option, the position and the time are on the disk."""
+    async with opened(directory, clocks) as log:
+        await log.create_queue("q", options=KEPT_FOR_LONGER)
+        await log.append("q", b"a")
+        async with log.consumer("q", "c") as consumer:
+            await consumer.acknowledge(0)
+    clocks.pass_by(AGE + 1)
+    async with opened(directory, clocks) as log:
+        assert log.queue_options("q") == KEPT_FOR_LONGER
+        assert log.queue_summary("q").records == 1
+        assert await expire(log) == 1
+        assert log.queue_summary("q").records == 0
+
+
+async def test_without_the_option_what_is_acknowledged_goes_at_once(directory: Path, clocks: Clocks) -> None:
+    """Taking it away removes what only its age still kept."""
+    async with opened(directory, clocks) as log:
+        await log.create_queue("q", options=KEPT_FOR_LONGER)
+        await log.append_records("q", None, [b"a", b"b"])
+        async with log.consumer("q", "c") as consumer:
+            await consumer.acknowledge(0)
+            assert log.queue_summary("q").records == 2
+            await log.configure_queue("q", QueueOptions(keep="until_acknowledged"))
+            assert log.queue_summary("q").records == 1
+        assert await expire(log) == 0

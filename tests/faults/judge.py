@@ -51,7 +51,7 @@ BRANCHES_MAX = 10
 ID_STEP = 70_000
 """How far the first id or epoch that an opening draws is moved up. The log draws this number at random."""
 
-NO_OPTIONS = (0, 0, 0, 0)
+NO_OPTIONS = (0, 0, 0, 0, 0)
 
 _ENDS = count(1)
 
@@ -78,7 +78,7 @@ class QueueState(NamedTuple):
     next: int
     records: tuple[tuple[int, bytes], ...]
     consumers: tuple[tuple[str, int, int, bytes], ...] = ()  # name, position, epoch, owner
-    options: tuple[int, int, int, int] = NO_OPTIONS  # flags, most bytes, most records, most age
+    options: tuple[int, int, int, int, int] = NO_OPTIONS  # flags, most bytes and records, most and least age
     ticks: tuple[tuple[int, int], ...] = ()  # the first retained position of each time, and the time
 
 
@@ -108,7 +108,7 @@ class Call:
     consumer: str = ""
     holder: tuple[int, int] | None = None  # queue id and epoch
     owner: bytes = NO_OWNER
-    options: tuple[int, int, int, int] = NO_OPTIONS
+    options: tuple[int, int, int, int, int] = NO_OPTIONS
     forced: bool = False  # past consumers, or past an owner
     tick: int = 0  # the time by the wall clock, which stands still while any call is open
     outcome: str = "open"
@@ -369,7 +369,7 @@ def _state_of(queues: Queues) -> State:
                 queue.next_position,
                 tuple(tuple(record) for run in queue.runs(None, None) for record in run.records()),  # type: ignore[misc]  # pairs
                 tuple((name, *state) for name, state in sorted(queue.consumer_states())),
-                tuple(queue.options) if queue.options is not None else NO_OPTIONS,  # type: ignore[arg-type]  # four
+                tuple(queue.options) if queue.options is not None else NO_OPTIONS,  # type: ignore[arg-type]  # five
                 _shown_ticks(queue) if queue.records else (),
             )
             for queue in sorted(queues, key=lambda queue: queue.name)

@@ -14,7 +14,15 @@ from .histories import Case
 from .judge import BRANCHES_MAX
 from .settings_model import DROP, KEEP
 
-OPTIONS = [(0, 0, 0, 0), (KEEP, 0, 0, 0), (KEEP, 0, 4, 0), (0, 0, 9, 0), (DROP, 0, 5, 0), (DROP, 60_000, 0, 0)]
+OPTIONS = [
+    (0, 0, 0, 0, 0),
+    (KEEP, 0, 0, 0, 0),
+    (KEEP, 0, 4, 0, 0),
+    (KEEP, 0, 0, 0, 1 << 40),
+    (0, 0, 9, 0, 0),
+    (DROP, 0, 5, 0, 0),
+    (DROP, 60_000, 0, 0, 0),
+]
 SIZES = [0, 1, 7, 40, 400, 505, 2_000, 9_000, 30_000, 32_700, 40_000]
 
 

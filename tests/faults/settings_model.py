@@ -109,7 +109,7 @@ def fence(fold: Fold) -> None:
 
 
 def _configure(queue: Queue, call: Call) -> object:
-    flags, max_bytes, max_records, _ = call.options
+    flags, max_bytes, max_records, *_ = call.options
     wanted = (flags | queue.options[0] & SEALED, *call.options[1:])
     held = sum(map(len, queue.records.values()))
     too_low = bool(max_records and len(queue.records) > max_records) or bool(max_bytes and held > max_bytes)
@@ -167,13 +167,13 @@ def _clamped(queue: Queue, position: int | None) -> int:
 
 def truncate_to_slowest(queue: Queue) -> None:
     """Truncate a queue that keeps its records until they are acknowledged."""
-    if queue.options[0] & KEEP and queue.consumers:
+    if queue.options[0] & KEEP and not queue.options[4] and queue.consumers:
         queue.truncate(min(position for position, _, _ in queue.consumers.values()) - 1)
 
 
 def refused_append(queue: Queue, call: Call) -> object:
     """Return why an append that is not a repeat is refused, or None; drop what must go for it."""
-    flags, max_bytes, max_records, _ = queue.options
+    flags, max_bytes, max_records, *_ = queue.options
     more, size = len(call.payloads), sum(map(len, call.payloads))
     if flags & SEALED:
         return QueueSealedError
@@ -189,7 +189,7 @@ def refused_append(queue: Queue, call: Call) -> object:
 
 
 def _is_over(queue: Queue, more: int, size: int, share: float) -> bool:
-    _, max_bytes, max_records, _ = queue.options
+    _, max_bytes, max_records, *_ = queue.options
     held = sum(map(len, queue.records.values()))
     too_many = bool(max_records) and len(queue.records) + more > int(max_records * share)
     return too_many or bool(max_bytes and held and held + size > int(max_bytes * share))

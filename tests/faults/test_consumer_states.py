@@ -79,7 +79,15 @@ def test_the_reserve_is_for_what_truncates(name: str) -> None:
 CONSUMERS = st.sampled_from(["c", "d"])
 OWNERS = st.sampled_from([NO_OWNER, FIRST, SECOND])
 OPTIONS = st.sampled_from(
-    [(0, 0, 0, 0), (KEEP, 0, 0, 0), (KEEP, 0, 4, 0), (0, 0, 3, 0), (DROP, 0, 3, 0), (DROP, 6_000, 7, 0)]
+    [
+        (0, 0, 0, 0, 0),
+        (KEEP, 0, 0, 0, 0),
+        (KEEP, 0, 4, 0, 0),
+        (KEEP, 0, 0, 0, 1 << 60),
+        (0, 0, 3, 0, 0),
+        (DROP, 0, 3, 0, 0),
+        (DROP, 6_000, 7, 0, 0),
+    ]
 )
 
 
@@ -87,7 +95,7 @@ class ConsumerMachine(LogMachine):
     """The machine of all logs, whose queues have consumers and options too."""
 
     @rule(queue=NAMES, options=OPTIONS, seed=st.integers(0, 10_000))
-    def work(self, queue: str, options: tuple[int, int, int, int], seed: int) -> None:
+    def work(self, queue: str, options: tuple[int, int, int, int, int], seed: int) -> None:
         """Append and attach; then holders, present ones and some that were fenced off, move in any order."""
         chance = random.Random(seed)
         self._begin("create", queue, options=options, exist_ok=True)
@@ -129,7 +137,7 @@ class ConsumerMachine(LogMachine):
         self._begin(kind, pattern, consumer=consumer)
 
     @rule(queue=NAMES, options=OPTIONS)
-    def configure(self, queue: str, options: tuple[int, int, int, int]) -> None:
+    def configure(self, queue: str, options: tuple[int, int, int, int, int]) -> None:
         self._begin("configure", queue, options=options)
 
     @rule(queue=NAMES, distance=st.integers(-5, 2), forced=st.booleans())

@@ -26,7 +26,7 @@ from .judge import Violation
 
 NS = 1_000_000_000
 AGE_SECONDS = 30
-AGED = (0, 0, 0, AGE_SECONDS * NS)
+AGED = (0, 0, 0, AGE_SECONDS * NS, 0)
 
 
 class Clocks:

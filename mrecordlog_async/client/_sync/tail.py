@@ -286,7 +286,7 @@ class BlockingTail(Iterator[Record]):
         if records <= 0 or size <= 0 or limits.seconds == 0:
             return None
         left = WAIT_SECONDS if deadline is None else deadline - blocking_transport.clock()
-        if left <= 0:
+        if deadline is not None and left <= 0:
             return None
         page = self._read(PageRequest(after, records, size, min(max(ceil(left), 1), WAIT_SECONDS), end=deadline))
         # A page has at least one record; a larger one than fits is left for the next batch.

@@ -199,8 +199,12 @@ def _set_options(draft: Draft, view: QueueView, queue: str, values: StoredOption
 
 
 def truncate_to_slowest(draft: Draft, view: QueueView) -> bool:
-    """Plan the truncate that a queue which keeps records until they are acknowledged needs; return whether any."""
-    if view.options is None or not view.options.flags & KEEP_UNTIL_ACKNOWLEDGED:
+    """Plan the truncate that a queue which keeps records until they are acknowledged needs; return whether any.
+
+    Where they are kept for longer than that, retention removes them.
+    """
+    options = view.options
+    if options is None or not options.flags & KEEP_UNTIL_ACKNOWLEDGED or options.keep_at_least_ns:
         return False
     slowest = view.slowest()
     if slowest is None or slowest[0] <= view.first_position:

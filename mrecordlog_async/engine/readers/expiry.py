@@ -8,7 +8,9 @@
    thousand queues, which takes 3 ms of the event loop; where more are due, the next one follows at once.
 4. A queue is forgotten when it is deleted, or its `max_age` is taken away.
 
-Consumers do not hold this truncate back: `max_age` says how long records wait for them at most.
+Consumers do not hold the truncate of `max_age` back: it says how long records wait for them at most. `keep_at_least` is
+an age too, but only what every consumer has acknowledged is removed then. While a consumer is behind, the queue is
+looked at again after the time of 3.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from mrecordlog_async.engine.readers.age_clock import AgeClock
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.searches import slowest_consumer
 from mrecordlog_async.memory.times import TICK_NS, TICKS_PER_SECOND
 from mrecordlog_async.metrics import Counters
 
@@ -119,10 +122,10 @@ class Expiry:
     def _expire(self, queue_id: int, now: int) -> bool:
         """Truncate a queue if it has records that are too old; enter its next time. Return whether it has."""
         queue = self._queues.by_id(queue_id)
-        age = _max_age(queue)
+        age = _age(queue)
         if queue is None or age is None:
             return False  # it is about to be forgotten
-        oldest, next_due = queue.first_position, now + age
+        oldest, next_due, soonest = queue.first_position, now + age, now + max(PASS_TICKS, age // 100)
         seen_next, seen_at = self._seen.get(queue_id, (0, 0))
         for start, stop, tick in queue.tick_spans():
             before_open = start < self._opened_next.get(queue_id, 0)
@@ -134,10 +137,12 @@ class Expiry:
                 next_due = expires
                 break
             oldest = stop
-        if oldest == queue.first_position:
+        done = _acknowledged(queue)
+        if oldest > done:
+            oldest, next_due = done, soonest
+        if oldest <= queue.first_position:
             self._enter(queue_id, next_due)
             return False
-        soonest = now + max(PASS_TICKS, age // 100)
         self._enter(queue_id, max(next_due, soonest))
         self._truncate(queue, oldest - 1, soonest)
         return True
@@ -145,25 +150,26 @@ class Expiry:
     def _truncate(self, queue: Queue, position: int, again: int) -> None:
         """Hand in a truncate; if it is refused, look at the queue at the tick *again*."""
         future: asyncio.Future[object] = self._loop.create_future()
-        future.add_done_callback(partial(self._on_truncated, queue.id, again))
+        expires = _expires(queue)
+        future.add_done_callback(partial(self._on_truncated, queue.id, again, expires))
         self._unfinished += 1
         try:
-            self._submit(TruncateQueue(future, queue.name, position, queue.id, past_consumers=True))
+            self._submit(TruncateQueue(future, queue.name, position, queue.id, past_consumers=expires))
         except RecordLogError as error:  # the log is closing, or has failed
             future.set_exception(error)
 
-    def _on_truncated(self, queue_id: int, again: int, future: asyncio.Future[object]) -> None:
+    def _on_truncated(self, queue_id: int, again: int, expires: bool, future: asyncio.Future[object]) -> None:
         self._unfinished -= 1
         if self._has_more and not self._unfinished and self._running:
             self._has_more = False
             self._arm(0.0)
         if future.cancelled() or future.exception() is not None:
-            if _max_age(self._queues.by_id(queue_id)) is not None:  # closed or full: a later pass tries again
+            if _age(self._queues.by_id(queue_id)) is not None:  # closed or full: a later pass tries again
                 self._enter(queue_id, min(again, self._due.get(queue_id, again)))
             return
         dropped = future.result()
         assert isinstance(dropped, int)
-        self._counters.expired_records += dropped
+        self._counters.expired_records += dropped if expires else 0
 
     # When.
 
@@ -201,7 +207,7 @@ class Expiry:
         assert stopped is not None, "it was made for this object"
         for _ in range(min(len(stopped), QUEUES_PER_PASS)):
             queue_id = stopped.popleft()
-            if _max_age(self._queues.by_id(queue_id)) is None:  # it was not given one again meanwhile
+            if _age(self._queues.by_id(queue_id)) is None:  # it was not given one again meanwhile
                 self._due.pop(queue_id, None)
                 self._seen.pop(queue_id, None)
                 self._opened_next.pop(queue_id, None)
@@ -224,8 +230,21 @@ def _look(expiry: weakref.ref[Expiry]) -> None:
         found.look()
 
 
-def _max_age(queue: Queue | None) -> int | None:
-    """Return the age in ticks at which records of *queue* are removed, rounded up; None if it has none."""
-    if queue is None or queue.options is None or not queue.options.max_age_ns:
+def _age(queue: Queue | None) -> int | None:
+    """Return the age in ticks from which records of *queue* may be removed, rounded up; None if it has none."""
+    if queue is None or queue.options is None or not queue.options.removed_from_ns():
         return None
-    return -(-queue.options.max_age_ns // TICK_NS)
+    return -(-queue.options.removed_from_ns() // TICK_NS)
+
+
+def _expires(queue: Queue) -> bool:
+    """Return whether records of *queue* are removed for their age alone, acknowledged or not."""
+    return queue.options is not None and bool(queue.options.max_age_ns)
+
+
+def _acknowledged(queue: Queue) -> int:
+    """Return the position before which age alone decides: in front of all that a consumer still needs."""
+    if _expires(queue):
+        return queue.next_position
+    slowest = queue.consumer(slowest_consumer(queue))
+    return queue.first_position if slowest is None else slowest.position
