@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -201,6 +201,16 @@ class Times:
             yield start, min(end, stop), self.ticks[at]
             start = end
             at += 1
+
+    def add_spans(self, times: Times, start: int, stop: int) -> None:
+        """Add what *times* says of positions *start* … *stop* - 1."""
+        for position, _, tick in times.spans(start, stop):
+            self.add(position, tick)
+
+    def until(self, stop: int) -> Times:
+        """Return the times of positions before *stop*."""
+        end = bisect_left(self.positions, stop)
+        return self if end == len(self.positions) else Times(self.positions[:end], self.ticks[:end])
 
     def time_at(self, position: int) -> datetime | None:
         """Return the time at *position*; None if it is not known."""

@@ -1,24 +1,28 @@
 """Facts and calls of an open log for services and tools, not for users: `log.inspection`.
 
-No promise of compatibility covers it. Nothing here waits but what the holders of consumers call.
+No promise of compatibility covers it. Nothing here waits but what reads the disk, or the holders of consumers call.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from datetime import datetime
 from time import perf_counter
 from uuid import UUID
 
 from mrecordlog_async.engine.consuming import Attaching, ConsumerChanges
 from mrecordlog_async.engine.intake.controls import Attached
 from mrecordlog_async.engine.running import Engine
+from mrecordlog_async.engine.spilling.disk_reads import DiskPlace, Loaded, LoadLimits, Located
 from mrecordlog_async.errors import ConsumerNotFoundError, LogFullError, QueueNotFoundError
 from mrecordlog_async.format.controls import Opened
 from mrecordlog_async.format.header import public_log_id
+from mrecordlog_async.memory.cutting import UNLIMITED
 from mrecordlog_async.memory.pieces import HeldRun
 from mrecordlog_async.memory.reads import fingerprint, position_of, times_between
 from mrecordlog_async.memory.searches import QUEUES_PER_STEP, OldestPin, first_in_steps
 from mrecordlog_async.memory.settings import consumer_summaries
+from mrecordlog_async.memory.times import tick_of_time
 from mrecordlog_async.metrics import SegmentPin
 from mrecordlog_async.model import ConsumerSummary, Start, Times
 
@@ -165,6 +169,76 @@ class Inspection:
         """
         found = self._lookup.find(queue)
         return found.held(position_of(found, start), stop, most, records_max)
+
+    async def load(
+        self,
+        queue: str,
+        start: int,
+        stop: int | None = None,
+        *,
+        runs_max: int,
+        records_max: int = UNLIMITED,
+        bytes_max: int = UNLIMITED,
+    ) -> Loaded:
+        """Return what `held` and `times` do, from memory without waiting, or from the disk.
+
+        Args:
+            queue: The queue.
+            start: First position.
+            stop: Position after the last one; None for all.
+            runs_max: Pieces are returned until there are this many,
+            records_max: or this many records, or a piece more,
+            bytes_max: or this many payload bytes, or a piece more.
+
+        Returns:
+            The records and their times. What was truncated while they were read may be among them, or missing.
+
+        Raises:
+            QueueNotFoundError: No queue has this name, or it was deleted meanwhile.
+            CorruptionError: Records on the disk are damaged.
+            OSError: The disk refuses a read.
+        """
+        found, disk = self._lookup.find(queue), self._engine.disk_reads
+        stop = found.next_position if stop is None else min(stop, found.next_position)
+        loaded = await disk.load(found, start, stop, LoadLimits(runs_max, records_max, bytes_max))
+        if not disk.is_there(found):
+            raise QueueNotFoundError(queue)
+        return loaded
+
+    def locate(self, queue: str, start: int, stop: int, *, runs_max: int, bytes_max: int) -> Located:
+        """Return where records are, for `read_located`: what is in memory is held, and stays as it is.
+
+        Args:
+            queue: The queue.
+            start: First position.
+            stop: Position after the last one.
+            runs_max: This many pieces of memory at most.
+            bytes_max: Places on the disk, or pieces of memory, until there are this many bytes: one at least.
+        """
+        found = self._lookup.find(queue)
+        return self._engine.disk_reads.locate(found, start, stop, LoadLimits(runs_max, bytes=bytes_max))
+
+    async def read_located(self, located: Sequence[Located]) -> list[Loaded]:
+        """Read what was located, in the order of the files in which it is; see `DiskReads.read_located`."""
+        return await self._engine.disk_reads.read_located(located)
+
+    def places(self, queue: str, start: int, stop: int, most: int) -> list[DiskPlace]:
+        """Return what is known of records on the disk without reading them; see `DiskReads.places`."""
+        return self._engine.disk_reads.places(self._lookup.find(queue), start, stop, most)
+
+    async def position_at(self, queue: str, time: datetime) -> int:
+        """Do what `MultiRecordLog.position_at` does, reading the disk if that is needed.
+
+        Raises:
+            QueueNotFoundError: No queue has this name, or it was deleted meanwhile.
+            CorruptionError: Records on the disk are damaged.
+            OSError: The disk refuses a read.
+        """
+        found, disk = self._lookup.find(queue), self._engine.disk_reads
+        position = await disk.position_at(found, tick_of_time(time))
+        if not disk.is_there(found):
+            raise QueueNotFoundError(queue)
+        return position
 
     def times(self, queue: str, start: int | None = None, stop: int | None = None) -> Times:
         """Return when the records of *queue* with positions *start* … *stop* - 1 were stored, all at once.

@@ -175,7 +175,7 @@ class QueuePlan(Response, frozen=True, gc=False):
             "ahead" it is next_position.
         stop: Position after the last one to fetch; equals start if there is nothing to fetch.
         records: Number of records in the range.
-        bytes: Their payload bytes.
+        bytes: Their payload bytes. Where the range begins among records that are on the disk alone, an estimate.
         pieces: Parts that cover exactly this range, if a piece size was requested.
         tail: Always null; see `tails` of the request.
         ended: Next position of the requested incarnation when it was deleted; null if it exists or if that is unknown.

@@ -25,6 +25,7 @@ from mrecordlog_async.errors import (
     ConsumerNameError,
     ConsumerNotFoundError,
     ConsumerOwnedError,
+    CorruptionError,
     LogClosedError,
     LogFailedError,
     LogFullError,
@@ -100,6 +101,7 @@ TABLE: Mapping[type[RecordLogError], Row] = {
     ConsumerOwnedError: _row(409, "consumer_owned", "queue", "consumer", "owner"),
     ConsumerBehindError: _row(409, "consumer_behind", "consumer_position", "queue", "consumer", "position"),
     RecordTooLargeError: _row(413, "too_large", "size=size_bytes", "limit=limit_bytes", "limit_name=limit"),
+    CorruptionError: _row(500, "damaged", "segment", "offset", "reason"),
     LogFullError: _row(429, "log_full", "resource", "used", "limit", "queue?", "unit?", "consumer?"),
 }
 """The document of each error, and the error of each document. An attribute is the argument that the error is made from.

@@ -24,9 +24,9 @@ A stream is a preamble, then entries, the last of them a TRAILER; everything is 
 4. POSITIONS is a BLOCK without its body: it says which n records exist, not what they contain. Adjacent runs may share
    one. It is used in responses to `/v1/fetch` with `"payload": false`, which have no BLOCKs; everywhere else it is an
    error. The TRAILER counts it as a block of 0 payload bytes.
-5. TIMES come right after a QUEUE and say when the records of the BLOCKs or POSITIONS after it were stored: from each
-   of the positions on, which ascend over all of them, at that many tenths of a second since 1970. They are absent where
-   times are not known, and ignored in requests.
+5. TIMES come before the BLOCKs or POSITIONS of a queue, or of a part of a long range, and say when their records were
+   stored: from each of the positions on, which ascend over all of them, at that many tenths of a second since 1970.
+   They are absent where times are not known, and ignored in requests.
 6. A kind or version not listed here is an error.
 
 Entries start at multiples of 8 bytes, so offsets are aligned in an aligned buffer.
@@ -86,28 +86,51 @@ class QueuePositions(NamedTuple):
 
 def encode(parts: Iterable[QueueRuns]) -> Iterator[bytes]:
     """Yield the buffers of a whole stream, in order; large payloads are the objects that the runs hold, not copies."""
+    encoder = Encoder()
     yield PREAMBLE
-    queues = blocks = records = payload_bytes = 0
-    for queue, queue_id, runs, times in parts:
-        queues += 1
-        begun: tuple[Buffer, ...] = (*_queue_entry(queue, queue_id), *_times_entries(times))
-        for first_position, offsets, payload in runs:
-            count, size = len(offsets) // OFFSET_BYTES - 1, len(payload)
-            blocks += 1
-            records += count
-            payload_bytes += size
-            header, padding = ENTRY.pack(BLOCK, count, first_position, size, 0), _PADDINGS[-(len(offsets) + size) % 8]
-            # Of thousands of small queues, one buffer for each takes half of the time of ten.
-            if size <= JOINED_BYTES:
-                yield b"".join((*begun, header, offsets, payload, padding))
-            else:
-                yield b"".join((*begun, header, offsets))
-                yield payload
-                yield padding
-            begun = ()
-        if begun:
-            yield b"".join(begun)
-    yield ENTRY.pack(TRAILER, queues, blocks, records, payload_bytes)
+    yield from encoder.encode(parts)
+    yield encoder.trailer()
+
+
+class Encoder:
+    """Encodes a stream whose parts are not all known at once: PREAMBLE, what `encode` yields each time, the trailer."""
+
+    def __init__(self) -> None:
+        self._totals = (0, 0, 0, 0)
+
+    def trailer(self) -> bytes:
+        """Return the TRAILER of what was encoded."""
+        return ENTRY.pack(TRAILER, *self._totals)
+
+    def encode(self, parts: Iterable[QueueRuns], continues: bool = False) -> Iterator[bytes]:
+        """Yield the buffers of *parts*; exhaust it before the next call.
+
+        continues: the first part is the rest of the one that was encoded last.
+        """
+        queues, blocks, records, payload_bytes = self._totals
+        for queue, queue_id, runs, times in parts:
+            queues += not continues
+            head = () if continues else _queue_entry(queue, queue_id)
+            continues = False
+            begun: tuple[Buffer, ...] = (*head, *_times_entries(times))
+            for first_position, offsets, payload in runs:
+                count, size = len(offsets) // OFFSET_BYTES - 1, len(payload)
+                blocks += 1
+                records += count
+                payload_bytes += size
+                header = ENTRY.pack(BLOCK, count, first_position, size, 0)
+                padding = _PADDINGS[-(len(offsets) + size) % 8]
+                # Of thousands of small queues, one buffer for each takes half of the time of ten.
+                if size <= JOINED_BYTES:
+                    yield b"".join((*begun, header, offsets, payload, padding))
+                else:
+                    yield b"".join((*begun, header, offsets))
+                    yield payload
+                    yield padding
+                begun = ()
+            if begun:
+                yield b"".join(begun)
+        self._totals = queues, blocks, records, payload_bytes
 
 
 def size_of(parts: Iterable[QueueRuns]) -> int:

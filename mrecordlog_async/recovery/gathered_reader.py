@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from collections.abc import Sequence
 from contextlib import suppress
 from threading import Lock
 from time import monotonic
@@ -37,7 +38,10 @@ FAILED_SECONDS = 10.0
 
 
 class WantedRuns(NamedTuple):
-    """Records of a queue in one segment: positions *start* … *stop* - 1; a place, or as many as *bytes_max* allows."""
+    """Records of a queue in one segment: positions *start* … *stop* - 1; a place, or as many as *bytes_max* allows.
+
+    *bytes_max* is not below the size of the first place.
+    """
 
     head: GatheredHead
     queue_id: int
@@ -47,14 +51,14 @@ class WantedRuns(NamedTuple):
 
 
 class FoundRuns(NamedTuple):
-    """Runs, of which the first and the last one may hold more than was wanted, and the times of each place.
+    """Runs, of which the first and the last one may hold more than was wanted, and their times, from place to place.
 
     next_position: where to continue. ahead: the piece of the file that a reader which does so needs next, if it is one
     that was not read yet.
     """
 
     runs: list[HeldRun]
-    times: list[Times]
+    times: Times
     next_position: int
     ahead: int | None
 
@@ -76,6 +80,10 @@ class GatheredReader:
         self._lock = Lock()  # of the three above; held for moments
         self._making = Lock()  # one segment at a time: each takes the memory of a segment
         self.failed: dict[int, tuple[CorruptionError | OSError, float]] = {}
+
+    def read_many(self, wanted: Sequence[WantedRuns]) -> list[FoundRuns]:
+        """Return what is *wanted*, each as `read` does."""
+        return [self.read(one) for one in wanted]
 
     def read(self, wanted: WantedRuns) -> FoundRuns:
         """Return what is *wanted*.
@@ -139,7 +147,7 @@ class GatheredReader:
             position = index.next_positions[place]
         if not runs:
             raise GatheredError(f"it has no records of queue id {queue_id} from position {start} on")
-        return FoundRuns(runs, times, position, self._ahead(file, place, index.bounds(queue_id)[1]))
+        return FoundRuns(runs, Times.joined(times), position, self._ahead(file, place, index.bounds(queue_id)[1]))
 
     def _ahead(self, file: GatheredFile, place: int, end: int) -> int | None:
         """Return the piece after that of *place* if its queue, whose places end at *end*, continues in it."""

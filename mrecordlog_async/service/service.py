@@ -44,6 +44,10 @@ HEAVY = 2
 """Plans, fetches and truncates of many queues that run at once. Others wait in line, which bounds their memory."""
 
 
+DISK_READS = 4
+"""Responses that are read from the disk at once, each into a part of the room that is left for responses."""
+
+
 class WakeReason(Enum):
     """Reason for the end of a wait for records."""
 
@@ -97,6 +101,7 @@ class Service:
         self.names = Names()
         self.earlier_lists = EarlierLists()
         self.heavy = asyncio.Semaphore(HEAVY)
+        self.disk_reads = asyncio.Semaphore(DISK_READS)
         self.fraction = 0.0
         self.standalone = False  # no host application's signals or middlewares see its responses
         # Counted by `Connections`; zeros inside another application.
@@ -126,12 +131,7 @@ class Service:
         return log
 
     def attach(self, log: MultiRecordLog) -> None:
-        """Serve *log*, which the caller opened and will close.
-
-        Raises ValueError if its records may leave memory: requests read from memory alone.
-        """
-        if log.limits.beyond_memory == "disk":
-            raise ValueError("a service cannot serve a log with beyond_memory='disk'; open it with 'refuse'")
+        """Serve *log*, which the caller opened and will close."""
         self.opening, self.opened = secrets.token_hex(8), log.inspection.next_positions()
         self.log_id, self.small_head = log.inspection.public_id, small_head(log.inspection.public_id)
         self._log = log

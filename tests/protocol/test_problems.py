@@ -23,8 +23,8 @@ def test_an_error_that_lasts_is_logged_once(caplog: pytest.LogCaptureFixture) ->
     assert len(caplog.records) == 2
 
 
-NEVER_SENT = (errors.LogLockedError, errors.CorruptionError, errors.RecordsOnDiskError)
-"""Errors of opening a log: a service that cannot open it does not start."""
+NEVER_SENT = (errors.LogLockedError, errors.RecordsOnDiskError)
+"""An error of opening a log, without which no service starts, and one of reads that do not wait for the disk."""
 
 ERRORS = (
     errors.QueueNotFoundError("q"),
@@ -44,6 +44,8 @@ ERRORS = (
     errors.ConsumerOwnedError("q", "c", "00000000-0000-0000-0000-000000000001"),
     errors.ConsumerBehindError("q", "c", 0, 1),
     errors.RecordTooLargeError(2, 1, "max_records"),
+    errors.CorruptionError("wal-00000000000000000001", 7, "a batch is damaged"),
+    errors.CorruptionError("wal-00000000000000000001", None, "its gathered file cannot be read"),
     errors.LogFullError("memory", 3, 2, "q"),
     errors.LogFullError("queue", 3, 2, "q", "records"),
     errors.LogFullError("space"),

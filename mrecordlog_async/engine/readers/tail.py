@@ -13,8 +13,7 @@ loses no record. A reader that never has to wait gives the event loop a turn eve
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from itertools import chain
+from collections.abc import AsyncIterator, Awaitable, Callable
 from math import inf
 from time import perf_counter
 
@@ -27,10 +26,9 @@ from mrecordlog_async.batches import (
     BatchLimits,
 )
 from mrecordlog_async.engine.readers.subscribers import Changes
-from mrecordlog_async.engine.spilling.disk_reads import DiskReads
+from mrecordlog_async.engine.spilling.disk_reads import Ahead, DiskReads
 from mrecordlog_async.errors import LogFailedError
 from mrecordlog_async.memory.cutting import Head, head_of
-from mrecordlog_async.memory.pieces import HeldRun
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import Batch, Record
@@ -120,8 +118,8 @@ class Tail(AsyncIterator[Record]):
         """Use `log.tail`. *find* returns the first position, which is not before *position*, once it is wanted."""
         self._watch = watch
         self._collector = BatchCollector(watch, position, find)
-        self._records: Iterator[Record] = iter(())
-        self._queue: Queue  # of `_records`
+        self._ahead = Ahead([])
+        self._queue: Queue  # of `_ahead`
         self._closed = False
 
     @property
@@ -135,7 +133,7 @@ class Tail(AsyncIterator[Record]):
     async def __anext__(self) -> Record:
         collector = self._collector
         while True:
-            for record in self._records:
+            for record in self._ahead.records:
                 position = record[0]
                 # Otherwise it was truncated or deleted since, or another task took it.
                 if position >= self._queue.first_position and position >= collector.position:
@@ -143,13 +141,12 @@ class Tail(AsyncIterator[Record]):
                         break
                     collector.position = position + 1
                     return record
-            self._records = iter(())
+            self._ahead.forget()
             queue = None if self._closed else await collector.wait()
             if queue is None:
                 raise StopAsyncIteration
             # A run at a time: records truncated meanwhile are not handed out, and not kept in memory for long.
-            runs = await self._watch.disk.any_runs(queue, collector.position)
-            self._queue, self._records = queue, chain.from_iterable(map(_records, runs))
+            self._queue, self._ahead = queue, await self._watch.disk.ahead(queue, collector.position)
 
     async def batch(
         self,
@@ -181,7 +178,7 @@ class Tail(AsyncIterator[Record]):
         limits = BatchLimits.checked(max_records, max_bytes, max_wait, timeout)
         if self._closed:
             return None
-        self._records = iter(())  # the collector stands after the last one that was handed out
+        self._ahead.forget()  # the collector stands after the last one that was handed out
         # A full batch at hand needs none of the coroutines that wait: 3 of 8 µs.
         batch = self._collector.take_full(limits)
         return batch if batch is not None else await self._collector.collect(limits)
@@ -216,11 +213,7 @@ class Tail(AsyncIterator[Record]):
     async def aclose(self) -> None:
         """End the tail. Not needed for one that is no longer used: it keeps nothing open."""
         self._closed = True
-        self._records = iter(())
-
-
-def _records(run: HeldRun) -> Iterator[Record]:
-    return run.records()
+        self._ahead.forget()
 
 
 class BatchCollector:

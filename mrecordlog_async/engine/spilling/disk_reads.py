@@ -9,21 +9,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
+from typing import NamedTuple
 
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.gathered import GatheredHead
-from mrecordlog_async.memory.cutting import Head, head_of, head_of_runs, runs_of
-from mrecordlog_async.memory.pieces import HeldRun
+from mrecordlog_async.memory.cutting import UNLIMITED, Head, head_of, head_of_runs, runs_of
+from mrecordlog_async.memory.pieces import HeldRun, cut_ends
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.times import NO_TICK
 from mrecordlog_async.metrics import Counters
-from mrecordlog_async.model import POSITION_MAX, Run, Times
+from mrecordlog_async.model import POSITION_MAX, Record, Run, Times
 from mrecordlog_async.options import MIB
 from mrecordlog_async.recovery.gathered_reader import FoundRuns, GatheredReader, WantedRuns
 from mrecordlog_async.storage.directory import LogDirectory
@@ -34,8 +36,75 @@ THREADS = 2
 BYTES_AT_ONCE = 1 * MIB
 """A job reads at least a place, and about this much."""
 
-JOBS_MAX = 32
-"""Jobs whose results are not handed over yet: together with the pieces that are kept, some 64 MiB."""
+JOBS_BYTES = 24 * MIB
+"""What jobs are reading, or have read for readers that have not run since."""
+
+AHEAD_BYTES = 16 * MIB
+"""What readers keep that they have not handed out. With the pieces of files, all reads together take some 64 MiB."""
+
+
+class Loaded(NamedTuple):
+    """Records of a queue as memory holds them, cut to the wanted positions, and when they were stored.
+
+    is_copy: they were read from the disk, so nobody else holds them.
+    """
+
+    held: list[HeldRun]
+    times: Times
+    is_copy: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Payload bytes."""
+        return sum(len(run.payload) for run in self.held)
+
+
+class LoadLimits(NamedTuple):
+    """How much is loaded at a time: pieces are taken until one of the limits is reached."""
+
+    runs: int
+    records: int = UNLIMITED
+    bytes: int = UNLIMITED
+
+
+class Located(NamedTuple):
+    """The records at some positions of a queue: where they are on the disk, or what memory holds of them.
+
+    next_position: the rest begins there. bytes: on the disk, or payload bytes in memory.
+    """
+
+    queue: Queue
+    wanted: list[WantedRuns]
+    loaded: Loaded
+    next_position: int
+    bytes: int
+
+
+class DiskPlace(NamedTuple):
+    """Neighbouring records on the disk, some 256 KiB or a larger run; what was truncated of it is cut.
+
+    records, bytes: -1 if that is not known. tick: when the first record was stored, or one a little before it.
+    """
+
+    first_position: int
+    next_position: int
+    records: int
+    bytes: int
+    tick: int
+
+
+class Ahead:
+    """Records that a reader will hand out next. They may be forgotten: then it reads them again."""
+
+    __slots__ = ("__weakref__", "bytes", "records")
+
+    def __init__(self, held: list[HeldRun], size: int = 0) -> None:
+        self.records: Iterator[Record] = chain.from_iterable(run.records() for run in held)
+        self.bytes = size
+
+    def forget(self) -> None:
+        """Keep nothing."""
+        self.records, self.bytes = iter(()), 0
 
 
 class DiskReads:
@@ -49,8 +118,10 @@ class DiskReads:
         self._loop = asyncio.get_running_loop()
         self._threads: ThreadPoolExecutor | None = None  # started by the first read
         self._under_way = Counter[int]()  # jobs by segment
-        self._line: deque[asyncio.Future[None]] = deque()
-        self._jobs = 0
+        self._entering = asyncio.Lock()  # jobs begin in order: a large one is not overtaken for ever
+        self._room: asyncio.Future[None] = self._loop.create_future()  # replaced by who waits for it
+        self._bytes = 0  # of jobs
+        self._ahead: deque[weakref.ref[Ahead]] = deque()
         self._failed: set[int] = set()  # segments of which a read has failed
 
     async def runs(self, queue: Queue, start: int, bytes_max: int = BYTES_AT_ONCE) -> list[HeldRun]:
@@ -62,19 +133,19 @@ class DiskReads:
             CorruptionError: They cannot be read.
             OSError: The disk refuses the read.
         """
-        found = await self._found(queue, start, bytes_max)
+        found = await self._found(queue, start, POSITION_MAX, bytes_max)
         return [] if found is None else found.runs
 
-    async def _found(self, queue: Queue, start: int, bytes_max: int) -> FoundRuns | None:
-        while (wanted := self._wanted(queue, start, bytes_max)) is not None:
+    async def _found(self, queue: Queue, start: int, stop: int, bytes_max: int) -> FoundRuns | None:
+        while (wanted := self._wanted(queue, start, stop, bytes_max)) is not None:
             try:
-                found = await self._read(wanted)
+                (found,) = await self._read([wanted])
             except BaseException as error:
-                if self._wanted(queue, start, bytes_max) == wanted:  # otherwise it was truncated meanwhile
+                if self._wanted(queue, start, stop, bytes_max) == wanted:  # otherwise it was truncated meanwhile
                     self._note_failed(queue, wanted, error)
                     raise
                 continue
-            if self._wanted(queue, start, bytes_max) is not None and queue.first_position < found.next_position:
+            if self._wanted(queue, start, stop, bytes_max) is not None and queue.first_position < found.next_position:
                 return found
         return None
 
@@ -99,50 +170,183 @@ class DiskReads:
             extra={"facts": facts},
         )
 
-    def _wanted(self, queue: Queue, start: int, bytes_max: int) -> WantedRuns | None:
-        if self._queues.by_id(queue.id) is not queue:
+    def _wanted(self, queue: Queue, start: int, stop: int, bytes_max: int) -> WantedRuns | None:
+        if not self.is_there(queue):
             return None
         start = max(start, queue.first_position)
-        for index, place in queue.places(start, queue.memory_first):
+        for index, place in queue.places(start, min(stop, queue.memory_first)):
             _, end = index.bounds(queue.id)
-            stop = min(index.next_positions[end - 1], queue.memory_first)
-            return WantedRuns(index.head, queue.id, max(start, index.first_positions[place]), stop, bytes_max)
+            stop = min(index.next_positions[end - 1], queue.memory_first, stop)
+            size = max(bytes_max, index.lengths[place])
+            return WantedRuns(index.head, queue.id, max(start, index.first_positions[place]), stop, size)
         return None
 
-    async def _read(self, wanted: WantedRuns) -> FoundRuns:
-        """Have a thread read; the queue may be another one afterwards."""
-        while self._jobs >= JOBS_MAX:
-            turn = self._loop.create_future()
-            self._line.append(turn)
-            await turn
+    def is_there(self, queue: Queue) -> bool:
+        """Return whether *queue* still exists."""
+        return self._queues.by_id(queue.id) is queue
+
+    async def _read(self, wanted: list[WantedRuns]) -> list[FoundRuns]:
+        """Have a thread read parts of one gathered file; the queues may be others afterwards."""
+        size = sum(one.bytes_max for one in wanted)
+        async with self._entering:
+            while self._bytes and self._bytes + size > JOBS_BYTES:
+                self._room = self._loop.create_future()
+                await self._room
+            self._bytes += size
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, "mrecordlog read")
-        self._jobs += 1
-        self._under_way[wanted.head.segment] += 1
-        job = self._loop.run_in_executor(self._threads, self.reader.read, wanted)
-        job.add_done_callback(partial(self._on_read, wanted.head))
+        head = wanted[0].head
+        self._under_way[head.segment] += 1
+        job = self._loop.run_in_executor(self._threads, self.reader.read_many, wanted)
+        job.add_done_callback(partial(self._on_read, head, size))
         return await asyncio.shield(job)
 
-    def _on_read(self, head: GatheredHead, job: asyncio.Future[FoundRuns]) -> None:
+    def _on_read(self, head: GatheredHead, size: int, job: asyncio.Future[list[FoundRuns]]) -> None:
         # Its exception is marked as retrieved here: the caller may have been cancelled.
-        found = job.result() if not job.cancelled() and job.exception() is None else None
+        found = job.result()[-1] if not job.cancelled() and job.exception() is None else None
         self._counters.damaged["gathered"] = self.reader.damaged
-        self._jobs -= 1
+        self._bytes -= size
         self._under_way[head.segment] -= 1
         if found is not None and found.ahead is not None and self._threads is not None:
             self._under_way[head.segment] += 1
             ahead = self._loop.run_in_executor(self._threads, self.reader.read_ahead, head, found.ahead)
             ahead.add_done_callback(partial(self._on_read_ahead, head.segment))
-        while self._line:
-            turn = self._line.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                break
+        if not self._room.done():
+            self._room.set_result(None)
         self.forget_dead()
 
     def _on_read_ahead(self, segment: int, ahead: asyncio.Future[None]) -> None:
         self._under_way[segment] -= 1
         self.forget_dead()
+
+    # Records with their times, and many queues at a time.
+
+    async def load(self, queue: Queue, start: int, stop: int, limits: LoadLimits) -> Loaded:
+        """Return the records at positions *start* … *stop* - 1, as many as *limits* allow and the rest of a piece.
+
+        Does not wait if they are in memory. What is truncated meanwhile may be among them, or missing.
+        """
+        position = max(start, queue.first_position)
+        loaded, records, size = Loaded([], Times.none(), True), 0, 0
+        while position < min(stop, queue.memory_first) and len(loaded.held) < limits.runs:
+            bytes_max = min(limits.bytes - size, BYTES_AT_ONCE)
+            if records >= limits.records or bytes_max <= 0:
+                return loaded
+            found = await self._found(queue, position, stop, bytes_max)
+            if found is None:  # nothing of it is on the disk any more
+                position = max(position, min(stop, queue.memory_first))
+                break
+            held = cut_to(found.runs, position, stop)
+            loaded.times.add_spans(found.times, position, min(found.next_position, stop))
+            records += sum(run.record_count for run in held)
+            size += sum(len(run.payload) for run in held)
+            loaded.held.extend(held)
+            position = found.next_position
+        if position >= stop or len(loaded.held) >= limits.runs or not self.is_there(queue):
+            return loaded
+        rest = LoadLimits(limits.runs - len(loaded.held), limits.records - records, limits.bytes - size)
+        more = in_memory(queue, position, stop, rest)
+        if not loaded.held:
+            return more
+        loaded.held.extend(more.held)
+        if more.held:
+            loaded.times.add_spans(more.times, position, more.held[-1].next_position)
+        return loaded
+
+    def locate(self, queue: Queue, start: int, stop: int, limits: LoadLimits) -> Located:
+        """Return where the first records at positions *start* … *stop* - 1 are, as many as *limits* allow.
+
+        On the disk, it is a place at least, and only bytes are limited.
+        """
+        start = max(start, queue.first_position)
+        wanted, size, position = list[WantedRuns](), 0, start
+        for index, place in queue.places(start, stop):
+            length, end = index.lengths[place], min(index.next_positions[place], stop)
+            if size and size + length > limits.bytes:
+                break
+            if wanted and wanted[-1].head is index.head:
+                wanted[-1] = wanted[-1]._replace(stop=end, bytes_max=wanted[-1].bytes_max + length)
+            else:
+                first = max(start, index.first_positions[place])
+                wanted.append(WantedRuns(index.head, queue.id, first, end, length))
+            size, position = size + length, end
+        if wanted:
+            return Located(queue, wanted, Loaded([], Times.none()), position, size)
+        loaded = in_memory(queue, max(start, min(stop, queue.memory_first)), stop, limits)
+        end = loaded.held[-1].next_position if loaded.held else stop
+        return Located(queue, [], loaded, min(end, stop), loaded.bytes)
+
+    def places(self, queue: Queue, start: int, stop: int, most: int) -> list[DiskPlace]:
+        """Return the first *most* places on the disk that have any of positions *start* … *stop* - 1; read nothing.
+
+        Positions of a cut place are cut, and its bytes estimated, unless it has gaps: then only a read knows.
+        """
+        found: list[DiskPlace] = []
+        for index, place in islice(queue.places(max(start, queue.first_position), stop), most):
+            first, end = index.first_positions[place], index.next_positions[place]
+            records, size = index.records[place], index.payload_bytes[place]
+            first_left, end_left = max(first, start, queue.first_position), min(end, stop, queue.memory_first)
+            is_whole = (first, end) == (first_left, end_left)
+            if not is_whole and index.has_gaps(place):
+                records = size = -1
+            elif not is_whole:
+                records, size = end_left - first_left, size * (end_left - first_left) // records
+            found.append(DiskPlace(first_left, end_left, records, size, index.first_ticks[place]))
+        return found
+
+    async def read_located(self, located: Sequence[Located]) -> list[Loaded]:
+        """Return the records that were located, all of one file before the next, in the order in which they are in it.
+
+        Readers of many queues then share the pieces of the files. What was truncated meanwhile may be among them.
+
+        Raises:
+            CorruptionError: Some cannot be read. So does what was removed meanwhile.
+            OSError: The disk refuses a read.
+        """
+        loaded = [one.loaded if not one.wanted else Loaded([], Times.none(), True) for one in located]
+        jobs = [
+            (part.head.segment, part.queue_id, part.start, at, part)
+            for at, one in enumerate(located)
+            for part in one.wanted
+        ]
+        group, size = list[tuple[int, WantedRuns]](), 0
+        for _, _, _, at, part in sorted(jobs):
+            if group and (group[0][1].head is not part.head or size + part.bytes_max > BYTES_AT_ONCE):
+                await self._read_group(group, located, loaded)
+                group, size = [], 0
+            group.append((at, part))
+            size += part.bytes_max
+        if group:
+            await self._read_group(group, located, loaded)
+        return loaded
+
+    async def _read_group(
+        self, group: list[tuple[int, WantedRuns]], located: Sequence[Located], loaded: list[Loaded]
+    ) -> None:
+        try:
+            read = await self._read([part for _, part in group])
+        except BaseException as error:
+            for at, part in group:
+                if self.is_there(queue := located[at].queue) and queue.first_position <= part.start:
+                    self._note_failed(queue, part, error)
+                    break
+            raise
+        for (at, part), found in zip(group, read, strict=True):
+            loaded[at].held.extend(cut_to(found.runs, part.start, part.stop))
+            loaded[at].times.add_spans(found.times, part.start, part.stop)
+
+    def _keep(self, held: list[HeldRun]) -> Ahead:
+        """Return *held*, which was read from the disk, to be handed out; have other readers forget theirs for it."""
+        ahead = Ahead(held, sum(len(run.payload) for run in held))
+        kept = [one for each in self._ahead if (one := each()) is not None and one.bytes]
+        size = ahead.bytes + sum(one.bytes for one in kept)
+        for one in kept:
+            if size <= AHEAD_BYTES:
+                break
+            size -= one.bytes
+            one.forget()
+        self._ahead = deque(weakref.ref(one) for one in [*kept, ahead] if one.bytes)
+        return ahead
 
     async def head(self, queue: Queue, start: int, records_max: int, bytes_max: int) -> Head | None:
         """Return the first records from *start* on, from the disk and from memory: within both limits, at least one.
@@ -153,12 +357,12 @@ class DiskReads:
         times: list[Times] = []
         position, records, size = start, 0, 0
         while records < records_max and size < bytes_max:
-            found = await self._found(queue, position, min(bytes_max - size, BYTES_AT_ONCE))
+            found = await self._found(queue, position, POSITION_MAX, min(bytes_max - size, BYTES_AT_ONCE))
             if found is None:
                 break
             runs = list(runs_of(found.runs))
             taken += runs
-            times += found.times
+            times.append(found.times)
             position = found.runs[-1].next_position
             records += sum(run.record_count for run in runs)
             size += sum(len(run.payload) for run in runs)
@@ -177,14 +381,14 @@ class DiskReads:
         times.append(queue.held_times(max(position, head.start), head.stop))
         return head._replace(times=Times.joined(times))
 
-    async def any_runs(self, queue: Queue, start: int) -> list[HeldRun]:
-        """Return the oldest runs from *start* on, from the disk or, without waiting, from memory; see `Queue.head`."""
+    async def ahead(self, queue: Queue, start: int) -> Ahead:
+        """Return the oldest records from *start* on, from the disk or, without waiting, as `Queue.head` does."""
         while max(start, queue.first_position) < queue.memory_first:
             if held := await self.runs(queue, start):
-                return held
-            if self._queues.by_id(queue.id) is not queue:
-                return []
-        return queue.head(start)
+                return self._keep(held)
+            if not self.is_there(queue):
+                return Ahead([])
+        return Ahead(queue.head(start))
 
     async def any_head(self, queue: Queue, start: int, records_max: int, bytes_max: int) -> Head | None:
         """Do what `head` does, without waiting if everything from *start* on is in memory."""
@@ -198,12 +402,11 @@ class DiskReads:
     async def tick_at(self, queue: Queue, position: int) -> int:
         """Return when the record at *position* was stored; `NO_TICK` if none is retained there."""
         while self._queues.by_id(queue.id) is queue and queue.first_position <= position < queue.memory_first:
-            found = await self._found(queue, position, 1)
+            found = await self._found(queue, position, position + 1, 1)
             if found is None or not any(run.before(position) < run.before(position + 1) for run in found.runs):
                 break
             if queue.first_position <= position:
-                times = found.times[0]
-                return next((tick for _, _, tick in times.spans(position, position + 1)), NO_TICK)
+                return next((tick for _, _, tick in found.times.spans(position, position + 1)), NO_TICK)
         if self._queues.by_id(queue.id) is not queue or position < queue.memory_first:
             return NO_TICK
         return queue.tick_at(position) if queue.held(position, position + 1) else NO_TICK
@@ -219,10 +422,10 @@ class DiskReads:
             if place is None or place[0].first_ticks[place[1]] >= tick:
                 break
             start = max(place[0].first_positions[place[1]], queue.first_position)
-            found = await self._found(queue, start, 1)
+            found = await self._found(queue, start, POSITION_MAX, 1)
             if found is None:
                 continue
-            for position, stored in zip(found.times[0].positions, found.times[0].ticks, strict=True):
+            for position, stored in zip(found.times.positions, found.times.ticks, strict=True):
                 if stored >= tick and found.next_position > queue.first_position:
                     return max(position, queue.first_position)
             start = found.next_position
@@ -260,3 +463,20 @@ class DiskReads:
             self._threads.shutdown()
         for segment in self.reader.open_segments():
             self.reader.close(segment)
+
+
+def in_memory(queue: Queue, start: int, stop: int, limits: LoadLimits) -> Loaded:
+    """Return what `DiskReads.load` does of records that are in memory."""
+    held = queue.held(start, stop, limits.runs, limits.records)
+    records = size = 0
+    for at, run in enumerate(held):
+        records, size = records + run.record_count, size + len(run.payload)
+        if records >= limits.records or size >= limits.bytes:
+            del held[at + 1 :]
+            break
+    return Loaded(held, queue.times(max(start, queue.first_position), held[-1].next_position) if held else Times.none())
+
+
+def cut_to(runs: list[HeldRun], start: int, stop: int) -> list[HeldRun]:
+    """Return the parts of *runs*, which are whole, at positions *start* … *stop* - 1."""
+    return cut_ends([run for run in runs if run.next_position > start and run[0] < stop], start, stop)

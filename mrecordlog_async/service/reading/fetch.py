@@ -9,11 +9,15 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
-from mrecordlog_async.errors import QueueNotFoundError
+from msgspec.structs import replace
+
+from mrecordlog_async.engine.spilling.disk_reads import Located
+from mrecordlog_async.errors import CorruptionError, QueueNotFoundError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.memory.cutting import UNLIMITED
 from mrecordlog_async.memory.pieces import HeldRun
 from mrecordlog_async.model import Run, Times
+from mrecordlog_async.options import MIB
 from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.bulk_schemas import FetchRange
 from mrecordlog_async.protocol.problems import bad_request, too_large
@@ -33,6 +37,10 @@ RUNS_AT_ONCE = 250
 RANGES_AT_ONCE = 1_000
 
 
+WINDOW_BYTES = 16 * MIB
+"""Records that are read from the disk at a time, for one response."""
+
+
 class HeldRuns(NamedTuple):
     """The runs of one queue to send, as memory holds them, and when their records were stored."""
 
@@ -46,19 +54,28 @@ class Fetcher:
     """Find the records of one `/v1/fetch`, in turns. Records that were found stay readable if they are truncated later.
 
     size: bytes of the response with payloads; None if positions have gaps, because its runs are then created while they
-    are sent.
+    are sent. is_copy: what was found was read from the disk. left: the ranges that are not found yet, backwards.
+    continues: the first part that `more` returned is of the range that ended what it returned before.
     """
 
     def __init__(self, log: MultiRecordLog, options: ServiceOptions) -> None:
         self.size: int | None = wire.size_of(())
+        self.left: list[FetchRange] = []
+        self.is_copy = self.continues = self._cut = False
         self._log = log
         self._options = options
         self._turns = Turns()
         self._runs = 0
 
     async def fetch(self, ranges: Sequence[FetchRange]) -> list[HeldRuns]:
-        """Return the runs of all ranges; raise the problem of the first range that cannot be returned whole."""
+        """Return the runs of all ranges; raise the problem of the first range that cannot be returned whole.
+
+        If any are on the disk, return some of them; `more` returns the others, once these are sent.
+        """
         await self._check(ranges)  # all of them first: the reader gets a problem, not a response that breaks off
+        if await self._is_any_on_disk(ranges):
+            self.size, self.left, self.is_copy = None, list(reversed(ranges)), True
+            return await self.more()
         parts = []
         for one in ranges:
             # Again, because others ran since. From here to `_first_runs` nobody else runs.
@@ -76,6 +93,53 @@ class Fetcher:
             await self._turns.rest()
         return parts
 
+    async def _is_any_on_disk(self, ranges: Sequence[FetchRange]) -> bool:
+        for one in ranges:
+            if max(one.start, self._log.first_position(one.queue)) < min(self._log.memory_first(one.queue), one.stop):
+                return True
+            await self._turns.rest()
+        return False
+
+    async def more(self) -> list[HeldRuns]:
+        """Return the runs of the next ranges that are left, or of a part of one: some `WINDOW_BYTES`."""
+        located, first_of, size = list[Located](), list[int](), 0
+        self.continues = self._cut
+        while self.left and size < WINDOW_BYTES and len(located) < RANGES_AT_ONCE:
+            one = self.left.pop()
+            queue_id = check_range(self._log, one)
+            found = self._log.inspection.locate(
+                one.queue, one.start, one.stop, runs_max=RUNS_AT_ONCE, bytes_max=WINDOW_BYTES - size
+            )
+            if not located or not self._cut:
+                first_of.append(len(located))
+            located.append(found)
+            size += found.bytes
+            self._cut = found.next_position < one.stop
+            if self._cut:
+                self.left.append(replace(one, start=found.next_position, id=queue_id))
+            await self._turns.rest()
+        try:
+            read = await self._log.inspection.read_located(located)
+        except (CorruptionError, OSError):
+            self._check_located(located)  # it may have been removed meanwhile
+            raise
+        self._check_located(located)
+        parts = []
+        for start, stop in pairwise([*first_of, len(located)]):
+            queue, (held, times, _) = located[start].queue, read[start]
+            for more in read[start + 1 : stop]:
+                held.extend(more.held)
+                if more.held:
+                    times.add_spans(more.times, more.held[0].first_position, more.held[-1].next_position)
+            parts.append(HeldRuns(queue.name, queue.id, held, times))
+        return parts
+
+    def _check_located(self, located: list[Located]) -> None:
+        """Raise the problem of records that were truncated, or whose queue was deleted, while they were read."""
+        for queue, wanted, *_ in located:
+            if wanted:
+                check_range(self._log, FetchRange(queue.name, wanted[0].start, wanted[-1].stop, queue.id))
+
     def _add_size(self, held: list[HeldRun]) -> None:
         for one in held:
             if not isinstance(one, Run):
@@ -86,6 +150,8 @@ class Fetcher:
     async def positions(self, ranges: Sequence[FetchRange]) -> list[wire.QueuePositions]:
         """Return the positions that the ranges hold; no payload is kept in memory."""
         await self._check(ranges)
+        if await self._is_any_on_disk(ranges):
+            return await self._positions_on_disk(ranges)
         parts = []
         for one in ranges:
             queue_id = check_range(self._log, one)
@@ -97,6 +163,19 @@ class Fetcher:
                     _add_spans(found, held)
             parts.append(wire.QueuePositions(one.queue, queue_id, found, times))
             await self._turns.rest()
+        return parts
+
+    async def _positions_on_disk(self, ranges: Sequence[FetchRange]) -> list[wire.QueuePositions]:
+        self.left = list(reversed(ranges))
+        parts, found, all_times = list[wire.QueuePositions](), list[tuple[int, int]](), Times.none()
+        while self.left:
+            for at, (queue, queue_id, held, times) in enumerate(await self.more()):
+                if at or not self.continues:
+                    found, all_times = [], Times.none()
+                    parts.append(wire.QueuePositions(queue, queue_id, found, all_times))
+                _add_spans(found, held)
+                if held:
+                    all_times.add_spans(times, held[0].first_position, held[-1].next_position)
         return parts
 
     async def _check(self, ranges: Sequence[FetchRange]) -> None:

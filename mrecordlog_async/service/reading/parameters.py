@@ -124,7 +124,7 @@ def time_of_text(text: str, name: str) -> datetime:
     return time
 
 
-def start_of(log: MultiRecordLog, request: web.Request, queue: str, *, or_next: bool = False) -> int:
+async def start_of(log: MultiRecordLog, request: web.Request, queue: str, *, or_next: bool = False) -> int:
     """Return the position to read *queue* from: `start`, the first record stored `since` a time, or the first one.
 
     *or_next*: `start` may be the word `next`.
@@ -135,7 +135,7 @@ def start_of(log: MultiRecordLog, request: web.Request, queue: str, *, or_next: 
     if start is not None and since is not None:
         raise bad_request("start and since exclude each other: send one of them", "parameter")
     if since is not None:
-        return log.position_at(queue, since)
+        return await log.inspection.position_at(queue, since)
     return log.first_position(queue) if start is None else start
 
 

@@ -1,8 +1,11 @@
-"""Plans for bulk readers: ranges, counts and cut points for start positions and limits. Reads memory only.
+"""Plans for bulk readers: ranges, counts and cut points for start positions and limits.
 
 1. Check each queue: does it exist, is it the requested incarnation, does it still hold the records from the start?
 2. Split the limits over the queues in proportion to what each holds; a queue with records gets at least one.
 3. Cut each range to its share and into pieces, at any record; no payload is copied.
+
+Of records on the disk, what is known of their places is enough (see `DiskReads.places`). Only a place in which a range
+or a piece may end is read, and one with gaps that is cut. Queues are planned in the order of the files.
 
 A plan of everything may visit millions of runs, so it works in turns, and other requests are served in between.
 """
@@ -10,14 +13,16 @@ A plan of everything may visit millions of runs, so it works in turns, and other
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from mrecordlog_async.engine.spilling.disk_reads import DiskPlace
+from mrecordlog_async.errors import CorruptionError, QueueNotFoundError
 from mrecordlog_async.log import MultiRecordLog
-from mrecordlog_async.memory.cutting import UNLIMITED
+from mrecordlog_async.memory.cutting import UNLIMITED, runs_of
 from mrecordlog_async.memory.pieces import HeldRun
-from mrecordlog_async.model import QueueSummary, Run
+from mrecordlog_async.model import QueueSummary, Run, time_of_tick
 from mrecordlog_async.protocol.bulk_schemas import Piece, PlanRequest, PlanStart, QueuePlan, QueueStatus
 from mrecordlog_async.protocol.problems import bad_request, too_large
 from mrecordlog_async.service.options import ServiceOptions
@@ -60,6 +65,16 @@ class Cutter:
             self._bytes += size
             yield
 
+    def add_place(self, place: DiskPlace) -> bool:
+        """Add a whole place; return False if it must be read, because a piece may end in it."""
+        if self.wanted:
+            if self._records + place.records > self._records_max or self._bytes + place.bytes > self._bytes_max:
+                return False
+            self._records += place.records
+            self._bytes += place.bytes
+        self.next_position = place.next_position
+        return True
+
     def finish(self, stop: int) -> list[Piece]:
         """End the last piece at *stop*, the end of the range, and return all pieces."""
         if self.wanted and stop > self._start:
@@ -101,6 +116,11 @@ class Available:
     ended: int | None = None
     version: int = -1
 
+    @property
+    def queue_id(self) -> int:
+        """Id of the queue, by which records are sorted on the disk; 0 if it is missing."""
+        return self.summary.id if self.summary is not None else 0
+
 
 @dataclass(slots=True)
 class Taken:
@@ -134,10 +154,10 @@ class Planner:
         found = [await self._find_available(one) for one in requested]
         record_shares = split_limit([available.records for available in found], self._request.max_records)
         byte_shares = split_limit([available.bytes for available in found], self._request.max_bytes)
-        return [
-            await self._plan_queue(available, records, size)
-            for available, records, size in zip(found, record_shares, byte_shares, strict=True)
-        ]
+        plans: dict[int, QueuePlan] = {}
+        for at in sorted(range(len(found)), key=lambda at: found[at].queue_id):
+            plans[at] = await self._plan_queue(found[at], record_shares[at], byte_shares[at])
+        return [plans[at] for at in range(len(found))]
 
     async def _check_duplicates(self, requested: Sequence[PlanStart]) -> None:
         """Raise the 400 problem if a queue is requested twice: planning costs time for each."""
@@ -158,31 +178,44 @@ class Planner:
         if available.start <= summary.first_position and available.stop == summary.next_position:  # all that it holds
             available.records, available.bytes = summary.records, summary.bytes
             return available
-        async for held in self._held(available):
-            available.records += held.record_count
-            available.bytes += len(held.payload)
+        async for part in self._parts(available):
+            if isinstance(part, DiskPlace) and part.records >= 0:
+                available.records += part.records
+                available.bytes += part.bytes
+            else:
+                for held in await self._held(available, part) if isinstance(part, DiskPlace) else [part]:
+                    available.records += held.record_count
+                    available.bytes += len(held.payload)
         return available
 
-    async def _runs(self, available: Available) -> AsyncIterator[Run]:
-        async for held in self._held(available):
-            if isinstance(held, Run):
-                yield held
-            else:
-                for run in held.runs():
-                    yield run
-                await self._turns.rest()
-
-    async def _held(self, available: Available) -> AsyncIterator[HeldRun]:
-        """Yield the available runs as memory holds them, until the queue has moved (see `has_moved`)."""
-        position = available.start
-        while position < available.stop and not has_moved(self._log, available):
-            held = self._log.inspection.held(available.requested.queue, position, available.stop, most=RUNS_AT_ONCE)
-            if not held:
+    async def _parts(self, available: Available) -> AsyncIterator[DiskPlace | HeldRun]:
+        """Yield what is available, as it is kept, until the queue has moved (see `has_moved`)."""
+        queue, inspection = available.requested.queue, self._log.inspection
+        position, stop = available.start, available.stop
+        while position < stop and not has_moved(self._log, available):
+            found: list[DiskPlace] | list[HeldRun] = inspection.places(queue, position, stop, RUNS_AT_ONCE)
+            if not found:
+                position = max(position, min(self._log.memory_first(queue), stop))
+                found = inspection.held(queue, position, stop, most=RUNS_AT_ONCE)
+            if not found:
                 return
-            for one in held:
+            for one in found:
                 yield one
-            position = held[-1].next_position
+            position = found[-1].next_position
             await self._turns.rest()
+
+    async def _held(self, available: Available, place: DiskPlace) -> list[HeldRun]:
+        """Read a place; return nothing if its records are no longer there."""
+        if has_moved(self._log, available):
+            return []
+        queue, start, stop = available.requested.queue, place.first_position, place.next_position
+        try:
+            loaded = await self._log.inspection.load(queue, start, stop, runs_max=UNLIMITED)
+        except (QueueNotFoundError, CorruptionError, OSError):
+            if has_moved(self._log, available):
+                return []
+            raise
+        return [] if has_moved(self._log, available) else loaded.held
 
     async def _plan_queue(self, available: Available, records_max: int, bytes_max: int) -> QueuePlan:
         await self._turns.rest()
@@ -211,8 +244,10 @@ class Planner:
         """Return when the first record in the range was stored, if that was requested and it is still there."""
         if not self._request.times or available.start >= available.stop or has_moved(self._log, available):
             return None
-        queue = available.requested.queue
-        held = self._log.inspection.held(queue, available.start, available.stop, most=1)
+        queue, start, stop = available.requested.queue, available.start, available.stop
+        for place in self._log.inspection.places(queue, start, stop, 1):
+            return time_of_tick(place.tick)
+        held = self._log.inspection.held(queue, max(start, self._log.memory_first(queue)), stop, most=1)
         return self._log.time_of(queue, held[0].first_position) if held else None
 
     async def _take(self, available: Available, records_max: int, bytes_max: int) -> Taken:
@@ -226,7 +261,26 @@ class Planner:
     async def _walk(self, available: Available, records_max: int, bytes_max: int, cutter: Cutter) -> Taken:
         """Take runs until the share is reached."""
         taken = Taken(available.stop)
-        async for run in self._runs(available):
+        async for part in self._parts(available):
+            records_left, bytes_left = records_max - taken.records, bytes_max - taken.bytes
+            if isinstance(part, DiskPlace):
+                known = 0 <= part.records <= records_left and part.bytes <= bytes_left
+                if known and cutter.add_place(part):
+                    taken.records, taken.bytes = taken.records + part.records, taken.bytes + part.bytes
+                    continue
+            held = await self._held(available, part) if isinstance(part, DiskPlace) else [part]
+            if not await self._take_runs(taken, runs_of(held), records_max, bytes_max, cutter):
+                break
+        taken.pieces = cutter.finish(taken.stop)
+        self._check_pieces(len(cutter.pieces))
+        self._pieces += len(cutter.pieces)
+        return taken
+
+    async def _take_runs(
+        self, taken: Taken, runs: Iterable[Run], records_max: int, bytes_max: int, cutter: Cutter
+    ) -> bool:
+        """Take *runs*; return False if the share is reached, which ends the range."""
+        for run in runs:
             left = (records_max - taken.records, bytes_max - taken.bytes)
             # One record at least, however large: with a smaller limit, a reader would never get past it.
             count, size = head_of(run, *left, at_least_one=not taken.records)
@@ -236,11 +290,9 @@ class Planner:
             if count < run.record_count:
                 # Without a record of this run, the range ends after the last one that is taken, not after the gap.
                 taken.stop = run.first_position + count if count else cutter.next_position
-                break
-        taken.pieces = cutter.finish(taken.stop)
-        self._check_pieces(len(cutter.pieces))
-        self._pieces += len(cutter.pieces)
-        return taken
+                return False
+            await self._turns.rest()
+        return True
 
     async def _cut(self, cutter: Cutter, run: Run, count: int) -> None:
         for number, _ in enumerate(cutter.add(run, count)):

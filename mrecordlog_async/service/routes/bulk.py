@@ -35,7 +35,7 @@ from mrecordlog_async.protocol.bulk_schemas import (
 )
 from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.problems import detail_of
-from mrecordlog_async.service.reading.fetch import Fetcher, HeldRuns, pinned_bytes
+from mrecordlog_async.service.reading.fetch import WINDOW_BYTES, Fetcher, HeldRuns, pinned_bytes
 from mrecordlog_async.service.reading.parameters import check_query, time_of_text
 from mrecordlog_async.service.reading.plan import Planner
 from mrecordlog_async.service.reading.queue_checks import check_entries, status_of, summary_of
@@ -50,6 +50,7 @@ from mrecordlog_async.service.routes.route import (
 )
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.wire.formats import send, take_runs
+from mrecordlog_async.service.wire.send import PIECE_CHARGE_BYTES
 from mrecordlog_async.service.wire.turns import Turns
 
 Body = TypeVar("Body")
@@ -83,17 +84,23 @@ async def positions_many(service: Service, request: web.Request) -> web.StreamRe
         time, turns = time_of_text(requested.time, "time"), Turns()
         found: list[QueuePosition] = []
         for one in await _requested_or_all(service, requested.queues, PositionOne):
-            found.append(_position_at(log, one, time))
+            found.append(await _position_at(log, one, time))
             await turns.rest()
         parts = [b'{"queues":[', *await encode_list(found), b"]}"]
     return await send_json(service, request, parts)
 
 
-def _position_at(log: MultiRecordLog, requested: PositionOne, time: datetime) -> QueuePosition:
+async def _position_at(log: MultiRecordLog, requested: PositionOne, time: datetime) -> QueuePosition:
     summary = summary_of(log, requested.queue)
     status = status_of(summary, requested.id)
-    position = log.position_at(requested.queue, time) if status is QueueStatus.OK else 0
-    return QueuePosition(requested.queue, status, summary.id if summary is not None else 0, position)
+    if summary is None or status is not QueueStatus.OK:
+        return QueuePosition(requested.queue, status, summary.id if summary is not None else 0)
+    try:
+        return QueuePosition(
+            requested.queue, status, summary.id, await log.inspection.position_at(requested.queue, time)
+        )
+    except QueueNotFoundError:  # deleted meanwhile
+        return QueuePosition(requested.queue, QueueStatus.MISSING)
 
 
 async def plan_many(service: Service, request: web.Request) -> web.StreamResponse:
@@ -131,13 +138,31 @@ async def fetch_many(service: Service, request: web.Request) -> web.StreamRespon
             parts = await fetcher.fetch(requested.ranges)
             if fetcher.size is not None:
                 response.content_length = fetcher.size
+            if fetcher.is_copy:
+                size = sum(len(run.payload) for part in parts for run in part.held)
+                out = service.sending.enter(
+                    request, max(size, WINDOW_BYTES if fetcher.left else 0) + PIECE_CHARGE_BYTES
+                )
+            else:
+                out = service.sending.enter(request, pinned=partial(pinned_bytes, log, parts))
             pieces = wire.encode(_drained(parts))
-            out = service.sending.enter(request, pinned=partial(pinned_bytes, log, parts))
         else:
             pieces = wire.encode_positions(await fetcher.positions(requested.ranges))
             out = service.sending.enter(request)
     # Outside the block: a reader may take minutes, and what it holds is charged to the responses.
-    return await send(request, response, wire.gather(pieces, PIECE_BYTES), out)
+    gathered = _read_pieces(fetcher, parts) if fetcher.is_copy else wire.gather(pieces, PIECE_BYTES)
+    return await send(request, response, gathered, out)
+
+
+async def _read_pieces(fetcher: Fetcher, parts: list[HeldRuns]) -> AsyncIterator[bytes]:
+    """Yield the body: *parts*, and what is left, which is read from the disk once they are sent."""
+    encoder = wire.Encoder()
+    yield wire.PREAMBLE
+    while parts:
+        for piece in wire.gather(encoder.encode(_drained(parts), fetcher.continues), PIECE_BYTES):
+            yield piece
+        parts = await fetcher.more()
+    yield encoder.trailer()
 
 
 def _drained(parts: list[HeldRuns]) -> Iterator[wire.QueueRuns]:

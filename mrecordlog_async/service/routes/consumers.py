@@ -221,12 +221,15 @@ async def read_as_consumer(service: Service, request: web.Request) -> web.Stream
     start = max(start, log.first_position(queue))  # what was truncated past the consumer is skipped
     reach = partial(log.inspection.wait_as_holder, consumer, start, queue_id=queue_id, epoch=epoch)
     await wait_for_records(service, request, queue, start, reach)
-    # Another one may have attached meanwhile.
-    log.inspection.check_holder(queue, consumer, queue_id=queue_id, epoch=epoch)
+
+    def check() -> None:
+        log.inspection.check_holder(queue, consumer, queue_id=queue_id, epoch=epoch)
+
+    check()  # another one may have attached meanwhile
     summary = log.queue_summary(queue)
     start = max(start, summary.first_position)
     complete = {COMPLETE: "1"} if summary.sealed and start >= summary.next_position else {}
-    return await respond(service, request, summary, WantedRange(start, None, records_max, bytes_max), complete)
+    return await respond(service, request, summary, WantedRange(start, None, records_max, bytes_max, check), complete)
 
 
 async def acknowledge(service: Service, request: web.Request) -> web.StreamResponse:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import nullcontext
 from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ from aiohttp import web
 from mrecordlog_async.errors import QueueNotFoundError, RecordLogError
 from mrecordlog_async.memory.cutting import runs_of, take_head
 from mrecordlog_async.memory.pieces import HeldRun
-from mrecordlog_async.model import QueueSummary, Run, Times
+from mrecordlog_async.model import QueueSummary, Run
 from mrecordlog_async.names import check_consumer_name
 from mrecordlog_async.protocol import arrow, wire
 from mrecordlog_async.protocol.log_schemas import LOG_ID
@@ -34,7 +35,7 @@ from mrecordlog_async.service.reading.parameters import (
 )
 from mrecordlog_async.service.reading.queue_checks import check_start
 from mrecordlog_async.service.routes.route import JSON, PIECE_BYTES, Route, json_response
-from mrecordlog_async.service.service import Service, WakeReason
+from mrecordlog_async.service.service import DISK_READS, Service, WakeReason
 from mrecordlog_async.service.wire.formats import TEXT, SmallResponse, format_of, send, take_runs
 from mrecordlog_async.service.wire.receive import NDJSON, OCTET_STREAM
 
@@ -192,23 +193,31 @@ async def read(service: Service, request: web.Request) -> web.StreamResponse:
     stop = number(request, "stop")
     limit = number(request, "limit", minimum=1)
     bytes_max = number(request, "max_bytes", minimum=1) or READ_BYTES
-    start = start_of(log, request, queue)
+    start = await start_of(log, request, queue)
     check_start(summary, start)  # before the wait: what is truncated will not come
     await wait_for_records(service, request, queue, start, partial(log.wait_for, queue, start))
     if log.queue_summary(queue).id != summary.id:
         raise QueueNotFoundError(queue)  # deleted while we waited, and created again
     summary = log.queue_summary(queue)
     check_start(summary, start)
-    return await respond(service, request, summary, WantedRange(start, stop, limit, bytes_max))
+
+    def check() -> None:
+        check_start(log.queue_summary(queue), start)
+
+    return await respond(service, request, summary, WantedRange(start, stop, limit, bytes_max, check))
 
 
 class WantedRange(NamedTuple):
-    """The positions that a request wants to read, and its own limits; None means no limit."""
+    """The positions that a request wants to read, and its own limits; None means no limit.
+
+    check: raises if they may not be read any more. Called after a wait for the disk.
+    """
 
     start: int
     stop: int | None
     records_max: int | None
     bytes_max: int
+    check: Callable[[], None]
 
 
 async def respond(
@@ -225,11 +234,21 @@ async def respond(
         await arrow.ready(406)
     records_max = min(wanted.records_max or POSITION_LIMIT, options.read_records)
     bytes_max = min(wanted.bytes_max, options.read_bytes)
-    held = log.inspection.held(queue, start, wanted.stop, most=READ_RUNS, records_max=records_max)
-    runs = take_head(islice(runs_of(held), READ_RUNS), records_max, bytes_max)
-    times = log.inspection.times(queue, start, runs[-1].next_position) if runs else Times.none()
-    headers = {"X-Next-Position": str(runs[-1].next_position if runs else start), "X-Queue-Id": str(summary.id)}
-    headers |= more_headers or {}
+    is_on_disk = max(start, summary.first_position) < log.memory_first(queue)
+    async with service.disk_reads if is_on_disk else nullcontext():
+        if is_on_disk:  # it is this response's alone, and charged to it once it is read
+            bytes_max = min(bytes_max, max(service.sending.room // DISK_READS, READ_AT_ONCE_BYTES))
+        loaded = await log.inspection.load(
+            queue, start, wanted.stop, runs_max=READ_RUNS, records_max=records_max, bytes_max=bytes_max
+        )
+    if is_on_disk:
+        if not log.inspection.is_there(queue, summary.id):
+            raise QueueNotFoundError(queue)
+        wanted.check()
+    runs = take_head(islice(runs_of(loaded.held), READ_RUNS), records_max, bytes_max)
+    next_position = runs[-1].next_position if runs else start
+    times = loaded.times.until(next_position)
+    headers = {"X-Next-Position": str(next_position), "X-Queue-Id": str(summary.id), **(more_headers or {})}
     if sum(len(run.payload) + LINE_BYTES * run.record_count for run in runs) <= READ_AT_ONCE_BYTES:
         body = b"".join(format_.encode(queue, summary.id, runs, times))
         return web.Response(body=body, content_type=content_type, headers=headers)
@@ -238,11 +257,12 @@ async def respond(
     if format_.size is not None:
         response.content_length = format_.size(queue, runs, times)
     size = format_.held(runs)
-    if not all(isinstance(one, Run) for one in held):
-        size += sum(len(run.payload) for run in runs)  # copies, where positions have gaps
+    if loaded.is_copy or not all(isinstance(one, Run) for one in loaded.held):
+        size += sum(len(run.payload) for run in runs)  # copies: from the disk, or where positions have gaps
     left: list[HeldRun] = [*runs]
-    del held, runs  # only `left` refers to the runs now, and loses each one that is sent
-    out = service.sending.enter(request, size, partial(pinned_bytes, log, [HeldRuns(queue, summary.id, left)]))
+    pinned = None if loaded.is_copy else partial(pinned_bytes, log, [HeldRuns(queue, summary.id, left)])
+    del loaded, runs  # only `left` refers to the runs now, and loses each one that is sent
+    out = service.sending.enter(request, size, pinned)
     pieces = wire.gather(format_.encode(queue, summary.id, take_runs(left), times), PIECE_BYTES)
     return await send(request, response, pieces, out)
 
@@ -250,12 +270,11 @@ async def respond(
 async def position_at(service: Service, request: web.Request) -> web.StreamResponse:
     """Show the position of the first record that was stored at a time or later."""
     check_query(request, ("time",))
-    queue, time = queue_of(request), moment(request, "time")
+    log, queue, time = service.log, queue_of(request), moment(request, "time")
     if time is None:
         raise bad_request("send the time to look for: ?time=2026-11-22T09:30:00Z", "parameter")
-    return json_response(
-        PositionResponse(queue, service.log.queue_summary(queue).id, service.log.position_at(queue, time))
-    )
+    queue_id, position = log.queue_summary(queue).id, await log.inspection.position_at(queue, time)
+    return json_response(PositionResponse(queue, queue_id, position))
 
 
 async def wait_for_records(

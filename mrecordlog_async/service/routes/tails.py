@@ -2,9 +2,9 @@
 
 An event's id is POSITION-QUEUE_ID, so a client that lost the connection continues after the last one that it saw
 (`Last-Event-ID`); if the queue was recreated meanwhile, with its first record. A tail ends with an event `end`, whose
-data is the reason: the queue is `deleted`, or `sealed` and all is sent; the log has `failed`, or the service is
-`closing`. Events are created only as fast as the client reads; one that stops reading is dropped, without such an
-event.
+data is the reason: the queue is `deleted`, or `sealed` and all is sent; its next record is `damaged` on the disk; the
+log has `failed`, or the service is `closing`. Events are created only as fast as the client reads; one that stops
+reading is dropped, without such an event.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from itertools import chain
 
 from aiohttp import web
 
-from mrecordlog_async.errors import LogFailedError, QueueNotFoundError
+from mrecordlog_async.errors import CorruptionError, LogFailedError, QueueNotFoundError
 from mrecordlog_async.memory.cutting import runs_of, take_head
 from mrecordlog_async.model import Run, Times, text_of_tick
 from mrecordlog_async.protocol import wire
@@ -47,11 +47,11 @@ TAIL_PARAMETERS = (
 
 
 async def tail(service: Service, request: web.Request) -> web.StreamResponse:
-    """Send records as they arrive. The last event is `end`, with the reason: deleted, sealed, failed or closing."""
+    """Send records as they arrive. The last event is `end`: deleted, sealed, damaged, failed or closing."""
     check_query(request, ("start", "since", "as"))
     queue = queue_of(request)
     queue_id = service.log.queue_summary(queue).id
-    position = _start(service, request, queue, queue_id)
+    position = await _start(service, request, queue, queue_id)
     text = as_text(request)
     service.enter_tail()
     try:
@@ -139,11 +139,18 @@ async def _follow(service: Service, events: Events, queue: str, queue_id: int, p
             if not await events.send([b": still here\n\n"]):
                 return None
             continue
-        runs = take_head(runs_of(log.inspection.held(queue, position, most=RUNS_AT_ONCE)), PIECE_RECORDS, PIECE_BYTES)
+        try:
+            loaded = await log.inspection.load(
+                queue, position, runs_max=RUNS_AT_ONCE, records_max=PIECE_RECORDS, bytes_max=PIECE_BYTES
+            )
+        except QueueNotFoundError:
+            return "deleted"
+        except CorruptionError:
+            return "damaged"
+        runs = take_head(runs_of(loaded.held), PIECE_RECORDS, PIECE_BYTES)
         if runs:
             position = runs[-1].next_position
-            times = log.inspection.times(queue, runs[0].first_position, position)
-            events_of = chain.from_iterable(_events(queue_id, run, text, times) for run in runs)
+            events_of = chain.from_iterable(_events(queue_id, run, text, loaded.times) for run in runs)
             if not await events.send(wire.gather(events_of, PIECE_BYTES)):
                 return None
         await asyncio.sleep(0)  # a tail with much to send lets other tasks run
@@ -172,7 +179,7 @@ def _record(position: int, time: str, payload: bytes, text: bool) -> bytes:
     return encode_json(RecordResponse(position, time, payload))
 
 
-def _start(service: Service, request: web.Request, queue: str, queue_id: int) -> int:
+async def _start(service: Service, request: web.Request, queue: str, queue_id: int) -> int:
     """Return the first position to send; a resumed tail continues after the last event that the client saw.
 
     One that a restored log does not have is refused: new records would take the positions that the client has seen.
@@ -186,7 +193,7 @@ def _start(service: Service, request: web.Request, queue: str, queue_id: int) ->
             return service.log.queue_summary(queue).first_position  # the client has seen nothing of this queue
         check_assigned(service.log.queue_summary(queue), int(found[1]))
         return int(found[1]) + 1
-    return start_of(service.log, request, queue, or_next=True)
+    return await start_of(service.log, request, queue, or_next=True)
 
 
 ROUTES = (

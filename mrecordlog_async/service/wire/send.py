@@ -53,6 +53,11 @@ class Sending:
         """Bytes charged, with the truncated records that responses hold."""
         return self.budget.used + self.pinned_bytes
 
+    @property
+    def room(self) -> int:
+        """Bytes that are left of the budget."""
+        return max(self.budget.limit - self.used, 0)
+
     def enter(
         self, request: web.BaseRequest, size: int = PIECE_CHARGE_BYTES, pinned: PinnedBytes | None = None
     ) -> Outgoing:
