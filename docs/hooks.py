@@ -290,6 +290,7 @@ def _examples() -> list[Exception]:
         errors.ConsumerOwnedError("q", "c", "00000000-0000-0000-0000-000000000001"),
         errors.ConsumerBehindError("q", "c", 0, 1),
         errors.RecordTooLargeError(2, 1),
+        errors.CorruptionError("wal-00000000000000000001", 7, "a batch is damaged"),
         errors.LogFullError("memory", 1, 1),
         errors.LogFullError("queue", 1, 1, "q"),
         errors.LogFullError("positions", 1, 1),

@@ -560,6 +560,8 @@ class LogLockedError(RecordLogError):
 class CorruptionError(RecordLogError):
     """Data that was acknowledged is damaged or missing. Nothing was changed.
 
+    Raised when a log is opened. Of records that are on the disk alone, also by the read that meets it: the log goes on.
+
     Attributes:
         segment: Name of the damaged file.
         offset: Byte in it at which the damage shows; None if it concerns the whole file.

@@ -14,7 +14,7 @@ from mrecordlog_async.engine.consuming import Attaching, ConsumerChanges
 from mrecordlog_async.engine.intake.controls import Attached
 from mrecordlog_async.engine.running import Engine
 from mrecordlog_async.engine.spilling.disk_reads import DiskPlace, Loaded, LoadLimits, Located
-from mrecordlog_async.errors import ConsumerNotFoundError, LogFullError, QueueNotFoundError
+from mrecordlog_async.errors import ConsumerNotFoundError, QueueNotFoundError
 from mrecordlog_async.format.controls import Opened
 from mrecordlog_async.format.header import public_log_id
 from mrecordlog_async.memory.cutting import UNLIMITED
@@ -124,9 +124,12 @@ class Inspection:
 
     # Refusals that a service makes for the log.
 
-    def refuse_for_memory(self) -> LogFullError:
-        """Count an append that was refused for memory before the log saw it, such as a large body; return its error."""
-        return self._engine.admission.refuse_for_memory()
+    def check_memory(self, size: int) -> None:
+        """Raise LogFullError, and count the refusal, if memory has no space for an append of *size* bytes to come.
+
+        Where records may leave memory, that is only if none can.
+        """
+        self._engine.admission.check_memory(size)
 
     def refuse_unknown_queue(self, queue: str) -> QueueNotFoundError:
         """Count an append that was refused, before the log saw its records, for lack of *queue*; return its error."""

@@ -211,10 +211,7 @@ class Service:
 
     def check_room(self, size: int) -> None:
         """Raise the 429 problem if *size* more bytes do not fit in memory. Called before a large body is read."""
-        usage = self.log.resource_usage()
-        used = usage.memory_bytes + usage.pending_bytes
-        if used + size > usage.memory_limit_bytes:
-            raise self.log.inspection.refuse_for_memory()
+        self.log.inspection.check_memory(size)
 
     # Waiting.
 

@@ -305,12 +305,12 @@ async def test_damage_on_the_disk_is_an_error_of_the_reader_alone(full: Served, 
 
 async def test_what_is_truncated_while_it_is_read_is_a_410(full: Served) -> None:
     """Reads and fetches never leave out records without saying so; a deleted queue is a 404."""
-    reader = full.log._engine.disk_reads.reader
+    reader: Any = full.log._engine.disk_reads.reader
     many, loop = reader.read_many, asyncio.get_running_loop()
 
     def during(change: Callable[[], Coroutine[Any, Any, object]]) -> Callable[[Any], Any]:
         def read_many(wanted: Any) -> Any:
-            reader.read_many = many  # type: ignore[method-assign]
+            reader.read_many = many
             found = many(wanted)
             asyncio.run_coroutine_threadsafe(change(), loop).result()
             return found
@@ -322,7 +322,7 @@ async def test_what_is_truncated_while_it_is_read_is_a_410(full: Served) -> None
         ("POST", "/v1/fetch", {"ranges": [{"queue": "q", "start": 0, "stop": 2_900}]}),
     )
     for at, (method, path, body) in enumerate(requests):
-        reader.read_many = during(partial(full.log.truncate, "q", 5 * at + 4))  # type: ignore[method-assign]
+        reader.read_many = during(partial(full.log.truncate, "q", 5 * at + 4))
         path += f"?start={5 * at}" if body is None else ""
         if body is not None:
             body["ranges"][0]["start"] = 5 * at
@@ -335,7 +335,7 @@ async def test_what_is_truncated_while_it_is_read_is_a_410(full: Served) -> None
         await full.log.create_queue("q", exist_ok=True)
         if full.log.next_position("q") == 0:
             await append(full.log, "q", 3_000)
-        reader.read_many = during(partial(full.log.delete_queue, "q"))  # type: ignore[method-assign]
+        reader.read_many = during(partial(full.log.delete_queue, "q"))
         response = await full.call(method, path, body)
         assert response.status == 404
 
@@ -363,7 +363,7 @@ async def test_a_response_of_several_parts_breaks_off_at_what_is_no_longer_there
 async def test_a_holder_that_is_fenced_during_a_read_gets_nothing(full: Served) -> None:
     """Between the request and the records, the disk is waited for: another one may attach meanwhile."""
     attached = (await full.call("POST", "/v1/queues/q/consumers/c/attach", {"create": True})).json()
-    reader = full.log._engine.disk_reads.reader
+    reader: Any = full.log._engine.disk_reads.reader
     many, loop = reader.read_many, asyncio.get_running_loop()
 
     def read_many(wanted: Any) -> Any:
@@ -371,7 +371,7 @@ async def test_a_holder_that_is_fenced_during_a_read_gets_nothing(full: Served) 
         asyncio.run_coroutine_threadsafe(full.log.inspection.attach_consumer("q", "c"), loop).result()
         return found
 
-    reader.read_many = read_many  # type: ignore[method-assign]
+    reader.read_many = read_many
     response = await full.call("GET", f"/v1/queues/q/consumers/c/records?epoch={attached['epoch']}")
     assert (response.status, response.json()["code"]) == (409, "consumer_fenced")
 
@@ -390,3 +390,11 @@ async def test_a_slow_reader_of_the_disk_holds_up_nobody(full: Served) -> None:
         assert len((await full.call("GET", f"/v1/queues/{queue}/records?max_bytes=9000000")).body) > 4_000_000
     for _, stream in [(reader, writer), *tails]:
         stream.close()
+
+
+async def test_a_large_body_is_accepted_while_memory_is_full(full: Served) -> None:
+    """Full memory is the normal state: records leave it for the body."""
+    body = b"\n".join([b"x" * 1_000] * 200)
+    for _ in range(20):
+        response = await full.call("POST", "/v1/queues/q/records", body, headers={"Content-Type": "text/plain"})
+        assert response.status == 200

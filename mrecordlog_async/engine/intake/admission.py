@@ -123,7 +123,7 @@ class Admission:
         if self.waiting_for_space:
             raise self.refusals.counted(LogFullError("space"), call)
         if self._line or self._budget() < call.bytes:
-            memory = self.capacity.lack_of_memory(call, self.pending_bytes + self._line_bytes)
+            memory = self.capacity.lack_of_memory(call.bytes, self.pending_bytes + self._line_bytes)
             pending = LogFullError("pending", self.pending_bytes, self.limits.pending_bytes)
             raise self.refusals.counted(memory or pending, call)
         self.add_append(call)
@@ -431,9 +431,11 @@ class Admission:
         """Return how much more may be admitted; -1 while calls wait for disk space, so that none overtakes them."""
         return -1 if self.waiting_for_space else self.capacity.budget(self.pending_bytes)
 
-    def refuse_for_memory(self) -> LogFullError:
-        """Count an append that was refused for lack of memory elsewhere; return its error."""
-        return self.refusals.counted(self.capacity.memory_full(self.pending_bytes), None)
+    def check_memory(self, size: int) -> None:
+        """Raise LogFullError, and count it, if memory has no space for an append of *size* bytes that is to come."""
+        error = self.capacity.lack_of_memory(size, self.pending_bytes + self._line_bytes)
+        if error is not None:
+            raise self.refusals.counted(error, None)
 
     def _check_open(self, call: AppendRecords) -> None:
         """Raise the error for an append to a log that takes no more."""
@@ -457,6 +459,6 @@ class Admission:
         """Raise LogFullError if memory has no space for *call* after every call that waits before it."""
         if self.limits.on_full == "wait":
             return
-        error = self.capacity.lack_of_memory(call, self.pending_bytes + self._line_bytes)
+        error = self.capacity.lack_of_memory(call.bytes, self.pending_bytes + self._line_bytes)
         if error is not None:
             raise self.refusals.counted(error, call)

@@ -36,13 +36,13 @@ class Capacity:
         wanted = self._limits.pending_bytes + SINGLE_OVERHEAD_BYTES - pending_bytes
         return min(wanted, self._memory_left(pending_bytes, wanted))
 
-    def lack_of_memory(self, call: AppendRecords, pending_bytes: int) -> LogFullError | None:
-        """Return why memory has no space for *call* after *pending_bytes*, or None if it has, or soon will."""
-        left = self._memory_left(pending_bytes, call.bytes)
-        if left >= call.bytes:
+    def lack_of_memory(self, size: int, pending_bytes: int) -> LogFullError | None:
+        """Return why memory has no space for *size* bytes after *pending_bytes*, or None if it has, or soon will."""
+        left = self._memory_left(pending_bytes, size)
+        if left >= size:
             return None
-        leaves = self.make_room is not None and self.make_room(pending_bytes + call.bytes)
-        if leaves and left + SLACK_BYTES >= call.bytes:
+        leaves = self.make_room is not None and self.make_room(pending_bytes + size)
+        if leaves and left + SLACK_BYTES >= size:
             return None
         return self.memory_full(pending_bytes)
 
@@ -83,7 +83,7 @@ class Capacity:
             if self.make_room is not None:
                 self.make_room(pending_bytes + call.bytes)
             return self.never_fits(call)
-        return self.lack_of_memory(call, pending_bytes)
+        return self.lack_of_memory(call.bytes, pending_bytes)
 
     def check(self, call: AppendRecords, *, waits: bool) -> None:
         """Raise RecordTooLargeError if a record of *call* exceeds `record_bytes`, or if *call* would wait forever."""

@@ -37,10 +37,10 @@ BYTES_AT_ONCE = 1 * MIB
 """A job reads at least a place, and about this much."""
 
 JOBS_BYTES = 24 * MIB
-"""What jobs are reading, or have read for readers that have not run since."""
+"""Bytes that jobs are reading, or have read for readers that have not run since."""
 
 AHEAD_BYTES = 16 * MIB
-"""What readers keep that they have not handed out. With the pieces of files, all reads together take some 64 MiB."""
+"""Bytes that readers keep and have not handed out. With the pieces of files, all reads together take some 64 MiB."""
 
 
 class Loaded(NamedTuple):
@@ -60,7 +60,7 @@ class Loaded(NamedTuple):
 
 
 class LoadLimits(NamedTuple):
-    """How much is loaded at a time: pieces are taken until one of the limits is reached."""
+    """Limits of a load: pieces are taken until one of them is reached."""
 
     runs: int
     records: int = UNLIMITED
