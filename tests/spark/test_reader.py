@@ -97,6 +97,17 @@ def test_partitions_are_as_small_as_asked(service: ThreadedService) -> None:
         assert positions(read(reader)) == list(range(1_000))
 
 
+def test_queues_are_read_in_the_order_of_their_ids(service: ThreadedService) -> None:
+    """As the service has them next to each other on its disk, once they left its memory."""
+    for queue in ("c", "a", "d", "b"):
+        service.append(queue, numbered(queue, 0, 100))
+    for options in ({}, {"maxRecordsPerPartition": "70"}):
+        partitions = [part for part in reader_of(service, **options).partitions() if isinstance(part, PlannedPartition)]
+        found = [(each.queue, each.start) for part in partitions for each in part.value.ranges]
+        assert [queue for queue, start in found if start == 0] == ["c", "a", "d", "b"]
+        assert found == sorted(found, key=lambda each: ("cadb".index(each[0]), each[1]))
+
+
 def test_a_token_beyond_ascii_is_sent_as_the_service_reads_it(new_service: NewService) -> None:
     """In UTF-8, as by the command line; even one that Latin-1 does not have."""
     for token in ("0123456789abcdef-ü", "0123456789abcdef-€"):

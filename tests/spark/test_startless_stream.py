@@ -278,6 +278,19 @@ def test_a_run_that_ends_reports_its_end_to_the_drain(service: ThreadedService, 
     service.start()
 
 
+def test_the_first_batch_of_a_drain_has_limits_wherever_its_checkpoint_is(
+    service: ThreadedService, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """On hdfs:// or s3a:// the data source cannot read it; a restart finds its place all the same."""
+    service.append("q", numbered("q", 0, 10))
+    options = {"reportTo": str(tmp_path / "report"), "maxRecordsPerTrigger": "4"}
+    query = EarlierQuery(service.url, tmp_path / "c", **options)
+    for count in (4, 8, 10):
+        assert query.step() and len(query.rows) == count
+        query.restart()
+    assert query.rows == rows_of("default", "q", 0, 10) and messages(caplog) == []
+
+
 def said(path: str) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(read_report(path) or "{}")
     return found

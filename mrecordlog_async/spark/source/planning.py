@@ -182,7 +182,7 @@ def partitions(
         for key, pieces in sorted(ranges.items(), key=lambda each: names.get(each[0], each[0]))
         for partition in pack(
             names.get(key, key),
-            pieces,
+            sorted(pieces, key=_id_and_start),
             size,
             log=fleet.log_of(key),
             address=fleet.name_of(key),
@@ -227,6 +227,11 @@ def _pieces(fleet: Fleet, server: str, start: ReadStart, plan: PlannedQueue) -> 
     lost = f"positions {start.start} to {(start.stop or 0) - 1} are no longer as planned ({plan.status})"
     fleet.report_losses([f"server {server!r}, queue {start.queue!r}: {lost}"])
     return plan.pieces if plan.status in ("ok", "truncated") else []
+
+
+def _id_and_start(piece: Range) -> tuple[int, int]:
+    """Return the order in which gathered files have records: neighbours are one read of the service's disk."""
+    return piece.id, piece.start
 
 
 def _cores() -> int:

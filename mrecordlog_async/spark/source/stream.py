@@ -279,9 +279,10 @@ class StartlessStreamReader(LogStream):
         return super().partitions(start, end) if start != end else []
 
     def _limits(self, first: bool) -> TriggerLimits:
-        """Return what the next batch may hold."""
+        """Return what the next batch may hold. A drain never runs a single batch, whose limits would leave records."""
         is_known = self._checkpoint is not None or (self._options.consumer is not None and self._at is not None)
-        return self.limits if is_known or not first else TriggerLimits()
+        is_of_drain = self._options.report_to is not None
+        return self.limits if is_known or is_of_drain or not first else TriggerLimits()
 
     def _say(self, first: bool, *, is_new: bool) -> None:
         """Report to the drain, which this Spark does not do; warn of what the limits of a first batch mean."""
