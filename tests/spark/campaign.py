@@ -9,6 +9,8 @@ said why in one sentence; it is started again, and so are services, after a mome
 Two drains share all queues: each is a consumer (`--consumer`), and the queues keep records until both have acknowledged
 them. One drain alone truncates.
 
+With `--memory-bytes 1MiB`, the services keep no more in memory, so that drains read most records from the disk.
+
 `--stream` has plain `readStream` queries in their place, which store through `foreachBatch` (see `stream_job`).
 
 Then the producers end, and the drains catch up. Every acknowledged record must be in each table once, with its payload,
@@ -56,7 +58,11 @@ REQUEST_SECONDS = 0.005
 
 @dataclass(slots=True)
 class Outcome:
-    """What happened in a campaign. said: the last line of each drain that ended by itself. noise: stack traces."""
+    """What happened in a campaign.
+
+    said: the last line of each drain that ended by itself. noise: stack traces. bytes_on_disk: the most that had left
+    the memory of a service, as far as it was looked at.
+    """
 
     kills: list[str] = field(default_factory=list)
     said: list[str] = field(default_factory=list)
@@ -64,18 +70,30 @@ class Outcome:
     records: int = 0
     recreated: int = 0
     batches: int = 0
+    bytes_on_disk: int = 0
 
 
 class Campaign:
     """Services, producers and drains, and how they are killed."""
 
     def __init__(
-        self, place: Path, module: str, services: int, drains: int, seed: int, *, consumers: bool, at_once: int
+        self,
+        place: Path,
+        module: str,
+        services: int,
+        drains: int,
+        seed: int,
+        *,
+        consumers: bool,
+        at_once: int,
+        memory_bytes: str | None = None,
     ) -> None:
         self._chance = random.Random(seed)
         self._module = module
+        beyond = () if memory_bytes is None else ("--memory-bytes", memory_bytes, "--beyond-memory", "disk")
         self.services = [
-            ServiceProcess(name, place / f"log {name}", place / f"service-{name}.txt") for name in "abcdefgh"[:services]
+            ServiceProcess(name, place / f"log {name}", place / f"service-{name}.txt", *beyond)
+            for name in "abcdefgh"[:services]
         ]
         urls = {service.name: service.url for service in self.services}
         shared, names = consumers or drains > 1, [f"lake-{number}" for number in range(drains)]
@@ -154,7 +172,9 @@ class Campaign:
         wait_until(lambda: self._all_run() and self._committed_since(before), "a drain commits nothing")
 
     def _all_run(self) -> bool:
-        """Start those drains again that ended by themselves."""
+        """Start those drains again that ended by themselves; note what is on the disks."""
+        on_disk = (service.bytes_on_disk() for service in self.services)
+        self.outcome.bytes_on_disk = max(self.outcome.bytes_on_disk, *on_disk)
         for drain in self.drains:
             if drain.process is not None and drain.ended is not None:
                 self._start_again(drain)
@@ -217,6 +237,7 @@ def run_campaign(
     module: str = SPARK,
     consumers: bool = False,
     records: int = 0,
+    memory_bytes: str | None = None,
     catch_up: Callable[[Campaign], None] = Campaign.catch_up,
 ) -> Outcome:
     """Run one campaign in *place*. Raises AssertionError if a record is missing, stored twice or changed.
@@ -230,10 +251,13 @@ def run_campaign(
         module: the program that drains: `SPARK`, `ENGINE` for many short batches without Spark, or `STREAM`.
         consumers: let even a drain that is alone be a consumer.
         records: append at least this many, faster than usual.
+        memory_bytes: limit of each service's memory, beyond which records are on its disk alone; None for the default.
         catch_up: called at the end: it ends the producers, and brings the drains to the end of the logs.
     """
     at_once = RECORDS_PER_APPEND * (4 if records else 1)
-    campaign = Campaign(place, module, services, drains, seed, consumers=consumers, at_once=at_once)
+    campaign = Campaign(
+        place, module, services, drains, seed, consumers=consumers, at_once=at_once, memory_bytes=memory_bytes
+    )
     victims = VICTIMS[module]
     outcome = campaign.outcome
     with campaign.running():
@@ -253,6 +277,7 @@ def run_campaign(
         outcome.batches = sum(drain.batches() for drain in campaign.drains)
         check_empty(campaign.producers)
     assert not outcome.noise, outcome.noise[0]
+    assert memory_bytes is None or outcome.bytes_on_disk, "no record has left memory"
     return outcome
 
 
@@ -263,6 +288,7 @@ def main() -> None:
     parser.add_argument("--drains", type=int, default=2)
     parser.add_argument("--consumers", action="store_true", help="let a drain that is alone be a consumer, too")
     parser.add_argument("--records", type=int, default=0, help="append at least this many")
+    parser.add_argument("--memory-bytes", help="keep this much in the memory of a service, and the rest on its disk")
     parser.add_argument("--stream", action="store_true", help="run plain queries instead of drains (see stream_job)")
     parser.add_argument("--without-spark", action="store_true", help="run many short batches (see engine_drain)")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
@@ -280,7 +306,10 @@ def main() -> None:
             module=ENGINE if arguments.without_spark else STREAM if arguments.stream else SPARK,
             consumers=arguments.consumers,
             records=arguments.records,
+            memory_bytes=arguments.memory_bytes,
         )
+    if arguments.memory_bytes:
+        print(f"up to {outcome.bytes_on_disk:,} bytes had left the memory of a service")
     print(
         f"{len(outcome.kills)} kills, {outcome.batches} batches, {outcome.recreated} queues recreated: "
         f"{outcome.records:,} of {outcome.records:,} records exactly once, the logs are empty; "

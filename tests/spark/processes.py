@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from urllib.request import urlopen
 
 from tests import quick_java
 from tests.serving import free_port
@@ -86,14 +88,22 @@ class Process:
 
 
 class ServiceProcess(Process):
-    """A service of the log in *directory*, always at the same address."""
+    """A service of the log in *directory*, always at the same address. more: further arguments of `serve`."""
 
-    def __init__(self, name: str, directory: Path, messages: Path) -> None:
+    def __init__(self, name: str, directory: Path, messages: Path, *more: str) -> None:
         self.name, self.directory = name, directory
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         command = [sys.executable, "-m", "mrecordlog_async", "serve", str(directory), "--port", str(port)]
-        super().__init__(command, messages)
+        super().__init__([*command, *more], messages)
+
+    def bytes_on_disk(self) -> int:
+        """Return how many payload bytes have left its memory; 0 while it does not respond."""
+        try:
+            with urlopen(f"{self.url}/v1/stats", timeout=10) as response:
+                return int(json.loads(response.read())["usage"]["disk_only_bytes"])
+        except OSError:
+            return 0
 
     def wait(self) -> None:
         """Wait until it serves."""

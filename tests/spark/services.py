@@ -13,7 +13,7 @@ from urllib.request import Request, urlopen
 
 from aiohttp import web
 
-from mrecordlog_async import MultiRecordLog
+from mrecordlog_async import Limits, MultiRecordLog
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.service.app import build_app
 from mrecordlog_async.service.options import ServiceOptions
@@ -35,9 +35,17 @@ class ThreadedService:
     """A log and its service on an event loop in a thread; the test can use both."""
 
     def __init__(
-        self, directory: Path, token: str | None = None, *, host: str = "127.0.0.1", port: int = 0, name: str = ""
+        self,
+        directory: Path,
+        token: str | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        name: str = "",
+        limits: Limits | None = None,
     ) -> None:
         self.directory = directory
+        self._limits = limits
         self.tokens: frozenset[bytes] = frozenset({token.encode()} if token else ())  # as of the next start
         self._name = name
         self.host, self.port = host, port or free_port()
@@ -143,7 +151,7 @@ class ThreadedService:
 
     async def _start(self) -> None:
         service = Service(ServiceOptions(tokens=self.tokens, name=self._name))
-        self.log = await service.open(self.directory)
+        self.log = await service.open(self.directory, limits=self._limits)
         self._runner = web.AppRunner(build_app(service), handle_signals=False, shutdown_timeout=1.0)
         await self._runner.setup()
         assert self._runner.server is not None

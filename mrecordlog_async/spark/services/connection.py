@@ -30,6 +30,8 @@ T = TypeVar("T")
 logger = logging.getLogger("mrecordlog_async.spark")
 
 REPEATED_STATUSES = (429, 500, 502, 503, 504)
+DAMAGED = "damaged"
+"""The code of a 500 that stays: records on the disk of the service cannot be read."""
 PAUSE_SECONDS = 0.1
 PAUSE_SECONDS_MAX = 5.0
 RETRY_AFTER_SECONDS_MAX = 60.0
@@ -64,6 +66,11 @@ class ServiceRefusedError(RecordLogError):
             advice = (
                 f"; set --token-file, or --token-file {name}=FILE (the options token and token.{name} in Spark), to a "
                 "token of this service"
+            )
+        if self.code == DAMAGED:
+            advice = (
+                "; `mrecordlog verify` lists all damage. To read on, truncate the queue past it, and accept the loss "
+                "with --allow-data-loss (failOnDataLoss=false in Spark)"
             )
         return f"returned status {self.status}: {detail}{advice}"
 
@@ -169,7 +176,7 @@ class ServiceConnection:
                 if response.status < 400:
                     return _understood(response, understand)
                 refusal = _refusal(self.server, response)
-                if response.status not in REPEATED_STATUSES:
+                if response.status not in REPEATED_STATUSES or refusal.code == DAMAGED:
                     raise refusal
                 reason, wait = str(refusal), _retry_after(response)
             except (*FAILURES, MalformedResponseError) as failure:
