@@ -6,9 +6,12 @@ from dataclasses import asdict
 from hashlib import sha256
 from typing import Any
 
-from mrecordlog_async import MultiRecordLog, QueueOptions
+from mrecordlog_async import Limits, MultiRecordLog, QueueOptions
 
 OWNER = "00000000-0000-4000-8000-000000000001"
+LITTLE_MEMORY = Limits(memory_bytes=1 << 20, record_bytes=64 << 10, beyond_memory="disk")
+LARGE = ("a", "b", "c")
+"""The queues of a log that is larger than its memory."""
 
 
 async def write(log: MultiRecordLog) -> None:
@@ -57,4 +60,27 @@ def _queue(log: MultiRecordLog, queue: str) -> dict[str, Any]:
             [position, len(payload), sha256(payload).hexdigest()[:16], str(log.time_of(queue, position))]
             for position, payload in log.range(queue)
         ],
+    }
+
+
+async def write_more_than_memory(log: MultiRecordLog) -> None:
+    """Store three times what memory may hold, batch by batch, and remove a part of one queue: most is on the disk."""
+    for queue in LARGE:
+        await log.create_queue(queue)
+    for batch in range(100):
+        for queue in LARGE:
+            await log.append_records(queue, None, [large_record(queue, batch * 10 + n) for n in range(10)])
+    await log.truncate("a", 149)
+
+
+def large_record(queue: str, position: int) -> bytes:
+    """Return the record that belongs there."""
+    return f"{queue}:{position} ".encode() * 150
+
+
+async def on_disk_too(log: MultiRecordLog) -> dict[str, list[list[Any]]]:
+    """Return queue → position and beginning of each record, wherever it is."""
+    return {
+        queue: [[position, bytes(payload[:10]).decode()] async for position, payload in log.read(queue)]
+        for queue in LARGE
     }

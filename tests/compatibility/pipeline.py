@@ -2,7 +2,7 @@
 
     log               orders, payments and clicks, with records that no query has read
     orders            `mrecordlog drain` of a queue into a Delta table: table, checkpoint
-    payments          0.2.0 only, the same with `--format parquet`: out, checkpoint
+    payments          the same with `--consumer lake`; of 0.2.0, one with `--format parquet`: out, checkpoint
     clicks            a plain `readStream` of a queue: checkpoint
 
 The first entry of a table's log has absolute paths. It has `PLACE` instead of the directory.
@@ -43,6 +43,7 @@ def make_pipeline(place: Path) -> None:
     with Process(place / "log", ["--segment-bytes", "131072"]) as service:
         _append(service.address, 0, READ)
         _drain(service.address, "orders", place)
+        _drain(service.address, "payments", place, "--consumer", "lake")
         server = f"shop={service.address}"
         subprocess.run([sys.executable, "-c", STREAM, server, str(place / "clicks" / "checkpoint")], check=True)
         _append(service.address, READ, 2 * READ)
@@ -52,7 +53,7 @@ def make_pipeline(place: Path) -> None:
 
 def rename_place(place: Path, old: str, new: str) -> None:
     """Replace the directory *old* by *new* in all files below *place* that have absolute paths."""
-    for path in (place / "orders" / "table" / "_delta_log").glob("*.json"):
+    for path in place.glob("*/table/_delta_log/*.json"):
         path.write_text(path.read_text().replace(old, new))
 
 
@@ -62,8 +63,8 @@ def _append(address: str, start: int, stop: int) -> None:
             client.append_records(queue, start, payloads(queue, start, stop), create=True)
 
 
-def _drain(address: str, queue: str, place: Path) -> None:
+def _drain(address: str, queue: str, place: Path, *more: str) -> None:
     command = [sys.executable, "-m", "mrecordlog_async", "drain", "--server", f"shop={address}"]
     command += ["--subscribe", queue, "--max-records-per-trigger", str(BATCH)]
     command += ["--output", str(place / queue / "table"), "--checkpoint", str(place / queue / "checkpoint")]
-    subprocess.run(command, check=True)
+    subprocess.run([*command, *more], check=True)

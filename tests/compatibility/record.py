@@ -20,7 +20,7 @@ from tempfile import TemporaryDirectory
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.maintenance import snapshot
 
-from .contents import contents, write
+from .contents import LITTLE_MEMORY, contents, write, write_more_than_memory
 from .pipeline import make_pipeline
 from .surface import surface
 
@@ -47,6 +47,20 @@ def keep_log(target: Path) -> None:
     (target / "contents.json").write_text(json.dumps(held, ensure_ascii=False) + "\n")
 
 
+async def make_large_log(directory: Path) -> None:
+    """Write a log that is larger than its memory: some segments have a gathered file next to them."""
+    async with MultiRecordLog.open(directory, segment_bytes=SEGMENT_BYTES, limits=LITTLE_MEMORY) as log:
+        await write_more_than_memory(log)
+    assert any(directory.glob("*.runs"))
+
+
+def keep_large_log(target: Path) -> None:
+    """Keep a log that is larger than its memory."""
+    with TemporaryDirectory() as place:
+        asyncio.run(make_large_log(Path(place, "log")))
+        _pack(Path(place), target / "large_log.tar.gz")
+
+
 def keep_dump(target: Path) -> None:
     """Keep what `mrecordlog dump` prints of the log that was kept."""
     with TemporaryDirectory() as place:
@@ -71,6 +85,7 @@ def keep_surface(target: Path) -> None:
 
 PARTS = {
     "log.tar.gz": keep_log,
+    "large_log.tar.gz": keep_large_log,
     "dump.ndjson.gz": keep_dump,
     "pipeline.tar.gz": keep_pipeline,
     "surface.json": keep_surface,
@@ -83,12 +98,12 @@ def _pack(directory: Path, archive: Path) -> None:
             packed.add(path, path.name)
 
 
-def main(version: str) -> None:
+def main(version: str, but: list[str]) -> None:
     """Make the parts that are missing."""
     target = DATA / version
     target.mkdir(exist_ok=True)
     for name, keep in PARTS.items():
-        if not (target / name).exists():
+        if not (target / name).exists() and name not in but:
             keep(target)
 
 
@@ -101,4 +116,6 @@ def _version(text: str) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("version", type=_version, metavar="VERSION", help="the version, like 0.2.0")
-    main(parser.parse_args().version)
+    parser.add_argument("--but", nargs="*", default=[], choices=PARTS, help="parts to leave out, until they are final")
+    arguments = parser.parse_args()
+    main(arguments.version, arguments.but)
