@@ -13,13 +13,16 @@ from datetime import datetime
 from itertools import chain
 from types import TracebackType
 
-from mrecordlog_async.errors import LogClosedError
-from mrecordlog_async.memory.pieces import as_runs
-from mrecordlog_async.memory.reads import QueueLookup, held_between, summarize, time_at
+from mrecordlog_async.errors import LogClosedError, RecordsOnDiskError
+from mrecordlog_async.format.gathered import GatheredHead
+from mrecordlog_async.memory.pieces import as_runs, cut_to
+from mrecordlog_async.memory.queue import Queue
+from mrecordlog_async.memory.reads import QueueLookup, check_bounds, held_between, summarize, time_at
 from mrecordlog_async.memory.settings import consumer_summaries, options_of
 from mrecordlog_async.memory.store import RetainedStores
 from mrecordlog_async.memory.times import tick_of_time
 from mrecordlog_async.model import (
+    POSITION_MAX,
     ConsumerSummary,
     QueueSummary,
     Record,
@@ -29,7 +32,9 @@ from mrecordlog_async.model import (
     Start,
 )
 from mrecordlog_async.options import QueueOptions
+from mrecordlog_async.recovery.beyond_memory import MemoryBound, MemoryBounds, has_state
 from mrecordlog_async.recovery.follower import Follower, LostTrackError
+from mrecordlog_async.recovery.gathered_reader import GatheredReader, wanted_runs
 from mrecordlog_async.recovery.live_reader import read_live_log
 from mrecordlog_async.recovery.places import PlacedStores
 from mrecordlog_async.recovery.recovered import RecoveredLog
@@ -37,6 +42,9 @@ from mrecordlog_async.recovery.replay import NewStores
 from mrecordlog_async.recovery.segment_files import is_there
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
+
+READ_BYTES = 1 << 20
+"""Bytes that are read at a time."""
 
 
 class ReadOnlyLog:
@@ -52,7 +60,12 @@ class ReadOnlyLog:
     """
 
     def __init__(
-        self, directory: LogDirectory, recovered: RecoveredLog, seconds: float, new_stores: NewStores = RetainedStores
+        self,
+        directory: LogDirectory,
+        recovered: RecoveredLog,
+        seconds: float,
+        new_stores: NewStores = RetainedStores,
+        bounds: MemoryBounds | None = None,
     ) -> None:
         """Use `open`."""
         self.directory = directory.path
@@ -61,7 +74,8 @@ class ReadOnlyLog:
         self._log_directory = directory
         self._lookup = QueueLookup(recovered.queues)
         self._new_stores = new_stores
-        self._follower = Follower(directory, recovered)
+        self._bounds = bounds
+        self._follow(0)
         self.went_back = False
 
     @classmethod
@@ -69,6 +83,7 @@ class ReadOnlyLog:
         cls,
         directory: str | os.PathLike[str],
         *,
+        memory_bytes: int | None = None,
         on_progress: Callable[[RecoveryProgress], None] | None = None,
         filesystem: FileSystem | None = None,
     ) -> ReadOnlyLog:
@@ -80,6 +95,8 @@ class ReadOnlyLog:
 
         Args:
             directory: Where the log's files are.
+            memory_bytes: Keep about this much of the newest records in memory, and a segment more; `read` reads the
+                others from the disk, and `range` raises RecordsOnDiskError for them. None keeps all.
             on_progress: Called while segments are read.
             filesystem: Replaces the operating system's files, for tests.
 
@@ -91,7 +108,8 @@ class ReadOnlyLog:
             CorruptionError: Acknowledged data is damaged.
             OSError: A file cannot be read.
         """
-        return cls._open(LogDirectory.at(directory, filesystem), on_progress, RetainedStores)
+        bounds = None if memory_bytes is None else MemoryBounds(memory_bytes, by_index=True)
+        return cls._open(LogDirectory.at(directory, filesystem), on_progress, RetainedStores, bounds)
 
     @classmethod
     def open_placed(
@@ -113,10 +131,23 @@ class ReadOnlyLog:
         directory: LogDirectory,
         on_progress: Callable[[RecoveryProgress], None] | None,
         new_stores: NewStores,
+        bounds: MemoryBounds | None = None,
     ) -> ReadOnlyLog:
         begun = time.perf_counter()
-        recovered = read_live_log(directory, on_progress, new_stores)
-        return cls(directory, recovered, time.perf_counter() - begun, new_stores)
+        recovered = read_live_log(directory, on_progress, new_stores, bounds)
+        return cls(directory, recovered, time.perf_counter() - begun, new_stores, bounds)
+
+    def _follow(self, failed_looks: int) -> None:
+        """Continue from `recovered`."""
+        directory, bounds = self._log_directory, self._bounds
+        bound = None if bounds is None else MemoryBound(directory, bounds.memory_bytes, writes=False)
+        self._follower = Follower(directory, self.recovered, failed_looks, bound)
+        self._gathered = GatheredReader(directory, self._fits, writes=False)
+
+    def _fits(self, found: GatheredHead, wanted: GatheredHead) -> bool:
+        """Return whether a gathered file has the records of a segment that this log retains."""
+        openings, last_batch = self.recovered.queues.openings, self.recovered.end.last_batch
+        return found.whole == wanted.whole and has_state(found, openings, last_batch)
 
     def refresh(self) -> bool:
         """Read what a running writer has stored since. Records already returned do not change.
@@ -136,14 +167,19 @@ class ReadOnlyLog:
             return self._follower.read_on()
         except LostTrackError:
             return self._read_again()
+        finally:
+            for segment in self._gathered.open_segments():
+                if segment not in self.recovered.queues.pins.gathered:
+                    self._gathered.close(segment)
 
     def _read_again(self) -> bool:
         before = self.recovered
-        recovered = read_live_log(self._log_directory, None, self._new_stores)
+        recovered = read_live_log(self._log_directory, None, self._new_stores, self._bounds)
         failed_looks = self._follower.failed_looks
         self.went_back |= self._is_older_copy(before, recovered)
         self.recovered, self._lookup.queues = recovered, recovered.queues
-        self._follower = Follower(self._log_directory, recovered, failed_looks)
+        self._close_files()
+        self._follow(failed_looks)
         return (recovered.log_id, recovered.last) != (before.log_id, before.last)
 
     def _is_older_copy(self, before: RecoveredLog, now: RecoveredLog) -> bool:
@@ -169,6 +205,52 @@ class ReadOnlyLog:
         """Yield the records of *queue* with positions *start* … *stop* - 1; see `MultiRecordLog.range`."""
         held = held_between(self._lookup.find(queue), start, stop, limit)
         return chain.from_iterable(run.records() for run in held)
+
+    def read(self, queue: str, start: Start | None = None, stop: int | None = None) -> Iterator[Record]:
+        """Yield the records that `range` yields, those that are not in memory from the disk.
+
+        Args:
+            queue: The queue.
+            start: First position, or a time (see `position_at`); None for the first retained one.
+            stop: Position after the last one; None for all that were read when this is called.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+            FileNotFoundError: A writer has truncated the records since: `refresh`.
+            CorruptionError: Records on the disk are damaged.
+            OSError: The disk refuses a read.
+        """
+        found = self._lookup.find(queue)
+        position = self._start_of(found, start)
+        check_bounds(position, stop)
+        end = found.next_position if stop is None else min(stop, found.next_position)
+        return self._records(found, found.first_position if position is None else position, end)
+
+    def _records(self, queue: Queue, position: int, end: int) -> Iterator[Record]:
+        while (wanted := wanted_runs(queue, position, end, READ_BYTES)) is not None:
+            found = self._gathered.read(wanted)
+            for run in cut_to(found.runs, max(position, queue.first_position), end):
+                yield from run.records()
+            position = found.next_position
+        for run in queue.held(max(position, queue.memory_first), end):
+            yield from run.records()
+
+    def _start_of(self, queue: Queue, start: Start | None) -> int | None:
+        """Return the position that *start* means; for a time, read the place in which it is."""
+        if not isinstance(start, datetime):
+            return start
+        tick, position = tick_of_time(start), queue.first_position
+        while True:
+            try:
+                return queue.position_from(position, tick)
+            except RecordsOnDiskError as error:
+                wanted = wanted_runs(queue, error.position, POSITION_MAX, 1)
+                assert wanted is not None, "the time changes inside a place on the disk"
+                found = self._gathered.read(wanted)
+                for at, _, stored in found.times.spans(wanted.start, found.next_position):
+                    if stored >= tick:
+                        return at
+                position = found.next_position
 
     def iter_from(self, queue: str, position: int) -> Iterator[Record]:
         """Yield the records of *queue* from *position* on; see `range`."""
@@ -241,6 +323,11 @@ class ReadOnlyLog:
     def close(self) -> None:
         """Release what was read; later reads raise LogClosedError."""
         self._lookup.closed = LogClosedError
+        self._close_files()
+
+    def _close_files(self) -> None:
+        for segment in self._gathered.open_segments():
+            self._gathered.close(segment)
 
     def __enter__(self) -> ReadOnlyLog:
         return self

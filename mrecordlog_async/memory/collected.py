@@ -6,6 +6,7 @@ Only columns: a hundred thousand runs as objects would each be scanned by Python
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 
 from mrecordlog_async.format.gathered import StoredRun
@@ -47,17 +48,28 @@ class CollectedRuns:
 
     def queues(self) -> Iterator[tuple[int, Iterable[StoredRun], Times]]:
         """Yield id, runs and times of each queue."""
-        starts, time_starts = self._starts, self._time_starts
-        starts.append(len(self._payloads))
-        time_starts.append(len(self._times.ticks))
         for at, queue_id in enumerate(self._ids):
-            runs, times = slice(*starts[at : at + 2]), slice(*time_starts[at : at + 2])
-            columns = (self._first_positions, self._offsets, self._payloads, self._distances)
-            yield (
-                queue_id,
-                zip(*(column[runs] for column in columns), strict=True),
-                Times(self._times.positions[times], self._times.ticks[times]),
-            )
+            yield (queue_id, *self._of(at))
+
+    def queue(self, queue_id: int) -> tuple[Iterable[StoredRun], Times]:
+        """Return runs and times of one queue; both are empty if nothing was collected of it."""
+        at = bisect_left(self._ids, queue_id)
+        if at == len(self._ids) or self._ids[at] != queue_id:
+            return (), Times.none()
+        return self._of(at)
+
+    def _of(self, at: int) -> tuple[Iterable[StoredRun], Times]:
+        runs = _part(self._starts, at, len(self._payloads))
+        times = _part(self._time_starts, at, len(self._times.ticks))
+        columns = (self._first_positions, self._offsets, self._payloads, self._distances)
+        return (
+            zip(*(column[runs] for column in columns), strict=True),
+            Times(self._times.positions[times], self._times.ticks[times]),
+        )
+
+
+def _part(starts: array[int], at: int, end: int) -> slice:
+    return slice(starts[at], starts[at + 1] if at + 1 < len(starts) else end)
 
 
 def held_run(stored: StoredRun) -> HeldRun:

@@ -145,6 +145,11 @@ def cut_ends(found: list[HeldRun], start: int, stop: int) -> list[HeldRun]:
     return found
 
 
+def cut_to(runs: list[HeldRun], start: int, stop: int) -> list[HeldRun]:
+    """Return the parts of *runs* at positions *start* … *stop* - 1."""
+    return cut_ends([run for run in runs if run.next_position > start and run[0] < stop], start, stop)
+
+
 class RunsOfGapped(Sequence[Run]):
     """The runs of what a queue held at one moment. They are made during iteration; the sequence never changes."""
 

@@ -99,7 +99,12 @@ class MemoryBound:
                 return
             if number not in self._left:
                 self._left.add(number)
-                index = queues.pins.gathered.get(number) or self._gather(queues, number, batch)
+                try:
+                    index = queues.pins.gathered.get(number) or self._gather(queues, number, batch)
+                except FileNotFoundError:
+                    if self._writes:
+                        raise
+                    continue  # a writer has removed it: its records are about to be truncated
                 for _ in leave(queues, index):
                     pass
 

@@ -23,6 +23,7 @@ from mrecordlog_async.format.frame import BLOCK_BYTES, FRAME_HEADER_BYTES, block
 from mrecordlog_async.format.header import HeaderError, SegmentHeader
 from mrecordlog_async.format.parse import MalformedError, ParsedBatch, SegmentParser
 from mrecordlog_async.format.table import Table
+from mrecordlog_async.recovery.beyond_memory import MemoryBound
 from mrecordlog_async.recovery.recovered import LastRead, RecoveredLog
 from mrecordlog_async.recovery.replay import Replay
 from mrecordlog_async.recovery.segment_files import sync_for_readers
@@ -48,7 +49,9 @@ class Follower:
         directory: LogDirectory,
         recovered: RecoveredLog,
         failed_looks: int = 0,
+        bound: MemoryBound | None = None,
     ) -> None:
+        """*bound* decides how many records stay in memory."""
         self.recovered = recovered
         self.failed_looks = failed_looks  # how often in a row there were bytes that are not a batch
         self._lost = recovered.overtaken
@@ -56,7 +59,7 @@ class Follower:
         self._files = directory.files
         self._parser = _parser_after(recovered)
         self._seed = segment_seed(recovered.log_id, recovered.end.segment)
-        self._replay = Replay(recovered.counts)
+        self._replay = Replay(recovered.counts, bound=bound)
         self._replay.queues = recovered.queues
 
     def read_on(self) -> bool:

@@ -4,14 +4,15 @@ Readers of many queues go through a file in the order of its queues, and each wa
 read serves the next hundred. So does a reader of one large queue, whose places are next to each other.
 
 A file that is missing, damaged, or not that of its segment is made again, by one pass over the segment. The segment is
-what counts: only if that is damaged too, there is an error.
+what counts: only if that is damaged too, there is an error. A reader that writes nothing keeps the records of the pass
+instead, of one segment at a time.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Lock
 from time import monotonic
@@ -19,8 +20,9 @@ from typing import NamedTuple
 
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.gathered import GatheredError, GatheredHead, decode_place
-from mrecordlog_async.memory.collected import held_run
+from mrecordlog_async.memory.collected import CollectedRuns, held_run
 from mrecordlog_async.memory.pieces import HeldRun
+from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.model import Times
 from mrecordlog_async.options import MIB
 from mrecordlog_async.recovery.gathering import collect_segment, identify, write_collected
@@ -50,6 +52,17 @@ class WantedRuns(NamedTuple):
     bytes_max: int
 
 
+def wanted_runs(queue: Queue, start: int, stop: int, bytes_max: int) -> WantedRuns | None:
+    """Return what is to be read first of the records at positions *start* … *stop* - 1; None if none is on the disk."""
+    start = max(start, queue.first_position)
+    for index, place in queue.places(start, min(stop, queue.memory_first)):
+        _, end = index.bounds(queue.id)
+        stop = min(index.next_positions[end - 1], queue.memory_first, stop)
+        size = max(bytes_max, index.lengths[place])
+        return WantedRuns(index.head, queue.id, max(start, index.first_positions[place]), stop, size)
+    return None
+
+
 class FoundRuns(NamedTuple):
     """Runs, of which the first and the last one may hold more than was wanted, and their times, from place to place.
 
@@ -63,6 +76,11 @@ class FoundRuns(NamedTuple):
     ahead: int | None
 
 
+def is_exact(found: GatheredHead, wanted: GatheredHead) -> bool:
+    """Return whether a file is the one that was wanted, or has every record of the segment."""
+    return found in (wanted, wanted.whole)
+
+
 class GatheredReader:
     """The open gathered files of a log, and their pieces that were read last. Several threads may use it at a time.
 
@@ -70,7 +88,17 @@ class GatheredReader:
     damaged. failed: what could not be made, and until when it is not tried again.
     """
 
-    def __init__(self, directory: LogDirectory) -> None:
+    def __init__(
+        self,
+        directory: LogDirectory,
+        fits: Callable[[GatheredHead, GatheredHead], bool] = is_exact,
+        *,
+        writes: bool = True,
+    ) -> None:
+        """Read the files in *directory* whose head *fits* the wanted one; *writes*: replace those that do not."""
+        self._fits = fits
+        self._writes = writes
+        self._collected: tuple[GatheredHead, CollectedRuns] | None = None  # of the last pass, if it writes nothing
         self.made: dict[int, int] = {}
         self.damaged = 0
         self._directory = directory
@@ -95,6 +123,8 @@ class GatheredReader:
         try:
             return self._read(wanted)
         except (OSError, GatheredError) as error:
+            if not self._writes:
+                return self._read_collected(wanted)
             self._make_again(wanted.head, error)
         try:
             return self._read(wanted)
@@ -195,7 +225,7 @@ class GatheredReader:
         if file is not None:
             return file
         opened = GatheredFile(self._directory.files, gathered_path(self._directory.path, head.segment))
-        if opened.index.head not in (head, head.whole):
+        if not self._fits(opened.index.head, head):
             opened.close()
             raise GatheredError("it belongs to another segment, or to another state of the log")
         with self._lock:
@@ -223,11 +253,31 @@ class GatheredReader:
                 raise
             self.failed.pop(number, None)
 
-    def _make(self, head: GatheredHead) -> None:
-        whole = head.whole
-        if identify(self._directory, head.segment) != whole:
+    def _collect(self, head: GatheredHead) -> CollectedRuns:
+        if identify(self._directory, head.segment) != head.whole:
             raise CorruptionError(segment_name(head.segment), None, "it is not the segment that was written here")
-        collected = collect_segment(self._directory, whole)
+        return collect_segment(self._directory, head.whole)
+
+    def _read_collected(self, wanted: WantedRuns) -> FoundRuns:
+        """Return what is wanted from one pass over the segment: the last one, if it was of this segment."""
+        if self._collected is None or self._collected[0] != wanted.head.whole:
+            self._collected = None
+            self._collected = wanted.head.whole, self._collect(wanted.head)
+        stored, times = self._collected[1].queue(wanted.queue_id)
+        runs: list[HeldRun] = []
+        size = 0
+        for run in map(held_run, stored):
+            if run.next_position > wanted.start and run.first_position < wanted.stop:
+                runs.append(run)
+                size += len(run.payload)
+                if size >= wanted.bytes_max:
+                    break
+        if not runs:
+            raise CorruptionError(segment_name(wanted.head.segment), None, f"position {wanted.start} is missing")
+        return FoundRuns(runs, times, runs[-1].next_position, None)
+
+    def _make(self, head: GatheredHead) -> None:
+        whole, collected = head.whole, self._collect(head)
         _, size, error = write_collected(self._directory, whole, collected)
         if error is not None:
             raise error

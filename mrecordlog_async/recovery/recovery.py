@@ -92,10 +92,7 @@ def read_log(
     """
     directory.check_log(listing)
     files = SegmentFiles(directory, has_lock=True)
-    reading = _LogReader(files, listing, on_progress, new_stores, bounds).read()
-    if bounds is not None and not _is_believed(reading.recovered):
-        again = bounds._replace(by_index=False)
-        reading = _LogReader(files, listing, on_progress, new_stores, again).read()
+    reading = _read_believed(files, listing, on_progress, new_stores, bounds)
     check_nothing_is_missing(reading.recovered, reading.first_table)
     return reading.recovered
 
@@ -106,13 +103,28 @@ def read_without_lock(
     *,
     on_progress: Progress | None = None,
     new_stores: NewStores = RetainedStores,
+    bounds: MemoryBounds | None = None,
 ) -> Reading:
     """Read the log in *directory* without the lock, as far as the writer has not removed it.
 
-    *listing* has segments; *new_stores* decides what is kept of the records. Raises what `read_log` does;
-    FileNotFoundError as well if *listing* is out of date.
+    *listing* has segments; *new_stores* decides what is kept of the records, and *bounds* how many of them in memory.
+    Raises what `read_log` does; FileNotFoundError as well if *listing* is out of date.
     """
-    return _LogReader(SegmentFiles(directory, has_lock=False), listing, on_progress, new_stores).read()
+    return _read_believed(SegmentFiles(directory, has_lock=False), listing, on_progress, new_stores, bounds)
+
+
+def _read_believed(
+    files: SegmentFiles,
+    listing: Listing,
+    on_progress: Progress | None,
+    new_stores: NewStores,
+    bounds: MemoryBounds | None,
+) -> Reading:
+    """Read a log once, or again without the gathered files if one of them is of a state that the log does not have."""
+    reading = _LogReader(files, listing, on_progress, new_stores, bounds).read()
+    if bounds is None or _is_believed(reading.recovered):
+        return reading
+    return _LogReader(files, listing, on_progress, new_stores, bounds._replace(by_index=False)).read()
 
 
 class _LogReader:
@@ -128,7 +140,9 @@ class _LogReader:
     ) -> None:
         self._files = files
         self._bounds = bounds
-        self._bound = MemoryBound(files.directory, bounds.memory_bytes, writes=True) if bounds is not None else None
+        self._bound = None
+        if bounds is not None:
+            self._bound = MemoryBound(files.directory, bounds.memory_bytes, writes=files.has_lock)
         self._gathered: dict[int, int] = {}  # sizes of the gathered files that are used
         self._listing = listing
         self._on_progress = on_progress

@@ -20,14 +20,14 @@ from typing import NamedTuple
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.gathered import GatheredHead
 from mrecordlog_async.memory.cutting import UNLIMITED, Head, head_of, head_of_runs, runs_of
-from mrecordlog_async.memory.pieces import HeldRun, cut_ends
+from mrecordlog_async.memory.pieces import HeldRun, cut_to
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.times import NO_TICK
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.model import POSITION_MAX, Record, Run, Times
 from mrecordlog_async.options import MIB
-from mrecordlog_async.recovery.gathered_reader import FoundRuns, GatheredReader, WantedRuns
+from mrecordlog_async.recovery.gathered_reader import FoundRuns, GatheredReader, WantedRuns, wanted_runs
 from mrecordlog_async.storage.directory import LogDirectory
 
 logger = logging.getLogger("mrecordlog_async")
@@ -171,15 +171,7 @@ class DiskReads:
         )
 
     def _wanted(self, queue: Queue, start: int, stop: int, bytes_max: int) -> WantedRuns | None:
-        if not self.is_there(queue):
-            return None
-        start = max(start, queue.first_position)
-        for index, place in queue.places(start, min(stop, queue.memory_first)):
-            _, end = index.bounds(queue.id)
-            stop = min(index.next_positions[end - 1], queue.memory_first, stop)
-            size = max(bytes_max, index.lengths[place])
-            return WantedRuns(index.head, queue.id, max(start, index.first_positions[place]), stop, size)
-        return None
+        return wanted_runs(queue, start, stop, bytes_max) if self.is_there(queue) else None
 
     def is_there(self, queue: Queue) -> bool:
         """Return whether *queue* still exists."""
@@ -411,6 +403,11 @@ class DiskReads:
             return NO_TICK
         return queue.tick_at(position) if queue.held(position, position + 1) else NO_TICK
 
+    async def times_of_place(self, queue: Queue, position: int) -> Times:
+        """Return the times of the place on the disk that has *position*; nothing if it is not there any more."""
+        found = await self._found(queue, position, POSITION_MAX, 1)
+        return Times.none() if found is None else found.times
+
     async def position_at(self, queue: Queue, tick: int) -> int:
         """Return the first position that was stored at *tick* or later; see `Queue.position_at`."""
         start = queue.first_position
@@ -475,8 +472,3 @@ def in_memory(queue: Queue, start: int, stop: int, limits: LoadLimits) -> Loaded
             del held[at + 1 :]
             break
     return Loaded(held, queue.times(max(start, queue.first_position), held[-1].next_position) if held else Times.none())
-
-
-def cut_to(runs: list[HeldRun], start: int, stop: int) -> list[HeldRun]:
-    """Return the parts of *runs*, which are whole, at positions *start* … *stop* - 1."""
-    return cut_ends([run for run in runs if run.next_position > start and run[0] < stop], start, stop)

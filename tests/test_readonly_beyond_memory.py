@@ -1,0 +1,122 @@
+"""A read-only log with `memory_bytes` keeps the newest records, reads the others from the disk, and writes nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from mrecordlog_async import Limits, MultiRecordLog, ReadOnlyLog, RecordsOnDiskError
+from mrecordlog_async.memory.times import TICK_NS
+from mrecordlog_async.model import Record, time_of_tick
+from mrecordlog_async.support.clock import Clock
+from tests import damage
+from tests.clocks import opening
+
+MIB = 1 << 20
+TICK = 17_000_000_000
+LIMITS = Limits(memory_bytes=MIB, beyond_memory="disk")
+
+
+def payload(position: int) -> bytes:
+    """Return the payload of the record at *position*."""
+    return position.to_bytes(4, "little") * 500
+
+
+async def append(log: MultiRecordLog, queue: str, records: int) -> None:
+    """Append records of 2,000 bytes."""
+    for _ in range(0, records, 20):
+        at = log.next_position(queue)
+        await log.append_records(queue, at, [payload(each) for each in range(at, at + 20)])
+
+
+def expected(start: int, stop: int) -> list[Record]:
+    """Return what `append` has stored."""
+    return [Record(position, payload(position)) for position in range(start, stop)]
+
+
+@pytest.fixture
+async def log(directory: Path) -> AsyncIterator[MultiRecordLog]:
+    """A log of 6 MB in two queues, a tenth of a second for every record, of which 1 MiB is in memory."""
+    found: list[MultiRecordLog] = []
+
+    def now() -> int:
+        return (TICK + (found[0].next_position("q") if found else 0)) * TICK_NS
+
+    async with opening(directory, Clock(wall_ns=now), limits=LIMITS, segment_bytes=4 * 32_768) as opened:
+        for queue in ("r", "q"):
+            await opened.create_queue(queue)
+        found.append(opened)
+        await append(opened, "r", 1_000)
+        await append(opened, "q", 2_000)
+        while opened.resource_usage().memory_bytes > MIB:
+            await asyncio.sleep(0.01)
+        yield opened
+
+
+def files(directory: Path) -> dict[str, int]:
+    """Return the files of a log, and when each was changed last."""
+    return {path.name: path.stat().st_mtime_ns for path in directory.iterdir()}
+
+
+@pytest.mark.parametrize("gathered", ["there", "missing", "damaged"])
+async def test_it_reads_everything_in_little_memory(log: MultiRecordLog, directory: Path, gathered: str) -> None:
+    """With the gathered files of the writer or without; the directory is left as it is."""
+    for file in directory.glob("*.runs"):
+        if gathered == "missing":
+            file.unlink()
+        elif gathered == "damaged":
+            damage.flip_byte(file, file.stat().st_size // 2)
+    await asyncio.to_thread(check_reads, directory)
+
+
+def check_reads(directory: Path) -> None:
+    """Read the log in all ways. Blocking, as everything here is."""
+    before = files(directory)
+    with ReadOnlyLog.open(directory, memory_bytes=MIB) as reader:
+        assert reader.recovered.queues.memory_bytes < 2 * MIB
+        assert list(reader.read("q")) == expected(0, 2_000)
+        assert list(reader.read("r")) == expected(0, 1_000)
+        assert list(reader.read("q", 1_234, 1_300)) == expected(1_234, 1_300)
+        assert list(reader.read("q", 1_990)) == list(reader.range("q", 1_990)) == expected(1_990, 2_000)
+        for tick in range(0, 2_000, 170):
+            since = next(reader.read("q", time_of_tick(TICK + tick)))
+            assert TICK + since.position - since.position % 20 >= TICK + tick
+        with pytest.raises(RecordsOnDiskError):
+            reader.range("q")
+    assert files(directory) == before
+
+
+async def test_without_a_bound_it_keeps_everything(log: MultiRecordLog, directory: Path) -> None:
+    """As before there were logs beyond memory: `range` reads it all, and so does `read`."""
+
+    def check() -> None:
+        with ReadOnlyLog.open(directory) as reader:
+            assert list(reader.range("q")) == list(reader.read("q")) == expected(0, 2_000)
+
+    await asyncio.to_thread(check)
+
+
+async def test_a_follower_stays_within_its_memory(log: MultiRecordLog, directory: Path) -> None:
+    """What a writer appends between two looks pushes older records out; what it truncates gives descriptors back."""
+    handles = len(os.listdir("/proc/self/fd"))
+    reader = await asyncio.to_thread(ReadOnlyLog.open, directory, memory_bytes=MIB)
+
+    def check(start: int, stop: int) -> None:
+        assert reader.refresh()
+        assert reader.recovered.queues.memory_bytes < 2 * MIB
+        assert list(reader.read("q")) == expected(start, stop)
+
+    for stop in (3_000, 4_000, 5_000):
+        await append(log, "q", 1_000)
+        await asyncio.to_thread(check, 0, stop)
+    await log.truncate("q", 4_989)
+    await log.truncate("r", 999)
+    await log.sync()
+    await asyncio.to_thread(check, 4_990, 5_000)
+    assert not reader._gathered.open_segments()
+    reader.close()
+    assert len(os.listdir("/proc/self/fd")) <= handles + 1  # the writer's next segment
