@@ -161,7 +161,12 @@ class Engine:
         self.expiry: Expiry | None = None
         if self.options.retention:
             self.expiry = Expiry(
-                self.queues, AgeClock(clock), self.counters, self.admission.add_control, self.opened.aging
+                self.queues,
+                AgeClock(clock),
+                self.counters,
+                self.admission.add_control,
+                self.opened.aging,
+                self.disk_reads.times_of_place,
             )
             self.changes.on_aging = self.expiry.queue_configured
             self.expiry.start()

@@ -390,7 +390,7 @@ class Queue:
     def tick_at(self, position: int) -> int:
         """Return when the record at *position* was stored, which is retained; `NO_TICK` if that is unknown."""
         if position < self.memory_first:
-            tick, highest = self._ticks_on_disk(position)
+            tick, highest = self.ticks_of_place(position)
             if tick != highest:
                 raise self.on_disk(position)
             return tick
@@ -406,10 +406,10 @@ class Queue:
 
     def tick_near(self, position: int) -> int:
         """Return what `tick_at` does; for a record on the disk, when the first record of its place was stored."""
-        return self._ticks_on_disk(position)[0] if position < self.memory_first else self.tick_at(position)
+        return self.ticks_of_place(position)[0] if position < self.memory_first else self.tick_at(position)
 
-    def _ticks_on_disk(self, position: int) -> tuple[int, int]:
-        """Return the first and the highest tick of the place that has *position*, or of the next one."""
+    def ticks_of_place(self, position: int) -> tuple[int, int]:
+        """Return the first and the highest tick of the place on the disk that has *position*, or of the next one."""
         index, place = next(self.places(position, self.memory_first))
         return index.first_ticks[place], index.highest_ticks[place]
 

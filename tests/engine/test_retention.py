@@ -14,7 +14,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from mrecordlog_async import LogState, MultiRecordLog, PositionInPastError, QueueOptions, ReadOnlyLog
+from mrecordlog_async import Limits, LogState, MultiRecordLog, PositionInPastError, QueueOptions, ReadOnlyLog
 from mrecordlog_async.engine.commit.journal import Journal
 from mrecordlog_async.engine.readers import expiry
 from mrecordlog_async.engine.readers.age_clock import AgeClock
@@ -662,3 +662,28 @@ async def test_without_the_option_what_is_acknowledged_goes_at_once(directory: P
             await log.configure_queue("q", QueueOptions(keep="until_acknowledged"))
             assert log.queue_summary("q").records == 1
         assert await expire(log) == 0
+
+
+async def test_a_place_on_the_disk_that_spans_long_is_read(directory: Path, clocks: Clocks) -> None:
+    """Records of a slow queue expire one by one, even if hundreds of them are in one place on the disk."""
+    limits = Limits(memory_bytes=1 << 20, beyond_memory="disk")
+    async with opened(directory, clocks, limits=limits, segment_bytes=4 * 32_768) as log:
+        await log.create_queue("slow", options=QueueOptions(max_age=10_000.0))
+        await log.create_queue("fast")
+        for _ in range(90):
+            await log.append("slow", bytes(1_000))
+            clocks.pass_by(100.0)
+        for _ in range(40):
+            await log.append_records("fast", None, [bytes(1_000)] * 100)
+        while log.memory_first("slow") < 90:
+            await log.append_records("fast", None, [bytes(1_000)] * 100)
+            await asyncio.sleep(0.01)
+        clocks.pass_by(1_500.0)  # the oldest is 10,500 s old now
+        for expected in (5, 15):
+            await expire(log)
+            while log._engine.expiry is not None and log._engine.expiry._reads:
+                await asyncio.sleep(0.01)
+            await expire(log)
+            assert log.first_position("slow") == expected
+            assert log.queue_summary("slow").records == 90 - expected
+            clocks.pass_by(1_000.0)

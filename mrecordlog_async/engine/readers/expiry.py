@@ -7,6 +7,8 @@
 3. A queue is truncated at most once per max(1 s, max_age / 100), and passes are a second apart. A pass looks at up to a
    thousand queues, which takes 3 ms of the event loop; where more are due, the next one follows at once.
 4. A queue is forgotten when it is deleted, or its `max_age` is taken away.
+5. Of records on the disk it is known when a place of some 256 KiB begins and ends. Where that is more than a hundredth
+   of the age, and the place has begun to be too old, its times are read, once.
 
 Consumers do not hold the truncate of `max_age` back: it says how long records wait for them at most. `keep_at_least` is
 an age too, but only what every consumer has acknowledged is removed then. While a consumer is behind, the queue is
@@ -18,19 +20,20 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from heapq import heapify, heappop, heappush
 
 from mrecordlog_async.engine.intake.commands import Command
 from mrecordlog_async.engine.intake.controls import TruncateQueue
 from mrecordlog_async.engine.readers.age_clock import AgeClock
-from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.errors import CorruptionError, RecordLogError
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.searches import slowest_consumer
 from mrecordlog_async.memory.times import TICK_NS, TICKS_PER_SECOND
 from mrecordlog_async.metrics import Counters
+from mrecordlog_async.model import Times
 
 PASS_TICKS = TICKS_PER_SECOND
 """Passes are at least this far apart."""
@@ -55,8 +58,9 @@ class Expiry:
         counters: Counters,
         submit: Callable[[Command], None],
         opened_next: dict[int, int],
+        read_times: Callable[[Queue, int], Awaitable[Times]],
     ) -> None:
-        """*submit* hands a command to the writer.
+        """*submit* hands a command to the writer, *read_times* reads those of the place that has a position.
 
         *opened_next*: the next positions of the queues that had a `max_age` when the log was opened, by id. The records
         before them were stored before the log was opened.
@@ -71,6 +75,9 @@ class Expiry:
         self._due: dict[int, int] = {}
         self._unfinished = 0  # truncates that are being stored
         self._has_more = False  # the last pass left queues out
+        self._read_times = read_times
+        self._times: dict[int, tuple[int, Times]] = {}  # of the last place that was read of a queue, up to a position
+        self._reads: dict[int, asyncio.Task[None]] = {}
         self._running = False
         self._opened_next = opened_next
         # Of each queue, when it was first seen with a `max_age`: the records before this position were stored by then.
@@ -85,6 +92,8 @@ class Expiry:
     def stop(self) -> None:
         """End: nothing is removed any more."""
         self._running = False
+        for read in self._reads.values():
+            read.cancel()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -127,7 +136,7 @@ class Expiry:
             return False  # it is about to be forgotten
         oldest, next_due, soonest = queue.first_position, now + age, now + max(PASS_TICKS, age // 100)
         seen_next, seen_at = self._seen.get(queue_id, (0, 0))
-        for start, stop, tick in queue.tick_spans():
+        for start, stop, tick in self._spans(queue):
             before_open = start < self._opened_next.get(queue_id, 0)
             stored = self._clock.stored_at(tick, before_open)
             if start < seen_next:
@@ -135,6 +144,7 @@ class Expiry:
             expires = stored + 1 + age  # + 1: the tick is rounded down
             if expires > now:
                 next_due = expires
+                self._look_into(queue, start, stop, now - expires + tick)
                 break
             oldest = stop
         done = _acknowledged(queue)
@@ -146,6 +156,35 @@ class Expiry:
         self._enter(queue_id, max(next_due, soonest))
         self._truncate(queue, oldest - 1, soonest)
         return True
+
+    def _spans(self, queue: Queue) -> Iterator[tuple[int, int, int]]:
+        """Yield what `Queue.tick_spans` does; of a place whose times were read, these."""
+        known_stop, times = self._times.get(queue.id, (0, Times.none()))
+        for start, stop, tick in queue.tick_spans():
+            if stop == known_stop:
+                yield from times.spans(start, stop)
+            else:
+                yield start, stop, tick
+
+    def _look_into(self, queue: Queue, start: int, stop: int, old: int) -> None:
+        """Read the times of a place on the disk if its first record, and not its last one, is older than tick *old*."""
+        known_stop, age = self._times.get(queue.id, (0, None))[0], _age(queue)
+        if start < known_stop or start >= queue.memory_first or queue.id in self._reads or age is None:
+            return
+        first, last = queue.ticks_of_place(start)
+        if first <= old and last - first > age // 100:
+            self._reads[queue.id] = self._loop.create_task(self._read(queue, start, stop), name="mrecordlog times")
+
+    async def _read(self, queue: Queue, start: int, stop: int) -> None:
+        try:
+            self._times[queue.id] = stop, await self._read_times(queue, start)
+        except (CorruptionError, OSError):  # counted and logged; the place is removed once all of it is too old
+            self._times.pop(queue.id, None)
+        else:
+            self._enter(queue.id, 0)
+            self._arm(0.0)
+        finally:
+            del self._reads[queue.id]
 
     def _truncate(self, queue: Queue, position: int, again: int) -> None:
         """Hand in a truncate; if it is refused, look at the queue at the tick *again*."""
@@ -210,6 +249,7 @@ class Expiry:
             if _age(self._queues.by_id(queue_id)) is None:  # it was not given one again meanwhile
                 self._due.pop(queue_id, None)
                 self._seen.pop(queue_id, None)
+                self._times.pop(queue_id, None)
                 self._opened_next.pop(queue_id, None)
         self._drop_old_entries()
 
