@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from doctest import ELLIPSIS, Example, OutputChecker
 from pathlib import Path
+from textwrap import dedent
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
@@ -20,7 +21,7 @@ STEPS = (README, TUTORIAL)
 RUN = ("python", "bash", "console")
 SHOWN = ("text",)
 
-_BLOCK = re.compile(r"(?:^<!-- ((?:(?!-->).)*) -->\n)?^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"(?:^ *<!-- ((?:(?!-->).)*) -->\n)?^( *)```(\w*)\n(.*?)^\2```$", re.MULTILINE | re.DOTALL)
 _SERVICE = "localhost:8080"
 
 
@@ -43,8 +44,8 @@ class Block:
 
 
 def blocks(page: Path) -> list[Block]:
-    """Return all blocks of *page*, in order."""
-    return [Block(language, text, note) for note, language, text in _BLOCK.findall(page.read_text())]
+    """Return all blocks of *page*, in order, those in lists too."""
+    return [Block(language, dedent(text), note) for note, _, language, text in _BLOCK.findall(page.read_text())]
 
 
 def name_of(page: Path) -> str:
