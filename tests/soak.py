@@ -219,6 +219,7 @@ class Night:
         python = [sys.executable, "-m", "mrecordlog_async"]
         serve = ["serve", str(self.log), "--port", str(self.state.port), "--memory-bytes", str(MEMORY_BYTES)]
         serve += ["--segment-bytes", str(SEGMENT_BYTES), "--disk-bytes", str(DISK_BYTES)]
+        serve += ["--beyond-memory", "disk"] if self.state.upgraded else []
         drain = ["drain", "--server", f"shop={self.url}", "--output", str(self.table), "--every", "5s"]
         drain += ["--checkpoint", str(self.place / "lake" / "checkpoint"), "--consumer", "lake", "--master", "local[2]"]
         environment = {"PYTHONPATH": str(tree)}

@@ -51,4 +51,4 @@ def test_a_push_runs_every_session_of_ci_on_every_python() -> None:
     release = jobs("release.yml")
     assert release["tests"]["uses"] == "./.github/workflows/tests.yml"
     assert (release["build"]["needs"], release["wheels"]["needs"]) == ("tests", "tests")
-    assert release["publish"]["needs"] == ["build", "wheels"]
+    assert (release["installed"]["needs"], release["publish"]["needs"]) == (["build", "wheels"], "installed")
