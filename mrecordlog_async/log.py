@@ -197,9 +197,6 @@ class MultiRecordLog:
         self._lookup = engine.lookup
         self._admission = engine.admission
         self._submit = engine.admission.submit  # every change but an append goes through it
-        # Bound once: the common appends look up one name less.
-        self._append_single = engine.admission.append_single
-        self._append_soon = engine.admission.append_soon
         self._consumers = ConsumerChanges(engine)
         self.inspection = Inspection(engine, self._consumers)
 
@@ -436,7 +433,7 @@ class MultiRecordLog:
         if create:
             return self._append_creating(queue, None if position is None else check_position(position), [payload])
         if position is None:
-            return self._append_single(queue, payload)
+            return self._admission.append_single(queue, payload)
         return self._admission.append(queue, check_position(position), [payload])
 
     def append_soon(self, queue: str, payload: Payload) -> asyncio.Future[int]:
@@ -464,7 +461,7 @@ class MultiRecordLog:
         """
         if type(payload) is not bytes:
             payload = copy_payload(payload)
-        return self._append_soon(queue, payload)
+        return self._admission.append_soon(queue, payload)
 
     @coroutine_function
     def append_records(
@@ -972,12 +969,10 @@ class MultiRecordLog:
 
     def stats(self) -> Counters:
         """Return a copy of the counters since the log was opened; it no longer changes."""
-        self._engine.writer.count_stored()
         return self._engine.counters.snapshot()
 
     def recent_times(self) -> dict[str, Histogram]:
         """Return the histograms `append_seconds`, `commit_seconds` and `sync_seconds` of the last minute alone."""
-        self._engine.writer.count_stored()
         return self._engine.disk_watch.recent()
 
     def resource_usage(self) -> ResourceUsage:

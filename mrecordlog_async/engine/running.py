@@ -355,7 +355,6 @@ class Engine:
                 logger.exception("on_failure of the log in %s raised", self.directory)
 
     def _log_end(self) -> None:
-        self.writer.count_stored()
         counters = self.counters
         facts = {"event": "closed", "directory": self.directory, "records": counters.appended_records}
         logger.info(

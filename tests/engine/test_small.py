@@ -126,7 +126,7 @@ def test_both_cases_write_the_same_bytes(steps: list[tuple[str, Any]]) -> None:
 
 
 async def test_stats_count_what_was_acknowledged(log: MultiRecordLog, taken: Taken) -> None:
-    """A caller who reads the statistics finds its record counted, although counting is put off."""
+    """A caller who reads the statistics finds its record counted."""
     before = log.stats()
     await log.append_record("q", None, b"abc")
     after = log.stats()

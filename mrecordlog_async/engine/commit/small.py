@@ -13,7 +13,7 @@ keeps it asleep until `finish` has applied the batch. Every other case is the ta
 | other commands, several queues, many records, no such queue, a queue with options | `_take` |
 | anything unsynced; a batch past the block, the segment or the reserved space; no spare | `Journal.has_room_alone` |
 | a segment that has become shared: nothing was written, and the group goes back | `Journal.commit_alone` |
-| upkeep, before the next batch | `count` |
+| upkeep, before the next batch | `_acknowledge` |
 
 The disk thread writes the batch, if the log has one and its own thread has no job. What the disk thread refuses to
 write, the log's thread looks at again (`Journal.commit_alone`), as it does where there is no disk thread.
@@ -29,9 +29,9 @@ import contextlib
 from collections.abc import Callable
 from functools import partial
 from time import perf_counter
-from typing import NamedTuple
 
 from mrecordlog_async.engine.commit.batch import CommitResult, EncodedBatch
+from mrecordlog_async.engine.commit.storing import BatchStore
 from mrecordlog_async.engine.commit.upkeep import LogParts, Upkeep
 from mrecordlog_async.engine.intake.commands import AppendGroup, Reserve
 from mrecordlog_async.format.frame import FRAME_HEADER_BYTES
@@ -45,18 +45,6 @@ CALLERS_MAX = 128
 
 BATCH_OVERHEAD_BYTES = APPEND_BYTES + OFFSET_BYTES + 2 * FRAME_HEADER_BYTES + COMMIT_BYTES
 """Bytes of a batch of one run, besides the payloads and an offset for each."""
-
-
-class _UncountedBatch(NamedTuple):
-    """A batch that is still to be counted."""
-
-    result: CommitResult
-    payload_bytes: int
-    records: int
-    calls: int
-    freed_bytes: int
-    since: float
-    ended: float
 
 
 class DiskBell:
@@ -89,7 +77,7 @@ class DiskBell:
 class SmallBatches:
     """The first case of one log's writer, which owns it. Everything here runs on the event loop."""
 
-    def __init__(self, parts: LogParts, upkeep: Upkeep) -> None:
+    def __init__(self, parts: LogParts, upkeep: Upkeep, store: BatchStore) -> None:
         self.group: AppendGroup | None = None  # in flight
         self.since = 0.0  # when its oldest call was made
         self._journal = parts.journal
@@ -98,11 +86,9 @@ class SmallBatches:
         self._counters = parts.counters
         self._thread = parts.thread
         self._upkeep = upkeep
-        self._timers = upkeep.timers
-        self._on_applied = parts.on_applied
+        self._store = store
         self._loop = asyncio.get_running_loop()
         self._first_position = 0
-        self._stored: _UncountedBatch | None = None
         self._sleep = parts.admission.sleep
         self._sleep.begin_small = self.begin
         self._bell: DiskBell | None = None
@@ -121,7 +107,6 @@ class SmallBatches:
             return
         if not taken:
             self._sleep.wake()
-        self.count()
 
     def _take(self) -> bool:
         """Hand the waiting group over to the log's thread. Returns False if that is for the writer to do."""
@@ -185,42 +170,15 @@ class SmallBatches:
             sleep.fail(caught)
             return
         sleep.release(self._admission.has_pending())
-        self._loop.call_soon(self._go_on)
 
     def _acknowledge(self, group: AppendGroup, result: CommitResult) -> None:
         """Apply what was stored to memory, then wake the callers, who can then read their records."""
-        held = self._queues.memory_bytes
-        records, payload_bytes, _ = self._queues.apply_all(result.segment, result.records, result.tick)
-        self._queues.last_batch = result.batch
-        freed = max(held - self._queues.memory_bytes, 0)
-        self._on_applied((result.records[0].id,))  # type: ignore[union-attr]  # it is an Append
+        self._store.note(result, Reserve.NOTHING)
+        self._store.apply(result)
         group.acknowledge(self._first_position)
-        calls, ended = len(group.futures), perf_counter()
-        self._stored = _UncountedBatch(result, payload_bytes, records, calls, freed, self.since, ended)
+        self._counters.append_seconds.observe(perf_counter() - self.since, len(group.futures))
         self._admission.refund(group.bytes)
-
-    def _go_on(self) -> None:
-        """Begin the next batch, or else count the last one. The callers of the last batch have run once since."""
-        if self._sleep.scheduled:
-            self.begin()  # now instead of in the next turn of the loop
-        else:
-            self.count()
-
-    def count(self) -> None:
-        """Count the last batch, which was put off until nobody waits for it, and wake the writer if upkeep is due."""
-        stored, self._stored = self._stored, None
-        if stored is None:
-            return
-        counters, state = self._counters, self._upkeep.state
-        counters.appended_records += stored.records
-        counters.appended_bytes += stored.payload_bytes
-        counters.commit_records.observe(stored.records)
-        counters.append_seconds.observe(stored.ended - stored.since, stored.calls)
-        state.freed_bytes += stored.freed_bytes
-        state.batch_stored(Reserve.NOTHING)
-        self._upkeep.count(stored.result)
-        self._timers.last_batch = self._loop.time()
-        self._timers.arm_mark()
+        self._upkeep.timers.arm_mark()
         if self._upkeep.is_due():
             self._sleep.wake()
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import errno
+from collections.abc import Sequence
 from functools import partial
 
 from mrecordlog_async.engine.commit.batch import CommitRequest, CommitResult, Roll
 from mrecordlog_async.engine.commit.unsynced import UnsyncedChanges
 from mrecordlog_async.engine.commit.upkeep import LogParts, Upkeep
-from mrecordlog_async.engine.intake.commands import AppendGroup, Command
+from mrecordlog_async.engine.intake.commands import AppendGroup, Command, Reserve
 from mrecordlog_async.engine.planning.consumer_view import ConsumerMove
 from mrecordlog_async.engine.planning.draft import CommandOutcome, Plan
 from mrecordlog_async.engine.planning.plan import plan
@@ -83,10 +84,14 @@ class BatchStore:
         request = CommitRequest(batch.records, oldest, sync, batch.reserve, roll, batch.more_table_bytes)
         result = await self._thread.call(self._journal.commit, request)
         assert result is not None, "only a batch that must never roll may be left"
-        self._upkeep.timers.last_batch = self._loop.time()
-        self._upkeep.state.batch_stored(batch.reserve)
-        self._upkeep.count(result)
+        self.note(result, batch.reserve)
         return result
+
+    def note(self, result: CommitResult, reserve: Reserve) -> None:
+        """Note and count a stored batch, which could use *reserve*."""
+        self._upkeep.timers.last_batch = self._loop.time()
+        self._upkeep.state.batch_stored(reserve)
+        self._upkeep.count(result)
 
     async def acknowledge(self, batch: Plan, result: CommitResult | None) -> None:
         """Apply what was stored to memory, then wake the callers: in this order, so that they can read their records.
@@ -95,7 +100,7 @@ class BatchStore:
         callers have run, and what they append next is one batch again.
         """
         finished = 0
-        dropped = self._apply(result, batch.moves) if result is not None else []
+        dropped = self.apply(result, batch.moves) if result is not None else []
         self._counters.duplicates += batch.duplicates_within
         self._counters.dropped_records += sum(dropped[removal] for removal in batch.makes_room)
         for command, value, error, dropped_by in batch.outcomes:
@@ -112,7 +117,7 @@ class BatchStore:
         if finished > CALLERS_PER_TURN:
             await asyncio.sleep(0)
 
-    def _apply(self, result: CommitResult, moves: list[ConsumerMove]) -> list[int]:
+    def apply(self, result: CommitResult, moves: Sequence[ConsumerMove] = ()) -> list[int]:
         """Apply log records. Returns the number of records that each truncate and delete dropped."""
         if moves:  # first: the batch may also remove the records
             self._count_visible(moves, result.tick)
@@ -132,7 +137,7 @@ class BatchStore:
         self._on_applied(queue_ids(result.records), moves)
         return dropped
 
-    def _count_visible(self, moves: list[ConsumerMove], now: int) -> None:
+    def _count_visible(self, moves: Sequence[ConsumerMove], now: int) -> None:
         """Count how long the records that consumers acknowledge have been in the log. now: the tick of the batch."""
         for move in moves:
             queue = self._queues.by_id(move.queue_id)

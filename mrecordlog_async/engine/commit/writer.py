@@ -69,7 +69,7 @@ class Writer:
         self._store = BatchStore(parts, self._upkeep, policy, self._unsynced, epochs_from, ids_from)
         self._full_disk = FullDisk(self._store, parts, self._upkeep)
         # The weaker policies do without the first case: an append that does not wait for the disk gains nothing by it.
-        self._small = SmallBatches(parts, self._upkeep) if policy.syncs_each_batch else None
+        self._small = SmallBatches(parts, self._upkeep, self._store) if policy.syncs_each_batch else None
 
     async def run(self) -> None:
         """Work until the log closes and nothing waits. `failure` keeps a failure; waiting and later calls raise it."""
@@ -91,7 +91,6 @@ class Writer:
             if not isinstance(error, Exception):
                 raise
         finally:
-            self.count_stored()
             self._timers.cancel()
             self._upkeep.joining.stop()
 
@@ -128,11 +127,6 @@ class Writer:
     def observe_commits(self, observe: Callable[[CommitResult], object]) -> None:
         """Call *observe* after every batch that was stored."""
         self._upkeep.on_commit = observe
-
-    def count_stored(self) -> None:
-        """Bring the counters up to date: the first case counts a batch a little later."""
-        if self._small is not None:
-            self._small.count()
 
     def oldest_since(self) -> float | None:
         """Return since when the oldest unfinished call waits, on `perf_counter`; None if none does."""
