@@ -10,7 +10,7 @@ from time import perf_counter
 import pytest
 
 from mrecordlog_async import MultiRecordLog, metrics
-from mrecordlog_async.engine.commit.thread import Job, LogThread, SlowJob, ThreadProgress, timed
+from mrecordlog_async.engine.commit.thread import Job, LogThread, ThreadProgress, timed
 from mrecordlog_async.engine.intake.refusals import Refusals
 from mrecordlog_async.engine.readers import watch as watching
 from mrecordlog_async.engine.readers.watch import Watch
@@ -96,7 +96,7 @@ class Clocked:
     def end(self, job: Job, seconds: float) -> None:
         """Have the thread end a job whose system calls took this long."""
         self.progress.job, self.progress.call_begun = None, 0.0
-        self.progress.slow.append(SlowJob(job, seconds))
+        self.progress.slow.append(job._replace(seconds=seconds))
 
 
 def commit() -> None:

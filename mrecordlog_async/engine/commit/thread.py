@@ -33,18 +33,15 @@ SLOW_SECONDS = 1.0
 
 
 class Job(NamedTuple):
-    """A job of the thread. begun: on `perf_counter`. stood_still_before: see `ThreadProgress.stood_still_seconds`."""
+    """A job of the thread. begun: on `perf_counter`. stood_still_before: see `ThreadProgress.stood_still_seconds`.
+
+    seconds: the time of its system calls, once it has ended.
+    """
 
     work: Callable[..., object]
     begun: float
     stood_still_before: float = 0.0
-
-
-class SlowJob(NamedTuple):
-    """A job whose system calls took longer than `SLOW_SECONDS` together."""
-
-    job: Job
-    seconds: float
+    seconds: float = 0.0
 
 
 class ThreadProgress:
@@ -52,7 +49,7 @@ class ThreadProgress:
 
     Attributes:
         job: The job under way, which the thread sets.
-        slow: The slow jobs that have ended. The thread appends to it.
+        slow: The jobs that have ended with more than `SLOW_SECONDS` in system calls. The thread appends to it.
         call_begun: When the system call under way began; 0 without one. `timed` sets it.
         called_seconds: Time of the system calls of this job that have returned.
         stood_still_seconds: How long the event loop could not run, in all; the loop sets it. If something keeps the
@@ -63,7 +60,7 @@ class ThreadProgress:
 
     def __init__(self) -> None:
         self.job: Job | None = None
-        self.slow: list[SlowJob] = []
+        self.slow: list[Job] = []
         self.call_begun = 0.0
         self.called_seconds = 0.0
         self.stood_still_seconds = 0.0
@@ -77,7 +74,7 @@ class ThreadProgress:
         """Note that the job has ended."""
         job, self.job = self.job, None
         if job is not None and self.called_seconds > SLOW_SECONDS:
-            self.slow.append(SlowJob(job, self.called_seconds))
+            self.slow.append(job._replace(seconds=self.called_seconds))
 
     def disk_seconds(self, now: float) -> float:
         """Return how long the job under way has spent in system calls, the one under way included; 0 without a job."""

@@ -14,7 +14,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from mrecordlog_async.engine.commit.thread import SLOW_SECONDS, SlowJob, ThreadProgress
+from mrecordlog_async.engine.commit.thread import SLOW_SECONDS, ThreadProgress
 from mrecordlog_async.engine.intake.refusals import Refusals
 from mrecordlog_async.metrics import Counters, Histogram, Recent
 from mrecordlog_async.support.clock import Clock
@@ -123,8 +123,8 @@ class Watch:
 
     def _report_slow(self, now: float) -> None:
         ended, self._progress.slow = self._progress.slow, []
-        hung = any(job.begun == self._reported for job, _ in ended)
-        slow = [SlowJob(job, self._progress.without_standstill(job, seconds)) for job, seconds in ended]
+        hung = any(job.begun == self._reported for job in ended)
+        slow = [job._replace(seconds=self._progress.without_standstill(job, job.seconds)) for job in ended]
         longest = max(slow, key=lambda each: each.seconds, default=None)
         if longest is None or (not hung and (now < self._quiet_until or longest.seconds <= SLOW_SECONDS)):
             return
@@ -133,7 +133,7 @@ class Watch:
         logger.warning(
             "%s: the disk is slow: %s took %.1f s%s; if it stays slow, the next report comes in %.0f s",
             self._directory,
-            name_of(longest.job.work),
+            name_of(longest.work),
             longest.seconds,
             "; it responds again" if hung else "",
             QUIET_SECONDS,
