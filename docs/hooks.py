@@ -10,7 +10,7 @@ import argparse
 import asyncio
 import inspect
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -372,7 +372,7 @@ def _sections(text: str) -> str:
     return re.sub(r"^(.+)\n=+$", r"## \1", text, flags=re.MULTILINE)
 
 
-def measured(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def measured(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """Return a table of what the full run measured; a short one may have left all of it out."""
     return table(head, rows) if rows else "That run did not measure it."
 
