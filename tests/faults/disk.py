@@ -1,20 +1,10 @@
-"""A disk in memory that loses unsynced changes and fails on request: the second `FileSystem` of the log.
+"""The disk of `mrecordlog_async.testing` with what else the log asks of one: direct writes, and a disk thread.
 
-1. Every file has its durable bytes, and a list of changes since its last sync: sizes, and writes cut at sector borders.
-   A durable write ends with its own sectors durable, and the size they need; all other changes stay on the list.
-   Every directory has its durable entries, and a list of changes since its last sync. Nothing else is durable. A file
-   exists while it has a name, durable or not, or an open handle. All names of a file share its bytes, so every name and
-   every reader sees a change made through one of them.
-2. A `Snapshot` is the disk between two calls. `crash(plan)` returns the disk after a power cut, when exactly the
-   changes in *plan* had reached the medium. `kill()` returns the disk that a dead process leaves, with all caches
-   intact.
-3. A `Fault` makes the n-th call fail, once or from then on, before or after its work is done, or half-way.
-4. Direct writes may be under way: each lands at its own time, in any order, from what its buffer holds then, and fails
+1. A durable write ends with its own sectors durable, and the size they need; all other changes stay on the list.
+2. Direct writes may be under way: each lands at its own time, in any order, from what its buffer holds then, and fails
    by itself (the call "land"). Until it has landed, a power cut may have taken any part of it, and a sync does not
    concern it. If the process dies, its writes under way still land, or fail.
-5. A sync that fails loses a part of the changes, chosen by a seed. The cache still shows them, as in Linux.
-
-Only one call may run at a time; callers from several threads need a lock.
+3. `kill()` of a `Snapshot` returns the disk that a dead process leaves, with all caches intact.
 """
 
 from __future__ import annotations
@@ -22,91 +12,50 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES, Buffer
+from mrecordlog_async.testing.disk import (
+    SECTOR_BYTES,
+    WRITES,
+    Change,
+    DataWrite,
+    DirectoryState,
+    EntryChange,
+    Fault,
+    FileState,
+    MemoryDisk,
+    Plan,
+    SizeChange,
+    _File,
+    applied,
+    by_sector,
+)
+from mrecordlog_async.testing.disk import Snapshot as CachedSnapshot
 
 from .disk_thread import ModelDiskThread
 
-SECTOR_BYTES = 512
-
-WRITES = ("write", "write_durable", "land")
-"""Calls that change the content of a file."""
-
-
-class DataWrite(NamedTuple):
-    """Bytes written inside one sector."""
-
-    offset: int
-    data: bytes
-
-
-class SizeChange(NamedTuple):
-    """The size of the file changed to this."""
-
-    size: int
-
-
-class EntryChange(NamedTuple):
-    """One step of a directory: the name *removed* is deleted, *added* names the node; either may be empty."""
-
-    removed: str
-    added: str
-    node: int
-
-
-Change = DataWrite | SizeChange
+__all__ = [
+    "SECTOR_BYTES",
+    "WRITES",
+    "Change",
+    "DataWrite",
+    "DirectoryState",
+    "Disk",
+    "EntryChange",
+    "Fault",
+    "FileState",
+    "Plan",
+    "SizeChange",
+    "Snapshot",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class FileState:
-    """A file at one moment.
-
-    stale: changes that a failed sync lost and the cache still shows. under_way: those of writes that have not landed.
-    """
-
-    durable: bytes
-    pending: tuple[Change, ...] = ()
-    stale: tuple[Change, ...] = ()
-    under_way: tuple[DataWrite, ...] = ()
-
-    @property
-    def changes(self) -> tuple[Change, ...]:
-        """What the medium may hold, besides what is durable."""
-        return (*self.pending, *self.under_way)
-
-    def landed(self, chance: random.Random) -> FileState:
-        """Return the file after all writes under way landed, or in half of the cases some of them."""
-        share = 1.0 if chance.random() < 0.5 else 0.5
-        landed = [write for write in self.under_way if chance.random() < share]
-        return FileState(self.durable, (*self.pending, *landed), self.stale)
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryState:
-    """A directory at one moment."""
-
-    durable: dict[str, int]
-    pending: tuple[EntryChange, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """Which changes reached the medium, by node, in the order in which they are applied. All others are lost."""
-
-    data: dict[int, tuple[Change, ...]] = field(default_factory=dict)
-    entries: dict[int, tuple[EntryChange, ...]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(CachedSnapshot):
     """The whole disk between two calls."""
 
-    files: dict[int, FileState]
-    directories: dict[int, DirectoryState]
-    sector_bytes: int = SECTOR_BYTES
     has_direct: bool = True
     has_thread: bool = False
 
@@ -114,56 +63,10 @@ class Snapshot:
         """Return the disk after a power cut that only the changes in *plan* survived."""
         return Disk(self.cut(plan))
 
-    def cut(self, plan: Plan) -> Snapshot:
-        """Return what a power cut leaves if only the changes in *plan* survive it."""
-        files = {
-            number: FileState(_applied(state.durable, plan.data.get(number, ())))
-            for number, state in self.files.items()
-        }
-        directories = {
-            number: DirectoryState(_linked(state.durable, plan.entries.get(number, ())))
-            for number, state in self.directories.items()
-        }
-        return replace(self, files=files, directories=directories)
-
     def kill(self) -> Disk:
         """Return the disk that the next process finds after this one died: all changes exist, none became durable."""
         chance = random.Random(sum(len(state.under_way) for state in self.files.values()))
         return Disk(replace(self, files={number: state.landed(chance) for number, state in self.files.items()}))
-
-
-@dataclass(slots=True)
-class Fault:
-    """What happens to call number *at* (from 1) and, with *on*, to every later call of the same name.
-
-    effect: "before" (an error, nothing done), "after" (an error, all done), "half" (an error, a part of the write or
-    reservation done), "short" (half of a write done, no error), "zero" (nothing of a write done, no error).
-    """
-
-    at: int
-    errno: int = errno.EIO
-    on: bool = False
-    effect: str = "before"
-    calls: frozenset[str] | None = None
-    hit: str = ""
-
-    def strikes(self, number: int, call: str) -> bool:
-        """Return whether this call fails."""
-        if self.calls is not None and call not in self.calls:
-            return False
-        if number == self.at or (self.on and self.calls is not None and number >= self.at):
-            self.hit = self.hit or call
-        return self.hit == call and (number == self.at or (self.on and number >= self.at))
-
-
-class _File:
-    __slots__ = ("current", "durable", "pending", "stale")
-
-    def __init__(self, state: FileState) -> None:
-        self.durable = state.durable
-        self.pending = list(state.pending)
-        self.stale = list(state.stale)
-        self.current = bytearray(_applied(state.durable, (*state.stale, *state.pending)))
 
 
 @dataclass(slots=True)
@@ -178,19 +81,8 @@ class _Flight:
     taken: int | None = None
 
 
-class _Directory:
-    __slots__ = ("current", "durable", "pending")
-
-    def __init__(self, state: DirectoryState) -> None:
-        self.durable = state.durable
-        self.pending = list(state.pending)
-        self.current = _linked(state.durable, state.pending)
-
-
-class Disk:
+class Disk(MemoryDisk):
     """The file system. Calls `on_call(name)` before each call and each landing, `on_half_written()` in each write."""
-
-    ROOT = 1
 
     def __init__(
         self,
@@ -209,40 +101,18 @@ class Disk:
         if snapshot is None:
             directories = {self.ROOT: DirectoryState({"data": 2}), 2: DirectoryState({})}
             snapshot = Snapshot({}, directories, sector_bytes, has_direct, has_thread)
-        self.on_call: Callable[[str], None] = lambda call: None
+        super().__init__(snapshot, capacity_bytes)
         self.on_half_written: Callable[[], None] | None = None
-        self.fault: Fault | None = None
-        self.calls = 0
-        self.call_names: list[str] = []
-        self.misuse: list[str] = []
-        self.capacity_bytes = capacity_bytes
-        self._random = random.Random(0)
-        self._files = {number: _File(state) for number, state in snapshot.files.items()}
-        self._directories = {number: _Directory(state) for number, state in snapshot.directories.items()}
-        self._next_node = max((*snapshot.files, *snapshot.directories)) + 1
-        self._next_handle = 3
-        self._handles: dict[int, tuple[int, bool]] = {}
         self._direct_handles: set[int] = set()
         self._duplicates: dict[int, int] = {}  # a handle of the same open file, by what it was duplicated from
-        self.sector_bytes, self.has_direct = snapshot.sector_bytes, snapshot.has_direct
-        self.has_thread = snapshot.has_thread
-        self._locks: dict[int, int] = {}
+        self.has_direct, self.has_thread = snapshot.has_direct, snapshot.has_thread
         self._flights: dict[int, list[_Flight]] = {}
-
-    # For the tests.
 
     def snapshot(self) -> Snapshot:
         """Return the disk as it is."""
-        return Snapshot(
-            {
-                n: FileState(f.durable, tuple(f.pending), tuple(f.stale), tuple(self._under_way(f)))
-                for n, f in self._files.items()
-            },
-            {n: DirectoryState(dict(d.durable), tuple(d.pending)) for n, d in self._directories.items()},
-            self.sector_bytes,
-            self.has_direct,
-            self.has_thread,
-        )
+        files, directories = self._states()
+        files = {n: replace(one, under_way=tuple(self._under_way(self._files[n]))) for n, one in files.items()}
+        return Snapshot(files, directories, self.sector_bytes, self.has_direct, self.has_thread)
 
     def open_handles(self) -> int:
         """Return how many handles are open, with what `open_writes` returned."""
@@ -251,19 +121,6 @@ class Disk:
     def writes_under_way(self) -> int:
         """Return how many writes were begun and have not landed."""
         return sum(flight.taken is None for flights in self._flights.values() for flight in flights)
-
-    def exists(self, path: str) -> bool:
-        """Return whether something has this name."""
-        try:
-            self._find(path)
-        except FileNotFoundError:
-            return False
-        return True
-
-    def content(self, directory: str) -> dict[str, bytes]:
-        """Return every file of *directory* as a reader would see it."""
-        found = self._directory(directory)
-        return {name: bytes(self._files[node].current) for name, node in found.current.items() if node in self._files}
 
     def put(self, path: str, content: bytes | None) -> None:
         """Set a file's content, durable at once; None removes it. For damage."""
@@ -277,55 +134,6 @@ class Disk:
             file.durable, file.current, file.pending, file.stale = content, bytearray(content), [], []
         parent.durable, parent.pending = dict(parent.current), []
 
-    def allocated_bytes(self) -> int:
-        """Return the space of all files that have a name or an open handle."""
-        named = {node for directory in self._directories.values() for node in directory.current.values()}
-        named |= {node for node, _ in self._handles.values()}
-        return sum(len(self._files[node].current) for node in named if node in self._files)
-
-    # FileSystem.
-
-    def make_directory(self, path: str) -> None:
-        parent, name = self._parent(path)
-        done = self._begin("make_directory")
-        if name in parent.current:
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-        node = self._new_node()
-        self._directories[node] = _Directory(DirectoryState({}))
-        self._change(parent, EntryChange("", name, node))
-        done()
-
-    def list_names(self, path: str) -> list[str]:
-        self._begin("list_names")
-        node = self._find(path)
-        if node not in self._directories:
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
-        return list(self._directories[node].current)
-
-    def open_directory(self, path: str) -> int:
-        self._begin("open_directory")
-        node = self._find(path)
-        if node not in self._directories:
-            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
-        return self._new_handle(node, write=False)
-
-    def create(self, path: str) -> int:
-        parent, name = self._parent(path)
-        done = self._begin("create")
-        if name in parent.current:
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
-        node = self._new_file()
-        self._change(parent, EntryChange("", name, node))
-        done()
-        return self._new_handle(node, write=True)
-
-    def open(self, path: str, *, write: bool = True) -> int:
-        self._begin("open")
-        node = self._find(path)
-        if node not in self._files:
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        return self._new_handle(node, write=write)
-
     def close(self, handle: int) -> None:
         origin = self._duplicates.pop(handle, handle)
         if self._handles.pop(handle, None) is None:
@@ -334,10 +142,6 @@ class Disk:
             self._direct_handles.discard(origin)
         for node in [node for node, owner in self._locks.items() if owner == handle]:
             del self._locks[node]
-
-    def size(self, handle: int) -> int:
-        self._begin("size")
-        return len(self._file(handle).current)
 
     def is_alone(self, handle: int) -> bool:
         node = self._handle(handle)[0]
@@ -362,27 +166,6 @@ class Disk:
     def _is_direct(self, handle: int) -> bool:
         return self._duplicates.get(handle, handle) in self._direct_handles
 
-    def recycles(self, handle: int) -> bool:
-        self._begin("recycles")
-        return True
-
-    def is_at(self, handle: int, path: str) -> bool:
-        self._begin("is_at")
-        return self.exists(path) and self._find(path) == self._handle(handle)[0]
-
-    def is_replaceable(self, path: str) -> bool:
-        self._begin("is_replaceable")
-        return True
-
-    def mode(self, path: str) -> int:
-        self._begin("mode")
-        self._find(path)
-        return 0o700
-
-    def read(self, handle: int, length: int, offset: int) -> bytes:
-        self._begin("read")
-        return bytes(self._file(handle).current[offset : offset + length])
-
     def set_direct(self, handle: int, direct: bool) -> None:
         self._handle(handle)
         self._begin("set_direct")
@@ -398,9 +181,6 @@ class Disk:
         found = file.current[offset : offset + len(buffer)]
         buffer[: len(found)] = found
         return len(found)
-
-    def write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
-        return self._write("write", handle, buffers, offset)
 
     def write_durable(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
         if not self._is_direct(handle):
@@ -459,242 +239,34 @@ class Disk:
         for flights in self._flights.values():
             for flight in flights:
                 if flight.file is file and flight.taken is None:
-                    yield from _by_sector(bytes(flight.buffer), flight.offset, self.sector_bytes)
+                    yield from by_sector(bytes(flight.buffer), flight.offset, self.sector_bytes)
 
     def _write(self, call: str, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
-        data = b"".join(buffers)
-        file = self._file(handle, write=True)
         if self._is_direct(handle):
-            self._check_direct(file, offset, len(data))
-        done = self._begin(call)
-        taken = len(data)
-        effect = self._effect()
-        if effect in ("short", "half"):
-            taken = (taken + 1) // 2
-        elif effect == "zero":
-            taken = 0
-        if offset + taken > len(file.current):
-            self._take_space(offset + taken - len(file.current))
-            self._resize(file, offset + taken)
-        writes = list(_by_sector(data[:taken], offset, self.sector_bytes))
-        if self.on_half_written is not None:
-            # Half of the time all of it: then each part can be lost although all others are there.
-            share = 1.0 if self._random.random() < 0.5 else 0.5
-            done_first = [write for write in writes if self._random.random() < share]
-            for write in done_first:
-                file.current[write.offset : write.offset + len(write.data)] = write.data
-            file.pending += done_first
-            self.on_half_written()
-            writes = [write for write in writes if write not in done_first]
-        file.pending += writes
-        file.current[offset : offset + taken] = data[:taken]
-        if call == "write_durable" and effect != "half":
-            _make_durable(file, offset, taken)
-        done()
-        return taken
+            self._check_direct(self._file(handle, write=True), offset, sum(map(len, buffers)))
+        return super()._write(call, handle, buffers, offset)
 
-    def reserve(self, handle: int, offset: int, length: int) -> None:
-        file = self._file(handle, write=True)
-        done = self._begin("reserve")
-        more = offset + length - len(file.current)
-        if more > 0:
-            if self._effect() == "half":
-                self._resize(file, len(file.current) + more // 2)
-            else:
-                free = self._free_bytes()
-                if free is not None and free < more:
-                    self._resize(file, len(file.current) + free)  # as ext4: what was found is kept
-                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-                self._resize(file, offset + length)
-        done()
+    def _stored_first(self, file: _File, writes: list[DataWrite]) -> list[DataWrite]:
+        if self.on_half_written is None:
+            return writes
+        # Half of the time all of it: then each part can be lost although all others are there.
+        share = 1.0 if self._random.random() < 0.5 else 0.5
+        done_first = [write for write in writes if self._random.random() < share]
+        for write in done_first:
+            file.current[write.offset : write.offset + len(write.data)] = write.data
+        file.pending += done_first
+        self.on_half_written()
+        return [write for write in writes if write not in done_first]
 
-    def set_size(self, handle: int, size: int) -> None:
-        file = self._file(handle, write=True)
-        done = self._begin("set_size")
-        self._resize(file, size)
-        done()
-
-    def sync(self, handle: int) -> None:
-        file = self._file(handle)
-        failing = self._fails()
-        done = self._begin("sync", lambda: self._lose(file)) if failing else self._begin("sync")
-        file.durable = _applied(file.durable, file.pending)
-        file.pending = []
-        done()
-
-    def sync_directory(self, handle: int) -> None:
-        directory = self._directories[self._handle(handle)[0]]
-        done = self._begin("sync_directory")
-        directory.durable, directory.pending = dict(directory.current), []
-        done()
-
-    def drop_cache(self, handle: int) -> None:
-        file = self._file(handle)
-        self._begin("drop_cache")
-        if file.stale:
-            file.stale = []
-            file.current = bytearray(_applied(file.durable, file.pending))
-
-    def rename(self, old: str, new: str) -> None:
-        parent, old_name = self._parent(old)
-        target, new_name = self._parent(new)
-        assert target is parent, "a rename between directories is not modelled"
-        done = self._begin("rename")
-        node = self._find(old)
-        replaced = self._directories.get(target.current.get(new_name, 0))
-        if replaced is not None and replaced.current:
-            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), new)
-        self._change(parent, EntryChange(old_name, new_name, node))
-        done()
-
-    def link(self, old: str, new: str) -> None:
-        parent, name = self._parent(new)
-        done = self._begin("link")
-        node = self._find(old)
-        if name in parent.current:
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), new)
-        self._change(parent, EntryChange("", name, node))
-        done()
-
-    def links(self, handle: int) -> int:
-        self._begin("links")
-        node, _ = self._handle(handle)
-        return sum(named == node for directory in self._directories.values() for named in directory.current.values())
-
-    def capacity_of(self, handle: int) -> int:
-        self._begin("capacity_of")
-        return self.capacity_bytes or 0
-
-    def give_to_owner_of(self, path: str, handle: int) -> None:
-        """Nothing here has an owner."""
-
-    def note(self, directory: int, name: str, text: bytes, *, aside: bool) -> None:
-        """Keep nothing: a note may be missing, and whatever stands in one changes nothing else."""
-
-    def unlink(self, path: str) -> None:
-        parent, name = self._parent(path)
-        done = self._begin("unlink")
-        if self._find(path) in self._directories:
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
-        self._change(parent, EntryChange(name, "", 0))
-        done()
-
-    def remove_directory(self, path: str) -> None:
-        parent, name = self._parent(path)
-        done = self._begin("remove_directory")
-        if self._directory(path).current:
-            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), path)
-        self._change(parent, EntryChange(name, "", 0))
-        done()
-
-    def lock(self, path: str) -> int:
-        parent, name = self._parent(path)
-        self._begin("lock")
-        if name not in parent.current:
-            self._change(parent, EntryChange("", name, self._new_file()))
-        node = parent.current[name]
-        if node in self._locks:
-            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), path)
-        handle = self._new_handle(node, write=True)
-        self._locks[node] = handle
-        return handle
-
-    # Steps.
-
-    def _begin(self, call: str, before_error: Callable[[], None] | None = None) -> Callable[[], None]:
-        """Count the call and raise the error of its fault. Return what to call when its work is done."""
-        self.on_call(call)
-        self.calls += 1
-        self.call_names.append(call)
-        fault = self.fault
-        if fault is None or not fault.strikes(self.calls, call) or fault.effect in ("short", "zero"):
-            return _nothing
-        error = OSError(fault.errno, os.strerror(fault.errno))
-        if fault.effect == "after" or (fault.effect == "half" and call in (*WRITES, "reserve")):
-            return lambda: _raise(error)
-        if before_error is not None:
-            before_error()
-        raise error
-
-    def _fails(self) -> bool:
-        return self.fault is not None and self.fault.strikes(self.calls + 1, "sync")
-
-    def _effect(self) -> str:
-        """Return the effect of the fault on the call that was just counted."""
-        fault = self.fault
-        return fault.effect if fault is not None and fault.strikes(self.calls, self.call_names[-1]) else ""
+    def _written(self, call: str, file: _File, offset: int, length: int) -> None:
+        if call == "write_durable":
+            _make_durable(file, offset, length)
 
     def _check_direct(self, file: _File, offset: int, length: int, *, is_write: bool = True) -> None:
         if offset % DIRECT_BLOCK_BYTES or length % DIRECT_BLOCK_BYTES:
             self.misuse.append(f"a direct access of {length} bytes at {offset}")
         if is_write and offset + length > len(file.current):
             self.misuse.append(f"a direct write of {length} bytes at {offset} moves the end from {len(file.current)}")
-
-    def _lose(self, file: _File) -> None:
-        """Make a part of the changes durable. The cache still shows the others, and considers them clean."""
-        kept = [change for change in file.pending if self._random.random() < 0.5]
-        file.durable = _applied(file.durable, kept)
-        file.stale = [*file.stale, *file.pending]
-        file.pending = []
-
-    def _resize(self, file: _File, size: int) -> None:
-        if size != len(file.current):
-            file.pending.append(SizeChange(size))
-            _set_size(file.current, size)
-
-    def _free_bytes(self) -> int | None:
-        return None if self.capacity_bytes is None else max(self.capacity_bytes - self.allocated_bytes(), 0)
-
-    def _take_space(self, more: int) -> None:
-        free = self._free_bytes()
-        if free is not None and free < more:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    def _change(self, directory: _Directory, change: EntryChange) -> None:
-        directory.pending.append(change)
-        directory.current = _linked(directory.current, [change])
-
-    def _new_node(self) -> int:
-        self._next_node += 1
-        return self._next_node
-
-    def _new_file(self) -> int:
-        node = self._new_node()
-        self._files[node] = _File(FileState(b""))
-        return node
-
-    def _new_handle(self, node: int, *, write: bool) -> int:
-        self._next_handle += 1
-        self._handles[self._next_handle] = node, write
-        return self._next_handle
-
-    def _handle(self, handle: int) -> tuple[int, bool]:
-        if handle not in self._handles:
-            self.misuse.append(f"handle {handle} was used after it was closed")
-            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-        return self._handles[handle]
-
-    def _file(self, handle: int, *, write: bool = False) -> _File:
-        node, writable = self._handle(handle)
-        if write and not writable:
-            self.misuse.append(f"handle {handle} was opened for reading and written to")
-        return self._files[node]
-
-    def _find(self, path: str) -> int:
-        node = self.ROOT
-        for name in filter(None, path.split("/")):
-            entries = self._directories[node].current if node in self._directories else {}
-            if name not in entries:
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
-            node = entries[name]
-        return node
-
-    def _directory(self, path: str) -> _Directory:
-        return self._directories[self._find(path)]
-
-    def _parent(self, path: str) -> tuple[_Directory, str]:
-        parent, _, name = path.rpartition("/")
-        return self._directory(parent), name
 
 
 def _make_durable(file: _File, offset: int, length: int) -> None:
@@ -710,57 +282,4 @@ def _make_durable(file: _File, offset: int, length: int) -> None:
         else:  # older writes to these sectors were replaced by this one
             is_done = offset <= change.offset and change.offset + len(change.data) <= stop
         (done if is_done else kept).append(change)
-    file.durable, file.pending = _applied(file.durable, done), kept
-
-
-def _by_sector(data: bytes, offset: int, sector_bytes: int) -> Iterator[DataWrite]:
-    start = 0
-    while start < len(data):
-        stop = min(start + sector_bytes - (offset + start) % sector_bytes, len(data))
-        yield DataWrite(offset + start, data[start:stop])
-        start = stop
-
-
-def _applied(durable: bytes, changes: Iterable[Change]) -> bytes:
-    """Return *durable* with *changes* applied in order. Bytes past the final end never existed."""
-    changes = list(changes)
-    if not changes:
-        return durable
-    content = bytearray(durable)
-    size = len(content)
-    for change in changes:
-        if isinstance(change, SizeChange):
-            if change.size < size:
-                content[change.size :] = bytes(max(len(content) - change.size, 0))
-            size = change.size
-        else:
-            stop = change.offset + len(change.data)
-            if stop > len(content):
-                content += bytes(stop - len(content))
-            content[change.offset : stop] = change.data
-    _set_size(content, size)
-    return bytes(content)
-
-
-def _linked(entries: dict[str, int], changes: Iterable[EntryChange]) -> dict[str, int]:
-    linked = dict(entries)
-    for change in changes:
-        linked.pop(change.removed, None)
-        if change.added:
-            linked[change.added] = change.node
-    return linked
-
-
-def _set_size(content: bytearray, size: int) -> None:
-    if size < len(content):
-        del content[size:]
-    else:
-        content += bytes(size - len(content))
-
-
-def _nothing() -> None:
-    pass
-
-
-def _raise(error: OSError) -> None:
-    raise error
+    file.durable, file.pending = applied(file.durable, done), kept
