@@ -147,6 +147,8 @@ def spark(session: nox.Session) -> None:
         for plain in ([], ["--stream"]):
             for consumers in ([], ["--consumers"]):
                 session.run(python, "-m", "tests.spark.campaign", *CAMPAIGN, *plain, *consumers, external=True)
+        on_disk = [*CAMPAIGN, "--memory-bytes", "1MiB"]
+        session.run(python, "-m", "tests.spark.campaign", *on_disk, external=True)
 
 
 @nox.session
