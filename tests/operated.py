@@ -20,6 +20,7 @@ from tests.serving import free_port
 
 DEPLOY = Path(__file__).parents[1] / "examples" / "deploy"
 FAILED, STUCK = "The log has failed: ", "the disk has not finished a commit for "
+DAMAGED, NEARLY_FULL = " met damaged records on the disk", " % of the disk limit is used"
 """Sentences of the page."""
 TIMEOUT_SECONDS = 60.0
 """Only a test that fails waits this long."""
@@ -139,7 +140,12 @@ class Operated:
         stats = self.stats()
         failed = f"{FAILED}{stats['failure']}" if stats["failure"] else ""
         stuck = STUCK if stats["under_way_seconds"] > 1 else ""
-        return f"{stats['state']} {failed}{stuck}".strip()
+        damaged, usage = stats["damaged"].get("segment"), stats["usage"]
+        used = usage["disk_bytes"] * 100 // usage["disk_limit_bytes"]
+        more = (
+            f"{damaged} read{'s' * (damaged > 1)}{DAMAGED}" if damaged else f"{used}{NEARLY_FULL}" if used >= 85 else ""
+        )
+        return f"{stats['state']} {failed or stuck or more}".strip()
 
     def metric(self, text: str) -> float:
         """Return the value of a series as a query names it: `name` or `name{label="value"}`."""

@@ -183,7 +183,9 @@ async def test_a_log_whose_dead_segments_stay_does_not_grow_beyond_its_limit(dir
         files.is_stuck = False
         with contextlib.suppress(LogFullError):  # it reminds the log
             await log.append_record("q", None, bytes(100_000))
-        with pytest.raises(LogFullError, match="in use; truncate or delete queues") as raised:
+        with pytest.raises(
+            LogFullError, match=r"in use \(queue 'q' holds the most\); truncate or delete queues"
+        ) as raised:
             while True:
                 await log.append_record("q", None, bytes(100_000))
         assert raised.value.__cause__ is None

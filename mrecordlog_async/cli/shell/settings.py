@@ -32,7 +32,7 @@ NOT_SETTINGS = frozenset({"CONFIG", "DIRECTORY", "COMPILE", "DISK_THREAD", "PURE
 
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
-BEYOND_MEMORY = ("refuse", "disk")
+BEYOND_MEMORY = ("disk", "refuse")
 
 
 def switch(text: str) -> bool:
@@ -133,9 +133,9 @@ SETTINGS = (
         "beyond_memory",
         choice(*BEYOND_MEMORY),
         "WHAT",
-        "refuse",
-        "what happens at --memory-bytes: appends get 429 (refuse), or the oldest records leave memory and are read "
-        "from the disk (disk)",
+        "disk",
+        "what happens at --memory-bytes: the oldest records leave memory and are read from the disk (disk), or appends "
+        "get 429 (refuse)",
         BEYOND_MEMORY,
     ),
     Setting(
