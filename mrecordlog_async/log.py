@@ -173,7 +173,8 @@ class MultiRecordLog:
             nominal = segment_bytes
             if bounds.beyond_memory == "disk":  # only the records of complete segments leave memory
                 nominal = max(min(segment_bytes, bounds.memory_bytes // 4), SEGMENT_BYTES_MIN)
-            memory = MemoryBounds(bounds.memory_bytes, bounds.beyond_memory == "disk" and not verify_all)
+            spills = bounds.beyond_memory == "disk"
+            memory = MemoryBounds(bounds.memory_bytes, by_index=spills and not verify_all, is_usual=spills)
             options = OpenOptions(
                 nominal, bounds.disk_bytes, create, direct=direct, recycle=recycle, clock=clock, bounds=memory
             )

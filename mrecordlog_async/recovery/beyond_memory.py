@@ -36,10 +36,12 @@ class MemoryBounds(NamedTuple):
     """Bounds of the memory that the records of a log take while it is opened.
 
     memory_bytes: where the oldest ones leave it. by_index: records whose gathered file fits are not read at all.
+    is_usual: they leave it while the log is open, too; otherwise opening warns that some did.
     """
 
     memory_bytes: int
     by_index: bool
+    is_usual: bool
 
 
 class GatheredSegment(NamedTuple):

@@ -70,6 +70,16 @@ def test_the_picture_shows_names_as_they_are() -> None:
     assert "2 queues  310 B  in 10/s  out 2/s" in shown
 
 
+def test_memory_that_is_full_by_design_is_not_red() -> None:
+    """Where records leave memory it shows what is on the disk only; the JSON has that too."""
+    history = two_samples(service=replace(SERVICE, memory=(100, 100), disk_only=3 << 20, spills=True))
+    bars = render([history], View(), 140, 40).renderables  # type: ignore[union-attr]
+    memory, disk = (next(bar for bar in bars if str(bar).startswith(name)) for name in ("memory", "disk"))
+    assert str(memory).endswith("100 B of 100 B, and 3.0 MiB on the disk only")
+    assert (memory.spans[0].style, disk.spans[0].style) == ("green", "red")
+    assert history.facts()["disk_only_bytes"] == 3 << 20
+
+
 @pytest.mark.parametrize(
     ("p50", "p99", "shown"),
     [

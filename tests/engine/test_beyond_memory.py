@@ -174,7 +174,7 @@ async def test_a_log_that_closes_finishes_its_repeats(directory: Path) -> None:
     assert await call is None
 
 
-async def test_opening_reads_the_indexes_alone(directory: Path) -> None:
+async def test_opening_reads_the_indexes_alone(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Records that were on the disk stay there: the segments are not read, unless all of them are to be."""
     async with MultiRecordLog.open(directory, limits=LIMITS) as log:
         await fill(log)
@@ -186,6 +186,7 @@ async def test_opening_reads_the_indexes_alone(directory: Path) -> None:
         await fill(log)
     async with MultiRecordLog.open(directory, limits=LIMITS, verify_all=True) as log:
         assert log.recovery_report.records == 6_000
+        assert "do not fit into" not in caplog.text  # nothing is unusual about it
         assert log.resource_usage().memory_bytes < 2 * MIB
         assert await read_all(log) == records(0, 6_000)
 

@@ -110,7 +110,8 @@ def test_alerts_that_wait_for_minutes_fire(tmp_path: Path) -> None:
 
         late = start("late")
         assert late.call("PUT", "/v1/queues/q/consumers/slow")[0] in (200, 201)
-        memory = start("memory", "--memory-bytes", "1MiB", "--record-bytes", "512KiB", "--body-bytes", "512KiB")
+        sizes = ["--memory-bytes", "1MiB", "--record-bytes", "512KiB", "--body-bytes", "512KiB"]
+        memory = start("memory", "--beyond-memory", "refuse", *sizes)
         assert [memory.append(bytes(300_000)) for _ in range(3)] == [200] * 3
         disk = start("disk", "--disk-bytes", "48MiB", "--segment-bytes", "32MiB")
         while (used := disk.metric("mrecordlog_disk_used_bytes") / disk.metric("mrecordlog_disk_limit_bytes")) < 0.86:

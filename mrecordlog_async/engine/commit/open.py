@@ -187,7 +187,7 @@ def _recover_or_create(
         directory.log.sync_name()
         new_stores, bounds = options.new_stores, options.bounds
         recovered = read_log(directory.log, listing, on_progress=on_progress, new_stores=new_stores, bounds=bounds)
-        if recovered.queues.pins.gathered and bounds is not None and not bounds.by_index:
+        if recovered.queues.pins.gathered and bounds is not None and not bounds.is_usual:
             logger.warning(
                 "%s: the records do not fit into %d bytes of memory: the oldest ones stay on the disk",
                 *(directory.path, bounds.memory_bytes),
