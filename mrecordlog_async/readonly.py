@@ -108,7 +108,7 @@ class ReadOnlyLog:
             CorruptionError: Acknowledged data is damaged.
             OSError: A file cannot be read.
         """
-        bounds = None if memory_bytes is None else MemoryBounds(memory_bytes, by_index=True)
+        bounds = None if memory_bytes is None else MemoryBounds(memory_bytes, by_index=True, is_usual=True)
         return cls._open(LogDirectory.at(directory, filesystem), on_progress, RetainedStores, bounds)
 
     @classmethod
