@@ -288,6 +288,7 @@ def _examples() -> list[Exception]:
         errors.ConsumerNameError("c", "is too long"),
         errors.ConsumerFencedError("q", "c", 1, 2),
         errors.ConsumerOwnedError("q", "c", "00000000-0000-0000-0000-000000000001"),
+        errors.ConsumerHeldError("q", "c", 2.5, 10.0),
         errors.ConsumerBehindError("q", "c", 0, 1),
         errors.RecordTooLargeError(2, 1),
         errors.CorruptionError("wal-00000000000000000001", 7, "a batch is damaged"),

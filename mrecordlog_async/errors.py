@@ -354,6 +354,30 @@ class ConsumerOwnedError(RecordLogError):
         )
 
 
+class ConsumerHeldError(RecordLogError):
+    """The holder of the consumer was seen more recently than the caller of `attach` allows. Nothing was changed.
+
+    Attributes:
+        queue: The queue.
+        consumer: The consumer.
+        idle_seconds: Seconds since the holder was last seen.
+        if_idle_for: Seconds that it has to be idle for the caller.
+    """
+
+    def __init__(self, queue: str, consumer: str, idle_seconds: float, if_idle_for: float) -> None:
+        super().__init__(queue, consumer, idle_seconds, if_idle_for)
+        self.queue = queue
+        self.consumer = consumer
+        self.idle_seconds = idle_seconds
+        self.if_idle_for = if_idle_for
+
+    def message(self) -> str:
+        return (
+            f"queue {self.queue!r}: consumer {self.consumer!r} has a holder, which was seen {self.idle_seconds:.1f} s "
+            f"ago; try again once that is {self.if_idle_for:g} s, or take another consumer"
+        )
+
+
 class ConsumerBehindError(RecordLogError):
     """The call would remove records that a consumer has not acknowledged. Nothing was changed.
 

@@ -39,7 +39,7 @@ from mrecordlog_async.errors import LogFailedError, QueueNotFoundError, RecordsO
 from mrecordlog_async.memory.pieces import as_runs
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.reads import check_bounds, held_between, position_of, summarize, time_at
-from mrecordlog_async.memory.settings import consumer_summaries, options_of, values_of
+from mrecordlog_async.memory.settings import options_of, values_of
 from mrecordlog_async.memory.times import tick_of_time
 from mrecordlog_async.metrics import Counters, Histogram, WorkerCounts
 from mrecordlog_async.model import (
@@ -918,6 +918,7 @@ class MultiRecordLog:
         start: Start | None = None,
         owner: UUID | str | None = None,
         take_over: bool = False,
+        if_idle_for: float | None = None,
     ) -> Consumer:
         """Return the holder of *consumer*: `async with log.consumer("orders", "billing") as c`. See `Consumer`.
 
@@ -928,6 +929,8 @@ class MultiRecordLog:
             start: Where it begins if it is created; see `create_consumer`.
             owner: A UUID that alone may attach to the consumer from now on; None for a consumer without an owner.
             take_over: Attach even if the consumer has another owner.
+            if_idle_for: Attach only if the holder was not seen for this many seconds, or there is none: for workers
+                that take over from one that died. None attaches whatever the holder does.
 
         Returns:
             The consumer.
@@ -936,10 +939,11 @@ class MultiRecordLog:
             QueueNotFoundError: No queue has this name. Raised when the consumer is entered, as are the others.
             ConsumerNotFoundError: The queue has no such consumer, and *create* is False.
             ConsumerOwnedError: The consumer belongs to another owner.
+            ConsumerHeldError: The holder was seen within *if_idle_for*.
             ConsumerNameError: The name is invalid.
             LogFullError: The limit on consumers is reached, or there is no space.
         """
-        return Consumer(queue, consumer, self._consumers, Attaching(create, start, owner, take_over))
+        return Consumer(queue, consumer, self._consumers, Attaching(create, start, owner, take_over, if_idle_for))
 
     def consumers(self, queue: str) -> dict[str, ConsumerSummary]:
         """Return where the consumers of *queue* stand, by name in order.
@@ -950,7 +954,7 @@ class MultiRecordLog:
             QueueNotFoundError: No queue has this name.
         """
         found = self._lookup.find(queue)
-        return {one.consumer: one for one in consumer_summaries(found, sorted(found.consumers))}
+        return {one.consumer: one for one in self._consumers.summaries(found, sorted(found.consumers))}
 
     # State and numbers.
 

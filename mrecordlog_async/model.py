@@ -509,6 +509,8 @@ class ConsumerSummary:
         owner: The UUID that alone may attach to it; None for anybody.
         skipped: Records that were truncated before it acknowledged them, since the log was opened.
         oldest_seconds: Age of the oldest of its waiting records; None if none waits, or the age is unknown.
+        idle_seconds: Seconds since its holder attached, acknowledged or read; 0 while that waits for records. A holder
+            from before the log was opened counts as seen then. None if it has none, or that is unknown.
     """
 
     queue: str
@@ -520,6 +522,7 @@ class ConsumerSummary:
     owner: str | None = None
     skipped: int = 0
     oldest_seconds: float | None = None
+    idle_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

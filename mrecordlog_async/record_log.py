@@ -157,6 +157,7 @@ class RecordLog(Protocol):
         start: Start | None = ...,
         owner: UUID | str | None = ...,
         take_over: bool = ...,
+        if_idle_for: float | None = ...,
     ) -> AbstractAsyncContextManager[RecordConsumer]:
         """Return the holder of *consumer*, to be used as `async with`."""
 

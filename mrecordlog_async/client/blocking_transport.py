@@ -278,7 +278,7 @@ def batches(batch: Callable[..., Given | None], limits: BatchLimits) -> Iterator
     return cast(Iterator[Given], iter(partial(batch, max_records=records, max_bytes=size, max_wait=seconds), None))
 
 
-class Available(Iterator[Given]):
+class BlockingAvailable(Iterator[Given]):
     """The batches of what is there when the first one is asked for. No generator: see `batches`."""
 
     def __init__(self, batch: Callable[..., Given | None], limits: BatchLimits, find_end: Callable[[], int]) -> None:

@@ -697,6 +697,7 @@ class RecordLogClient:
         start: Start | None = None,
         owner: UUID | str | None = None,
         take_over: bool = False,
+        if_idle_for: float | None = None,
     ) -> ClientConsumer:
         """Return the holder of *consumer*: `async with client.consumer("orders", "billing") as c`.
 
@@ -708,14 +709,17 @@ class RecordLogClient:
                 the queue retains, or a time (see `position_at`); None for the first retained record.
             owner: A UUID that alone may attach to the consumer from now on; None for a consumer without an owner.
             take_over: Attach even if the consumer has another owner.
+            if_idle_for: Attach only if the holder was not seen for this many seconds, or there is none: for workers
+                that take over from one that died. None attaches whatever the holder does.
 
         Returns:
-            The consumer. Entering it raises QueueNotFoundError, ConsumerNotFoundError or ConsumerOwnedError.
+            The consumer. Entering it raises QueueNotFoundError, ConsumerNotFoundError, ConsumerOwnedError, or
+            ConsumerHeldError if the holder was seen within *if_idle_for*.
 
         Raises:
             ValueError: *owner* is not a UUID.
         """
-        request = AttachRequest(create, None, None if owner is None else str(owner_uuid(owner)), take_over)
+        request = AttachRequest(create, None, None if owner is None else str(owner_uuid(owner)), take_over, if_idle_for)
         return ClientConsumer(self.sender, queue, consumer, start=start, request=request)
 
     async def create_consumer(

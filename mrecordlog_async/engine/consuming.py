@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
+from time import monotonic
 from typing import NamedTuple
 from uuid import UUID
 
@@ -19,17 +22,25 @@ from mrecordlog_async.engine.intake.controls import (
 )
 from mrecordlog_async.engine.readers.tail import QueueWatch
 from mrecordlog_async.engine.running import Engine
-from mrecordlog_async.errors import ConsumerFencedError, ConsumerNotFoundError, QueueNotFoundError
+from mrecordlog_async.errors import (
+    ConsumerFencedError,
+    ConsumerHeldError,
+    ConsumerNotFoundError,
+    QueueNotFoundError,
+)
 from mrecordlog_async.format.controls import TableRule
 from mrecordlog_async.memory.queue import Queue
-from mrecordlog_async.memory.settings import owner_bytes
+from mrecordlog_async.memory.settings import consumer_summaries, owner_bytes
 from mrecordlog_async.memory.times import tick_of_time
-from mrecordlog_async.model import Start, check_position, check_start
+from mrecordlog_async.model import ConsumerSummary, Start, check_position, check_start
 from mrecordlog_async.names import check_consumer_name, check_name, check_new_consumer_name
 from mrecordlog_async.patterns import is_pattern, matches
 
 QUEUES_AT_ONCE = 1_000
 """This many queues are compared with a pattern, and get their consumer or lose it, before the event loop turns."""
+
+SEEN_SLACK = 64
+"""Deleted consumers are forgotten once this many, and more than there are others, have been seen."""
 
 
 class Attaching(NamedTuple):
@@ -39,16 +50,24 @@ class Attaching(NamedTuple):
     start: Start | None = None
     owner: UUID | str | None = None
     take_over: bool = False
+    if_idle_for: float | None = None
 
 
 class ConsumerChanges:
-    """Checks each change of consumers, and passes it to the writer. The log owns it."""
+    """Checks each change of consumers, and passes it to the writer. The log owns it.
+
+    It also knows when each holder was last seen: it attached, acknowledged, moved or waits for records. That is in
+    memory alone. After an opening, a holder from before counts as seen when the log was opened.
+    """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._submit = engine.admission.submit
         self._lookup = engine.lookup
         self._disk_reads = engine.disk_reads
+        self._opened = monotonic()
+        self._seen: dict[tuple[int, str], float] = {}  # by queue id and consumer
+        self._waiting = Counter[tuple[int, str]]()  # reads of a holder that wait for records
 
     # Creating and deleting: on one queue, or with a pattern on every queue that matches, now and later.
 
@@ -124,15 +143,67 @@ class ConsumerChanges:
             QueueNotFoundError: No queue has this name.
             ConsumerNotFoundError: The queue has no such consumer, and *how* does not create it.
             ConsumerOwnedError: The consumer belongs to another owner.
+            ConsumerHeldError: Its holder was seen more recently than *how* allows.
             ConsumerNameError: The name is invalid.
             LogFullError: The limit on consumers is reached, or there is no space.
         """
         check_name(queue)
         self._check_name(queue, consumer)
         owned, position = owner_bytes(how.owner), await self._position(queue, how.start)
+        if how.if_idle_for is not None:
+            self._check_idle(self._lookup.find(queue), consumer, how.if_idle_for)
         attached = await self._submit(AttachConsumer, queue, consumer, how.create, position, owned, how.take_over)
         assert isinstance(attached, Attached)
+        self._note((attached.queue_id, consumer))
         return attached
+
+    def _check_idle(self, queue: Queue, consumer: str, seconds: float) -> None:
+        """Raise ConsumerHeldError unless the holder of *consumer* was not seen for *seconds*."""
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
+            raise ValueError(f"if_idle_for must be a number of seconds, at least 0, not {seconds!r}")
+        idle = self.idle_seconds(queue, consumer)
+        if idle is not None and idle < seconds:
+            raise ConsumerHeldError(queue.name, consumer, idle, seconds)
+        if queue.consumer(consumer) is not None:
+            self._note((queue.id, consumer))  # of two callers that find it idle, one attaches
+
+    def idle_seconds(self, queue: Queue, consumer: str) -> float | None:
+        """Return for how long the holder of *consumer* was not seen; None if nobody has held it."""
+        state, key = queue.consumer(consumer), (queue.id, consumer)
+        if state is None:
+            return None
+        if self._waiting[key]:
+            return 0.0
+        # One that was created since the log was opened, and was not seen, has no holder.
+        from_before = state.epoch < self._engine.opened.ids_from
+        seen = self._seen.get(key, self._opened if from_before else None)
+        return None if seen is None else monotonic() - seen
+
+    def summaries(self, queue: Queue, names: Iterable[str]) -> list[ConsumerSummary]:
+        """Return where the consumers of *queue* called *names* are; those that do not exist are left out."""
+        return consumer_summaries(queue, names, partial(self.idle_seconds, queue))
+
+    def _note(self, key: tuple[int, str]) -> None:
+        """Note that the holder of a consumer was seen; forget consumers that were deleted, from time to time."""
+        self._seen[key] = monotonic()
+        if len(self._seen) > 2 * self._lookup.queues.consumer_count + SEEN_SLACK:
+            queues = self._lookup.queues
+            self._seen = {
+                (queue_id, name): seen
+                for (queue_id, name), seen in self._seen.items()
+                if (queue := queues.by_id(queue_id)) is not None and name in queue.consumers
+            }
+
+    @contextmanager
+    def _waits(self, key: tuple[int, str]) -> Iterator[None]:
+        self._waiting[key] += 1
+        try:
+            yield
+        finally:
+            self._waiting[key] -= 1
+            if not self._waiting[key]:
+                del self._waiting[key]
+            self._note(key)
 
     def check_holder(self, queue: str, consumer: str, *, queue_id: int, epoch: int) -> None:
         """Raise unless *epoch* is that of the present holder of *consumer*.
@@ -146,11 +217,12 @@ class ConsumerChanges:
         if found.id != queue_id:
             raise QueueNotFoundError(queue)
         check_holder(consumer, epoch, self._engine.epochs_from, found)
+        self._note((queue_id, consumer))
 
     def watch(self, consumer: str, holder: Attached) -> QueueWatch:
         """Return the queue as *holder* sees it: not at all once the consumer was deleted or has another holder."""
         check = partial(check_holder, consumer, holder.epoch, self._engine.epochs_from)
-        return self._engine.watch(holder.queue_id, check)
+        return self._engine.watch(holder.queue_id, check, partial(self._waits, (holder.queue_id, consumer)))
 
     async def wait_acknowledged(self, queue: str, position: int, consumer: str) -> None:
         """Wait until *consumer* has acknowledged *position*; see `MultiRecordLog.wait_acknowledged`."""
@@ -183,6 +255,8 @@ class ConsumerChanges:
         check_consumer_name(consumer)
         found = await self._submit(MoveConsumer, queue, consumer, position, seeks, queue_id, epoch)
         assert isinstance(found, int)
+        if epoch is not None and queue_id is not None:
+            self._note((queue_id, consumer))
         return found
 
     def _check_name(self, queue: str, consumer: object) -> None:

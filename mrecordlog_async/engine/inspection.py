@@ -21,7 +21,6 @@ from mrecordlog_async.memory.cutting import UNLIMITED
 from mrecordlog_async.memory.pieces import HeldRun
 from mrecordlog_async.memory.reads import fingerprint, position_of, times_between
 from mrecordlog_async.memory.searches import QUEUES_PER_STEP, OldestPin, first_in_steps
-from mrecordlog_async.memory.settings import consumer_summaries
 from mrecordlog_async.memory.times import tick_of_time
 from mrecordlog_async.metrics import SegmentPin
 from mrecordlog_async.model import ConsumerSummary, Start, Times
@@ -346,7 +345,7 @@ class Inspection:
         Raises:
             QueueNotFoundError: No queue has this name.
         """
-        return consumer_summaries(self._lookup.find(queue), consumers)
+        return self._consumers.summaries(self._lookup.find(queue), consumers)
 
     def consumer_position(self, queue: str, consumer: str) -> int:
         """Return the first position that a consumer of *queue* has not acknowledged.
@@ -404,6 +403,7 @@ class Inspection:
         start: Start | None = None,
         owner: UUID | str | None = None,
         take_over: bool = False,
+        if_idle_for: float | None = None,
     ) -> Attached:
         """Become the holder of *consumer*: every earlier one is fenced off. Durable under every policy.
 
@@ -414,6 +414,7 @@ class Inspection:
             start: Where it begins if it is created; see `create_consumer`.
             owner: A UUID that alone may attach to the consumer from now on; None for a consumer without an owner.
             take_over: Attach even if the consumer has another owner.
+            if_idle_for: Attach only if the holder was not seen for this many seconds, or there is none.
 
         Returns:
             The queue's id and the epoch, which the later calls of this holder carry, and the consumer's position.
@@ -422,10 +423,11 @@ class Inspection:
             QueueNotFoundError: No queue has this name.
             ConsumerNotFoundError: The queue has no such consumer, and *create* is False.
             ConsumerOwnedError: The consumer belongs to another owner.
+            ConsumerHeldError: The holder was seen within *if_idle_for*.
             ConsumerNameError: The name is invalid.
             LogFullError: The limit on consumers is reached, or there is no space.
         """
-        return await self._consumers.attach(queue, consumer, Attaching(create, start, owner, take_over))
+        return await self._consumers.attach(queue, consumer, Attaching(create, start, owner, take_over, if_idle_for))
 
     def check_holder(self, queue: str, consumer: str, *, queue_id: int, epoch: int) -> None:
         """Raise unless *epoch* is that of the present holder of *consumer*: before and after a read.

@@ -16,7 +16,7 @@ import logging
 import warnings
 import weakref
 from collections.abc import Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -207,9 +207,19 @@ class Engine:
         older, current = journal.older[:1], journal.end.segment
         return range(older[0][0] if older else current, current + 1)
 
-    def watch(self, queue_id: int, check: Callable[[Queue], None] | None = None) -> QueueWatch:
-        """Return a watch of one incarnation of a queue; *check* raises if its reader may not read it any more."""
-        return QueueWatch(self.queues, queue_id, self.changes, self.is_closing, self.failure, self.disk_reads, check)
+    def watch(
+        self,
+        queue_id: int,
+        check: Callable[[Queue], None] | None = None,
+        waits: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> QueueWatch:
+        """Return a watch of one incarnation of a queue.
+
+        *check* raises if its reader may not read it any more; *waits* is entered while the reader waits for records.
+        """
+        watch = QueueWatch(self.queues, queue_id, self.changes, self.is_closing, self.failure, self.disk_reads, check)
+        watch.waits = waits
+        return watch
 
     # The end.
 

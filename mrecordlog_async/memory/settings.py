@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from mrecordlog_async.batches import owner_uuid
@@ -59,14 +59,22 @@ def _limit(stored: int, field: str) -> float | None:
     return stored / SECOND_NS if field.endswith("_ns") else stored
 
 
-def consumer_summaries(queue: Queue, names: Iterable[str]) -> list[ConsumerSummary]:
-    """Return where the consumers of *queue* called *names* are, in this order; those that do not exist are left out."""
+def consumer_summaries(
+    queue: Queue, names: Iterable[str], idle_seconds: Callable[[str], float | None] = lambda name: None
+) -> list[ConsumerSummary]:
+    """Return where the consumers of *queue* called *names* are, in this order; those that do not exist are left out.
+
+    *idle_seconds* returns for how long the holder of one was not seen, if that is known.
+    """
     found = [(name, state) for name in names if (state := queue.consumer(name)) is not None]
     waiting = waiting_from(queue, {state.position for _, state in found})
-    return [_summary(queue, name, state, *waiting[state.position]) for name, state in found]
+    return [_summary(queue, name, state, waiting[state.position], idle_seconds(name)) for name, state in found]
 
 
-def _summary(queue: Queue, name: str, state: ConsumerState, records: int, size: int) -> ConsumerSummary:
+def _summary(
+    queue: Queue, name: str, state: ConsumerState, waiting: tuple[int, int], idle: float | None
+) -> ConsumerSummary:
+    records, size = waiting
     return ConsumerSummary(
         queue=queue.name,
         consumer=name,
@@ -77,6 +85,7 @@ def _summary(queue: Queue, name: str, state: ConsumerState, records: int, size: 
         owner=owner_text(state.owner),
         skipped=queue.consumers.skipped(name),
         oldest_seconds=age_of(_oldest_tick(queue, state.position)) if records else None,
+        idle_seconds=idle,
     )
 
 

@@ -110,6 +110,8 @@ class ConsumerResponse(Response, frozen=True, gc=False):
         owner: The UUID that alone may attach to it; null for anybody.
         skipped: Records that were truncated before it acknowledged them, since the log was opened.
         oldest_seconds: Age of the oldest of its waiting records; null if none waits.
+        idle_seconds: Seconds since its holder attached, acknowledged or read; 0 while that waits for records. A holder
+            from before the log was opened counts as seen then. Null if it has none.
     """
 
     queue: str
@@ -121,6 +123,7 @@ class ConsumerResponse(Response, frozen=True, gc=False):
     owner: str | None = None
     skipped: int = 0
     oldest_seconds: float | None = None
+    idle_seconds: float | None = None
 
 
 class RuleResponse(Response, frozen=True, gc=False):
@@ -183,12 +186,15 @@ class AttachRequest(Request, frozen=True):
         start: Where it begins if it is created.
         owner: A UUID that alone may attach from now on; null for a consumer without an owner.
         take_over: Attach even if the consumer has another owner.
+        if_idle_for: Attach only if the holder was not seen for this many seconds, or there is none; otherwise 409
+            "consumer_held". Null attaches whatever the holder does.
     """
 
     create: bool = False
     start: NextPosition | None = None
     owner: str | None = None
     take_over: bool = False
+    if_idle_for: Annotated[float, Meta(ge=0)] | None = None
 
 
 class AttachResponse(Response, frozen=True, gc=False):

@@ -6,7 +6,7 @@ The tests of the log use the same model, with writes past the page cache added (
    Every directory has its durable entries, and a list of changes since its last sync. Nothing else is durable. A file
    exists while it has a name, durable or not, or an open handle. All names of a file share its bytes, so every name and
    every reader sees a change made through one of them.
-2. A `Snapshot` is the disk between two calls. `crash(plan)` returns the disk after a power cut, when exactly the
+2. A `DiskSnapshot` is the disk between two calls. `crash(plan)` returns the disk after a power cut, when exactly the
    changes in *plan* had reached the medium. `kill()` returns the disk that a dead process leaves, with all caches
    intact.
 3. A `Fault` makes the n-th call fail, once or from then on, before or after its work is done, or half-way.
@@ -89,7 +89,7 @@ class DirectoryState:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class PowerCut:
     """The changes that reached the medium, by node, in the order in which they are applied. All others are lost."""
 
     data: dict[int, tuple[Change, ...]] = field(default_factory=dict)
@@ -97,18 +97,18 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class DiskSnapshot:
     """The whole disk between two calls."""
 
     files: dict[int, FileState]
     directories: dict[int, DirectoryState]
     sector_bytes: int = SECTOR_BYTES
 
-    def crash(self, plan: Plan) -> MemoryDisk:
+    def crash(self, plan: PowerCut) -> MemoryDisk:
         """Return the disk after a power cut that only the changes in *plan* survived."""
         return MemoryDisk(self.cut(plan))
 
-    def cut(self, plan: Plan) -> Self:
+    def cut(self, plan: PowerCut) -> Self:
         """Return what a power cut leaves if only the changes in *plan* survive it."""
         files = {
             number: FileState(applied(state.durable, plan.data.get(number, ()))) for number, state in self.files.items()
@@ -119,10 +119,10 @@ class Snapshot:
         }
         return replace(self, files=files, directories=directories)
 
-    def some(self, chance: random.Random) -> Plan:
+    def some(self, chance: random.Random) -> PowerCut:
         """Return which changes survive a power cut, chosen by *chance*: none, all, or a part of them."""
         share = chance.choice((0.0, chance.random(), 1.0))
-        return Plan(
+        return PowerCut(
             {
                 number: tuple(change for change in state.changes if chance.random() < share)
                 for number, state in self.files.items()
@@ -185,9 +185,9 @@ class MemoryDisk:
 
     ROOT = 1
 
-    def __init__(self, snapshot: Snapshot | None = None, capacity_bytes: int | None = None) -> None:
+    def __init__(self, snapshot: DiskSnapshot | None = None, capacity_bytes: int | None = None) -> None:
         """Continue *snapshot*, or begin an empty disk, on which the directory `/data` exists."""
-        snapshot = snapshot or Snapshot({}, {self.ROOT: DirectoryState({"data": 2}), 2: DirectoryState({})})
+        snapshot = snapshot or DiskSnapshot({}, {self.ROOT: DirectoryState({"data": 2}), 2: DirectoryState({})})
         self.on_call: Callable[[str], None] = lambda call: None
         self.fault: Fault | None = None
         self.calls = 0
@@ -205,9 +205,9 @@ class MemoryDisk:
 
     # For tests.
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> DiskSnapshot:
         """Return the disk as it is."""
-        return Snapshot(*self._states(), self.sector_bytes)
+        return DiskSnapshot(*self._states(), self.sector_bytes)
 
     def _states(self) -> tuple[dict[int, FileState], dict[int, DirectoryState]]:
         files = {n: FileState(f.durable, tuple(f.pending), tuple(f.stale)) for n, f in self._files.items()}

@@ -75,7 +75,7 @@ TOKENS = [
     (r"\basyncio\.sleep\b", "blocking_transport.sleep"),
     (r"\basyncio\.get_running_loop\(\)\.time\b", "blocking_transport.clock"),
     (r"\bBatches\(", "blocking_transport.batches("),
-    (r"\bAvailable\(", "blocking_transport.Available("),
+    (r"\bAvailable\(", "blocking_transport.BlockingAvailable("),
     (r"^    (Available|Batches),\n", ""),
     (r"^    @coroutine_function\n", ""),
     (r"^from mrecordlog_async\.support\.coroutine_mark .*\n", ""),

@@ -78,7 +78,8 @@ async def test_positions_survive_a_reopen(directory: Path, log: MultiRecordLog) 
     found = (await asyncio.to_thread(ReadOnlyLog.open, directory)).consumers("q")["c"]
     assert (found.position, found.records, found.bytes, found.epoch, found.owner) == (7, 3, 3, epoch, str(OWNER))
     async with MultiRecordLog.open(directory) as again:
-        assert replace(again.consumers("q")["c"], oldest_seconds=found.oldest_seconds) == found
+        now = again.consumers("q")["c"]
+        assert replace(now, oldest_seconds=found.oldest_seconds, idle_seconds=found.idle_seconds) == found
         async with again.consumer("q", "c", owner=OWNER) as c:
             assert c.epoch > epoch and c.position == 7
 

@@ -22,19 +22,21 @@ from mrecordlog_async.testing.disk import (
     Change,
     DataWrite,
     DirectoryState,
+    DiskSnapshot,
     EntryChange,
     Fault,
     FileState,
     MemoryDisk,
-    Plan,
+    PowerCut,
     SizeChange,
     _File,
     applied,
     by_sector,
 )
-from mrecordlog_async.testing.disk import Snapshot as CachedSnapshot
 
 from .disk_thread import ModelDiskThread
+
+Plan = PowerCut
 
 __all__ = [
     "SECTOR_BYTES",
@@ -53,13 +55,13 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot(CachedSnapshot):
+class Snapshot(DiskSnapshot):
     """The whole disk between two calls."""
 
     has_direct: bool = True
     has_thread: bool = False
 
-    def crash(self, plan: Plan) -> Disk:
+    def crash(self, plan: PowerCut) -> Disk:
         """Return the disk after a power cut that only the changes in *plan* survived."""
         return Disk(self.cut(plan))
 

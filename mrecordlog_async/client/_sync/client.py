@@ -651,6 +651,7 @@ class BlockingRecordLogClient:
         start: Start | None = None,
         owner: UUID | str | None = None,
         take_over: bool = False,
+        if_idle_for: float | None = None,
     ) -> BlockingConsumer:
         """Return the holder of *consumer*: `with client.consumer("orders", "billing") as c`.
 
@@ -662,14 +663,17 @@ class BlockingRecordLogClient:
                 the queue retains, or a time (see `position_at`); None for the first retained record.
             owner: A UUID that alone may attach to the consumer from now on; None for a consumer without an owner.
             take_over: Attach even if the consumer has another owner.
+            if_idle_for: Attach only if the holder was not seen for this many seconds, or there is none: for workers
+                that take over from one that died. None attaches whatever the holder does.
 
         Returns:
-            The consumer. Entering it raises QueueNotFoundError, ConsumerNotFoundError or ConsumerOwnedError.
+            The consumer. Entering it raises QueueNotFoundError, ConsumerNotFoundError, ConsumerOwnedError, or
+            ConsumerHeldError if the holder was seen within *if_idle_for*.
 
         Raises:
             ValueError: *owner* is not a UUID.
         """
-        request = AttachRequest(create, None, None if owner is None else str(owner_uuid(owner)), take_over)
+        request = AttachRequest(create, None, None if owner is None else str(owner_uuid(owner)), take_over, if_idle_for)
         return BlockingConsumer(self.sender, queue, consumer, start=start, request=request)
 
     def create_consumer(self, queue: str, consumer: str, *, start: Start | None = None, exist_ok: bool = False) -> bool:

@@ -199,7 +199,9 @@ class BlockingTail(Iterator[Record]):
             max_records: At most this many records in a batch.
             max_bytes: At most this many payload bytes in a batch, but at least one record.
         """
-        return blocking_transport.Available(self.batch, BatchLimits.checked(max_records, max_bytes, 0), self._find_end)
+        return blocking_transport.BlockingAvailable(
+            self.batch, BatchLimits.checked(max_records, max_bytes, 0), self._find_end
+        )
 
     def aclose(self) -> None:
         """End the tail. Not needed for one that is no longer used: it keeps nothing open."""

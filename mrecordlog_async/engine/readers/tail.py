@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from time import perf_counter
 
@@ -60,6 +61,7 @@ class QueueWatch:
         self._is_closing = is_closing
         self._failure = failure
         self.disk = disk
+        self.waits: Callable[[], AbstractContextManager[None]] = nullcontext
         self._check = check
 
     def queue(self) -> Queue | None:
@@ -99,11 +101,12 @@ class QueueWatch:
         failure = self._failure()
         if failure is not None:
             raise LogFailedError(str(failure)) from failure
-        if deadline is None:
-            await self._changes.wait(self.queue_id)
-        else:
-            async with asyncio.timeout_at(deadline):
+        with self.waits():
+            if deadline is None:
                 await self._changes.wait(self.queue_id)
+            else:
+                async with asyncio.timeout_at(deadline):
+                    await self._changes.wait(self.queue_id)
 
 
 class Tail(AsyncIterator[Record]):

@@ -196,6 +196,7 @@ async def attach_consumer(service: Service, request: web.Request) -> web.StreamR
         start=wanted.start,
         owner=checked_owner(wanted.owner),
         take_over=wanted.take_over,
+        if_idle_for=wanted.if_idle_for,
     )
     return json_response(AttachResponse(queue, consumer, attached.queue_id, attached.epoch, attached.position))
 
