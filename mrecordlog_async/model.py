@@ -204,6 +204,10 @@ class Times:
 
     def add_spans(self, times: Times, start: int, stop: int) -> None:
         """Add what *times* says of positions *start* … *stop* - 1."""
+        if len(times.ticks) == 1:
+            if start < stop:
+                self.add(start, times.ticks[0])
+            return
         for position, _, tick in times.spans(start, stop):
             self.add(position, tick)
 

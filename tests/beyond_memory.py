@@ -18,6 +18,7 @@ from mrecordlog_async import (
     Limits,
     MultiRecordLog,
     PositionInPastError,
+    ReadOnlyLog,
     RecordsOnDiskError,
 )
 from mrecordlog_async.model import Record
@@ -175,13 +176,19 @@ class History:
         self.reads += 1
         self.on_disk += max(first, summary.first_position) < self.log.memory_first(queue)
         self.check_memory(queue, records)
-        way = self.rng.randrange(4)
+        way = self.rng.randrange(7)
         if way == 0:
             found = [record async for record in self.log.read(queue, first)]
         elif way == 1:
             found = await self.fetch_all(queue, first)
         elif way == 2:
             found = await self.tail_records(queue, first, len(wanted))
+        elif way == 3:
+            found = await self.load_all(queue, first)
+        elif way == 4:
+            found = await self.read_located(queue, first)
+        elif way == 5:
+            found = await asyncio.to_thread(self.read_only, queue, first)
         else:
             found = await self.tail_batches(queue, first, len(wanted))
         assert found[: len(wanted)] == wanted, (queue, first, way, differences(found, wanted))
@@ -207,6 +214,45 @@ class History:
             found += batch
             position = batch.next_position
         return found
+
+    async def load_all(self, queue: str, position: int) -> list[Record]:
+        """Read as the service does, in pieces of any size; no time is missing, and none goes back."""
+        found: list[Record] = []
+        most, size = self.rng.choice([1, 7, 10_000]), self.rng.choice([1, 5_000, MIB])
+        while (loaded := await self.log.inspection.load(queue, position, runs_max=most, bytes_max=size)).held:
+            found += [record for run in loaded.held for record in run.records()]
+            assert loaded.times.positions[0] <= loaded.held[0].first_position
+            assert list(loaded.times.positions) == sorted(set(loaded.times.positions))
+            position = loaded.held[-1].next_position
+        return found
+
+    async def read_located(self, queue: str, position: int) -> list[Record]:
+        """Read as a fetch does, next to parts of other queues."""
+        found: list[Record] = []
+        end, size, inspection = self.log.next_position(queue), self.rng.choice([1, 100_000, MIB]), self.log.inspection
+        while position < end:
+            others = self.rng.sample(list(self.model), 3)
+            bounds = [(other, self.log.first_position(other), self.log.next_position(other)) for other in others]
+            wanted = [(queue, position, end), *bounds]
+            located = [inspection.locate(*one, runs_max=250, bytes_max=size) for one in wanted]
+            loaded = await inspection.read_located(located)
+            for (other, *_), place, part in zip(wanted, located, loaded, strict=True):
+                records = [record for run in part.held for record in run.records()]
+                if other == queue and place is located[0]:
+                    found += records
+                else:
+                    # It may be truncated meanwhile, or its newest records may not be in the model yet.
+                    expected = [each for each in self.model[other].records if each.position < place.next_position]
+                    first = max([self.log.first_position(other), *(each.position for each in expected[:1])])
+                    left = [each for each in records if each.position >= first]
+                    assert left[: len(expected)] == [each for each in expected if each.position >= first]
+            position = located[0].next_position
+        return found
+
+    def read_only(self, queue: str, position: int) -> list[Record]:
+        """Read without the lock, in little memory."""
+        with ReadOnlyLog.open(self.directory, memory_bytes=MIB) as log:
+            return list(log.read(queue, position))
 
     async def tail_records(self, queue: str, position: int, count: int) -> list[Record]:
         """Read with a tail, record by record."""

@@ -142,11 +142,13 @@ class GatheredIndex:
         "offsets",
         "payload_bytes",
         "records",
+        "seed",
         "starts",
     )
 
     def __init__(self, head: GatheredHead) -> None:
         self.head = head
+        self.seed = head.seed  # of the checksums of places, once: a place takes a few microseconds
         self.ids = array("Q")
         self.starts = array("I", (0,))
         self.first_positions = array("q")

@@ -170,14 +170,15 @@ class GatheredReader:
         for place in index.places(queue_id, start, stop):
             if runs and size + index.lengths[place] > bytes_max:
                 break
-            stored, changes = decode_place(self._bytes(file, place), index.checksums[place], index.head.seed)
+            stored, changes = decode_place(self._bytes(file, place), index.checksums[place], index.seed)
             runs += map(held_run, stored)
             times.append(changes)
             size += index.lengths[place]
             position = index.next_positions[place]
         if not runs:
             raise GatheredError(f"it has no records of queue id {queue_id} from position {start} on")
-        return FoundRuns(runs, Times.joined(times), position, self._ahead(file, place, index.bounds(queue_id)[1]))
+        joined = times[0] if len(times) == 1 else Times.joined(times)
+        return FoundRuns(runs, joined, position, self._ahead(file, place, index.bounds(queue_id)[1]))
 
     def _ahead(self, file: GatheredFile, place: int, end: int) -> int | None:
         """Return the piece after that of *place* if its queue, whose places end at *end*, continues in it."""

@@ -170,8 +170,9 @@ class Spill:
             index, size = await self._loop.run_in_executor(
                 self._thread, write, number, self._queues.opening, self._queues.last_batch, collected
             )
-        except (CorruptionError, OSError) as error:  # its table is damaged, or it was removed meanwhile
-            logger.warning("%s: segment %d cannot be gathered: %s", self._directory.path, number, error)
+        except (CorruptionError, OSError) as error:
+            if self._queues.pins.is_needed(number):  # otherwise it was truncated, and removed, meanwhile
+                logger.warning("%s: segment %d cannot be gathered: %s", self._directory.path, number, error)
             return
         if not self._queues.pins.is_needed(number):  # it was truncated, and maybe removed, meanwhile
             await self._loop.run_in_executor(self._thread, self._remove, number)
