@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import CorruptionError, Limits, LogFullError, MultiRecordLog, PersistPolicy, RecordsOnDiskError
+from mrecordlog_async.maintenance import snapshot
 from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.model import Record, time_of_tick
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
@@ -482,3 +483,16 @@ async def test_nothing_piles_up_over_many_cycles(directory: Path, caplog: pytest
                 seen.append((len(os.listdir("/proc/self/fd")), usage.memory_bytes))
         assert max(seen) <= (seen[0][0] + 1, seen[0][1])  # a segment may be about to be deleted
     assert "cannot be gathered" not in caplog.text
+
+
+async def test_a_snapshot_has_no_gathered_files(log: MultiRecordLog, directory: Path) -> None:
+    """They are derived: the copy makes them again when it needs them. A copy of all files is opened by its indexes."""
+    copies = directory.with_name("snapshot"), directory.with_name("copy")
+    await asyncio.to_thread(snapshot, directory, copies[0])
+    await asyncio.to_thread(shutil.copytree, directory, copies[1])
+    assert gathered(directory)
+    assert not gathered(copies[0])
+    for copy, replayed in zip(copies, (True, False), strict=True):
+        async with MultiRecordLog.open(copy, limits=LIMITS) as opened:
+            assert await read_all(opened) == records(0, 3_000)
+            assert (opened.recovery_report.records == 3_000) is replayed
