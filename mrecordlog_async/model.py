@@ -204,12 +204,16 @@ class Times:
 
     def add_spans(self, times: Times, start: int, stop: int) -> None:
         """Add what *times* says of positions *start* … *stop* - 1."""
-        if len(times.ticks) == 1:
-            if start < stop:
-                self.add(start, times.ticks[0])
+        if start >= stop or not times.ticks:
             return
-        for position, _, tick in times.spans(start, stop):
-            self.add(position, tick)
+        if len(times.ticks) == 1:
+            self.add(start, times.ticks[0])
+            return
+        first = max(bisect_right(times.positions, start) - 1, 0)
+        end = bisect_left(times.positions, stop, first + 1)
+        self.add(start, times.ticks[first])
+        self.positions.extend(times.positions[first + 1 : end])
+        self.ticks.extend(times.ticks[first + 1 : end])
 
     def until(self, stop: int) -> Times:
         """Return the times of positions before *stop*."""
