@@ -91,7 +91,7 @@ class Batches(AsyncIterator[Given]):
         return batch
 
 
-class Available(AsyncIterator[Given]):
+class AvailableBatches(AsyncIterator[Given]):
     """The batches of what is there when the first one is asked for. It ends, however fast records are appended."""
 
     def __init__(

@@ -17,7 +17,7 @@ from mrecordlog_async.batches import (
     BATCH_BYTES,
     BATCH_RECORDS,
     BATCH_SECONDS,
-    Available,
+    AvailableBatches,
     Batches,
     BatchLimits,
 )
@@ -200,7 +200,7 @@ class ClientTail(AsyncIterator[Record]):
             max_records: At most this many records in a batch.
             max_bytes: At most this many payload bytes in a batch, but at least one record.
         """
-        return Available(self.batch, BatchLimits.checked(max_records, max_bytes, 0), self._find_end)
+        return AvailableBatches(self.batch, BatchLimits.checked(max_records, max_bytes, 0), self._find_end)
 
     async def aclose(self) -> None:
         """End the tail. Not needed for one that is no longer used: it keeps nothing open."""

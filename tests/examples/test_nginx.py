@@ -85,23 +85,25 @@ class Nginx:
 
 
 @contextmanager
-def nginx(directory: Path, *, body_limit: str = BODY_LIMIT) -> Iterator[Nginx]:
-    """Run a service, and nginx with the example in front of it; only names, files and ports are replaced."""
+def nginx(directory: Path, *, example: str = "nginx.conf", body_limit: str = BODY_LIMIT) -> Iterator[Nginx]:
+    """Run a service, and nginx with the example in front of it; only names, files, ports and tokens are replaced."""
+    name = {"nginx.conf": "wal", "nginx-ingest.conf": "logs"}[example]
     cert, key = make_certificate(directory)
     token = directory / "token"
     token.write_text(TOKEN)
     token.chmod(0o600)
     with Process(directory / "wal", ["--token-file", str(token), "--allow-host", "wal.example.com"]) as service:
-        here, site = Nginx(free_port(), cert, token), (DEPLOY / "nginx.conf").read_text()
+        here, site = Nginx(free_port(), cert, token), (DEPLOY / example).read_text()
         for old, new in (
             ("listen 443 ssl;", f"listen 127.0.0.1:{here.port} ssl;"),
-            ("/etc/nginx/wal.example.com.pem", str(cert)),
-            ("/etc/nginx/wal.example.com.key", str(key)),
-            ("http://127.0.0.1:8080;", f"http://127.0.0.1:{service.port};"),
+            (f"/etc/nginx/{name}.example.com.pem", str(cert)),
+            (f"/etc/nginx/{name}.example.com.key", str(key)),
+            ("http://127.0.0.1:8080", f"http://127.0.0.1:{service.port}"),
             (BODY_LIMIT, body_limit),
         ):
             assert site.count(old) == 1
             site = site.replace(old, new)
+        site = site.replace('"Bearer SERVICE_TOKEN"', f'"Bearer {TOKEN}"')
         (directory / "site.conf").write_text(site)
         (directory / "main.conf").write_text(MAIN.format(directory=directory))
         assert NGINX is not None
@@ -186,3 +188,28 @@ def test_a_body_that_nginx_refuses_is_said_to_be_refused_by_a_proxy(tmp_path: Pa
             "    print(*sorted(pool.map(producer.append_record, [bytes(600_000)] * 6)))\n"
         )
         assert printed.split() == ["0", "1", "2", "3", "4", "5"]
+
+
+def test_the_token_of_a_sender_appends_to_one_queue_and_does_nothing_else(tmp_path: Path) -> None:
+    """Whatever it puts into its path; and the service's own token is worth nothing in front of nginx."""
+    path, sender = "/v1/queues/logs/records", {"Authorization": "Bearer SENDER_TOKEN"}
+    with nginx(tmp_path, example="nginx-ingest.conf") as proxy:
+        assert proxy.request("POST", f"{path}?create=1", b"a", **sender)[0] == 200
+        assert proxy.request("POST", "/v1/queues/lo%67s/records", b"b", **sender)[0] == 200
+        status, body = proxy.request("POST", "/v1/queues/x/../logs/records", b"c", **sender)
+        assert (status, body[:14]) == (200, b'{"position":2,')
+        for method in ("GET", "PUT", "DELETE"):
+            assert proxy.request(method, path, b"", **sender)[0] in (403, 405)
+        for other in (
+            "/v1/queues",
+            "/v1/queues/logs",
+            "/v1/queues/other/records",
+            f"{path}/",
+            "/metrics",
+            "/",
+            "/v1/log",
+        ):
+            assert proxy.request("POST", other, b"x", **sender)[0] == 404
+        assert proxy.request("POST", path, b"x")[0] == 401
+        assert proxy.request("POST", path, b"x", Authorization="Bearer SENDER_TOKEN2")[0] == 401
+        assert proxy.request("POST", path, b"x", Authorization="")[0] == 401

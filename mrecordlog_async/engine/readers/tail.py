@@ -22,7 +22,7 @@ from mrecordlog_async.batches import (
     BATCH_BYTES,
     BATCH_RECORDS,
     BATCH_SECONDS,
-    Available,
+    AvailableBatches,
     Batches,
     BatchLimits,
 )
@@ -207,7 +207,7 @@ class Tail(AsyncIterator[Record]):
             max_records: At most this many records in a batch.
             max_bytes: At most this many payload bytes in a batch, but at least one record.
         """
-        return Available(self.batch, BatchLimits.checked(max_records, max_bytes, 0), self._end)
+        return AvailableBatches(self.batch, BatchLimits.checked(max_records, max_bytes, 0), self._end)
 
     async def _end(self) -> int:
         queue = self._watch.queue()
