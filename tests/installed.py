@@ -5,7 +5,8 @@ reach. Then the version and the build are as the file says, the README's first p
 service gets ready, stores a record and hands it out again, and ends with 0. With `--uvx`, `uvx --from FILE mrecordlog`
 runs the same, without an environment.
 
-An sdist is installed twice: with MRECORDLOG_COMPILE=require, and with `off`.
+An sdist is installed twice: with MRECORDLOG_COMPILE=require, and with `off`. With `--container`, the files that
+examples/deploy/Dockerfile copies are installed and started as it does. That needs no Docker.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.request import urlopen
 
-from tests.docs.blocks import README, blocks
+from tests.docs.blocks import README, ROOT, blocks
 
 SECONDS = 120.0
 
@@ -50,11 +51,16 @@ def cases(files: list[Path]) -> Iterator[Case]:
 def main() -> int:
     """Install and use each file with each Python; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    parser.add_argument("files", nargs="*", type=Path, metavar="FILE")
     parser.add_argument("--python", nargs="+", default=[f"{sys.version_info[0]}.{sys.version_info[1]}"])
     parser.add_argument("--uvx", action="store_true", help="run the wheels with uvx, too")
+    parser.add_argument("--container", action="store_true", help="install as the Dockerfile does, too")
     arguments = parser.parse_args()
     failed = 0
+    if arguments.container:
+        with TemporaryDirectory() as place:
+            container(Path(place))
+            print("examples/deploy/Dockerfile: its steps work", flush=True)
     for case in cases([file.resolve() for file in arguments.files]):
         ways = [(python, install) for python in arguments.python for install in (_environment,)]
         if arguments.uvx and case.file.suffix == ".whl":
@@ -85,6 +91,25 @@ def _environment(case: Case, python: str, place: Path) -> list[str]:
     (place / "first.py").write_text(first)
     assert _run([str(place / "venv" / "bin" / "python"), "first.py"], place) == expected.partition("\n")[2]
     return [str(place / "venv" / "bin" / "mrecordlog")]
+
+
+def container(place: Path) -> None:
+    """Do what the Dockerfile does: its COPY, its pip install and its entry point."""
+    text = (ROOT / "examples" / "deploy" / "Dockerfile").read_text()
+    (place / "source").mkdir()
+    for line in re.findall(r"^COPY (?!--from)(.*) \S+$", text, re.MULTILINE):
+        for name in line.split():
+            if (ROOT / name).is_dir():
+                ignored = shutil.ignore_patterns("*.so", "__pycache__")
+                shutil.copytree(ROOT / name, place / "source" / name, ignore=ignored)
+            else:
+                shutil.copyfile(ROOT / name, place / "source" / name)
+    (extras,) = re.findall(r"^ARG EXTRAS=(\w+)$", text, re.MULTILINE)
+    (mode,) = re.findall(r"^ARG MRECORDLOG_COMPILE=(\w+)$", text, re.MULTILINE)
+    subprocess.run([sys.executable, "-m", "venv", str(place / "venv")], check=True)
+    pip = [str(place / "venv" / "bin" / "pip"), "install", "-q", "--no-cache-dir", f".[{extras}]"]
+    _run(pip, place / "source", {"MRECORDLOG_COMPILE": mode})
+    use([str(place / "venv" / "bin" / "mrecordlog")], Case(place, "compiled", {}), place)
 
 
 def _uvx(case: Case, python: str, place: Path) -> list[str]:
