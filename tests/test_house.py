@@ -11,14 +11,14 @@ import pytest
 
 BOUNDS = {
     "modules on an append's path": 44,
-    "classes defined in them": 92,
+    "classes defined in them": 94,
     "class names twice": 0,
     "modules with one importer, in their own room": 20,
     "functions with more than 7 parameters": 2,
     "subclasses across rooms": 0,
     "private names of ours read from outside a class": 0,
     "classes with exactly one subclass and nothing abstract": 0,
-    "public names of the log": 46,
+    "public names of the log": 47,
     "rooms above 16 files": 0,
 }
 """The functions with more parameters are `MultiRecordLog.open` and `RecordLogFleet`."""

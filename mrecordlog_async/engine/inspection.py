@@ -13,7 +13,7 @@ from uuid import UUID
 from mrecordlog_async.engine.consuming import Attaching, ConsumerChanges
 from mrecordlog_async.engine.intake.controls import Attached
 from mrecordlog_async.engine.running import Engine
-from mrecordlog_async.engine.spilling.disk_reads import DiskPlace, Loaded, LoadLimits, Located
+from mrecordlog_async.engine.spilling.disk_reads import DiskPlace, LoadedRuns, LoadLimits, Located
 from mrecordlog_async.errors import ConsumerNotFoundError, QueueNotFoundError
 from mrecordlog_async.format.controls import Opened
 from mrecordlog_async.format.header import public_log_id
@@ -181,7 +181,7 @@ class Inspection:
         runs_max: int,
         records_max: int = UNLIMITED,
         bytes_max: int = UNLIMITED,
-    ) -> Loaded:
+    ) -> LoadedRuns:
         """Return what `held` and `times` do, from memory without waiting, or from the disk.
 
         Args:
@@ -220,7 +220,7 @@ class Inspection:
         found = self._lookup.find(queue)
         return self._engine.disk_reads.locate(found, start, stop, LoadLimits(runs_max, bytes=bytes_max))
 
-    async def read_located(self, located: Sequence[Located]) -> list[Loaded]:
+    async def read_located(self, located: Sequence[Located]) -> list[LoadedRuns]:
         """Read what was located, in the order of the files in which it is; see `DiskReads.read_located`."""
         return await self._engine.disk_reads.read_located(located)
 

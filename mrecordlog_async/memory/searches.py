@@ -44,7 +44,7 @@ COST_FACTOR = 50
 """The queues are searched again after a second, or after this many times what the last search took: 2 % of the time."""
 
 
-class Holder(NamedTuple):
+class HoldsMost(NamedTuple):
     """The queue that holds the most, and its consumer that is furthest behind; "" for neither."""
 
     queue: str = ""
@@ -60,15 +60,15 @@ class LargestHolder:
     def __init__(self, queues: Queues, search: Callable[[Queues], Queue | None]) -> None:
         self._queues = queues
         self._search = search
-        self._found = Holder()
+        self._found = HoldsMost()
         self._search_after = 0.0
 
-    def find(self) -> Holder:
+    def find(self) -> HoldsMost:
         """Return it as of a short while ago."""
         begun = perf_counter()
         if begun >= self._search_after:
             found = self._search(self._queues)
-            self._found = Holder() if found is None else Holder(found.name, slowest_consumer(found))
+            self._found = HoldsMost() if found is None else HoldsMost(found.name, slowest_consumer(found))
             ended = perf_counter()
             self._search_after = ended + max(SECONDS_MIN, COST_FACTOR * (ended - begun))
         return self._found

@@ -43,7 +43,7 @@ AHEAD_BYTES = 16 * MIB
 """Bytes that readers keep and have not handed out. With the pieces of files, all reads together take some 64 MiB."""
 
 
-class Loaded(NamedTuple):
+class LoadedRuns(NamedTuple):
     """Records of a queue as memory holds them, cut to the wanted positions, and when they were stored.
 
     is_copy: they were read from the disk, so nobody else holds them.
@@ -75,7 +75,7 @@ class Located(NamedTuple):
 
     queue: Queue
     wanted: list[WantedRuns]
-    loaded: Loaded
+    loaded: LoadedRuns
     next_position: int
     bytes: int
 
@@ -213,13 +213,13 @@ class DiskReads:
 
     # Records with their times, and many queues at a time.
 
-    async def load(self, queue: Queue, start: int, stop: int, limits: LoadLimits) -> Loaded:
+    async def load(self, queue: Queue, start: int, stop: int, limits: LoadLimits) -> LoadedRuns:
         """Return the records at positions *start* … *stop* - 1, as many as *limits* allow and the rest of a piece.
 
         Does not wait if they are in memory. What is truncated meanwhile may be among them, or missing.
         """
         position = max(start, queue.first_position)
-        loaded, records, size = Loaded([], Times.none(), True), 0, 0
+        loaded, records, size = LoadedRuns([], Times.none(), True), 0, 0
         while position < min(stop, queue.memory_first) and len(loaded.held) < limits.runs:
             bytes_max = min(limits.bytes - size, BYTES_AT_ONCE)
             if records >= limits.records or bytes_max <= 0:
@@ -263,7 +263,7 @@ class DiskReads:
                 wanted.append(WantedRuns(index.head, queue.id, first, end, length))
             size, position = size + length, end
         if wanted:
-            return Located(queue, wanted, Loaded([], Times.none()), position, size)
+            return Located(queue, wanted, LoadedRuns([], Times.none()), position, size)
         loaded = in_memory(queue, max(start, min(stop, queue.memory_first)), stop, limits)
         end = loaded.held[-1].next_position if loaded.held else stop
         return Located(queue, [], loaded, min(end, stop), loaded.bytes)
@@ -286,7 +286,7 @@ class DiskReads:
             found.append(DiskPlace(first_left, end_left, records, size, index.first_ticks[place]))
         return found
 
-    async def read_located(self, located: Sequence[Located]) -> list[Loaded]:
+    async def read_located(self, located: Sequence[Located]) -> list[LoadedRuns]:
         """Return the records that were located, all of one file before the next, in the order in which they are in it.
 
         Readers of many queues then share the pieces of the files. What was truncated meanwhile may be among them.
@@ -295,7 +295,7 @@ class DiskReads:
             CorruptionError: Some cannot be read. So does what was removed meanwhile.
             OSError: The disk refuses a read.
         """
-        loaded = [one.loaded if not one.wanted else Loaded([], Times.none(), True) for one in located]
+        loaded = [one.loaded if not one.wanted else LoadedRuns([], Times.none(), True) for one in located]
         jobs = [
             (part.head.segment, part.queue_id, part.start, at, part)
             for at, one in enumerate(located)
@@ -313,7 +313,7 @@ class DiskReads:
         return loaded
 
     async def _read_group(
-        self, group: list[tuple[int, WantedRuns]], located: Sequence[Located], loaded: list[Loaded]
+        self, group: list[tuple[int, WantedRuns]], located: Sequence[Located], loaded: list[LoadedRuns]
     ) -> None:
         try:
             read = await self._read([part for _, part in group])
@@ -462,7 +462,7 @@ class DiskReads:
             self.reader.close(segment)
 
 
-def in_memory(queue: Queue, start: int, stop: int, limits: LoadLimits) -> Loaded:
+def in_memory(queue: Queue, start: int, stop: int, limits: LoadLimits) -> LoadedRuns:
     """Return what `DiskReads.load` does of records that are in memory."""
     held = queue.held(start, stop, limits.runs, limits.records)
     records = size = 0
@@ -471,4 +471,6 @@ def in_memory(queue: Queue, start: int, stop: int, limits: LoadLimits) -> Loaded
         if records >= limits.records or size >= limits.bytes:
             del held[at + 1 :]
             break
-    return Loaded(held, queue.times(max(start, queue.first_position), held[-1].next_position) if held else Times.none())
+    return LoadedRuns(
+        held, queue.times(max(start, queue.first_position), held[-1].next_position) if held else Times.none()
+    )
