@@ -13,7 +13,7 @@ from mrecordlog_async.memory.cutting import take_head
 from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.model import Run, text_of_tick
 from mrecordlog_async.protocol import wire, wire_decoder
-from mrecordlog_async.service.reading.plan import Available, Planner, split_limit
+from mrecordlog_async.service.reading.plan import AvailableRange, Planner, split_limit
 from mrecordlog_async.support.clock import Clock
 from tests.serving import Served, serving
 
@@ -350,7 +350,7 @@ async def test_a_queue_that_is_deleted_during_a_plan_fails_no_other(
         await served.log.append_record(queue, None, b"x")
     walk = Planner._walk
 
-    async def delete_meanwhile(planner: Planner, available: Available, *more: Any) -> Any:
+    async def delete_meanwhile(planner: Planner, available: AvailableRange, *more: Any) -> Any:
         taken = await walk(planner, available, *more)
         if available.requested.queue == "deleted":
             await served.log.delete_queue("deleted")

@@ -100,7 +100,7 @@ PIECES_AT_ONCE = 500
 
 
 @dataclass(slots=True)
-class Available:
+class AvailableRange:
     """Part of one queue that a plan can cover: the range start … stop - 1, with counts. ended: see `QueuePlan`.
 
     version: of the log, when *summary* was made.
@@ -169,7 +169,7 @@ class Planner:
             if number % RUNS_AT_ONCE == 0:
                 await self._turns.rest()
 
-    async def _find_available(self, requested: PlanStart) -> Available:
+    async def _find_available(self, requested: PlanStart) -> AvailableRange:
         await self._turns.rest()
         available = find_available(self._log, requested)
         summary = available.summary
@@ -188,7 +188,7 @@ class Planner:
                     available.bytes += len(held.payload)
         return available
 
-    async def _parts(self, available: Available) -> AsyncIterator[DiskPlace | HeldRun]:
+    async def _parts(self, available: AvailableRange) -> AsyncIterator[DiskPlace | HeldRun]:
         """Yield what is available, as it is kept, until the queue has moved (see `has_moved`)."""
         queue, inspection = available.requested.queue, self._log.inspection
         position, stop = available.start, available.stop
@@ -204,7 +204,7 @@ class Planner:
             position = found[-1].next_position
             await self._turns.rest()
 
-    async def _held(self, available: Available, place: DiskPlace) -> list[HeldRun]:
+    async def _held(self, available: AvailableRange, place: DiskPlace) -> list[HeldRun]:
         """Read a place; return nothing if its records are no longer there."""
         if has_moved(self._log, available):
             return []
@@ -217,7 +217,7 @@ class Planner:
             raise
         return [] if has_moved(self._log, available) else loaded.held
 
-    async def _plan_queue(self, available: Available, records_max: int, bytes_max: int) -> QueuePlan:
+    async def _plan_queue(self, available: AvailableRange, records_max: int, bytes_max: int) -> QueuePlan:
         await self._turns.rest()
         if has_moved(self._log, available):
             available = await self._find_available(available.requested)
@@ -240,7 +240,7 @@ class Planner:
             time=self._time(available),
         )
 
-    def _time(self, available: Available) -> datetime | None:
+    def _time(self, available: AvailableRange) -> datetime | None:
         """Return when the first record in the range was stored, if that was requested and it is still there."""
         if not self._request.times or available.start >= available.stop or has_moved(self._log, available):
             return None
@@ -250,7 +250,7 @@ class Planner:
         held = self._log.inspection.held(queue, max(start, self._log.memory_first(queue)), stop, most=1)
         return self._log.time_of(queue, held[0].first_position) if held else None
 
-    async def _take(self, available: Available, records_max: int, bytes_max: int) -> Taken:
+    async def _take(self, available: AvailableRange, records_max: int, bytes_max: int) -> Taken:
         request = self._request
         whole = available.records <= records_max and available.bytes <= bytes_max
         cutter = Cutter(available.start, request)
@@ -258,7 +258,7 @@ class Planner:
             return Taken(available.stop, available.records, available.bytes)
         return await self._walk(available, records_max, bytes_max, cutter)
 
-    async def _walk(self, available: Available, records_max: int, bytes_max: int, cutter: Cutter) -> Taken:
+    async def _walk(self, available: AvailableRange, records_max: int, bytes_max: int, cutter: Cutter) -> Taken:
         """Take runs until the share is reached."""
         taken = Taken(available.stop)
         async for part in self._parts(available):
@@ -305,7 +305,7 @@ class Planner:
             raise too_large(self._pieces + more, self._options.pieces, "pieces in one plan")
 
 
-def find_available(log: MultiRecordLog, requested: PlanStart) -> Available:
+def find_available(log: MultiRecordLog, requested: PlanStart) -> AvailableRange:
     """Return what a plan can cover of a queue, and whether it is the requested incarnation."""
     summary = summary_of(log, requested.queue)
     status = status_of(summary, requested.id)
@@ -313,7 +313,7 @@ def find_available(log: MultiRecordLog, requested: PlanStart) -> Available:
         log.inspection.deleted_end(requested.id) if status is not QueueStatus.OK and requested.id is not None else None
     )
     if summary is None:
-        return Available(requested, status, None, ended=ended)
+        return AvailableRange(requested, status, None, ended=ended)
     start = summary.first_position if requested.start is None else requested.start
     if status is QueueStatus.RECREATED or misses(summary, start):
         status = status if status is QueueStatus.RECREATED else QueueStatus.TRUNCATED
@@ -321,10 +321,12 @@ def find_available(log: MultiRecordLog, requested: PlanStart) -> Available:
     elif start > summary.next_position:  # the caller has read further: the log was restored to an older state
         status, start = QueueStatus.AHEAD, summary.next_position
     stop = summary.next_position if requested.stop is None else min(requested.stop, summary.next_position)
-    return Available(requested, status, summary, start, max(stop, start), ended=ended, version=log.inspection.version)
+    return AvailableRange(
+        requested, status, summary, start, max(stop, start), ended=ended, version=log.inspection.version
+    )
 
 
-def has_moved(log: MultiRecordLog, available: Available) -> bool:
+def has_moved(log: MultiRecordLog, available: AvailableRange) -> bool:
     """Return whether the queue was deleted or recreated, or records of the range were truncated."""
     # Most often nothing has: a summary takes a third of the time of a small queue's plan.
     if available.version == log.inspection.version:
