@@ -148,7 +148,7 @@ async def run() -> None:
     IMAGES.mkdir(exist_ok=True)
     with TemporaryDirectory() as name:
         scratch = Path(name)
-        options = ["--segment-bytes", "512KiB", "--memory-bytes", "8MiB", "--disk-bytes", "64MiB"]
+        options = ["--name", "wal-0", "--segment-bytes", "512KiB", "--memory-bytes", "8MiB", "--disk-bytes", "64MiB"]
         with Process(scratch / "wal", options) as service, browser(scratch / "profile") as window:
             loading = asyncio.create_task(load(service.address))
             await asyncio.to_thread(take, window, service.address, scratch)
