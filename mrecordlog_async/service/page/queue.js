@@ -181,6 +181,7 @@ function facts(summary, options) {
     const part = Number(used) / Number(limit);
     found.push([`at most ${text(limit)}${text === String ? " records" : ""}, ${Math.round(part * 100)} % used: ${full}`, part >= 0.95 && options.when_full === "refuse" ? "problem" : ""]);
   }
+  if ((options.keep_at_least ?? null) !== null) found.push([`keeps acknowledged records for ${age(options.keep_at_least)}`]);
   if (options.max_age !== null) found.push([`removes records older than ${age(options.max_age)}`]);
   if (options.max_bytes === null && options.max_records === null && options.max_age === null) found.push(["no limits of its own"]);
   return found;
