@@ -288,7 +288,7 @@ async def tail_until_disconnect(
             return
         if not log.inspection.is_there(queue, queue_id):  # deleted, and maybe recreated, during the wait
             return
-        for record in log.range(queue, position):
+        async for record in log.read(queue, position, log.next_position(queue)):  # some may be on the disk alone
             yield record
             position = record.position + 1
 

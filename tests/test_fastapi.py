@@ -13,7 +13,7 @@ import anyio
 import pytest
 from fastapi import FastAPI, WebSocket
 
-from mrecordlog_async import LogState, MultiRecordLog
+from mrecordlog_async import Limits, LogState, MultiRecordLog
 from mrecordlog_async.fastapi import Log, add_exception_handlers, lifespan, log_of, mount, tail_until_disconnect
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests.asgi import call_asgi
@@ -235,3 +235,22 @@ def test_options_of_another_type_are_refused_by_mount(directory: Path) -> None:
         with pytest.raises(TypeError, match="options must be ServiceOptions, not dict"):
             mount(app, options=options)  # type: ignore[arg-type]  # the mistake under test
     assert not [route for route in app.routes if getattr(route, "path", "") == "/wal"]
+
+
+async def test_a_fastapi_tail_reads_records_that_have_left_memory(directory: Path) -> None:
+    """From the disk, and those in memory after them."""
+
+    class Client:
+        async def is_disconnected(self) -> bool:
+            return False
+
+    limits = Limits(memory_bytes=4 << 20, beyond_memory="disk")
+    async with MultiRecordLog.open(directory, limits=limits, queues=["q"]) as log:
+        async with asyncio.timeout(60):
+            while not log.memory_first("q"):
+                await log.append_records("q", None, [bytes(50_000)] * 10)
+                await asyncio.sleep(0.01)
+        end = log.next_position("q")
+        await log.seal_queue("q")
+        reading = tail_until_disconnect(cast(Any, Client()), log, "q", 0, poll_seconds=0.01)
+        assert [record.position async for record in reading] == [*range(end)]
