@@ -1,4 +1,4 @@
-"""Logs of a Python program to a queue, by the OTLP exporter of the OpenTelemetry SDK. Not run by the tests.
+"""Logs of a Python program to a queue, by the OTLP exporter of the OpenTelemetry SDK.
 
     pip install opentelemetry-sdk opentelemetry-exporter-otlp-proto-http
 

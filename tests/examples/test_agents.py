@@ -7,6 +7,7 @@ import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -101,3 +102,25 @@ def test_every_message_of_syslog_ng_is_stored(tmp_path: Path) -> None:
         client.configure_queue("syslog", QueueOptions())
         found = until(1_500)
     assert list(dict.fromkeys(found)) == [f"message {number}" for number in range(1_500)]
+
+
+def test_every_record_of_the_opentelemetry_sdk_is_stored(tmp_path: Path) -> None:
+    """The example as a program; each request of its exporter is a record, compressed on the way."""
+    reason = "pip install opentelemetry-exporter-otlp-proto-http"
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http", reason=reason)
+    requests = pytest.importorskip("opentelemetry.proto.collector.logs.v1.logs_service_pb2", reason=reason)
+    text, line = (AGENTS / "opentelemetry_sdk.py").read_text(), 'logging.getLogger("app").warning("the coffee is cold")'
+    assert text.count(line) == text.count("http://127.0.0.1:8080/") == 1
+    many = 'for n in range(2_000): logging.getLogger("app").warning("message %d", n)'
+    with Process(tmp_path / "wal") as service:
+        text = text.replace(line, many).replace("http://127.0.0.1:8080/", f"{service.address}/")
+        subprocess.run([sys.executable, "-W", "ignore", "-c", text], check=True, stderr=subprocess.DEVNULL)
+        with BlockingRecordLogClient(service.address) as client:
+            found = [
+                log.body.string_value
+                for record in client.range("otel")
+                for resource in requests.ExportLogsServiceRequest.FromString(record.payload).resource_logs
+                for scope in resource.scope_logs
+                for log in scope.log_records
+            ]
+    assert found == [f"message {number}" for number in range(2_000)]
