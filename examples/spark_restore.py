@@ -36,10 +36,11 @@ def served(directory: Path) -> Iterator[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("MRECORDLOG_")}
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stderr is not None
-        found = re.search(r"http://\S+", process.stderr.readline())
-        assert found is not None, "the service did not start"
         try:
-            yield found[0]
+            found = (re.search(r"listening on (http://\S+)", line) for line in process.stderr)
+            address = next((each[1] for each in found if each), None)
+            assert address is not None, "the service did not start"
+            yield address
         finally:
             process.terminate()
             process.communicate()
