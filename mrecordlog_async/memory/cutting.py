@@ -67,8 +67,10 @@ def head_of(queue: Queue, start: int, records_max: int, bytes_max: int) -> Head:
 
 def _dense_head(queue: Queue, start: int, records_max: int, bytes_max: int) -> Head | None:
     """Do the same if the positions have no gaps and no byte is too much; otherwise return None."""
-    stop = min(start + records_max, queue.next_position)
-    runs = queue.store.dense(start, stop, bytes_max)
+    stop, store = min(start + records_max, queue.next_position), queue.store
+    if (stop - start) * store.held_bytes > 2 * bytes_max * store.records:
+        return None  # at the mean size they are far too much, and `dense` would look up the runs of all of them
+    runs = store.dense(start, stop, bytes_max)
     if runs is None:
         return None
     first, last = runs[0], runs[-1]

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 import mrecordlog_async.memory.cutting as cutting
 from mrecordlog_async.memory.cutting import head_of, take_head
+from mrecordlog_async.memory.pieces import HeldRun
 from mrecordlog_async.memory.queue import Queue, SegmentPins
+from mrecordlog_async.memory.store import RetainedStore
 from mrecordlog_async.model import Batch, Record, Run
 
 APPENDS = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 300), st.sampled_from((0, 1, 90, 400))), max_size=8)
@@ -68,3 +70,20 @@ def test_a_batch_holds_the_first_records_within_its_limits(
         assert batch.payloads() == [record.payload for record in wanted]
         assert [record for run in batch.runs for record in run.records()] == wanted
         assert batch == Batch("q", 1, batch.runs)
+
+
+def test_a_read_that_its_bytes_end_looks_up_no_more_runs_than_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that limits batches by bytes alone allows many records; the runs of all of them are not made."""
+    queue, _ = a_queue([(0, 300, 90)] * 50, 0)
+    found: list[int] = []
+    pieces = RetainedStore.pieces
+
+    def counted(store: RetainedStore, first: int, last: int) -> list[HeldRun]:
+        made = pieces(store, first, last)
+        found.append(len(made))
+        return made
+
+    monkeypatch.setattr(RetainedStore, "pieces", counted)
+    head = head_of(queue, 0, 15_000, 60_000)
+    assert len(head.runs) == 3
+    assert sum(found) <= len(head.runs)
