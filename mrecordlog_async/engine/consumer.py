@@ -6,14 +6,7 @@ from collections.abc import AsyncIterator, Coroutine
 from types import TracebackType
 from typing import Any, Self
 
-from mrecordlog_async.batches import (
-    BATCH_BYTES,
-    BATCH_RECORDS,
-    BATCH_SECONDS,
-    Batches,
-    BatchLimits,
-    last_position,
-)
+from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, Batches, BatchLimits, last_position
 from mrecordlog_async.engine.consuming import Attaching, ConsumerChanges
 from mrecordlog_async.engine.intake.controls import Attached
 from mrecordlog_async.engine.readers.tail import QueueWatch, Tail

@@ -416,18 +416,20 @@ def test_loop_that_ends_refuses_the_batch_in_flight(directory: Path, core: Core)
     wait_for(lambda: disk_threads() == 0)
 
 
+async def left_in_flight(directory: Path, core: Core) -> tuple[MultiRecordLog, asyncio.Future[int]]:
+    """Return a log and an append whose write has begun, and goes on while nothing runs on the loop."""
+    log = await opened(directory)
+    core.hold()
+    future = log.append_soon("q", b"x")
+    await held(core)
+    return log, future
+
+
 def test_loop_that_stopped_is_released_by_the_next_opener_after_the_write(directory: Path, core: Core) -> None:
     """It closed without its log: who opens the directory next waits for the write, and finds the record."""
     loop = asyncio.new_event_loop()
 
-    async def leave() -> tuple[MultiRecordLog, asyncio.Future[int]]:
-        log = await opened(directory)
-        core.hold()
-        future = log.append_soon("q", b"x")
-        await held(core)
-        return log, future
-
-    log, future = loop.run_until_complete(leave())
+    log, future = loop.run_until_complete(left_in_flight(directory, core))
     loop.close()
     threading.Timer(0.1, core.go_on).start()
     assert asyncio.run(records(directory)) == [b"first", b"x"]
@@ -443,19 +445,12 @@ def test_loop_that_goes_on_hears_of_what_was_written_meanwhile(directory: Path, 
     """It stood still during the write, and acknowledges the record when it turns again."""
     loop = asyncio.new_event_loop()
 
-    async def leave() -> tuple[MultiRecordLog, asyncio.Future[int]]:
-        log = await opened(directory)
-        core.hold()
-        future = log.append_soon("q", b"x")
-        await held(core)
-        return log, future
-
     async def come_back(log: MultiRecordLog, future: asyncio.Future[int]) -> None:
         assert await future == 1
         assert await log.append_record("q", None, b"y") == 2
         await log.close()
 
-    log, future = loop.run_until_complete(leave())
+    log, future = loop.run_until_complete(left_in_flight(directory, core))
     core.go_on()
     time.sleep(0.05)
     loop.run_until_complete(come_back(log, future))

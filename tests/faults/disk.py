@@ -138,12 +138,9 @@ class Disk(MemoryDisk):
 
     def close(self, handle: int) -> None:
         origin = self._duplicates.pop(handle, handle)
-        if self._handles.pop(handle, None) is None:
-            self.misuse.append(f"handle {handle} was closed twice")
+        super().close(handle)
         if origin not in self._handles and origin not in self._duplicates.values():
             self._direct_handles.discard(origin)
-        for node in [node for node, owner in self._locks.items() if owner == handle]:
-            del self._locks[node]
 
     def is_alone(self, handle: int) -> bool:
         node = self._handle(handle)[0]

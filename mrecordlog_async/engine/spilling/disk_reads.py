@@ -358,7 +358,7 @@ class DiskReads:
             position = found.runs[-1].next_position
             records += sum(run.record_count for run in runs)
             size += sum(len(run.payload) for run in runs)
-        if self._queues.by_id(queue.id) is not queue:
+        if not self.is_there(queue):
             return None
         first = max(start, queue.first_position)
         position = max(position, first)
@@ -393,13 +393,13 @@ class DiskReads:
 
     async def tick_at(self, queue: Queue, position: int) -> int:
         """Return when the record at *position* was stored; `NO_TICK` if none is retained there."""
-        while self._queues.by_id(queue.id) is queue and queue.first_position <= position < queue.memory_first:
+        while self.is_there(queue) and queue.first_position <= position < queue.memory_first:
             found = await self._found(queue, position, position + 1, 1)
             if found is None or not any(run.before(position) < run.before(position + 1) for run in found.runs):
                 break
             if queue.first_position <= position:
                 return next((tick for _, _, tick in found.times.spans(position, position + 1)), NO_TICK)
-        if self._queues.by_id(queue.id) is not queue or position < queue.memory_first:
+        if not self.is_there(queue) or position < queue.memory_first:
             return NO_TICK
         return queue.tick_at(position) if queue.held(position, position + 1) else NO_TICK
 
@@ -411,7 +411,7 @@ class DiskReads:
     async def position_at(self, queue: Queue, tick: int) -> int:
         """Return the first position that was stored at *tick* or later; see `Queue.position_at`."""
         start = queue.first_position
-        while self._queues.by_id(queue.id) is queue:
+        while self.is_there(queue):
             place = next(
                 (each for each in queue.places(start, queue.memory_first) if each[0].highest_ticks[each[1]] >= tick),
                 None,
