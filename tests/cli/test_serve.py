@@ -272,6 +272,7 @@ def test_settings_come_from_flags_then_variables_then_the_file(tmp_path: Path) -
         (("--persist", "sometimes"), {}, b"--persist"),
         (("--record-bytes", "3GiB"), {}, b"record_bytes"),
         (("--memory-bytes", "2GiB", "--disk-bytes", "1GiB", "--beyond-memory", "disk"), {}, b"memory_bytes"),
+        (("--disk-bytes", "0"), {}, b"disk_bytes"),
         (("--body-bytes", "1GiB"), {}, b"bodies_bytes"),
         (("--segment-bytes", "1"), {}, b"segment_bytes"),
         (("--token-file", "/nonexistent"), {}, b"/nonexistent"),

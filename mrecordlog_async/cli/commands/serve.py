@@ -154,10 +154,10 @@ def _service_options(values: dict[str, Any]) -> ServiceOptions:
 def _log_options(values: dict[str, Any], directory: str) -> dict[str, Any]:
     from mrecordlog_async.log import check_segment_bytes
 
-    disk_bytes = values["disk_bytes"] or disk_share(directory)
-    memory_bytes = values["memory_bytes"]
-    if values["disk_bytes"] is None:  # a log that fits into the disk never needs more memory than that
-        memory_bytes = min(memory_bytes, disk_bytes)
+    disk_bytes, memory_bytes = values["disk_bytes"], values["memory_bytes"]
+    if disk_bytes is None:
+        disk_bytes = disk_share(directory)
+        memory_bytes = min(memory_bytes, disk_bytes)  # a log that fits into the disk never needs more memory than that
     try:
         limits = Limits(
             memory_bytes=memory_bytes,
