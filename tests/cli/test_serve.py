@@ -301,7 +301,7 @@ def test_the_disk_limit_follows_the_volume_unless_it_is_set(tmp_path: Path, capl
     capacity = found.f_blocks * found.f_frsize
     (facts,) = (record.facts for record in caplog.records)  # type: ignore[attr-defined]  # the log's own
     assert share == facts["disk_bytes"] == int(0.8 * (facts["free_bytes"] + facts["taken_bytes"])) < capacity
-    assert facts["taken_bytes"] == 8 << 20
+    assert 8 << 20 <= facts["taken_bytes"] < 9 << 20  # a file system may add a block for its own map of the file
     assert "80 %" in caplog.text and "--disk-bytes" in caplog.text
     assert disk_share(str(tmp_path / "not" / "there")) > 0  # the log is created later
     with socket.create_server(("127.0.0.1", 0)) as taken:  # it ends at once
