@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+
 from mrecordlog_async.quickwit.files import Directory
 from mrecordlog_async.quickwit.frame import (
     BLOCK_BYTES,
@@ -20,15 +22,12 @@ def is_crate_directory(files: FileSystem, path: str) -> bool:
 
     Raises OSError if *path* cannot be read.
     """
-    directory = Directory(files, path)
-    if not directory.numbers:
-        return False
-    first = directory.numbers[0]
-    try:
+    with closing(Directory(files, path)) as directory:
+        if not directory.numbers:
+            return False
+        first = directory.numbers[0]
         block = directory.block(first, 0)
         return _begins_with_a_frame(block) or (not any(block) and directory.size(first) == FILE_BYTES)
-    finally:
-        directory.close()
 
 
 def _begins_with_a_frame(block: bytes) -> bool:

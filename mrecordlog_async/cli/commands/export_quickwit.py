@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from contextlib import closing
 from dataclasses import asdict
 
 from mrecordlog_async.cli.output.settings_text import settings_text
@@ -45,15 +46,15 @@ def run(arguments: argparse.Namespace) -> int:
     """Export."""
     files = OsFileSystem()
     free_names(files, arguments.target)  # a name that is taken is reported before the whole log is read
-    with open_log(arguments.log) as log, new_directory(files, arguments.target, like=arguments.log) as partial:
-        target = Directory(files, partial)
-        try:
-            records = export(log, CrateWriter(target, keeps_records=False))
-            names = log.list_queues()
-            left_out = {name: found for name in names if (found := log.settings(name))}
-            rules = log.consumer_rules()
-        finally:
-            target.close()
+    with (
+        open_log(arguments.log) as log,
+        new_directory(files, arguments.target, like=arguments.log) as partial,
+        closing(Directory(files, partial)) as target,
+    ):
+        records = export(log, CrateWriter(target, keeps_records=False))
+        names = log.list_queues()
+        left_out = {name: found for name in names if (found := log.settings(name))}
+        rules = log.consumer_rules()
     if arguments.json:
         rule_facts = [{"pattern": pattern, "consumer": consumer} for pattern, consumer in rules]
         left_out_facts = {

@@ -14,6 +14,7 @@ import asyncio
 import json
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import closing
 from dataclasses import asdict
 from itertools import accumulate
 from typing import Any
@@ -55,8 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     refuse_log_directory(arguments.source)
     files = OsFileSystem()
     free_names(files, arguments.log)  # a name that is taken is reported before everything is read
-    source = Directory(files, arguments.source)
-    try:
+    with closing(Directory(files, arguments.source)) as source:
         with ProgressBar("reading") as progress:
             report = _read(source, arguments.source, progress)
         queues = queues_of(report, arguments.empty_name)
@@ -68,8 +68,6 @@ def run(arguments: argparse.Namespace) -> int:
                     arguments.log, source, queues, arguments.segment_bytes, on_block=on_block, like=source.path
                 )
                 asyncio.run(made)
-    finally:
-        source.close()
     if arguments.json:
         print(json.dumps(_facts(report, accepted)))
     else:

@@ -17,7 +17,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -196,12 +196,9 @@ def _resumed(place: TablePlace, path: str) -> dict[str, dict[str, int]]:
     from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
     from mrecordlog_async.spark.delta.resume import resume
 
-    checkpoint = LocalLake(path)
-    try:
+    with closing(LocalLake(path)) as checkpoint:
         checkpoint.lock()
         return resume(place, checkpoint)
-    finally:
-        checkpoint.close()
 
 
 def _say(arguments: argparse.Namespace, facts: dict[str, object], line: str) -> None:

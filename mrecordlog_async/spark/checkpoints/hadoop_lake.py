@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.spark.checkpoints.identity import RefusedError
@@ -38,11 +38,8 @@ class HadoopLake:
         """Return a file's bytes, or None if it does not exist."""
         if not self._files.exists(self._at(name)):
             return None
-        stream = self._files.open(self._at(name))
-        try:
+        with closing(self._files.open(self._at(name))) as stream:
             return bytes(self._java.org.apache.commons.io.IOUtils.toByteArray(stream))
-        finally:
-            stream.close()
 
     def write(self, name: str, content: bytes) -> None:
         """Replace a file in one step."""
@@ -81,11 +78,8 @@ class HadoopLake:
         """Write a file next to its place, under a hidden name, and rename it: HDFS shows one that is being written."""
         directory, slash, base = name.rpartition("/")
         temporary, renames = self._at(f"{directory}{slash}.{base}.{secrets.token_hex(4)}"), self._fs.Options.Rename
-        stream = self._files.create(temporary, False)
-        try:
+        with closing(self._files.create(temporary, False)) as stream:
             stream.write(bytearray(content))
-        finally:
-            stream.close()
         options = self._java.java.lang.reflect.Array.newInstance(renames._java_lang_class, 1)  # noqa: SLF001  # py4j's name
         options[0] = renames.OVERWRITE if replace else renames.NONE
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,11 +95,8 @@ class TablePlace:
     def sync(self) -> None:
         """Make everything durable that was written to the table, by whatever wrote it. Raises SyncFailedError."""
         if self.path is not None:
-            lake = LocalLake(self.path)
-            try:
+            with closing(LocalLake(self.path)) as lake:
                 lake.sync()
-            finally:
-                lake.close()
 
     def sizes(self, names: list[str]) -> dict[str, tuple[int, float]]:
         """Return name → (size in bytes, seconds since 1970 of the last change) of those files that exist."""

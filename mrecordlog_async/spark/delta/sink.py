@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, MutableMapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from inspect import signature
 from typing import Any
@@ -180,11 +181,8 @@ class DeltaWriter(StreamArrowWriter):
 
     def _sync_checkpoint(self) -> None:
         if self._options.checkpoint is not None:
-            checkpoint = LocalLake(self._options.checkpoint)
-            try:
+            with closing(LocalLake(self._options.checkpoint)) as checkpoint:
                 checkpoint.sync()
-            finally:
-                checkpoint.close()
 
 
 def _without_payloads(batches: Iterator[pa.RecordBatch], kind: Kind) -> Iterator[pa.RecordBatch]:

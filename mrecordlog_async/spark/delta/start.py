@@ -19,6 +19,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import closing
 
 from deltalake import DeltaTable, Field, Schema
 
@@ -49,11 +50,8 @@ def repair(checkpoint: Lake, place: TablePlace) -> list[str]:
     """
     said = repair_checkpoint(checkpoint)
     if place.path is not None:
-        lake = LocalLake(place.path)
-        try:
+        with closing(LocalLake(place.path)) as lake:
             said += repair_table(lake)
-        finally:
-            lake.close()
     return said
 
 

@@ -12,7 +12,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -281,15 +281,9 @@ class DrainTable:
 
     def _make_durable(self, batch: NewBatch) -> None:
         """Make the entries of the table's log durable, from this batch's back to the one before it."""
-        path = self.place.path
-        if path is None:
-            return
-        lake = LocalLake(path)
-        try:
-            numbers, own = _entries_since(lake, batch)
-            sync_entries(lake, numbers, own)
-        finally:
-            lake.close()
+        if self.place.path is not None:
+            with closing(LocalLake(self.place.path)) as lake:
+                sync_entries(lake, *_entries_since(lake, batch))
 
 
 def sum_up(table: DeltaTable, place: TablePlace) -> None:

@@ -12,6 +12,7 @@ import logging
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -269,12 +270,9 @@ def repair_log(place: TablePlace) -> None:
     """
     if place.path is None or not Path(place.path, LOG).is_dir():
         return
-    lake = LocalLake(place.path)
-    try:
+    with closing(LocalLake(place.path)) as lake:
         for line in repair_table(lake):
             logger.warning("%s: %s", place.address, line)
-    finally:
-        lake.close()
 
 
 def open_table(place: TablePlace) -> DeltaTable:
@@ -343,10 +341,6 @@ def _is_committed(place: TablePlace, change: str, first: int, last: int) -> bool
 
 def _sync_entries(place: TablePlace) -> None:
     """Make the newest entries of the table's log durable, oldest first."""
-    if place.path is None:
-        return
-    lake = LocalLake(place.path)
-    try:
-        sync_entries(lake, sorted(entry_numbers(place.path)))
-    finally:
-        lake.close()
+    if place.path is not None:
+        with closing(LocalLake(place.path)) as lake:
+            sync_entries(lake, sorted(entry_numbers(place.path)))

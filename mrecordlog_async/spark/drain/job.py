@@ -15,7 +15,7 @@ import argparse
 import json
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -95,13 +95,9 @@ def run_drain(
     # The checkpoint may be local on a cluster: only the driver writes there.
     refuse_unsafe(job, local=place.path is not None, master=session.sparkContext.master or "")
     refuse_inside(place, files.full_path(job.checkpoint))  # before it is created there
-    checkpoint = files.open(job.checkpoint)
-    try:
-        with files.locked([checkpoint]):
-            refuse_parquet(checkpoint)
-            return DrainRun(session, job, place, checkpoint, report).run(stopped)
-    finally:
-        checkpoint.close()
+    with closing(files.open(job.checkpoint)) as checkpoint, files.locked([checkpoint]):
+        refuse_parquet(checkpoint)
+        return DrainRun(session, job, place, checkpoint, report).run(stopped)
 
 
 def _place(job: DrainJob) -> TablePlace:
@@ -140,7 +136,7 @@ class DrainRun:
     def run(self, stopped: Callable[[], bool]) -> Summary:
         """Prepare, run the query, and release what it has stored; for the errors see `run_drain`."""
         begun = time.monotonic()
-        try:
+        with closing(self.fleet):
             query_id = query_of(self.checkpoint)
             sink, columns = self._sink(query_id)
             position = self._settle(query_id, columns)
@@ -151,8 +147,6 @@ class DrainRun:
                 _release_rest(given, self.batches, self.report)
             left, down = remaining(self.job, self.options, self.fleet, self.progress)
             held = held_back(self.fleet, self.batches)
-        finally:
-            self.fleet.close()
         seconds, progress = time.monotonic() - begun, self.progress
         return Summary(progress.batches, progress.records, seconds, left, down, verified=True, held=held)
 

@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -105,13 +105,12 @@ def metrics_served(
     quick = replace(
         options, timeout_seconds=min(options.timeout_seconds, SCRAPE_SECONDS), retries=0, when_down=WhenDown.SKIP
     )
-    fleet = Fleet(quick)
-    try:
-        with served(address, DrainMetrics(progress, Lag(batches, fleet))) as (host, port):
-            report(f"metrics: http://{host}:{port}/metrics")
-            yield
-    finally:
-        fleet.close()
+    with (
+        closing(Fleet(quick)) as fleet,
+        served(address, DrainMetrics(progress, Lag(batches, fleet))) as (host, port),
+    ):
+        report(f"metrics: http://{host}:{port}/metrics")
+        yield
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 
 from mrecordlog_async.servers.names import Lookup
@@ -148,13 +148,11 @@ def refuse_unreached(options: Options, batches: SparkBatches) -> None:
     )
     if options.when_down is not WhenDown.FAIL_AT_END or not new:
         return
-    fleet = Fleet(replace(options, servers=new, when_down=WhenDown.FAIL))
-    try:
-        fleet.survey()
-    except ServiceRefusedError as error:
-        raise RefusedError(str(error)) from None
-    finally:
-        fleet.close()
+    with closing(Fleet(replace(options, servers=new, when_down=WhenDown.FAIL))) as fleet:
+        try:
+            fleet.survey()
+        except ServiceRefusedError as error:
+            raise RefusedError(str(error)) from None
 
 
 def held_back(fleet: Fleet, batches: SparkBatches) -> dict[str, str]:

@@ -12,6 +12,7 @@ import argparse
 import json
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -153,11 +154,8 @@ def _frame(session: SparkSession, source: str) -> DataFrame:
 
 def _bounds(options: Options) -> list[tuple[str, int, int]]:
     """Return the name, the first and the next position of each queue in the log."""
-    fleet = Fleet(options)
-    try:
+    with closing(Fleet(options)) as fleet:
         return [(each.queue, each.first_position, each.next_position) for each in fleet.client(DEFAULT_SERVER).queues()]
-    finally:
-        fleet.close()
 
 
 def _placed(session: SparkSession, rows: DataFrame, bounds: list[tuple[str, int, int]]) -> DataFrame:

@@ -9,6 +9,7 @@ as after `--accept-went-back`: the second one is compared with the log like any 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -113,15 +114,12 @@ class Restorer:
 def restored(options: Options, ends: Mapping[str, int], batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Store the rows of one task; yield the queues with refused rows (`REFUSED_SCHEMA`)."""
     (server,) = options.servers
-    client = Fleet(options).client(server.name)
-    restorer = Restorer(client, ends)
-    try:
+    with closing(Fleet(options).client(server.name)) as client:
+        restorer = Restorer(client, ends)
         for batch in batches:
             for row_run in row_runs(batch, None):
                 restorer.add(row_run)
         restorer.flush()
-    finally:
-        client.close()
     found: list[tuple[str, int | None, int, int, int]] = [
         (queue, each.position, each.present, each.stored, restorer.again.pop(queue, 0))
         for queue, each in restorer.refused.items()

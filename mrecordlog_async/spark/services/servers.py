@@ -6,6 +6,7 @@ Those that the options name are known from the start; those behind DNS names are
 from __future__ import annotations
 
 import threading
+from contextlib import closing
 from dataclasses import dataclass, field
 from math import inf
 
@@ -203,8 +204,5 @@ class QueryServers:
         )
 
     def _identify(self, endpoint: Endpoint) -> LogHistory:
-        client = self._client_of(endpoint)
-        try:
+        with closing(self._client_of(endpoint)) as client:
             return client.history()
-        finally:
-            client.close()

@@ -7,6 +7,7 @@ were planned for the first one. It fails once they are truncated.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
@@ -60,12 +61,10 @@ class LogReader(DataSourceReader):
             OptionError: the options name a queue that does not exist, or startingTimestamp is in the future.
             ServerDownError, ServiceRefusedError: a service could not be reached, or refused a request.
         """
-        try:
+        with closing(self.fleet):
             # Without their openings: the ids of queues are enough for a table.
             surveys = {name: Listed(listed.queues) for name, listed in self.fleet.distinct().items()}
             found = partitions(self.fleet, self._wanted(surveys))
-        finally:
-            self.fleet.close()
         return [PlannedPartition(partition) for partition in found] or [NothingPartition()]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -99,13 +98,10 @@ def read_partition(fleet: Fleet, partition: Partition, *, payload: bool) -> Iter
     """Fetch a partition and yield its rows; payload: False for positions only."""
     if partition.endpoint is not None:
         fleet.servers.add(partition.endpoint)
-    client = fleet.client(partition.address or partition.server)
-    try:
-        with rare_collections():  # thousands of ranges are many small objects, and none is part of a cycle
-            blocks: Iterable[Block] = client.fetch(partition, payload=payload)
-            yield from record_batches(partition.server, blocks, payload=payload)
-    finally:
-        client.close()
+    # Rarely collected: thousands of ranges are many small objects, and none is part of a cycle.
+    with closing(fleet.client(partition.address or partition.server)) as client, rare_collections():
+        blocks: Iterable[Block] = client.fetch(partition, payload=payload)
+        yield from record_batches(partition.server, blocks, payload=payload)
 
 
 def _advised(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

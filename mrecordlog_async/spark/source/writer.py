@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -136,16 +137,13 @@ def check_columns(columns: Mapping[str, str], queue: str | None) -> None:
 def write_rows(options: Options, batches: Iterable[pa.RecordBatch]) -> Written:
     """Store rows, block by block, in the order in which they arrive."""
     (server,) = options.servers
-    client = Fleet(options).client(server.name)
-    appender = Appender(client, Conflicts(), create=options.create_queues)
-    try:
+    with closing(Fleet(options).client(server.name)) as client:
+        appender = Appender(client, Conflicts(), create=options.create_queues)
         for batch in batches:
             for row_run in row_runs(batch, options.queue):
                 appender.add(row_run)
         appender.flush()
         return appender.written
-    finally:
-        client.close()
 
 
 class OnConflict(Protocol):
