@@ -95,10 +95,7 @@ class AvailableBatches(AsyncIterator[Given]):
     """The batches of what is there when the first one is asked for. It ends, however fast records are appended."""
 
     def __init__(
-        self,
-        batch: Callable[..., Awaitable[Given | None]],
-        limits: BatchLimits,
-        find_end: Callable[[], Awaitable[int]],
+        self, batch: Callable[..., Awaitable[Given | None]], limits: BatchLimits, find_end: Callable[[], Awaitable[int]]
     ) -> None:
         """*find_end* returns the position after the last record that is there."""
         self._batch = batch

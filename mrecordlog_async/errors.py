@@ -443,13 +443,7 @@ class LogFullError(RecordLogError):
     """
 
     def __init__(
-        self,
-        resource: str,
-        used: int = 0,
-        limit: int = 0,
-        queue: str = "",
-        unit: str = "bytes",
-        consumer: str = "",
+        self, resource: str, used: int = 0, limit: int = 0, queue: str = "", unit: str = "bytes", consumer: str = ""
     ) -> None:
         super().__init__(resource, used, limit, queue, unit, consumer)
         self.resource = resource

@@ -642,12 +642,7 @@ class MultiRecordLog:
             position = head.stop
 
     async def fetch(
-        self,
-        queue: str,
-        start: Start | None = None,
-        *,
-        max_records: int = BATCH_RECORDS,
-        max_bytes: int = BATCH_BYTES,
+        self, queue: str, start: Start | None = None, *, max_records: int = BATCH_RECORDS, max_bytes: int = BATCH_BYTES
     ) -> Batch | None:
         """Return the first records of *queue* from *start* on that are there, from memory or from the disk.
 
@@ -880,12 +875,7 @@ class MultiRecordLog:
         return await self._consumers.seek(queue, consumer, position, queue_id, epoch)
 
     async def wait_acknowledged(
-        self,
-        queue: str,
-        position: int,
-        consumer: str,
-        *,
-        timeout: float | None = None,
+        self, queue: str, position: int, consumer: str, *, timeout: float | None = None
     ) -> None:
         """Wait until *consumer* has acknowledged the record at *position*, so that it has the record.
 

@@ -33,12 +33,7 @@ class RecordBatches(Protocol):
         """The lowest position that may be handed out next; None if that is not known yet."""
 
     def batch(
-        self,
-        *,
-        max_records: int = ...,
-        max_bytes: int = ...,
-        max_wait: float | None = ...,
-        timeout: float | None = ...,
+        self, *, max_records: int = ..., max_bytes: int = ..., max_wait: float | None = ..., timeout: float | None = ...
     ) -> Coroutine[Any, Any, Batch | None]:
         """Return the next records together, an empty batch after *timeout*; None once no more can come."""
 

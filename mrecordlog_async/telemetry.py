@@ -134,13 +134,7 @@ class Telemetry:
             self._failure_is_logged = True
 
     def _begin_span(
-        self,
-        stack: ExitStack,
-        statuses: list[int],
-        method: str,
-        route: str,
-        path: str,
-        headers: Mapping[str, str],
+        self, stack: ExitStack, statuses: list[int], method: str, route: str, path: str, headers: Mapping[str, str]
     ) -> None:
         """Begin the span of a request, which ends with *stack*."""
         if self._tracer is not None:

@@ -786,12 +786,7 @@ class RecordLogClient:
         return [(rule.pattern, rule.consumer) for rule in page.rules]
 
     async def wait_acknowledged(
-        self,
-        queue: str,
-        position: int,
-        consumer: str,
-        *,
-        timeout: float | None = None,
+        self, queue: str, position: int, consumer: str, *, timeout: float | None = None
     ) -> None:
         """Wait until *consumer* has acknowledged the record at *position*; see `MultiRecordLog.wait_acknowledged`.
 

@@ -116,11 +116,7 @@ class ClientConsumer(AsyncIterator[Record]):
         )
 
     def batches(
-        self,
-        *,
-        max_records: int = BATCH_RECORDS,
-        max_bytes: int = BATCH_BYTES,
-        max_wait: float | None = BATCH_SECONDS,
+        self, *, max_records: int = BATCH_RECORDS, max_bytes: int = BATCH_BYTES, max_wait: float | None = BATCH_SECONDS
     ) -> AsyncIterator[Batch]:
         """Iterate over batches until no more can come; the arguments and errors are those of `batch`."""
         return Batches(self.batch, BatchLimits.checked(max_records, max_bytes, max_wait))

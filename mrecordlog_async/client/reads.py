@@ -113,13 +113,7 @@ async def wait_for(sender: Sender, queue: str, position: int) -> bool:
     return summary.id == queue_id
 
 
-async def wait_acknowledged(
-    sender: Sender,
-    queue: str,
-    position: int,
-    consumer: str,
-    seconds: float | None,
-) -> None:
+async def wait_acknowledged(sender: Sender, queue: str, position: int, consumer: str, seconds: float | None) -> None:
     """Wait until *consumer* has acknowledged *position*; see `RecordLogClient.wait_acknowledged`."""
     end = inf if seconds is None else monotonic() + seconds
     while True:

@@ -108,11 +108,7 @@ class Consumer(AsyncIterator[Record]):
         return self._reader().batch(max_records=max_records, max_bytes=max_bytes, max_wait=max_wait, timeout=timeout)
 
     def batches(
-        self,
-        *,
-        max_records: int = BATCH_RECORDS,
-        max_bytes: int = BATCH_BYTES,
-        max_wait: float | None = BATCH_SECONDS,
+        self, *, max_records: int = BATCH_RECORDS, max_bytes: int = BATCH_BYTES, max_wait: float | None = BATCH_SECONDS
     ) -> AsyncIterator[Batch]:
         """Iterate over batches until no more can come; the arguments and errors are those of `batch`."""
         return Batches(self.batch, BatchLimits(max_records, max_bytes, max_wait))  # checked by each `batch`

@@ -22,12 +22,7 @@ from mrecordlog_async.engine.intake.controls import (
 )
 from mrecordlog_async.engine.readers.tail import QueueWatch
 from mrecordlog_async.engine.running import Engine
-from mrecordlog_async.errors import (
-    ConsumerFencedError,
-    ConsumerHeldError,
-    ConsumerNotFoundError,
-    QueueNotFoundError,
-)
+from mrecordlog_async.errors import ConsumerFencedError, ConsumerHeldError, ConsumerNotFoundError, QueueNotFoundError
 from mrecordlog_async.format.controls import TableRule
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.settings import consumer_summaries, owner_bytes

@@ -10,13 +10,7 @@ import struct
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from mrecordlog_async.format.controls import (
-    ConsumerRule,
-    Control,
-    Opened,
-    decode_control,
-    encode_control,
-)
+from mrecordlog_async.format.controls import ConsumerRule, Control, Opened, decode_control, encode_control
 from mrecordlog_async.format.fields import unpack_whole
 from mrecordlog_async.format.frame import Buffer
 from mrecordlog_async.format.runs import (

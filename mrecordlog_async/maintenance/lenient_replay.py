@@ -19,14 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 
-from mrecordlog_async.format.controls import (
-    ConsumerRule,
-    Create,
-    Delete,
-    Opened,
-    TableRule,
-    Truncate,
-)
+from mrecordlog_async.format.controls import ConsumerRule, Create, Delete, Opened, TableRule, Truncate
 from mrecordlog_async.format.parse import ParsedBatch
 from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.format.runs import Append, Many, appends_of

@@ -39,13 +39,7 @@ class SegmentScan:
     """One segment. After `items` was read, `end` is after the last batch, and `torn_bytes` counts an unfinished one."""
 
     def __init__(
-        self,
-        directory: LogDirectory,
-        number: int,
-        log_id: bytes,
-        expected: ExpectedEnd | None,
-        *,
-        is_last: bool,
+        self, directory: LogDirectory, number: int, log_id: bytes, expected: ExpectedEnd | None, *, is_last: bool
     ) -> None:
         self.number = number
         self.header: SegmentHeader | None = None

@@ -8,11 +8,7 @@ from typing import Any
 
 from mrecordlog_async.batches import owner_uuid
 from mrecordlog_async.format.controls import NO_OWNER, ConsumerState
-from mrecordlog_async.format.stored_options import (
-    DROP_OLDEST,
-    KEEP_UNTIL_ACKNOWLEDGED,
-    StoredOptions,
-)
+from mrecordlog_async.format.stored_options import DROP_OLDEST, KEEP_UNTIL_ACKNOWLEDGED, StoredOptions
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.times import age_of
 from mrecordlog_async.model import ConsumerSummary

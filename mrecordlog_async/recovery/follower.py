@@ -45,11 +45,7 @@ class Follower:
     """Keeps *recovered* up to date. No file stays open between two reads, so it keeps no disk space in use."""
 
     def __init__(
-        self,
-        directory: LogDirectory,
-        recovered: RecoveredLog,
-        failed_looks: int = 0,
-        bound: MemoryBound | None = None,
+        self, directory: LogDirectory, recovered: RecoveredLog, failed_looks: int = 0, bound: MemoryBound | None = None
     ) -> None:
         """*bound* decides how many records stay in memory."""
         self.recovered = recovered

@@ -65,11 +65,7 @@ class _LiveReader:
     """Reads the log again and again until it was faster than the writer."""
 
     def __init__(
-        self,
-        directory: LogDirectory,
-        on_progress: Progress | None,
-        new_stores: NewStores,
-        bounds: MemoryBounds | None,
+        self, directory: LogDirectory, on_progress: Progress | None, new_stores: NewStores, bounds: MemoryBounds | None
     ) -> None:
         self._directory = directory
         self._bounds = bounds

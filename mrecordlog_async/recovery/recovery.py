@@ -47,12 +47,7 @@ from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.recovery.beyond_memory import MemoryBound, MemoryBounds, gathered_segment, has_state
 from mrecordlog_async.recovery.recovered import LastRead, RecoveredLog
 from mrecordlog_async.recovery.replay import NewStores, SegmentChain
-from mrecordlog_async.recovery.segment_files import (
-    OpenSegment,
-    SegmentFiles,
-    SegmentRemovedError,
-    sync_for_readers,
-)
+from mrecordlog_async.recovery.segment_files import OpenSegment, SegmentFiles, SegmentRemovedError, sync_for_readers
 from mrecordlog_async.recovery.torn_or_damaged import LogTail, SegmentEnd, check_closed_segment, judge_end
 from mrecordlog_async.storage.directory import Listing, LogDirectory
 from mrecordlog_async.storage.segment import LogEnd, segment_name

@@ -76,7 +76,6 @@ TOKENS = [
     (r"\basyncio\.get_running_loop\(\)\.time\b", "blocking_transport.clock"),
     (r"\bBatches\(", "blocking_transport.batches("),
     (r"\bAvailableBatches\(", "blocking_transport.BlockingAvailable("),
-    (r"^    (AvailableBatches|Batches),\n", ""),
     (r"^    @coroutine_function\n", ""),
     (r"^from mrecordlog_async\.support\.coroutine_mark .*\n", ""),
     (r"\basync (def|with|for)\b", r"\1"),

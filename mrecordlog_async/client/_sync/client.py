@@ -737,14 +737,7 @@ class BlockingRecordLogClient:
         page = self.sender.send(calls.all_consumers(limit=1))
         return [(rule.pattern, rule.consumer) for rule in page.rules]
 
-    def wait_acknowledged(
-        self,
-        queue: str,
-        position: int,
-        consumer: str,
-        *,
-        timeout: float | None = None,
-    ) -> None:
+    def wait_acknowledged(self, queue: str, position: int, consumer: str, *, timeout: float | None = None) -> None:
         """Wait until *consumer* has acknowledged the record at *position*; see `MultiRecordLog.wait_acknowledged`.
 
         Args:

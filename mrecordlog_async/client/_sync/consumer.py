@@ -116,11 +116,7 @@ class BlockingConsumer(Iterator[Record]):
         return self.reader().batch(max_records=max_records, max_bytes=max_bytes, max_wait=max_wait, timeout=timeout)
 
     def batches(
-        self,
-        *,
-        max_records: int = BATCH_RECORDS,
-        max_bytes: int = BATCH_BYTES,
-        max_wait: float | None = BATCH_SECONDS,
+        self, *, max_records: int = BATCH_RECORDS, max_bytes: int = BATCH_BYTES, max_wait: float | None = BATCH_SECONDS
     ) -> Iterator[Batch]:
         """Iterate over batches until no more can come; the arguments and errors are those of `batch`."""
         return blocking_transport.batches(self.batch, BatchLimits.checked(max_records, max_bytes, max_wait))

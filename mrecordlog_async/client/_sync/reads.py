@@ -115,13 +115,7 @@ def wait_for(sender: BlockingSender, queue: str, position: int) -> bool:
     return summary.id == queue_id
 
 
-def wait_acknowledged(
-    sender: BlockingSender,
-    queue: str,
-    position: int,
-    consumer: str,
-    seconds: float | None,
-) -> None:
+def wait_acknowledged(sender: BlockingSender, queue: str, position: int, consumer: str, seconds: float | None) -> None:
     """Wait until *consumer* has acknowledged *position*; see `BlockingRecordLogClient.wait_acknowledged`."""
     end = inf if seconds is None else monotonic() + seconds
     while True:

@@ -14,12 +14,7 @@ from itertools import chain
 from math import ceil, inf
 from time import monotonic
 
-from mrecordlog_async.batches import (
-    BATCH_BYTES,
-    BATCH_RECORDS,
-    BATCH_SECONDS,
-    BatchLimits,
-)
+from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, BatchLimits
 from mrecordlog_async.blocking_http import has_failed
 from mrecordlog_async.client import blocking_transport
 from mrecordlog_async.errors import QueueNotFoundError
@@ -179,11 +174,7 @@ class BlockingTail(Iterator[Record]):
         return Batch(self.queue, page.queue_id, tuple(runs), times=times[0] if len(times) == 1 else Times.joined(times))
 
     def batches(
-        self,
-        *,
-        max_records: int = BATCH_RECORDS,
-        max_bytes: int = BATCH_BYTES,
-        max_wait: float | None = BATCH_SECONDS,
+        self, *, max_records: int = BATCH_RECORDS, max_bytes: int = BATCH_BYTES, max_wait: float | None = BATCH_SECONDS
     ) -> Iterator[Batch]:
         """Iterate over batches until the tail ends; the arguments are those of `batch`."""
         return blocking_transport.batches(self.batch, BatchLimits.checked(max_records, max_bytes, max_wait))

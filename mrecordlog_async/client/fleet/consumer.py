@@ -99,11 +99,7 @@ class FleetConsumer:
         await asyncio.gather(*(reader.flush() for reader in self._readers.values()), return_exceptions=True)
 
     async def batch(
-        self,
-        *,
-        max_records: int = BATCH_RECORDS,
-        max_bytes: int = BATCH_BYTES,
-        max_wait: float | None = BATCH_SECONDS,
+        self, *, max_records: int = BATCH_RECORDS, max_bytes: int = BATCH_BYTES, max_wait: float | None = BATCH_SECONDS
     ) -> FleetBatch | None:
         """Return the next records of one queue of one server. Cancelling the call loses nothing.
 
@@ -140,11 +136,7 @@ class FleetConsumer:
         return batch
 
     def batches(
-        self,
-        *,
-        max_records: int = BATCH_RECORDS,
-        max_bytes: int = BATCH_BYTES,
-        max_wait: float | None = BATCH_SECONDS,
+        self, *, max_records: int = BATCH_RECORDS, max_bytes: int = BATCH_BYTES, max_wait: float | None = BATCH_SECONDS
     ) -> AsyncIterator[FleetBatch]:
         """Iterate over batches until there are no more; the arguments and errors are those of `batch`."""
         return Batches(self.batch, BatchLimits.checked(max_records, max_bytes, max_wait))

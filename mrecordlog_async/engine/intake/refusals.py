@@ -61,12 +61,7 @@ _LOGGED = ("memory", "disk", "queue", "space", "disk_error")
 class Refusals:
     """Counts what one log refuses. on_begin: called when an episode begins, so that `check` is called every second."""
 
-    def __init__(
-        self,
-        counters: Counters,
-        directory: str = "",
-        clock: Callable[[], float] = monotonic,
-    ) -> None:
+    def __init__(self, counters: Counters, directory: str = "", clock: Callable[[], float] = monotonic) -> None:
         """Count in *counters*. *clock*: of the episodes."""
         self.on_begin: Callable[[], object] = lambda: None
         self._counters = counters

@@ -23,11 +23,7 @@ from mrecordlog_async.engine.planning.draft import REFUSED, CommandOutcome, Draf
 from mrecordlog_async.engine.planning.limits import plan_limited, refusal_of
 from mrecordlog_async.engine.planning.planned import PlannedMany
 from mrecordlog_async.engine.planning.view import PlannedSingles, QueueView
-from mrecordlog_async.errors import (
-    LogFullError,
-    PositionInPastError,
-    RecordsOnDiskError,
-)
+from mrecordlog_async.errors import LogFullError, PositionInPastError, RecordsOnDiskError
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.model import POSITION_MAX
 

@@ -16,12 +16,7 @@ from mrecordlog_async.engine.intake.controls import (
 from mrecordlog_async.engine.planning.draft import CommandOutcome, Draft
 from mrecordlog_async.engine.planning.limits import too_low
 from mrecordlog_async.engine.planning.view import QueueView
-from mrecordlog_async.errors import (
-    ConsumerBehindError,
-    LogFullError,
-    QueueExistsError,
-    QueueSealedError,
-)
+from mrecordlog_async.errors import ConsumerBehindError, LogFullError, QueueExistsError, QueueSealedError
 from mrecordlog_async.format.controls import (
     NO_OWNER,
     ConsumerState,
@@ -31,12 +26,7 @@ from mrecordlog_async.format.controls import (
     SetOptions,
     consumer_bytes,
 )
-from mrecordlog_async.format.stored_options import (
-    DEFAULT_OPTIONS,
-    KEEP_UNTIL_ACKNOWLEDGED,
-    SEALED,
-    StoredOptions,
-)
+from mrecordlog_async.format.stored_options import DEFAULT_OPTIONS, KEEP_UNTIL_ACKNOWLEDGED, SEALED, StoredOptions
 from mrecordlog_async.format.table import entry_bytes
 
 COMPARE_WORK = 0.1

@@ -21,12 +21,7 @@ from itertools import count
 from typing import NamedTuple
 
 from mrecordlog_async.engine.planning.consumer_view import ConsumerMove
-from mrecordlog_async.errors import (
-    ConsumerNotFoundError,
-    QueueNotFoundError,
-    RecordLogError,
-    RecordTruncatedError,
-)
+from mrecordlog_async.errors import ConsumerNotFoundError, QueueNotFoundError, RecordLogError, RecordTruncatedError
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 

@@ -18,14 +18,7 @@ from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from time import perf_counter
 
-from mrecordlog_async.batches import (
-    BATCH_BYTES,
-    BATCH_RECORDS,
-    BATCH_SECONDS,
-    AvailableBatches,
-    Batches,
-    BatchLimits,
-)
+from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, AvailableBatches, Batches, BatchLimits
 from mrecordlog_async.engine.readers.subscribers import Changes
 from mrecordlog_async.engine.spilling.disk_reads import Ahead, DiskReads
 from mrecordlog_async.errors import LogFailedError
@@ -187,11 +180,7 @@ class Tail(AsyncIterator[Record]):
         return batch if batch is not None else await self._collector.collect(limits)
 
     def batches(
-        self,
-        *,
-        max_records: int = BATCH_RECORDS,
-        max_bytes: int = BATCH_BYTES,
-        max_wait: float | None = BATCH_SECONDS,
+        self, *, max_records: int = BATCH_RECORDS, max_bytes: int = BATCH_BYTES, max_wait: float | None = BATCH_SECONDS
     ) -> AsyncIterator[Batch]:
         """Iterate over batches until the tail ends; the arguments are those of `batch`."""
         return Batches(self.batch, BatchLimits.checked(max_records, max_bytes, max_wait))

@@ -76,11 +76,7 @@ class Connection(RequestHandler):
         super().connection_made(transport)
 
     def handle_error(
-        self,
-        request: web.BaseRequest,
-        status: int = 500,
-        exc: BaseException | None = None,
-        message: str | None = None,
+        self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         """Respond to what the parser refused, and close the connection."""
         problem = bad_request("malformed HTTP request")

@@ -157,12 +157,7 @@ class Outgoing:
     __slots__ = ("_deadline", "_options", "_request", "_sending", "pinned", "size", "waiting_since")
 
     def __init__(
-        self,
-        sending: Sending,
-        request: web.BaseRequest,
-        options: ServiceOptions,
-        size: int,
-        pinned: PinnedBytes | None,
+        self, sending: Sending, request: web.BaseRequest, options: ServiceOptions, size: int, pinned: PinnedBytes | None
     ) -> None:
         self.size = size
         self.pinned = pinned

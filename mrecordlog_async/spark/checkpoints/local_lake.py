@@ -15,12 +15,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from mrecordlog_async.spark.checkpoints.lake import (
-    OWN,
-    LockedError,
-    SyncFailedError,
-    WriteFailedError,
-)
+from mrecordlog_async.spark.checkpoints.lake import OWN, LockedError, SyncFailedError, WriteFailedError
 from mrecordlog_async.storage.os_filesystem import drop_cache, full_sync
 
 with suppress(ImportError):  # Windows, where a source of Spark imports this module, and no drain runs

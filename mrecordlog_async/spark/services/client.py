@@ -31,12 +31,7 @@ from mrecordlog_async.protocol.bulk_schemas import (
     TruncateOne,
 )
 from mrecordlog_async.protocol.calls import QUEUES_AT_ONCE, ServiceCall
-from mrecordlog_async.protocol.consumer_schemas import (
-    AcknowledgedOne,
-    AcknowledgeOne,
-    AttachedOne,
-    AttachResponse,
-)
+from mrecordlog_async.protocol.consumer_schemas import AcknowledgedOne, AcknowledgeOne, AttachedOne, AttachResponse
 from mrecordlog_async.protocol.responses import Reply
 from mrecordlog_async.protocol.schemas import AppendResponse
 from mrecordlog_async.protocol.wire import CONTENT_TYPE, WireError
