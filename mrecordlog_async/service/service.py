@@ -11,8 +11,8 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from enum import Enum, auto
 from importlib.metadata import version
 from time import monotonic
@@ -239,12 +239,13 @@ class Service:
             async with asyncio.timeout(seconds):
                 await self._shutting_down.wait()
 
-    def enter_tail(self) -> None:
-        """Count one more waiting client; raise the 429 problem if there are too many."""
+    @contextmanager
+    def waiting_client(self) -> Iterator[None]:
+        """Count one more waiting client until the end of the block; raise the 429 problem if there are too many."""
         if self.tails >= self.options.tails:
             raise too_many("tails", self.tails, self.options.tails)
         self.tails += 1
-
-    def leave_tail(self) -> None:
-        """Count one waiting client fewer."""
-        self.tails -= 1
+        try:
+            yield
+        finally:
+            self.tails -= 1

@@ -15,7 +15,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import NamedTuple
@@ -36,6 +35,7 @@ class _Wait(NamedTuple):
     position: int
     number: int  # unique, so that futures are never compared
     queue: str
+    consumer: str
     done: asyncio.Future[None]
 
 
@@ -94,7 +94,7 @@ class Acknowledgements:
             return
         waits = self.waits.setdefault(queue.id, {}).setdefault(consumer, _Waits())
         done = self._loop.create_future()
-        heappush(waits.heap, _Wait(position, next(self._numbers), queue.name, done))
+        heappush(waits.heap, _Wait(position, next(self._numbers), queue.name, consumer, done))
         try:
             await done
         except asyncio.CancelledError:
@@ -147,9 +147,9 @@ class Acknowledgements:
             if queue is None:
                 self._end_up_to(key, None, lambda wait: QueueNotFoundError(wait.queue))
             elif state is None:
-                self._end_up_to(key, None, partial(_not_found, consumer))
+                self._end_up_to(key, None, lambda wait: ConsumerNotFoundError(wait.queue, wait.consumer))
             else:  # what it acknowledged has ended already
-                self._end_up_to(key, state.position, partial(_truncated, consumer))
+                self._end_up_to(key, state.position, _truncated)
 
     def _end_up_to(
         self, key: Key, position: int | None, error: Callable[[_Wait], RecordLogError] | None = None
@@ -164,7 +164,9 @@ class Acknowledgements:
         if not more_follow:
             self._end_some()
         if not waits.heap:
-            self._forget(queue_id, consumer)
+            del self.waits[queue_id][consumer]
+            if not self.waits[queue_id]:
+                del self.waits[queue_id]
 
     def _end_some(self) -> None:
         for _ in range(min(len(self._ending), WAITS_PER_TURN)):
@@ -178,16 +180,6 @@ class Acknowledgements:
         if self._ending:
             self._loop.call_soon(self._end_some)
 
-    def _forget(self, queue_id: int, consumer: str) -> None:
-        consumers = self.waits[queue_id]
-        del consumers[consumer]
-        if not consumers:
-            del self.waits[queue_id]
 
-
-def _not_found(consumer: str, wait: _Wait) -> RecordLogError:
-    return ConsumerNotFoundError(wait.queue, consumer)
-
-
-def _truncated(consumer: str, wait: _Wait) -> RecordLogError:
-    return RecordTruncatedError(wait.queue, wait.position, consumer)
+def _truncated(wait: _Wait) -> RecordLogError:
+    return RecordTruncatedError(wait.queue, wait.position, wait.consumer)

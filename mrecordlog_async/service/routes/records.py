@@ -137,13 +137,7 @@ async def is_acknowledged(service: Service, request: web.Request, record: tuple[
     queue, position, consumer = record
     if log.inspection.consumer_position(queue, consumer) > position:
         return await reach()  # at once, or an error
-    if not at_most:
-        return False
-    service.enter_tail()
-    try:
-        return await _wait_for(service, request, reach, min(at_most, service.options.wait_seconds))
-    finally:
-        service.leave_tail()
+    return bool(at_most) and await _wait_for(service, request, reach, at_most)
 
 
 class _Wanted(NamedTuple):
@@ -282,29 +276,27 @@ async def wait_for_records(
 ) -> None:
     """Wait with *reach* as long as the parameter `wait` says, unless there is a record at or after *start*."""
     seconds = number(request, "wait")
-    if not seconds or service.log.next_position(queue) > start:
-        return
-    service.enter_tail()
-    try:
+    if seconds and service.log.next_position(queue) <= start:
         # The caller reports a deleted queue as 404; a service that shuts down responds with what it has.
-        await _wait_for(service, request, reach, min(seconds, service.options.wait_seconds))
-    finally:
-        service.leave_tail()
+        await _wait_for(service, request, reach, seconds)
 
 
 async def _wait_for(
-    service: Service, request: web.Request, reach: Callable[[], Coroutine[Any, Any, bool]], seconds: float
+    service: Service, request: web.Request, reach: Callable[[], Coroutine[Any, Any, bool]], at_most: float
 ) -> bool:
     """Wait for what *reach* waits for, as long as the client is there; return whether it came.
 
+    at_most: seconds, if the options allow as many.
+
     If a client leaves, `serve` cancels its request. The server of another application may not.
     """
-    clock = asyncio.get_running_loop().time
+    clock, seconds = asyncio.get_running_loop().time, min(at_most, service.options.wait_seconds)
     end, at_once = clock() + seconds, seconds if service.standalone else LOOK_SECONDS
-    while request.transport is not None and (left := end - clock()) > 0:
-        reason = await service.wait_for(reach, min(left, at_once))
-        if reason is not WakeReason.TIMEOUT:
-            return reason is WakeReason.RECORDS
+    with service.waiting_client():
+        while request.transport is not None and (left := end - clock()) > 0:
+            reason = await service.wait_for(reach, min(left, at_once))
+            if reason is not WakeReason.TIMEOUT:
+                return reason is WakeReason.RECORDS
     return False
 
 

@@ -53,30 +53,24 @@ async def tail(service: Service, request: web.Request) -> web.StreamResponse:
     queue_id = service.log.queue_summary(queue).id
     position = await _start(service, request, queue, queue_id)
     text = as_text(request)
-    service.enter_tail()
-    try:
+    with service.waiting_client():
         events = Events(service, request)
         await events.begin()
         reason = await _follow(service, events, queue, queue_id, position, text)
         if reason is not None:
             await events.send([b"event: end\ndata: %s\n\n" % reason.encode()])
         return await events.end()
-    finally:
-        service.leave_tail()
 
 
 async def stats_stream(service: Service, request: web.Request) -> web.StreamResponse:
     """Send the numbers of `/v1/stats` every second."""
     check_query(request, ())
-    service.enter_tail()
-    try:
+    with service.waiting_client():
         events = Events(service, request)
         await events.begin()
         while not service.shutting_down and await events.send([b"data: %s\n\n" % encode_json(await stats_of(service))]):
             await service.wait_for_shutdown(STATS_SECONDS)
         return await events.end()
-    finally:
-        service.leave_tail()
 
 
 class Events:
