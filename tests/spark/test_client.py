@@ -7,9 +7,8 @@ from itertools import count
 
 import pytest
 
-from mrecordlog_async.protocol.bulk_schemas import PlanRequest
+from mrecordlog_async.protocol.bulk_schemas import PlanRequest, PlanStart
 from mrecordlog_async.spark.positions.partitions import Partition, Range
-from mrecordlog_async.spark.services.client import ReadStart
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.services.fetch import requests_for
 from mrecordlog_async.spark.services.responses import ListingPage
@@ -25,7 +24,7 @@ def test_listing_and_plan(service: ThreadedService) -> None:
         assert (found.queue, found.first_position, found.next_position, found.records) == ("q", 0, 100, 100)
         assert client.queues() == [found]
         assert client.queue("q") == found
-        (plan,) = client.plan([ReadStart("q", found.id, 10)], PlanRequest(max_records=50, piece_records=20))
+        (plan,) = client.plan([PlanStart("q", 10, found.id)], PlanRequest(max_records=50, piece_records=20))
         assert (plan.status, plan.start, plan.stop, plan.records) == ("ok", 10, 60, 50)
         assert (plan.pieces[0].start, plan.pieces[-1].stop) == (10, 60)
         assert [piece.records for piece in plan.pieces] == [20, 20, 10]
@@ -80,7 +79,7 @@ def test_many_queues_are_named_in_many_requests(service: ThreadedService) -> Non
     wanted = {f"q{index}": [1, 0] for index in range(2_500)}
     with client_of(service.url) as client:
         assert [each.status for each in client.truncate(wanted)] == ["missing"] * 2_500
-        assert len(client.plan([ReadStart(queue, 1, 0) for queue in wanted])) == 2_500
+        assert len(client.plan([PlanStart(queue, 0, 1) for queue in wanted])) == 2_500
     ranges = [Range(f"q{index}", index, 0, 1, 1, 1) for index in range(2_500)]
     assert [len(part) for part in requests_for(ranges)] == [1_000, 1_000, 500]
 

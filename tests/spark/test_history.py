@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from mrecordlog_async.protocol.log_schemas import LogResponse, OpeningResponse
 from mrecordlog_async.spark.positions.history import (
-    Opening,
     arrange,
     forgotten,
     lost_state,
@@ -28,7 +28,6 @@ from mrecordlog_async.spark.services import listings
 from mrecordlog_async.spark.services.client import ServiceClient
 from mrecordlog_async.spark.services.connection import ServiceRefusedError
 from mrecordlog_async.spark.services.fleet import LogMissingError
-from mrecordlog_async.spark.services.responses import LogHistory
 from mrecordlog_async.spark.settings.offset import At, Offset
 from mrecordlog_async.spark.settings.option_values import OptionError
 from tests.spark.conftest import NewService
@@ -134,7 +133,7 @@ def test_the_position_of_a_queue_that_a_log_has_counts_before_one_of_its_name(na
 def test_what_shows_that_a_log_went_back(now: At | None, openings: list[tuple[str, int]], evidence: str | None) -> None:
     """A log went back if it does not know the opening of the checkpoint, or if that ended before the batch."""
     assert needs_openings(AT, now) == (now is not None and now.opening != "o")
-    found = lost_state(AT, now, [Opening(*each) for each in openings])
+    found = lost_state(AT, now, [OpeningResponse(*each) for each in openings])
     if evidence is None:
         assert found is None
     else:
@@ -369,7 +368,7 @@ def test_a_load_balancer_that_is_refused_is_asked_again_now_and_then(
     asked: list[str] = []
     history = ServiceClient.history
 
-    def counted(client: ServiceClient) -> LogHistory:
+    def counted(client: ServiceClient) -> LogResponse:
         asked.append(client.url)
         return history(client)
 

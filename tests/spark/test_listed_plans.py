@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from mrecordlog_async.model import QueueSummary
+from mrecordlog_async.protocol.bulk_schemas import PlanStart
 from mrecordlog_async.spark.positions.proof import Listed
-from mrecordlog_async.spark.services.client import ReadStart
 from mrecordlog_async.spark.services.responses import PlannedQueue
 from mrecordlog_async.spark.source.listed_plans import PIECE_BYTES, PIECE_RECORDS, ReadBefore, TriggerLimits
 
@@ -49,10 +49,10 @@ class Reader:
 
     def trigger(
         self, *queues: ModelQueue, limits: TriggerLimits = NO_LIMITS
-    ) -> tuple[list[PlannedQueue], list[ReadStart], TriggerLimits]:
+    ) -> tuple[list[PlannedQueue], list[PlanStart], TriggerLimits]:
         """Return what is planned and what is left to request, and read all of it."""
         listed = Listed({queue.name: queue.summary() for queue in queues})
-        starts = [ReadStart(queue.name, queue.id, self.positions.get(queue.name, 0), queue.next) for queue in queues]
+        starts = [PlanStart(queue.name, self.positions.get(queue.name, 0), queue.id, queue.next) for queue in queues]
         starts = [start for start in starts if start.start != start.stop]
         found, rest, left = self.before.planned({"log": starts}, {"log": listed}, limits)
         requested = [(log, self._requested(queues, start)) for log, some in rest.items() for start in some]
@@ -60,7 +60,7 @@ class Reader:
         self.positions |= {queue.name: queue.next for queue in queues}
         return [plan for _, plan in found], rest["log"], left
 
-    def _requested(self, queues: tuple[ModelQueue, ...], start: ReadStart) -> PlannedQueue:
+    def _requested(self, queues: tuple[ModelQueue, ...], start: PlanStart) -> PlannedQueue:
         queue = next(each for each in queues if each.name == start.queue)
         assert start.start is not None and start.stop is not None
         held = [size for at, size in queue.sizes.items() if start.start <= at < start.stop]
@@ -128,7 +128,7 @@ def test_large_range_is_requested(sizes: list[int], limits: TriggerLimits) -> No
     """The service cuts it, and divides what a batch may hold."""
     queue, reader = ModelQueue(), Reader()
     queue.append(*sizes)
-    assert reader.trigger(queue, limits=limits)[1:] == ([ReadStart("q", 1, 0, len(sizes))], limits)
+    assert reader.trigger(queue, limits=limits)[1:] == ([PlanStart("q", 0, 1, len(sizes))], limits)
 
 
 def test_requested_queues_get_what_the_planned_ones_leave() -> None:

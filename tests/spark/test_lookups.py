@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from mrecordlog_async.protocol.log_schemas import LogResponse
 from mrecordlog_async.servers import outages as absences
 from mrecordlog_async.servers.names import Endpoint, Lookup
 from mrecordlog_async.spark.services import lookups, outages
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.services.fleet import LogMissingError
 from mrecordlog_async.spark.services.lookups import Discovery
-from mrecordlog_async.spark.services.responses import LogHistory
 from tests.spark.conftest import NewService
 from tests.spark.query import Query, rows_of
 from tests.spark.services import numbered
@@ -249,9 +249,9 @@ def test_logs_with_one_name_stay_apart(addresses: list[str]) -> None:
     addresses[:] = ["127.0.0.1", "127.0.0.2", "127.0.0.3"]
     logs = {"127.0.0.1": ("a1a1a1a1a1", "host"), "127.0.0.2": ("b2b2b2b2b2", "host"), "127.0.0.3": ("c3c3c3c3c3", "x")}
 
-    def identify(server: Endpoint) -> LogHistory:
+    def identify(server: Endpoint) -> LogResponse:
         log, name = logs[server.address or ""]
-        return LogHistory(log, "", [], name)
+        return LogResponse(log, name, "", [], 0)
 
     found = Discovery([Lookup("http", "wal", 1, "wal")], {"x"}, identify).found()
     assert sorted(found.servers) == ["host-a1a1a1a1", "host-b2b2b2b2", "x-c3c3c3c3"]

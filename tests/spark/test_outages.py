@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from mrecordlog_async.protocol.bulk_schemas import PlanStart
 from mrecordlog_async.servers import outages as absences
 from mrecordlog_async.spark.services import outages, servers
-from mrecordlog_async.spark.services.client import ReadStart, ServiceClient
+from mrecordlog_async.spark.services.client import ServiceClient
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.services.responses import PlannedQueue
 from mrecordlog_async.spark.services.servers import Probe, QueryServers
@@ -266,7 +267,7 @@ def test_a_token_that_changes_between_listing_and_plan_is_treated_as_the_options
         service.append("q", numbered("q", 3, 5))
     plan = ServiceClient.plan
 
-    def plan_late(client: ServiceClient, starts: list[ReadStart], *asked: Any, **options: Any) -> list[PlannedQueue]:
+    def plan_late(client: ServiceClient, starts: list[PlanStart], *asked: Any, **options: Any) -> list[PlannedQueue]:
         if starts and client.url == second.url and not second.tokens:
             second.stop()
             second.tokens = frozenset({b"0123456789abcdef"})
@@ -301,7 +302,7 @@ def failing_plans(patch: pytest.MonkeyPatch, service: ThreadedService, error: Ex
     """Have *service* list its queues, and fail or refuse every plan."""
     plan = ServiceClient.plan
 
-    def fail(client: ServiceClient, starts: list[ReadStart], *asked: Any, **options: Any) -> list[PlannedQueue]:
+    def fail(client: ServiceClient, starts: list[PlanStart], *asked: Any, **options: Any) -> list[PlannedQueue]:
         if starts and client.url == service.url:
             raise error
         return plan(client, starts, *asked, **options)
@@ -364,7 +365,7 @@ def test_a_batch_that_was_begun_is_planned_again_if_a_plan_fails(
     plan = ServiceClient.plan
     failed: list[float] = []
 
-    def fail(client: ServiceClient, starts: list[ReadStart], *asked: Any, **options: Any) -> list[PlannedQueue]:
+    def fail(client: ServiceClient, starts: list[PlanStart], *asked: Any, **options: Any) -> list[PlannedQueue]:
         if starts and client.url == second.url and len(failed) < failures:
             failed.append(times[-1])
             raise ServerDownError("b", second.url, "returned status 503")

@@ -11,9 +11,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from mrecordlog_async.protocol.calls import ServiceCall
 from mrecordlog_async.spark.consumer import committed
 from mrecordlog_async.spark.positions.offsets import DataLossError
+from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.services.client import ServiceClient
 from mrecordlog_async.spark.services.fetch import ShortResponseError
-from mrecordlog_async.spark.services.responses import ServiceListing
 from mrecordlog_async.spark.settings.offset import Offset
 from mrecordlog_async.spark.settings.option_values import OptionError
 from mrecordlog_async.spark.source import planning, stream, trigger
@@ -140,7 +140,7 @@ def test_commit_repeats_no_request(service: ThreadedService, monkeypatch: pytest
     asked: list[str] = []
     listing = ServiceClient.listing
 
-    def counted(client: ServiceClient) -> ServiceListing:
+    def counted(client: ServiceClient) -> Listed:
         asked.append("listing")
         return listing(client)
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.model import QueueSummary
-from mrecordlog_async.protocol.bulk_schemas import PlanRequest
+from mrecordlog_async.protocol.bulk_schemas import PlanRequest, PlanStart
 from mrecordlog_async.protocol.metric_text import CONTENT_TYPE, metric_head, metric_line
 from mrecordlog_async.spark.checkpoints.batches import COMMITS, SparkBatches, newest
 from mrecordlog_async.spark.checkpoints.identity import RefusedError
@@ -26,7 +26,6 @@ from mrecordlog_async.spark.drain.progress import DrainProgress
 from mrecordlog_async.spark.positions.history import key_of, placed
 from mrecordlog_async.spark.positions.offsets import Listing, backlog
 from mrecordlog_async.spark.positions.proof import Listed
-from mrecordlog_async.spark.services.client import ReadStart
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.services.fleet import Fleet
 from mrecordlog_async.spark.settings.offset import Offset
@@ -222,7 +221,7 @@ class Lag:
             listed.queues[queue].oldest_time for queue, at in waiting.items() if _is_first(at, listed.queues[queue])
         ]
         kept = [
-            ReadStart(queue, at[0], at[1]) for queue, at in waiting.items() if not _is_first(at, listed.queues[queue])
+            PlanStart(queue, at[1], at[0]) for queue, at in waiting.items() if not _is_first(at, listed.queues[queue])
         ]
         if kept:  # other consumers need records that are stored already
             times += [plan.time for plan in self.fleet.client(server).plan(kept, PlanRequest(times=True))]

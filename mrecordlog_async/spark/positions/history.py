@@ -22,6 +22,7 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import NamedTuple
 
+from mrecordlog_async.protocol.log_schemas import OpeningResponse
 from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.settings.offset import At, Offset, Positions, name_in, named
 from mrecordlog_async.spark.settings.option_values import OptionError
@@ -31,13 +32,6 @@ OPENINGS_MAX = 1_024
 
 FORGET_DIGITS = 8
 """The fewest digits that name a log to forget."""
-
-
-class Opening(NamedTuple):
-    """An opening of a log: its random number, and the first batch that it wrote."""
-
-    nonce: str
-    first_batch: int
 
 
 class HeldLog(NamedTuple):
@@ -203,7 +197,7 @@ def needs_openings(known: At, now: At | None) -> bool:
     return now is not None and now.opening != known.opening
 
 
-def lost_state(known: At, now: At | None, openings: Sequence[Opening]) -> str | None:
+def lost_state(known: At, now: At | None, openings: Sequence[OpeningResponse]) -> str | None:
     """Return the evidence that a log is not what it was at *known*, and what it looks like; None if there is none.
 
     Args:
@@ -233,7 +227,7 @@ def lost_state(known: At, now: At | None, openings: Sequence[Opening]) -> str | 
     )
 
 
-def _end_of(nonce: str, openings: Sequence[Opening]) -> int | None:
+def _end_of(nonce: str, openings: Sequence[OpeningResponse]) -> int | None:
     """Return the last batch of an opening that another one followed; None if it is unknown."""
     return next((after.first_batch - 1 for each, after in pairwise(openings) if each.nonce == nonce), None)
 

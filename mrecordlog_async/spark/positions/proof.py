@@ -17,10 +17,10 @@ from mrecordlog_async.spark.settings.offset import At, Offset
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """One server's listing.
+    """Listing of a service.
 
     Attributes:
-        queues: the subscribed queues, by name.
+        queues: its queues by name, sorted; in a query those that are subscribed.
         log: the log's public id; "" if the service does not state it.
         opening: identifies the service's current opening of the log.
         opened: queue id → the next position when the log was opened.

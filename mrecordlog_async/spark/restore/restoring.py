@@ -15,10 +15,10 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from mrecordlog_async.model import Run
-from mrecordlog_async.protocol.bulk_schemas import PlanRequest
+from mrecordlog_async.protocol.bulk_schemas import PlanRequest, PlanStart
 from mrecordlog_async.spark.positions.partitions import Partition
 from mrecordlog_async.spark.rows.blocks import RowRun, row_runs
-from mrecordlog_async.spark.services.client import ReadStart, ServiceClient
+from mrecordlog_async.spark.services.client import ServiceClient
 from mrecordlog_async.spark.services.fleet import Fleet
 from mrecordlog_async.spark.settings.options import Options
 from mrecordlog_async.spark.source.listed_plans import PIECE_BYTES, PIECE_RECORDS
@@ -90,7 +90,7 @@ class Restorer:
         written = self._appender.written
         summary = self._client.queue(queue)
         start, stop = max(position, summary.first_position), runs[-1].next_position
-        held = _held(self._client, ReadStart(queue, summary.id, start, stop)) if start < stop else {}
+        held = _held(self._client, PlanStart(queue, start, summary.id, stop)) if start < stop else {}
         for run in runs:
             for at, payload in run.records():
                 if at >= summary.first_position and held.get(at) != payload:
@@ -144,7 +144,7 @@ def _cut(runs: list[Run], end: int) -> tuple[list[Run], list[Run]]:
     return below, [run.cut(end, run.next_position) for run in runs if run.next_position > end]
 
 
-def _held(client: ServiceClient, start: ReadStart) -> dict[int, bytes]:
+def _held(client: ServiceClient, start: PlanStart) -> dict[int, bytes]:
     """Return the records that a queue holds in a range of positions."""
     (plan,) = client.plan([start], PlanRequest(piece_records=PIECE_RECORDS, piece_bytes=PIECE_BYTES))
     blocks = client.fetch(Partition("", tuple(plan.pieces)))

@@ -32,20 +32,19 @@ from mrecordlog_async.protocol.bulk_schemas import (
 )
 from mrecordlog_async.protocol.calls import QUEUES_AT_ONCE, ServiceCall
 from mrecordlog_async.protocol.consumer_schemas import AcknowledgedOne, AcknowledgeOne, AttachedOne, AttachResponse
+from mrecordlog_async.protocol.log_schemas import LogResponse
 from mrecordlog_async.protocol.responses import Reply
 from mrecordlog_async.protocol.schemas import AppendResponse
 from mrecordlog_async.protocol.wire import CONTENT_TYPE, WireError
 from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.spark.positions.partitions import Partition, Range
+from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceConnection
 from mrecordlog_async.spark.services.fetch import Rest, decode_blocks, requests_for, verified
 from mrecordlog_async.spark.services.responses import (
     ListingPage,
-    LogHistory,
     PlannedQueue,
-    ServiceListing,
     changed,
-    history_of,
     join_pages,
     page_of,
     planned,
@@ -67,25 +66,12 @@ ALL = PlanRequest()
 """A plan without limits."""
 
 
-class ReadStart(NamedTuple):
-    """Positions start … stop - 1 of one incarnation of a queue; None means from its first record, or up to its end."""
-
-    queue: str
-    id: int
-    start: int | None
-    stop: int | None = None
-
-    def asked(self) -> PlanStart:
-        """Return it as a service is asked."""
-        return PlanStart(self.queue, self.start, self.id, self.stop)
-
-
 class _Known(NamedTuple):
     """The last listing, and its ETag. since: the ETag again, if what has changed since then completes the listing."""
 
     etag: str
     since: str
-    listing: ServiceListing
+    listing: Listed
 
 
 class ServiceClient:
@@ -97,7 +83,7 @@ class ServiceClient:
     def __init__(self, connection: ServiceConnection) -> None:
         """Call the service of *connection*; nothing is opened."""
         self._connection = connection
-        self._known = _Known("", "", ServiceListing({}))
+        self._known = _Known("", "", Listed({}))
 
     @property
     def url(self) -> str:
@@ -110,7 +96,7 @@ class ServiceClient:
         """List all queues."""
         return list(self.listing().queues.values())
 
-    def listing(self) -> ServiceListing:
+    def listing(self) -> Listed:
         """List all queues, with their log and its opening. Only what changed since the last listing is sent."""
         known = self._known
         first = self._page(None, known.etag, known.since)
@@ -152,9 +138,9 @@ class ServiceClient:
         timeout = min(self._connection.timeout_seconds, LISTING_TIMEOUT_SECONDS)
         return self._connection.exchange(call, understand, etag=etag, timeout_seconds=timeout)
 
-    def history(self) -> LogHistory:
+    def history(self) -> LogResponse:
         """Return which log the service has, and its openings."""
-        return history_of(self._soon(calls.log_info()))
+        return self._soon(calls.log_info())
 
     def _soon(self, call: ServiceCall[T]) -> T:
         """Send *call*, whose response is small."""
@@ -181,7 +167,7 @@ class ServiceClient:
         asked = (bulk_calls.positions_at(time, dict(part), opening) for part in parts(list(queues.items())))
         return self._each(asked)
 
-    def plan(self, starts: Iterable[ReadStart], asked: PlanRequest = ALL, *, log: str = "") -> list[PlannedQueue]:
+    def plan(self, starts: Sequence[PlanStart], asked: PlanRequest = ALL, *, log: str = "") -> list[PlannedQueue]:
         """Request how far the limits reach from *starts*, and pieces to read in parallel.
 
         Args:
@@ -192,10 +178,9 @@ class ServiceClient:
         Raises:
             ServiceRefusedError: with the code "reopened", the log was opened again; "other_log", it is another log.
         """
-        named = [start.asked() for start in starts]
         limited = asked.max_records is not None or asked.max_bytes is not None
-        assert len(named) <= QUEUES_AT_ONCE or not limited, "limits are shared by one request"
-        plans = (bulk_calls.plan(msgspec.structs.replace(asked, queues=list(part))) for part in parts(named))
+        assert len(starts) <= QUEUES_AT_ONCE or not limited, "limits are shared by one request"
+        plans = (bulk_calls.plan(msgspec.structs.replace(asked, queues=list(part))) for part in parts(starts))
         return [planned(found) for found in self._each(plans, log)]
 
     # Reading.

@@ -15,10 +15,10 @@ from types import MappingProxyType
 from typing import TypeVar
 
 from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.protocol.log_schemas import OpeningResponse
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark.positions.history import (
     FORGET_DIGITS,
-    Opening,
     Standing,
     forgotten,
     lost_state,
@@ -185,9 +185,9 @@ class Fleet:
             self._proved[log] = history
         return evidence
 
-    def _openings(self, log: str, listed: Listed) -> list[Opening]:
+    def _openings(self, log: str, listed: Listed) -> list[OpeningResponse]:
         found = self.client(log).history()
-        if (found.log, found.opening) != (listed.log, listed.opening):
+        if (found.id, found.opening) != (listed.log, listed.opening):
             raise ReopenedError(self.name_of(log))
         return found.openings
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import NamedTuple
 
 from mrecordlog_async.servers.names import Endpoint
@@ -125,9 +126,8 @@ class Listings:
         asked = _clock()  # before the request: what was under way while a log was opened again proves nothing
         listing = client.listing()
         if server.listed is None or server.listed[0] is not listing:  # an unchanged listing is the same object
-            queues = select(listing.queues.values(), self._subscription)
-            listed = Listed(queues, listing.log, listing.opening, listing.opened or {}, listing.at)
-            server.listed = listing, listed
+            subscribed = replace(listing, queues=select(listing.queues.values(), self._subscription))
+            server.listed = listing, subscribed
         seen = [Sighting(Seen(listing.log, listing.opening, server.name, True), asked, _clock())]
         if self._asks_again(server, server.endpoint, seen[0].seen, asked):
             server.asked_again_at = asked
@@ -135,7 +135,7 @@ class Listings:
                 client.close()
                 asked = _clock()
                 found = client.history()
-                seen.append(Sighting(Seen(found.log, found.opening, found.name, True), asked, _clock()))
+                seen.append(Sighting(Seen(found.id, found.opening, found.name, True), asked, _clock()))
         return _Response(server.listed[1], seen)
 
     def _asks_again(self, server: QueryServer, endpoint: Endpoint, seen: Seen, now: float) -> bool:

@@ -17,11 +17,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
+from mrecordlog_async.protocol.log_schemas import LogResponse
 from mrecordlog_async.servers.names import Endpoint, Lookup
 from mrecordlog_async.servers.outages import LOOK_SECONDS
 from mrecordlog_async.servers.resolve import look_up
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
-from mrecordlog_async.spark.services.responses import LogHistory
 
 logger = logging.getLogger("mrecordlog_async.spark")
 
@@ -48,7 +48,7 @@ class Discovery:
     """Looks up the DNS names of one fleet. `found` is for one thread."""
 
     def __init__(
-        self, lookups: Sequence[Lookup], names_taken: Collection[str], identify: Callable[[Endpoint], LogHistory]
+        self, lookups: Sequence[Lookup], names_taken: Collection[str], identify: Callable[[Endpoint], LogResponse]
     ) -> None:
         """identify: requests which log a service has, over its own connection."""
         self.lookups = ", ".join(map(str, lookups))
@@ -85,7 +85,7 @@ class Discovery:
                 elif isinstance(known, ServiceRefusedError):
                     refused.append(known)
                 else:
-                    there.setdefault(known.log, (known.name, endpoint))
+                    there.setdefault(known.id, (known.name, endpoint))
         servers = self._named(there)
         # The last address of a service that was not found may be another one's by now.
         used = {str(each) for each in servers.values()}
@@ -107,7 +107,7 @@ class Discovery:
                 down.append(ServerDownError(lookup.name, str(lookup), f"the name was not found: {error}"))
         return self._endpoints.get(lookup, [])
 
-    def _ask(self, endpoint: Endpoint) -> LogHistory | ServerDownError | ServiceRefusedError:
+    def _ask(self, endpoint: Endpoint) -> LogResponse | ServerDownError | ServiceRefusedError:
         try:
             return self._identify(endpoint)
         except (ServerDownError, ServiceRefusedError) as error:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from datetime import datetime
 from typing import NamedTuple
 
@@ -11,46 +10,10 @@ import msgspec
 
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.protocol.bulk_schemas import QueuePlan
-from mrecordlog_async.protocol.log_schemas import LogResponse
 from mrecordlog_async.protocol.schemas import QueueResponse, QueuesResponse
-from mrecordlog_async.spark.positions.history import Opening
 from mrecordlog_async.spark.positions.partitions import Range
+from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.settings.offset import At
-
-
-@dataclass(frozen=True, slots=True)
-class ServiceListing:
-    """Listing of a service.
-
-    Attributes:
-        queues: all queues by name, sorted.
-        log: identifies the log; "" if the service does not state it.
-        opening: identifies the log's current opening.
-        opened: queue id → the next position when the log was opened.
-        at: the log's state, no older than *queues*; None if nothing was ever stored in it.
-    """
-
-    queues: Mapping[str, QueueSummary]
-    log: str = ""
-    opening: str = ""
-    opened: Mapping[int, int] | None = None
-    at: At | None = None
-
-
-class LogHistory(NamedTuple):
-    """Identity of a service's log.
-
-    Attributes:
-        log: the log's public id.
-        opening: identifies the log's current opening.
-        openings: (random number, first batch) of the openings that stored a batch, oldest first.
-        name: what the service calls itself.
-    """
-
-    log: str
-    opening: str
-    openings: list[Opening]
-    name: str = ""
 
 
 class ListingPage(NamedTuple):
@@ -60,7 +23,7 @@ class ListingPage(NamedTuple):
     changes; None if it has all queues. deleted: the queues of that listing that were deleted since.
     """
 
-    listing: ServiceListing
+    listing: Listed
     after: str | None
     etag: str
     since: str | None = None
@@ -92,7 +55,7 @@ def page_of(found: QueuesResponse, etag: str) -> ListingPage:
     opened = {one.id: one.opened_next for one in found.queues}
     queues = {one.queue: _summary(one) for one in found.queues}
     at = None if found.at is None else At(found.at.nonce, found.at.batch)
-    listing = ServiceListing(queues, found.log, found.opening, opened, at)
+    listing = Listed(queues, found.log, found.opening, opened, at)
     return ListingPage(listing, found.next, etag, found.changed_since, found.deleted)
 
 
@@ -113,12 +76,6 @@ def _summary(one: QueueResponse) -> QueueSummary:
     )
 
 
-def history_of(found: LogResponse) -> LogHistory:
-    """Return which log a service has, and its openings."""
-    openings = [Opening(each.nonce, each.first_batch) for each in found.openings]
-    return LogHistory(found.id, found.opening, openings, found.name)
-
-
 def planned(found: QueuePlan) -> PlannedQueue:
     """Return the plan for one queue, with its pieces as ranges to read."""
     queue, queue_id = found.queue, found.id
@@ -129,20 +86,20 @@ def planned(found: QueuePlan) -> PlannedQueue:
     )
 
 
-def join_pages(pages: Sequence[ListingPage]) -> ServiceListing:
+def join_pages(pages: Sequence[ListingPage]) -> Listed:
     """Return the listing that *pages*, of one opening, make up."""
     first = pages[0].listing
     if len(pages) == 1:
         return first
-    opened = {queue_id: at for page in pages for queue_id, at in (page.listing.opened or {}).items()}
+    opened = {queue_id: at for page in pages for queue_id, at in page.listing.opened.items()}
     queues = {queue: summary for page in pages for queue, summary in page.listing.queues.items()}
-    return ServiceListing(queues, first.log, first.opening, opened, pages[-1].listing.at)
+    return Listed(queues, first.log, first.opening, opened, pages[-1].listing.at)
 
 
-def changed(known: ServiceListing, page: ListingPage) -> ServiceListing:
+def changed(known: Listed, page: ListingPage) -> Listed:
     """Return *known* with the changes on *page*."""
     now = page.listing
-    queues, opened = dict(known.queues), dict(known.opened or {})
+    queues, opened = dict(known.queues), dict(known.opened)
     for queue in (*page.deleted, *now.queues):
         before = queues.get(queue)
         if before is not None:
@@ -150,7 +107,7 @@ def changed(known: ServiceListing, page: ListingPage) -> ServiceListing:
     for queue in page.deleted:
         queues.pop(queue, None)
     queues |= now.queues
-    opened |= now.opened or {}
+    opened |= now.opened
     if not now.queues.keys() <= known.queues.keys():
         queues = dict(sorted(queues.items()))
-    return ServiceListing(queues, now.log, now.opening, opened, now.at)
+    return Listed(queues, now.log, now.opening, opened, now.at)

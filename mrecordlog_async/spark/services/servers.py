@@ -10,13 +10,13 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from math import inf
 
+from mrecordlog_async.protocol.log_schemas import LogResponse
 from mrecordlog_async.servers.names import Endpoint, Lookup
 from mrecordlog_async.servers.outages import Absence
 from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.services.client import ServiceClient
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceConnection, ServiceRefusedError
 from mrecordlog_async.spark.services.lookups import Discovery, Found
-from mrecordlog_async.spark.services.responses import LogHistory, ServiceListing
 from mrecordlog_async.spark.settings.option_values import WhenDown
 from mrecordlog_async.spark.settings.options import Options
 
@@ -78,7 +78,7 @@ class QueryServer:
     endpoint: Endpoint | None = None
     client: ServiceClient | None = None
     log: str = ""
-    listed: tuple[ServiceListing, Listed] | None = None
+    listed: tuple[Listed, Listed] | None = None
     asked_again_at: float = -inf
     reached: bool = False
     responded: bool = False
@@ -203,6 +203,6 @@ class QueryServers:
             )
         )
 
-    def _identify(self, endpoint: Endpoint) -> LogHistory:
+    def _identify(self, endpoint: Endpoint) -> LogResponse:
         with closing(self._client_of(endpoint)) as client:
             return client.history()

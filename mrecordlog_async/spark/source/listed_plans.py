@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from mrecordlog_async.model import QueueSummary
+from mrecordlog_async.protocol.bulk_schemas import PlanStart
 from mrecordlog_async.spark.positions.partitions import Range
 from mrecordlog_async.spark.positions.proof import Listed
-from mrecordlog_async.spark.services.client import ReadStart
 from mrecordlog_async.spark.services.responses import PlannedQueue
 
 PIECE_RECORDS = 8_192
@@ -28,7 +28,7 @@ PIECE_BYTES = 8 << 20
 FORGOTTEN_AT = 1_000
 """Queues that were deleted are forgotten once they are as many as those that are listed, and this many."""
 
-Starts = dict[str, list[ReadStart]]
+Starts = dict[str, list[PlanStart]]
 """log → where reading begins in its queues."""
 
 
@@ -77,7 +77,7 @@ class ReadBefore:
         rest: Starts = {}
         records = size = rest_records = rest_size = 0
         for log, some in starts.items():
-            queues, asked = logs[log].queues, list[ReadStart]()
+            queues, asked = logs[log].queues, list[PlanStart]()
             for start in some:
                 summary = queues[start.queue]
                 plan = self._plan(log, start, summary)
@@ -104,11 +104,10 @@ class ReadBefore:
         if len(self._read) > 2 * sum(len(listed.queues) for listed in logs.values()) + FORGOTTEN_AT:
             self._read = {key: read for key, read in self._read.items() if _is_listed(key, logs)}
 
-    def _plan(self, log: str, start: ReadStart, summary: QueueSummary) -> PlannedQueue | None:
+    def _plan(self, log: str, start: PlanStart, summary: QueueSummary) -> PlannedQueue | None:
         """Return the plan of one queue; None if the listing does not say enough."""
-        queue, queue_id, position, planned_stop = start
-        stop = summary.next_position
-        if position is None or planned_stop != stop or summary.records != stop - summary.first_position:
+        queue, queue_id, position, stop = start.queue, summary.id, start.start, summary.next_position
+        if position is None or start.stop != stop or summary.records != stop - summary.first_position:
             return None
         before = self._size_before(log, position, summary)
         if before is None:

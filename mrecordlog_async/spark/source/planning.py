@@ -11,12 +11,11 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from mrecordlog_async.protocol.bulk_calls import parts
-from mrecordlog_async.protocol.bulk_schemas import PlanRequest
+from mrecordlog_async.protocol.bulk_schemas import PlanRequest, PlanStart
 from mrecordlog_async.protocol.calls import QUEUES_AT_ONCE
 from mrecordlog_async.spark.positions.offsets import Listing, backlog, shares
 from mrecordlog_async.spark.positions.partitions import Partition, Range, pack, partition_size
 from mrecordlog_async.spark.positions.proof import Listed, gone
-from mrecordlog_async.spark.services.client import ReadStart
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.services.fleet import NO_ORIGINS, Fleet, same_opening
 from mrecordlog_async.spark.services.responses import PlannedQueue
@@ -41,7 +40,7 @@ def ends_of_gone(fleet: Fleet, offset: Offset, logs: dict[str, Listed]) -> dict[
     found: dict[str, dict[str, int | None]] = {}
     for log, listed in list(logs.items()):
         absent = gone(offset, log, listed, fleet.options.subscription.includes)
-        starts = [ReadStart(queue, queue_id, 0, 0) for queue, queue_id in absent.items()]
+        starts = [PlanStart(queue, 0, queue_id, 0) for queue, queue_id in absent.items()]
         try:
             found[log] = {plan.queue: plan.ended for plan in _plan(fleet, log, starts, listed)}
         except ServerDownError as error:
@@ -50,7 +49,7 @@ def ends_of_gone(fleet: Fleet, offset: Offset, logs: dict[str, Listed]) -> dict[
     return found
 
 
-def _plan(fleet: Fleet, log: str, starts: list[ReadStart], listed: Listed) -> list[PlannedQueue]:
+def _plan(fleet: Fleet, log: str, starts: list[PlanStart], listed: Listed) -> list[PlannedQueue]:
     client = fleet.client(log)
     return same_opening(lambda: client.plan(starts, PlanRequest(opening=listed.opening or None), log=listed.log))
 
@@ -80,7 +79,7 @@ def advance(
     """
     starts = {log: _starts(positions.get(log, {}), listed.queues, stops, log) for log, listed in logs.items()}
     found, starts, limits = read_before.planned(starts, logs, limits)
-    asked: dict[tuple[str, int], list[ReadStart]] = {}
+    asked: dict[tuple[str, int], list[PlanStart]] = {}
     weights: dict[tuple[str, int], int] = {}
     for log, some in starts.items():
         known, listing = positions.get(log, {}), logs[log].queues
@@ -101,7 +100,7 @@ def advance(
 
 
 def _advance_one(
-    fleet: Fleet, log: str, listed: Listed, starts: list[ReadStart], records: int | None, size: int | None
+    fleet: Fleet, log: str, listed: Listed, starts: list[PlanStart], records: int | None, size: int | None
 ) -> list[PlannedQueue]:
     client = fleet.client(log)
     try:
@@ -117,7 +116,7 @@ def _advance_one(
         return []
 
 
-def _starts(positions: Mapping[str, list[int]], listing: Listing, stops: Positions | None, log: str) -> list[ReadStart]:
+def _starts(positions: Mapping[str, list[int]], listing: Listing, stops: Positions | None, log: str) -> list[PlanStart]:
     """Return the starts of those queues of one log that have something to read."""
     found = []
     for queue, (queue_id, position) in positions.items():
@@ -131,7 +130,7 @@ def _starts(positions: Mapping[str, list[int]], listing: Listing, stops: Positio
                 continue
             stop = min(stop, target[1])
         if position < stop:
-            found.append(ReadStart(queue, queue_id, position, stop))
+            found.append(PlanStart(queue, position, queue_id, stop))
     return found
 
 
@@ -156,14 +155,14 @@ def partitions(
         ServerDownError, ServiceRefusedError: a service could not be reached, or refused the request.
     """
     names = names or {}
-    starts: dict[str, list[ReadStart]] = {}
+    starts: dict[str, list[PlanStart]] = {}
     ranges: dict[str, list[Range]] = {}
     for key, queue, queue_id, start, stop in wanted:
         ready = planned.get((key, queue))
         if ready is not None and (ready.status, ready.id, ready.start, ready.stop) == ("ok", queue_id, start, stop):
             ranges.setdefault(key, []).extend(ready.pieces)
         else:
-            starts.setdefault(key, []).append(ReadStart(queue, queue_id, start, stop))
+            starts.setdefault(key, []).append(PlanStart(queue, start, queue_id, stop))
     fleet.locate(starts.keys() & names.keys(), names, origins)
     for key, asked in starts.items():
         plans = _plan_pieces(fleet, key, asked, names, origins)
@@ -192,7 +191,7 @@ def partitions(
 
 
 def _plan_pieces(
-    fleet: Fleet, key: str, starts: list[ReadStart], names: Mapping[str, str], origins: Mapping[str, str]
+    fleet: Fleet, key: str, starts: list[PlanStart], names: Mapping[str, str], origins: Mapping[str, str]
 ) -> list[PlannedQueue]:
     """Request the pieces of *starts*; if the log has moved since it was listed, at its new address.
 
@@ -215,12 +214,12 @@ def _plan_pieces(
         fleet.locate({key}, names, origins)
 
 
-def _pieces_of(fleet: Fleet, key: str, starts: list[ReadStart]) -> list[PlannedQueue]:
+def _pieces_of(fleet: Fleet, key: str, starts: list[PlanStart]) -> list[PlannedQueue]:
     client, log = fleet.client(key), fleet.log_of(key)
     return client.plan(starts, PlanRequest(piece_records=PIECE_RECORDS, piece_bytes=PIECE_BYTES), log=log)
 
 
-def _pieces(fleet: Fleet, server: str, start: ReadStart, plan: PlannedQueue) -> list[Range]:
+def _pieces(fleet: Fleet, server: str, start: PlanStart, plan: PlannedQueue) -> list[Range]:
     """Return what is left of the requested range."""
     if plan.status == "ok" and (plan.start, plan.stop) == (start.start, start.stop):
         return plan.pieces
