@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import sys
-from argparse import Namespace
 from pathlib import Path
 
-import pytest
-
 from mrecordlog_async import MultiRecordLog
-from mrecordlog_async.cli.commands import consume
-from mrecordlog_async.model import Batch, Run
 from tests.cli.carried import OWNER
 from tests.cli.running import build
 from tests.cli.test_serve import run
@@ -50,56 +44,6 @@ def test_once_ends_if_the_rest_is_removed_meanwhile(tmp_path: Path) -> None:
             "consume", process.address, "q", "--consumer", "c", "--once", "--batch", "1", "--exec", f"cat; {truncate}"
         )
     assert (once.returncode, once.stdout) == (0, b"a\nq: 3 records removed\n")
-
-
-async def test_once_takes_a_batch_that_is_slow_to_arrive(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It does not begin again each time it looks whether the records are still there."""
-    monkeypatch.setattr(consume, "LOOK_SECONDS", 0)
-
-    class Slow:
-        looks = 0
-
-        async def batch(self, **limits: object) -> str:
-            begun = self.looks
-            while self.looks < begun + 2:
-                await asyncio.sleep(0)
-            return "batch"
-
-        async def is_removed(self) -> bool:
-            self.looks += 1
-            return False
-
-    slow = Slow()
-    async with asyncio.timeout(10):
-        assert await consume._next(slow, Namespace(once=True, batch=1, wait=0), slow.is_removed) == "batch"
-
-
-async def test_once_ends_if_the_rest_is_removed_while_another_server_is_busy(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    """New records of a server whose end was reached come all the time, so no wait for a batch runs out."""
-
-    class Busy:
-        handed_out = acknowledged = 0
-
-        async def batch(self, **limits: object) -> Batch:
-            self.handed_out += 1
-            return Batch("q", 1, [Run.of(self.handed_out, [b"x"])])
-
-        async def acknowledge(self, batch: Batch) -> bool:
-            self.acknowledged = batch.next_position
-            return True
-
-    async def is_removed() -> bool:
-        return busy.handed_out >= 3
-
-    busy = Busy()
-    monkeypatch.setattr(consume, "LOOK_SECONDS", 0.0)
-    arguments = Namespace(command=None, once=True, batch=1, wait=10.0)
-    async with asyncio.timeout(20):
-        assert await consume._hand_out(busy, arguments, lambda last: False, is_removed, lambda batch: True) == 0
-    assert capfd.readouterr().out == "x\n" * 3
-    assert busy.acknowledged == busy.handed_out + 1
 
 
 def test_consumers_are_created_listed_moved_and_deleted(target: str) -> None:

@@ -15,11 +15,11 @@ from typing import Any
 
 import pytest
 
-from mrecordlog_async.cli.commands import consume
 from mrecordlog_async.cli.commands.top import _Sources
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.cli.shell.services import open_fleet
 from mrecordlog_async.client import RecordLogClient, ServiceUnreachableError
+from mrecordlog_async.client.fleet import consumer as consuming
 from mrecordlog_async.service.options import ServiceOptions
 from tests import warm
 from tests.cli.running import Ran, mrecordlog
@@ -115,7 +115,7 @@ def test_consume_once_does_not_wait_for_ever_for_a_server_that_went_away(
     tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The records of the others are handed out, and what was not read is known by the exit code."""
-    monkeypatch.setattr(consume, "AWAY_SECONDS", 0)
+    monkeypatch.setattr(consuming, "AWAY_SECONDS", 0)
     with Process(tmp_path / "a", ["--name", "wal-a"]) as a, Process(tmp_path / "b", ["--name", "wal-b"]) as b:
         run("configure", f"{a.address},{b.address}", "q", "--create")
         for url, records in ((a.address, 2), (b.address, 9)):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Container
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -118,14 +118,17 @@ class RespondingServers:
         if absent is not None and not is_known:
             raise absent
 
-    def of(self, log_id: str) -> RespondingServer:
-        """Return the server that has this log, one of those that responded."""
-        return next(one for one in self._responding if one.log_id == log_id)
-
     def fail(self, one: RespondingServer, error: RecordLogError) -> None:
         """Print to standard error what failed at a server, and remember it for the exit code."""
         print(f"mrecordlog: {one.server}: {explain(error, None)}", file=sys.stderr)
         self._codes.add(NOT_READY if says_not_ready(error) else FAILED)
+
+    def leave_out(self, log_ids: Container[str]) -> None:
+        """Print to standard error which servers stopped responding, so that not all of their records were read."""
+        for one in self._responding:
+            if one.log_id in log_ids:
+                print(f"mrecordlog: {one.server}: not read to its end: it stopped responding", file=sys.stderr)
+                self._codes.add(NOT_READY)
 
     def code(self) -> int:
         """Return the exit code: failed if a server refused, not ready if one did not respond, at the start or later."""

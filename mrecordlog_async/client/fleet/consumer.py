@@ -10,7 +10,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from time import monotonic
 from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
@@ -25,6 +26,18 @@ from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.patterns import is_pattern, matches
 
 _NOT_ATTACHED = "the consumer is not attached: use it inside `async with fleet.consumer(…) as c`"
+
+LOOK_SECONDS = 1.0
+"""Seconds between looks whether the records that are waited for still exist: an age limit removes them."""
+
+AWAY_SECONDS = 30.0
+"""Seconds for which a server that stopped responding is waited for: a restart takes less."""
+
+Place = tuple[str, str]
+"""The log, and the queue."""
+
+Extents = Mapping[Place, tuple[int, int] | None]
+"""Of each place: the next position to hand out, and the one after its last record; None while its server is away."""
 
 
 class FleetConsumer:
@@ -71,6 +84,7 @@ class FleetConsumer:
         self._offered: asyncio.Queue[tuple[FleetBatch, asyncio.Future[None]] | BaseException | None] = asyncio.Queue()
         self._readers: dict[tuple[str, str], Reader] = {}
         self._ruled: set[str] = set()  # logs that have the rule
+        self._discovering = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self._ended = False
         self._entered = False
@@ -99,7 +113,12 @@ class FleetConsumer:
         await asyncio.gather(*(reader.flush() for reader in self._readers.values()), return_exceptions=True)
 
     async def batch(
-        self, *, max_records: int = BATCH_RECORDS, max_bytes: int = BATCH_BYTES, max_wait: float | None = BATCH_SECONDS
+        self,
+        *,
+        max_records: int = BATCH_RECORDS,
+        max_bytes: int = BATCH_BYTES,
+        max_wait: float | None = BATCH_SECONDS,
+        timeout: float | None = None,
     ) -> FleetBatch | None:
         """Return the next records of one queue of one server. Cancelling the call loses nothing.
 
@@ -108,23 +127,30 @@ class FleetConsumer:
             max_bytes: At most this many payload bytes, but at least one record.
             max_wait: Seconds to wait for more records of the same queue after the first one; 0 returns what is there,
                 None waits until another limit is reached.
+            timeout: Seconds after which the call returns an empty batch; None waits for the first record without limit.
+                One that is shorter than a request may be over before the servers were asked: see `available`.
 
         Returns:
-            At least one record; None once the queue is sealed and read on every known server. With a pattern, never.
+            At least one record, or after *timeout* an empty batch, which is of no server; None once the queue is sealed
+            and read on every known server. With a pattern, never None.
 
         Raises:
             ConsumerFencedError: Another holder has attached.
             ConsumerNotFoundError: The consumer was deleted.
             ConsumerOwnedError: On a server that was found later it belongs to another owner.
             RuntimeError: The `async with` block was left, or not entered yet.
-            ValueError: A limit is below 1, or the time is negative.
+            ValueError: A limit is below 1, or a time is negative.
         """
         if not self._entered:
             raise RuntimeError(_NOT_ATTACHED)
-        self._limits = BatchLimits.checked(max_records, max_bytes, max_wait)
+        self._limits = BatchLimits.checked(max_records, max_bytes, max_wait, timeout)
         self._asked.set()
         offered = self._offered  # of this entry: the consumer may be left and entered again meanwhile
-        found = await offered.get()
+        try:
+            async with asyncio.timeout(timeout):
+                found = await offered.get()
+        except TimeoutError:
+            return FleetBatch.of_none(self.queue)
         if found is None or isinstance(found, BaseException):
             offered.put_nowait(found)  # for the next call
             if found is not None:
@@ -133,6 +159,7 @@ class FleetConsumer:
         batch, taken = found
         if not taken.done():
             taken.set_result(None)
+        self._readers[batch.log_id, batch.queue].note_taken(batch)
         return batch
 
     def batches(
@@ -141,11 +168,37 @@ class FleetConsumer:
         """Iterate over batches until there are no more; the arguments and errors are those of `batch`."""
         return Batches(self.batch, BatchLimits.checked(max_records, max_bytes, max_wait))
 
+    def available(self, *, max_records: int = BATCH_RECORDS, max_bytes: int = BATCH_BYTES) -> AvailableOfFleet:
+        """Iterate over batches of the records that are there when the first is asked for, and wait for no others.
+
+            async for batch in consumer.available(): ...
+
+        Servers that are away are left out; one that goes away meanwhile is waited for up to 30 s. Batches may have
+        newer records too. Afterwards the consumer can be used as before.
+
+        Args:
+            max_records: At most this many records in a batch.
+            max_bytes: At most this many payload bytes in a batch, but at least one record.
+
+        Returns:
+            An iterator over batches. Its `left_out` has the ids of the logs of which not all was handed out.
+        """
+        return AvailableOfFleet(self.batch, BatchLimits.checked(max_records, max_bytes, 0), self._extents)
+
+    async def _extents(self) -> Extents:
+        if not self._entered:
+            raise RuntimeError(_NOT_ATTACHED)
+        await self._discover()  # queues that were created since the servers were looked at
+        readers = dict(self._readers)
+        found = zip(readers, await asyncio.gather(*(one.extent() for one in readers.values())), strict=True)
+        away = [server for server in self._membership.servers.values() if not server.reads]
+        return {(server.log_id, self.queue): None for server in away} | dict(found)
+
     async def acknowledge(self, batch: FleetBatch) -> bool:
         """Acknowledge everything up to and including *batch* on its server: it is not handed out again.
 
         Args:
-            batch: A batch that this consumer handed out.
+            batch: A batch that this consumer handed out. An empty one acknowledges nothing.
 
         Returns:
             True if that is durable. False if the server is away: the acknowledgement is sent as soon as it responds,
@@ -157,6 +210,8 @@ class FleetConsumer:
             ConsumerNotFoundError: The consumer was deleted.
             ValueError: The batch is not of this consumer.
         """
+        if not batch:
+            return True
         reader = self._readers.get((batch.log_id, batch.queue))
         if reader is None:
             raise ValueError(f"the batch is of queue {batch.queue!r} at {batch.server}, not of this consumer")
@@ -169,8 +224,10 @@ class FleetConsumer:
 
     async def _discover(self) -> None:
         """Attach to queues that are not read yet, on every server that can be read."""
-        servers = [server for server in self._membership.servers.values() if server.reads]
-        for result in await asyncio.gather(*map(self._discover_at, servers), return_exceptions=True):
+        async with self._discovering:  # two that attach to one queue would fence each other off
+            servers = [server for server in self._membership.servers.values() if server.reads]
+            results = await asyncio.gather(*map(self._discover_at, servers), return_exceptions=True)
+        for result in results:
             if isinstance(result, BaseException):
                 raise result
         self._check_end()
@@ -243,3 +300,68 @@ class FleetConsumer:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             self._end(error)
+
+
+class AvailableOfFleet(AsyncIterator[FleetBatch]):
+    """Batches of what the servers have when the first one is asked for.
+
+    Attributes:
+        left_out: The logs of which not all was handed out: their servers did not respond then, or stopped responding
+            for 30 s.
+    """
+
+    def __init__(
+        self,
+        batch: Callable[..., Awaitable[FleetBatch | None]],
+        limits: BatchLimits,
+        find_extents: Callable[[], Awaitable[Extents]],
+    ) -> None:
+        """Use `FleetConsumer.available`."""
+        self.left_out: set[str] = set()
+        self._batch = batch
+        self._limits = limits
+        self._find_extents = find_extents
+        self._ends: dict[Place, int] | None = None  # the positions to reach
+        self._away_since: dict[Place, float] = {}
+        self._looked_at = 0.0
+
+    async def __anext__(self) -> FleetBatch:
+        if self._ends is None:
+            await self._begin()
+        records, size, _, _ = self._limits
+        while self._ends:
+            # Also while others have records: what is waited for may be gone.
+            if monotonic() - self._looked_at >= LOOK_SECONDS:
+                self._ends = await self._still_there(self._ends)
+                continue
+            batch = await self._batch(max_records=records, max_bytes=size, max_wait=0, timeout=LOOK_SECONDS)
+            if batch is None:  # the queue is sealed and read on every server
+                break
+            if batch:
+                place = batch.log_id, batch.queue
+                if batch.next_position >= self._ends.get(place, batch.next_position):
+                    self._ends.pop(place, None)
+                return batch
+        self._ends = {}
+        raise StopAsyncIteration
+
+    async def _begin(self) -> None:
+        extents, self._looked_at = await self._find_extents(), monotonic()
+        self.left_out = {log_id for (log_id, _), extent in extents.items() if extent is None}
+        self._ends = {place: extent[1] for place, extent in extents.items() if extent and extent[0] < extent[1]}
+
+    async def _still_there(self, ends: Mapping[Place, int]) -> dict[Place, int]:
+        """Return *ends* without those that cannot be reached any more: truncated, restored, deleted, or away."""
+        extents, self._looked_at = await self._find_extents(), monotonic()
+        found = {}
+        for place, end in ends.items():
+            extent = extents.get(place, (0, 0))
+            if extent is not None:
+                self._away_since.pop(place, None)
+                if extent[0] < (last := min(end, extent[1])):
+                    found[place] = last
+            elif self._looked_at - self._away_since.setdefault(place, self._looked_at) < AWAY_SECONDS:
+                found[place] = end
+            else:
+                self.left_out.add(place[0])
+        return found

@@ -36,9 +36,15 @@ class FleetBatch(Batch):
 
     __slots__ = ("epoch", "log_id", "server")
 
+    @classmethod
+    def of_none(cls, queue: str) -> FleetBatch:
+        """Return a batch without a record, of no server."""
+        return cls(Batch.empty(queue, 0, 0), "", "", 0)
+
     def __init__(self, batch: Batch, log_id: str, server: str, epoch: int) -> None:
         """Hold the records of *batch*."""
-        super().__init__(batch.queue, batch.queue_id, batch.runs, times=batch.times_between)
+        first, end = batch.first_position, batch.next_position
+        super().__init__(batch.queue, batch.queue_id, batch.runs, first, end, times=batch.times_between)
         self.log_id = log_id
         self.server = server
         self.epoch = epoch
@@ -67,6 +73,8 @@ class Reader:
         self._make_holder = make_holder
         self._holder: ClientConsumer | None = None
         self._opening = ""  # of the log, when the holder attached
+        self._position = 0  # after the last record of the holder that was taken
+        self._offered: FleetBatch | None = None  # nobody has taken it yet
         # What is still to be acknowledged: the epoch in which it was read, and the highest position.
         self._acknowledged: tuple[int, int] | None = None
         self._sending = asyncio.Lock()
@@ -87,7 +95,7 @@ class Reader:
             if not self._is_temporary(error):
                 raise
         else:
-            self._holder, self._opening = holder, opening
+            self._holder, self._opening, self._position = holder, opening, holder.position
             return True
         return False
 
@@ -100,7 +108,33 @@ class Reader:
         while self.end is None:
             batch = await self._next(limits())
             if batch is not None:
+                self._offered = batch
                 await offer(batch)
+
+    def note_taken(self, batch: FleetBatch) -> None:
+        """Note that somebody has taken *batch*; if it is of an earlier holder, its records are handed out again."""
+        if self._holder is not None and self._holder.epoch == batch.epoch:
+            self._position = batch.next_position
+        self._offered = None
+
+    async def extent(self) -> tuple[int, int] | None:
+        """Return the next position to hand out, and the next one of the queue; None while the server is away."""
+        first = end = 0
+        if self.end is None:
+            if self._holder is None or not self.server.reads:
+                return None
+            try:
+                summary = await self.server.client.queue_summary(self._holder.queue)
+                first, end = summary.first_position, summary.next_position
+            except QueueNotFoundError:
+                pass
+            except RecordLogError as error:
+                if not self._is_temporary(error):
+                    raise
+                return None
+        if self._offered is not None:  # it is handed out, whatever becomes of its records
+            return self._position, max(end, self._offered.next_position)
+        return max(first, self._position), end
 
     async def acknowledge(self, batch: FleetBatch) -> bool:
         """Acknowledge up to the end of *batch*; return False if the server is away and has to be sent it later.

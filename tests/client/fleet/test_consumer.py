@@ -18,7 +18,12 @@ from mrecordlog_async import (
     QueueOptions,
     RecordTruncatedError,
 )
+from mrecordlog_async.batches import BatchLimits
 from mrecordlog_async.client import FleetConsumer, RecordLogClient, RecordLogFleet
+from mrecordlog_async.client.fleet import consumer as consuming
+from mrecordlog_async.client.fleet.consumer import AvailableOfFleet
+from mrecordlog_async.client.fleet.reader import FleetBatch
+from mrecordlog_async.model import Batch, Run
 from mrecordlog_async.options import PersistPolicy
 from tests.client.fleet.running import running
 from tests.serving import Process, serving
@@ -365,3 +370,111 @@ async def test_a_fleet_does_not_wait_for_what_nobody_will_acknowledge(tmp_path: 
         await here.fleet.forget(stored[0].log_id)
         with pytest.raises(KeyError):
             await here.fleet.wait_acknowledged(stored[0], "lake")
+
+
+async def test_a_timeout_returns_an_empty_batch_and_loses_nothing(tmp_path: Path) -> None:
+    """It is not the end and acknowledges nothing; a record that comes later is handed out by a later call."""
+    async with running(tmp_path) as here, here.fleet.consumer("q", "lake") as consumer:
+        await here.fleet.create_queue("q")
+        nothing = await consumer.batch(timeout=0.01)
+        assert nothing is not None and not nothing and nothing.server == ""
+        assert await consumer.acknowledge(nothing)
+        await here.fleet.append_record("q", b"a")
+        found = None
+        while not found:
+            found = await consumer.batch(max_wait=0, timeout=0.01)
+            assert found is not None
+        assert found.payloads() == [b"a"]
+        assert await consumer.acknowledge(found)
+        await here.fleet.seal_queue("q")
+        assert await consumer.batch(timeout=20) is None
+
+
+async def test_available_is_what_all_servers_have_now(tmp_path: Path) -> None:
+    """Queues that were just created too; each record once, though it is asked for again without an acknowledgement."""
+    async with running(tmp_path) as here, here.fleet.consumer("click*", "lake") as consumer:
+        assert [batch async for batch in consumer.available()] == []
+        for number in range(60):
+            name = f"clicks-{number % 3}"
+            await here.served[number % 2].log.append_record(name, None, b"%d" % number, create=True)
+        found = [payload async for batch in consumer.available(max_records=4) for payload in batch.payloads()]
+        assert sorted(found) == sorted(b"%d" % number for number in range(60))
+        assert [batch async for batch in consumer.available()] == []
+        await here.served[1].log.append_record("clicks-0", None, b"later")
+        assert [batch.payloads() async for batch in consumer.available()] == [[b"later"]]
+
+
+async def test_available_ends_though_records_come_faster_than_they_are_taken(tmp_path: Path) -> None:
+    """Each batch is answered by new records on both servers."""
+    async with running(tmp_path) as here:
+        for one in here.served:
+            await one.log.append_records("q", None, [b"a"] * 10, create=True)
+        async with here.fleet.consumer("q", "lake") as consumer:
+            count = 0
+            async for batch in consumer.available(max_records=1):
+                count += len(batch)
+                for one in here.served:
+                    await one.log.append_records("q", None, [b"b"] * 2)
+        assert count >= 20
+
+
+async def test_available_leaves_out_a_server_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once if it is away before the first batch, after a time if it goes away later; and it says which."""
+    async with running(tmp_path) as here:
+        for number, one in enumerate(here.served):
+            await one.log.append_records("q", None, [b"%d" % number] * 20, create=True)
+        async with here.fleet.consumer("q", "lake") as consumer:
+            monkeypatch.setattr(consuming, "AWAY_SECONDS", 0.0)
+            batches = consumer.available(max_records=1)
+            await anext(batches)
+            here.cut(0)
+            assert [batch.server async for batch in batches].count("wal-1") >= 19
+            assert batches.left_out == {here.served[0].log.inspection.public_id}
+            monkeypatch.undo()
+            await here.served[1].log.append_record("q", None, b"later")
+            batches = consumer.available()
+            assert [batch.payloads() async for batch in batches] == [[b"later"]]
+            assert batches.left_out == {here.served[0].log.inspection.public_id}
+            await here.mend(0)
+            batches = consumer.available()
+            assert "wal-0" in {batch.server async for batch in batches} and not batches.left_out
+
+
+async def test_available_waits_for_a_server_that_is_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its other records come when it is back, and it is not said to be left out."""
+    clock = iter(range(100))
+    monkeypatch.setattr(consuming, "monotonic", lambda: next(clock))
+    extents = iter([(0, 2), None, None, (1, 5), (1, 5)])
+    empty = Batch.empty("q", 1, 1)
+    given = iter([Batch("q", 1, [Run.of(0, [b"a"])]), empty, empty, Batch("q", 1, [Run.of(1, [b"b"])])])
+
+    async def find_extents() -> consuming.Extents:
+        return {("log", "q"): next(extents)}
+
+    async def batch(**limits: object) -> FleetBatch:
+        return FleetBatch(next(given), "log", "wal-0", 1)
+
+    batches = AvailableOfFleet(batch, BatchLimits(1, 1, 0), find_extents)
+    monkeypatch.setattr(consuming, "LOOK_SECONDS", 1.5)
+    assert [one.payloads() async for one in batches] == [[b"a"], [b"b"]]
+    assert batches.left_out == set()
+    assert list(extents) == [(1, 5)]  # looked at before each batch but the first
+
+
+async def test_available_does_not_wait_for_records_that_were_truncated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were there when the first batch was asked for; even while another server hands out batch after batch."""
+    monkeypatch.setattr(consuming, "LOOK_SECONDS", 0.05)
+    async with running(tmp_path) as here:
+        (first, busy) = (one.log for one in here.served)
+        await first.append_records("q", None, [b"a"] * 20, create=True)
+        await busy.append_record("q", None, b"b", create=True)
+        async with here.fleet.consumer("q", "lake") as consumer, asyncio.timeout(60):
+            batches, count = consumer.available(max_records=1), 0
+            async for batch in batches:
+                count += batch.server == "wal-0"
+                await first.truncate("q", 19, past_consumers=True)
+                await busy.append_record("q", None, b"b")
+        assert count <= 3  # what was read ahead
+        assert not batches.left_out
