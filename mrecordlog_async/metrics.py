@@ -403,11 +403,20 @@ OF_A_QUEUE = (
 OF_A_CONSUMER = (
     gauged("records", "consumer_waiting_records", "Records that a consumer has not acknowledged"),
     gauged("bytes", "consumer_waiting_bytes", "Payload bytes that a consumer has not acknowledged"),
-    gauged(
-        "oldest_seconds", "consumer_waiting_seconds", "Age of the oldest record that a consumer has not acknowledged"
+    Series(
+        "consumer_waiting_seconds",
+        "gauge",
+        "Age of the oldest record that a consumer has not acknowledged",
+        lambda one: one.oldest_seconds or 0,
+        key="oldest_seconds",
     ),
     gauged(
         "skipped", "consumer_skipped_records", "Records truncated before a consumer acknowledged them, since the open"
     ),
+    gauged(
+        "idle_seconds",
+        "consumer_idle_seconds",
+        "Seconds since a consumer's holder was seen, 0 while it waits for records; absent if nobody has held it",
+    ),
 )
-"""Of `ConsumerSummary`: the series that alerts are made of."""
+"""Of `ConsumerSummary`. A number that is None has no sample."""

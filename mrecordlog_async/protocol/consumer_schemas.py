@@ -291,6 +291,8 @@ class ConsumerStatus(StrEnum):
     """Another holder has attached."""
     OWNED = "owned"
     """The consumer belongs to another owner."""
+    HELD = "held"
+    """Its holder was seen more recently than `if_idle_for` allows."""
     AHEAD = "ahead"
     """The queue has not assigned the position yet."""
     FULL = "full"
@@ -306,6 +308,7 @@ class AttachManyRequest(Request, frozen=True):
         create: Create the consumers that do not exist.
         owner: As for one consumer.
         take_over: As for one consumer.
+        if_idle_for: As for one consumer; where the holder was seen since, the status is "held".
     """
 
     consumer: ConsumerName
@@ -313,6 +316,7 @@ class AttachManyRequest(Request, frozen=True):
     create: bool = False
     owner: str | None = None
     take_over: bool = False
+    if_idle_for: Annotated[float, Meta(ge=0)] | None = None
 
 
 class AttachedOne(Response, frozen=True, gc=False):

@@ -238,6 +238,18 @@ async def test_many_consumers_attach_and_acknowledge_in_one_request(served: Serv
     assert "has not been assigned yet" in results[1]["detail"]
 
 
+async def test_of_many_consumers_those_whose_holder_was_seen_are_left_alone(served: Served) -> None:
+    """With `if_idle_for`, a holder that was seen goes on, and a sentence says when that was."""
+    await served.log.create_queue("r")
+    held = await attach(served)
+    body = {"consumer": "billing", "queues": ["q", "r"], "create": True, "if_idle_for": 60}
+    attached = (await served.call("POST", "/v1/attach", body)).json()["queues"]
+    assert [(one["status"], one["epoch"] > 0) for one in attached] == [("held", False), ("ok", True)]
+    assert "try again once that is 60 s" in attached[0]["detail"]
+    assert (await read(served, held["epoch"])).status == 200
+    assert (await served.call("POST", "/v1/attach", {**body, "if_idle_for": -1})).status == 400
+
+
 async def test_a_name_that_no_queue_can_have_does_not_hide_which_others_were_attached(served: Served) -> None:
     """A holder must learn its epochs: each attach fences off the one before."""
     body = {"consumer": "lake", "queues": ["q", "", "of the Rust\ncrate, deleted since"], "create": True}

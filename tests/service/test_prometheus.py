@@ -6,6 +6,7 @@ import asyncio
 import errno
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -241,6 +242,18 @@ async def test_how_far_consumers_are_behind_is_exported(served: Served) -> None:
     assert 'mrecordlog_consumer_waiting_bytes{queue="r\\"",consumer="billing"} 2.0' in text
     assert 'mrecordlog_consumer_waiting_seconds{queue="q",consumer="billing"}' in text
     assert "mrecordlog_consumers_without_series 0.0" in text
+
+
+async def test_a_consumer_whose_holder_is_missing_can_be_seen(served: Served) -> None:
+    """The time since its holder was seen is exported, unless there was none: that is not a time of 0 s."""
+    await served.log.create_consumer("q", "held")
+    await served.log.create_consumer("q", "free")
+    async with served.log.consumer("q", "held"):
+        pass
+    text = (await served.call("GET", "/metrics")).body.decode()
+    assert re.search(r'mrecordlog_consumer_idle_seconds\{queue="q",consumer="held"\} \d', text)
+    assert 'mrecordlog_consumer_idle_seconds{queue="q",consumer="free"}' not in text
+    assert 'mrecordlog_consumer_waiting_seconds{queue="q",consumer="free"} 0.0' in text
 
 
 async def test_consumers_beyond_the_limit_are_counted(directory: Path) -> None:

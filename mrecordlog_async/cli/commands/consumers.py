@@ -31,7 +31,7 @@ from mrecordlog_async.patterns import is_pattern
 if TYPE_CHECKING:
     from mrecordlog_async.client.client import RecordLogClient
 
-HEADER = ("queue", "consumer", "position", "records", "bytes", "oldest", "skipped", "owner")
+HEADER = ("queue", "consumer", "position", "records", "bytes", "oldest", "holder seen", "skipped", "owner")
 
 
 def add_parser(command_line: Parser) -> Parser:
@@ -129,7 +129,7 @@ async def _change_several(arguments: argparse.Namespace) -> int:
 
 
 def _of_service(one: ConsumerSummary) -> dict[str, Any]:
-    names = ("queue", "consumer", "position", "records", "bytes", "oldest_seconds", "skipped", "owner")
+    names = ("queue", "consumer", "position", "records", "bytes", "oldest_seconds", "idle_seconds", "skipped", "owner")
     return {name: getattr(one, name) for name in names}
 
 
@@ -153,7 +153,7 @@ def _show(found: Iterable[dict[str, Any]], as_json: bool) -> None:
 
 def _row(one: dict[str, Any]) -> tuple[str, ...]:
     known = "records" in one
-    oldest = one.get("oldest_seconds")
+    oldest, idle = one.get("oldest_seconds"), one.get("idle_seconds")
     return (
         printable(one["queue"]),
         printable(one["consumer"]),
@@ -161,6 +161,7 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
         str(one["records"]) if known else "-",
         size(one["bytes"]) if known else "-",
         f"{oldest:.0f} s" if oldest is not None else "-",
+        f"{idle:.0f} s ago" if idle is not None else "-",
         str(one["skipped"]) if known else "-",
         one.get("owner") or "-",
     )

@@ -6,6 +6,7 @@ const OF_ONE_QUEUE = [
   { title: "records waiting", text: (one) => one.records, by: (one) => Number(one.records) },
   { title: "bytes waiting", text: (one) => bytes(one.bytes), by: (one) => Number(one.bytes) },
   { title: "oldest", text: (one) => (one.oldest_seconds ?? null) === null ? "–" : age(one.oldest_seconds), by: (one) => one.oldest_seconds ?? -1 },
+  { title: "holder seen", text: (one) => (one.idle_seconds ?? null) === null ? "–" : one.idle_seconds < 1 ? "now" : `${age(one.idle_seconds)} ago`, by: (one) => one.idle_seconds ?? -1 },
   { title: "skipped", text: (one) => one.skipped, by: (one) => one.skipped },
 ];
 const OF_ALL = [OF_ONE_QUEUE[0], { title: "queue", queue: true, text: (one) => shownName(one.queue) }, ...OF_ONE_QUEUE.slice(2)];

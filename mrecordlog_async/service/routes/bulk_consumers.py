@@ -11,6 +11,7 @@ from aiohttp import web
 
 from mrecordlog_async.errors import (
     ConsumerFencedError,
+    ConsumerHeldError,
     ConsumerNameError,
     ConsumerNotFoundError,
     ConsumerOwnedError,
@@ -51,6 +52,7 @@ STATUSES: dict[type[RecordLogError], ConsumerStatus] = {
     ConsumerNotFoundError: ConsumerStatus.NO_CONSUMER,
     ConsumerFencedError: ConsumerStatus.FENCED,
     ConsumerOwnedError: ConsumerStatus.OWNED,
+    ConsumerHeldError: ConsumerStatus.HELD,
     PositionAheadError: ConsumerStatus.AHEAD,
     LogFullError: ConsumerStatus.FULL,
 }
@@ -71,7 +73,12 @@ async def attach_many(service: Service, request: web.Request) -> web.StreamRespo
 async def _attach(log: MultiRecordLog, wanted: AttachManyRequest, queue: str) -> AttachedOne:
     try:
         attached = await log.inspection.attach_consumer(
-            queue, wanted.consumer, create=wanted.create, owner=wanted.owner, take_over=wanted.take_over
+            queue,
+            wanted.consumer,
+            create=wanted.create,
+            owner=wanted.owner,
+            take_over=wanted.take_over,
+            if_idle_for=wanted.if_idle_for,
         )
         keep = log.queue_options(queue).keep
     except tuple(STATUSES) as error:

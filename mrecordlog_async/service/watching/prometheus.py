@@ -263,7 +263,8 @@ async def render_consumers(service: Service, log: MultiRecordLog) -> list[bytes]
     for series in OF_A_CONSUMER:
         parts.append(metric_head(series.name, series.help, series.kind))
         for one in shown:
-            parts.append(metric_line(series.name, series.get(one) or 0, queue=one.queue, consumer=one.consumer))
+            if (value := series.get(one)) is not None:
+                parts.append(metric_line(series.name, value, queue=one.queue, consumer=one.consumer))
             await turns.rest()
     return parts
 
