@@ -330,7 +330,7 @@ class AvailableOfFleet(AsyncIterator[FleetBatch]):
             await self._begin()
         records, size, _, _ = self._limits
         while self._ends:
-            # Also while others have records: what is waited for may be gone.
+            # Even if other servers have records: what is waited for may have been removed.
             if monotonic() - self._looked_at >= LOOK_SECONDS:
                 self._ends = await self._still_there(self._ends)
                 continue
