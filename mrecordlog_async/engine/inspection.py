@@ -1,6 +1,7 @@
 """Facts and calls of an open log for services and tools, not for users: `log.inspection`.
 
 No promise of compatibility covers it. Nothing here waits but what reads the disk, or the holders of consumers call.
+What names a queue or a consumer raises QueueNotFoundError or ConsumerNotFoundError if there is none.
 """
 
 from __future__ import annotations
@@ -158,16 +159,10 @@ class Inspection:
         """Return what `MultiRecordLog.runs` returns in the form it is kept: records with gaps in one piece.
 
         Args:
-            queue: The queue.
-            start: First position, or a time (see `position_at`); None for the first retained one.
-            stop: Position after the last one; None for all.
             most: Return at most this many pieces, the first ones. A caller that must not block an event loop calls
                 again from the next position of the last piece, until nothing is returned.
             records_max: No more records than this are wanted. Pieces are returned as they are kept, so there may be
                 more in them, but nothing is joined beyond it.
-
-        Raises:
-            QueueNotFoundError: No queue has this name.
         """
         found = self._lookup.find(queue)
         return found.held(position_of(found, start), stop, most, records_max)
@@ -184,16 +179,8 @@ class Inspection:
     ) -> LoadedRuns:
         """Return what `held` and `times` do, from memory without waiting, or from the disk.
 
-        Args:
-            queue: The queue.
-            start: First position.
-            stop: Position after the last one; None for all.
-            runs_max: Pieces are returned until there are this many,
-            records_max: or this many records, or a piece more,
-            bytes_max: or this many payload bytes, or a piece more.
-
-        Returns:
-            The records and their times. What was truncated while they were read may be among them, or missing.
+        Until there are this many pieces, records or payload bytes, or one piece more. What was truncated while they
+        were read may be among them, or missing.
 
         Raises:
             QueueNotFoundError: No queue has this name, or it was deleted meanwhile.
@@ -210,12 +197,7 @@ class Inspection:
     def locate(self, queue: str, start: int, stop: int, *, runs_max: int, bytes_max: int) -> Located:
         """Return where records are, for `read_located`: what is in memory is held, and stays as it is.
 
-        Args:
-            queue: The queue.
-            start: First position.
-            stop: Position after the last one.
-            runs_max: This many pieces of memory at most.
-            bytes_max: Places on the disk, or pieces of memory, until there are this many bytes: one at least.
+        runs_max: pieces of memory. bytes_max: of pieces of memory, or of places on the disk, of which one is returned.
         """
         found = self._lookup.find(queue)
         return self._engine.disk_reads.locate(found, start, stop, LoadLimits(runs_max, bytes=bytes_max))
@@ -243,19 +225,7 @@ class Inspection:
         return position
 
     def times(self, queue: str, start: int | None = None, stop: int | None = None) -> Times:
-        """Return when the records of *queue* with positions *start* … *stop* - 1 were stored, all at once.
-
-        Args:
-            queue: The queue.
-            start: First position; None for the first retained one.
-            stop: Position after the last one; None for all.
-
-        Returns:
-            Where the time changes along these positions; nothing if none of them is retained.
-
-        Raises:
-            QueueNotFoundError: No queue has this name.
-        """
+        """Return where the time of storing changes along *start* … *stop* - 1, by default all retained positions."""
         return times_between(self._lookup.find(queue), start, stop)
 
     def names(self) -> tuple[tuple[int, int], Iterable[str]]:
@@ -283,21 +253,15 @@ class Inspection:
         return {queue.id: queue.next_position for queue in self._queues}
 
     def deleted_end(self, queue_id: int) -> int | None:
-        """Return the next position that a deleted queue had, or None if it is unknown.
-
-        Args:
-            queue_id: The incarnation (see `QueueSummary.id`). The last 10,000 deletions since the open are known.
-        """
+        """Return the next position that a deleted queue had; None if unknown: of 10,000 deletions since the open."""
         return self._queues.deleted.get(queue_id)
 
     def ranked_in_steps(self, order: str, most: int, prefix: str = "") -> Iterator[list[str]]:
-        """Find the queues that come first in an order, a thousand at a time, so that other work can run in between.
+        """Find the *most* queues that come first in an order, a thousand at a time, so that other work can run.
 
         Args:
             order: "bytes" or "records" for the queues that hold most, "segment" for those that keep the oldest one,
                 "age" for those with the oldest records.
-            most: This many queues at most.
-            prefix: Only queues whose names begin with it.
 
         Yields:
             The names found so far, after each step. The last list is the result.
@@ -323,11 +287,7 @@ class Inspection:
         return found
 
     def pin_in_steps(self) -> Iterator[SegmentPin | None]:
-        """Do what `pin` does, a thousand queues at a time, so that other work can run between two steps.
-
-        Yields:
-            None after each step, then the result of `pin`.
-        """
+        """Do what `pin` does, a thousand queues at a time: yield None after each step, and its result at the end."""
         yield from self._oldest_pin.find_in_steps(self._engine.segments())
 
     def pinned_segments(self) -> list[tuple[int, int]]:
@@ -340,31 +300,18 @@ class Inspection:
     # Consumers and rules.
 
     def consumer_summaries(self, queue: str, consumers: Iterable[str]) -> list[ConsumerSummary]:
-        """Return where *consumers* of *queue* are, in this order; those that do not exist are left out.
-
-        Raises:
-            QueueNotFoundError: No queue has this name.
-        """
+        """Return where *consumers* of *queue* are, in this order; those that do not exist are left out."""
         return self._consumers.summaries(self._lookup.find(queue), consumers)
 
     def consumer_position(self, queue: str, consumer: str) -> int:
-        """Return the first position that a consumer of *queue* has not acknowledged.
-
-        Raises:
-            QueueNotFoundError: No queue has this name.
-            ConsumerNotFoundError: The queue has no such consumer.
-        """
+        """Return the first position that a consumer of *queue* has not acknowledged."""
         state = self._lookup.find(queue).consumer(consumer)
         if state is None:
             raise ConsumerNotFoundError(queue, consumer)
         return state.position
 
     def consumer_names(self, queue: str) -> Collection[str]:
-        """Return the names of the consumers of *queue*, unsorted. Copy them before anything else runs: they are a view.
-
-        Raises:
-            QueueNotFoundError: No queue has this name.
-        """
+        """Return the names of the consumers of *queue*, unsorted. Copy them before others run: they are a view."""
         return self._lookup.find(queue).consumers
 
     @property
@@ -407,25 +354,8 @@ class Inspection:
     ) -> Attached:
         """Become the holder of *consumer*: every earlier one is fenced off. Durable under every policy.
 
-        Args:
-            queue: The queue.
-            consumer: The name.
-            create: Create it if it does not exist.
-            start: Where it begins if it is created; see `create_consumer`.
-            owner: A UUID that alone may attach to the consumer from now on; None for a consumer without an owner.
-            take_over: Attach even if the consumer has another owner.
-            if_idle_for: Attach only if the holder was not seen for this many seconds, or there is none.
-
-        Returns:
-            The queue's id and the epoch, which the later calls of this holder carry, and the consumer's position.
-
-        Raises:
-            QueueNotFoundError: No queue has this name.
-            ConsumerNotFoundError: The queue has no such consumer, and *create* is False.
-            ConsumerOwnedError: The consumer belongs to another owner.
-            ConsumerHeldError: The holder was seen within *if_idle_for*.
-            ConsumerNameError: The name is invalid.
-            LogFullError: The limit on consumers is reached, or there is no space.
+        The arguments and errors are those of `MultiRecordLog.consumer`. Returns the queue's id and the epoch, which the
+        later calls of this holder carry, and the consumer's position.
         """
         return await self._consumers.attach(queue, consumer, Attaching(create, start, owner, take_over, if_idle_for))
 
@@ -440,29 +370,9 @@ class Inspection:
         self._consumers.check_holder(queue, consumer, queue_id=queue_id, epoch=epoch)
 
     async def wait_as_holder(self, consumer: str, position: int, *, queue_id: int, epoch: int) -> bool:
-        """Wait as `MultiRecordLog.wait_for` does, as the present holder of *consumer*.
-
-        Raises:
-            ConsumerNotFoundError: The consumer was deleted.
-            ConsumerFencedError: Another holder has attached.
-            LogFailedError: The log failed.
-        """
+        """Wait as `MultiRecordLog.wait_for` does, as the holder of *consumer*; raise as `check_holder`, too."""
         return await self._consumers.watch(consumer, Attached(queue_id, epoch, position)).reach(position)
 
     async def acknowledge(self, queue: str, consumer: str, position: int, *, queue_id: int, epoch: int) -> int:
-        """Acknowledge everything up to and including *position* for a holder; see `Consumer.acknowledge`.
-
-        Args:
-            queue: The queue.
-            consumer: The name.
-            position: The last position that is acknowledged.
-            queue_id: As `attach_consumer` returned it.
-            epoch: As `attach_consumer` returned it.
-
-        Returns:
-            The consumer's position: the first one that it has not acknowledged.
-
-        Raises:
-            RecordLogError: The errors of `Consumer.acknowledge`.
-        """
+        """Do what `Consumer.acknowledge` does, for the holder to which `attach_consumer` gave this id and epoch."""
         return await self._consumers.acknowledge(queue, consumer, position, queue_id, epoch)
