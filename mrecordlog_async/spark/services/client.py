@@ -39,7 +39,7 @@ from mrecordlog_async.protocol.wire import CONTENT_TYPE, WireError
 from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.spark.positions.partitions import Partition, Range
 from mrecordlog_async.spark.positions.proof import Listed
-from mrecordlog_async.spark.services.connection import ServerDownError, ServiceConnection
+from mrecordlog_async.spark.services.connection import Failures, ServerDownError, ServiceConnection
 from mrecordlog_async.spark.services.fetch import Rest, decode_blocks, requests_for, verified
 from mrecordlog_async.spark.services.responses import (
     ListingPage,
@@ -77,7 +77,9 @@ class _Known(NamedTuple):
 class ServiceClient:
     """The client of one service. For one thread at a time.
 
-    Every call raises ServiceRefusedError if the service refuses it, and ServerDownError if every attempt failed.
+    Every call raises ServiceRefusedError if the service refuses it, and ServerDownError if every attempt failed. Those
+    that take an *opening* are refused ("reopened") if the log was opened again since, those that take a *log* if the
+    service has another one ("other_log"); "" is any log.
     """
 
     def __init__(self, connection: ServiceConnection) -> None:
@@ -154,29 +156,14 @@ class ServiceClient:
     def positions_at(
         self, time: datetime, queues: Mapping[str, int], *, opening: str | None = None
     ) -> list[QueuePosition]:
-        """Request where the records begin that were stored at *time* or later.
-
-        Args:
-            time: a time with a zone, not in the future.
-            queues: the queues and their ids.
-            opening: refuse the request unless this is still the log's opening.
-
-        Raises:
-            ServiceRefusedError: with the code "reopened", the log was opened again.
-        """
+        """Request where the records begin that were stored at *time*, or later. queues: name → id."""
         asked = (bulk_calls.positions_at(time, dict(part), opening) for part in parts(list(queues.items())))
         return self._each(asked)
 
     def plan(self, starts: Sequence[PlanStart], asked: PlanRequest = ALL, *, log: str = "") -> list[PlannedQueue]:
         """Request how far the limits reach from *starts*, and pieces to read in parallel.
 
-        Args:
-            starts: where reading begins, for each queue; with a limit, at most `QUEUES_AT_ONCE`.
-            asked: the limits, the sizes of pieces, and the opening that the log must still have.
-            log: refuse the request unless the service has this log; "" for any.
-
-        Raises:
-            ServiceRefusedError: with the code "reopened", the log was opened again; "other_log", it is another log.
+        starts: with a limit, at most `QUEUES_AT_ONCE`. asked: the limits, and the sizes of pieces.
         """
         limited = asked.max_records is not None or asked.max_bytes is not None
         assert len(starts) <= QUEUES_AT_ONCE or not limited, "limits are shared by one request"
@@ -186,11 +173,7 @@ class ServiceClient:
     # Reading.
 
     def fetch(self, partition: Partition, *, payload: bool = True) -> Iterator[Block]:
-        """Yield the blocks of a partition, each checked against the plan.
-
-        Args:
-            partition: what to read, as planned.
-            payload: False transfers positions only; the blocks then have no payloads.
+        """Yield the blocks of a partition, each checked against the plan; without *payload*, positions alone.
 
         Raises:
             ShortResponseError: the service sent something else than it had planned.
@@ -203,7 +186,7 @@ class ServiceClient:
 
     def _fetch_part(self, part: list[Range], payload: bool, log: str) -> Iterator[Block]:
         """Yield the blocks of one request, and of as many more as it takes to complete a broken response."""
-        failures, rest = self._connection.failures(), Rest(part)
+        failures, rest = Failures(self._connection), Rest(part)
         while part:
             advanced = False
             try:
@@ -218,7 +201,7 @@ class ServiceClient:
                 if not part:
                     return  # only the end of the response is missing, not a record
                 if advanced:
-                    failures = self._connection.failures()
+                    failures = Failures(self._connection)
                 failures.add(f"the response broke off: {type(error).__name__}: {error}")
 
     def _blocks(self, part: list[Range], payload: bool, log: str) -> Iterator[Block]:
@@ -235,33 +218,15 @@ class ServiceClient:
     def truncate(
         self, queues: Mapping[str, Sequence[int]], *, opening: str | None = None, log: str = ""
     ) -> list[QueueTruncated]:
-        """Truncate many queues, each as far as its consumers allow.
-
-        Args:
-            queues: queue → [id, position]; each queue is truncated up to and including its position.
-            opening: refuse the request unless this is still the log's opening.
-            log: refuse the request unless the service has this log; "" for any.
-
-        Returns:
-            The outcome for each queue.
-        """
+        """Truncate many queues, each as far as its consumers allow. queues: queue → [id, last position to drop]."""
         named = [TruncateOne(queue, at[1], at[0]) for queue, at in queues.items()]
         return self._each((bulk_calls.truncate(part, opening) for part in parts(named)), log)
 
     def append(self, queue: str, runs: Sequence[Run], *, position: int | None, create: bool) -> AppendResponse:
-        """Append consecutive *runs* atomically.
+        """Append consecutive *runs*, all or none, at *position*; None assigns the next one.
 
-        Args:
-            queue: the queue to append to.
-            runs: consecutive records.
-            position: the first record's position; None for the queue's next one.
-            create: create the queue if it does not exist.
-
-        Returns:
-            The service's response; `duplicate` is true if the records were stored before.
-
-        Raises:
-            ServiceRefusedError: with status 409 and the next position, if *position* is taken or skips records.
+        `duplicate` of the response is true if the records were stored before. A position that is taken or skips records
+        is refused (409), with the next position.
         """
         return self.send(calls.append_runs(queue, position, runs, create=create))
 
@@ -281,13 +246,7 @@ class ServiceClient:
     def acknowledge(
         self, consumer: str, queues: Mapping[str, tuple[int, int, int]], *, opening: str
     ) -> list[AcknowledgedOne]:
-        """Acknowledge many queues.
-
-        Args:
-            consumer: its name.
-            queues: queue → (id, last position that is acknowledged, epoch).
-            opening: refuse the request unless this is still the log's opening.
-        """
+        """Acknowledge many queues. queues: queue → (id, last position that is acknowledged, epoch)."""
         named = [
             AcknowledgeOne(queue, consumer, position, epoch, queue_id)
             for queue, (queue_id, position, epoch) in queues.items()

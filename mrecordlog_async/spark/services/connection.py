@@ -115,8 +115,6 @@ class ServiceConnection:
         """Describe the service; nothing is opened.
 
         Args:
-            server: its name and address.
-            token: bearer token, if the service requires one.
             timeout_seconds: how long one response may take.
             retries: further attempts after a failed one.
             patience_seconds: how long to wait for a service that has responded before, on top of *retries*.
@@ -126,9 +124,9 @@ class ServiceConnection:
         self.url = str(server)
         self.timeout_seconds = timeout_seconds
         self._authorization = authorization(server.url, token)
-        self._retries = retries
-        self._patience_seconds = patience_seconds
-        self._reached = reached
+        self.retries = retries
+        self.patience_seconds = patience_seconds
+        self.reached = reached
         self._http = HttpConnection(server)
 
     def send(self, call: ServiceCall[T], *, log: str = "", timeout_seconds: float | None = None) -> T:
@@ -163,7 +161,7 @@ class ServiceConnection:
         """
         given = {"Content-Type": call.content_type, "Accept": call.accept, LOG_ID: log, "If-None-Match": etag}
         headers = {name: value for name, value in given.items() if value} | self._authorization
-        seconds, failures = timeout_seconds or self.timeout_seconds, self.failures()
+        seconds, failures = timeout_seconds or self.timeout_seconds, Failures(self)
         while True:
             wait = 0.0
             # Whether this request reuses a connection: a service may close an idle one at any time.
@@ -172,7 +170,7 @@ class ServiceConnection:
                 if not kept_open:
                     self._http.open(seconds)
                 response = self._http.send(call.method, call.target, call.body, headers, silence_seconds=seconds)
-                self._reached = True
+                self.reached = True
                 if response.status < 400:
                     return _understood(response, understand)
                 refusal = _refusal(self.server, response)
@@ -183,16 +181,9 @@ class ServiceConnection:
                 self.close()
                 if kept_open and isinstance(failure, ConnectionError):
                     continue  # not a failure: the next attempt opens a new connection
-                reason = (
-                    str(failure)
-                    if isinstance(failure, MalformedResponseError)
-                    else f"{type(failure).__name__}: {failure}"
-                )
+                kind = "" if isinstance(failure, MalformedResponseError) else f"{type(failure).__name__}: "
+                reason = f"{kind}{failure}"
             failures.add(reason, wait)
-
-    def failures(self) -> Failures:
-        """Return a fresh count of failures."""
-        return Failures(self.server.name, self.url, self._retries, self._patience_seconds, lambda: self._reached)
 
     def close(self) -> None:
         """Close the connection; the next request opens another one."""
@@ -202,14 +193,9 @@ class ServiceConnection:
 class Failures:
     """Counts the failures of one request, and pauses before the next attempt or raises when there is none left."""
 
-    def __init__(
-        self, server: str, url: str, retries: int, patience_seconds: float, reached: Callable[[], bool]
-    ) -> None:
-        self._server = server
-        self._url = url
-        self._left = retries
-        self._patience_seconds = patience_seconds
-        self._reached = reached
+    def __init__(self, connection: ServiceConnection) -> None:
+        self._connection = connection
+        self._left = connection.retries
         self._failures = 0
         self._since: float | None = None
 
@@ -217,12 +203,13 @@ class Failures:
         """Pause for at least *wait_seconds*. Raises ServerDownError when it is time to give up."""
         now = _clock()
         self._since = now if self._since is None else self._since
-        patient = self._reached() and now < self._since + self._patience_seconds
+        server, url = self._connection.server.name, self._connection.url
+        patient = self._connection.reached and now < self._since + self._connection.patience_seconds
         if self._left <= 0 and not patient:
-            raise ServerDownError(self._server, self._url, reason)
+            raise ServerDownError(server, url, reason)
         if self._left <= 0 or (self._failures == 0 and patient):
             level = logging.WARNING if self._left == 0 else logging.INFO
-            logger.log(level, "server %r at %s: %s; retrying", self._server, self._url, reason)
+            logger.log(level, "server %r at %s: %s; retrying", server, url, reason)
         self._left -= 1
         # Doubled with each attempt, and randomised: many tasks may be waiting for the same server.
         pause = min(PAUSE_SECONDS * (1 << min(self._failures, 10)), PAUSE_SECONDS_MAX) * random.uniform(0.5, 1.0)
