@@ -127,6 +127,12 @@ class Membership:
         if self._watching is None:
             raise LogClosedError("the fleet is closed, or was not entered with `async with`")
 
+    async def changed_within(self, seconds: float) -> None:
+        """Wait as `changed` does, *seconds* at most."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.changed()
+
     async def look(self) -> None:
         """Look up the names if that is due, probe every endpoint, and settle what leaves a doubt."""
         await self._look_up()

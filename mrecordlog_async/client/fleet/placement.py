@@ -6,7 +6,6 @@ is stored, an error ends it, or `retry_seconds` have passed.
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from typing import NamedTuple
@@ -87,7 +86,7 @@ class Placement:
                     return Stored(server.log_id, server.name, queue, position)
             if self._clock() + pause > deadline:
                 raise self.exhausted(failure)
-            await self._pause(pause * random.uniform(0.5, 1.0))
+            await self._membership.changed_within(pause * random.uniform(0.5, 1.0))
             pause = min(pause * 2, LONGEST_PAUSE_SECONDS)
             self.check_open()
 
@@ -109,13 +108,6 @@ class Placement:
             # Asked before each attempt: a server may have been lost during the one before.
             if log_id in servers and servers[log_id].writes:
                 yield servers[log_id]
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._membership.changed()
-        except TimeoutError:
-            pass
 
     def exhausted(self, failure: RecordLogError | None) -> RecordLogError:
         """Return the error of a call for which no server was found in time."""

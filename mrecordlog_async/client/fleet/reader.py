@@ -197,7 +197,7 @@ class Reader:
         except RecordLogError as error:
             if not self._is_temporary(error):
                 raise
-            await self._pause()
+            await self._membership.changed_within(RETRY_SECONDS)
         return None
 
     async def _why_ended(self, holder: ClientConsumer) -> End:
@@ -222,15 +222,8 @@ class Reader:
             if self.server.opening == self._opening:
                 return False
             while not await self.attach() and self.end is None:
-                await self._pause()
+                await self._membership.changed_within(RETRY_SECONDS)
             return True
-
-    async def _pause(self) -> None:
-        try:
-            async with asyncio.timeout(RETRY_SECONDS):
-                await self._membership.changed()
-        except TimeoutError:
-            pass
 
     def _is_temporary(self, error: RecordLogError) -> bool:
         """Return whether *error* passes; if so, have the server probed. A server that was forgotten ends the reader."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from mrecordlog_async.spark.settings.offset import Positions
-from mrecordlog_async.spark.settings.option import flag
+from mrecordlog_async.spark.settings.option import Flag
 from mrecordlog_async.spark.settings.option_values import interval, size
 from mrecordlog_async.spark.settings.options import TARGET_FILE_BYTES
 
@@ -61,94 +61,94 @@ class DrainJob:
     """
 
     servers: str = field(
-        metadata=flag(
+        metadata=Flag(
             "--server",
             "service to drain, or dns+http://host:port for all services behind a name; may be repeated",
             "NAME=URL",
             gather=",".join,
             required=True,
-        )
+        ).row
     )
     output: str = field(
-        metadata=flag(
+        metadata=Flag(
             "--output",
             "the Delta table: a directory, or s3://…, gs://…, az://…",
             "PATH",
             directory,
             required=True,
-        )
+        ).row
     )
     checkpoint: str = field(
-        metadata=flag("--checkpoint", "directory of the checkpoint of this output", "DIR", directory, required=True)
+        metadata=Flag("--checkpoint", "directory of the checkpoint of this output", "DIR", directory, required=True).row
     )
     every_seconds: float | None = field(
         default=None,
-        metadata=flag("--every", "keep running, with at most one batch per TIME (10s, 1min)", "TIME", interval),
+        metadata=Flag("--every", "keep running, with at most one batch per TIME (10s, 1min)", "TIME", interval).row,
     )
     truncate: bool = True
     consumer: str | None = None
     take_over: bool = False
     metrics: str | None = field(
         default=None,
-        metadata=flag(
+        metadata=Flag(
             "--metrics",
             "serve metrics of the drain for Prometheus at http://HOST:PORT/metrics; PORT alone: on this machine only",
             "HOST:PORT",
-        ),
+        ).row,
     )
     partition_by: tuple[str, ...] = field(
         default=(),
-        metadata=flag(
+        metadata=Flag(
             "--partition-by",
             "columns by which the table is partitioned: server, queue, or date, the day on which records were "
             "stored: date,queue",
             "COLUMNS",
             columns,
-        ),
+        ).row,
     )
     shared_paths: bool = field(
         default=False,
-        metadata=flag(
+        metadata=Flag(
             "--shared-paths",
             "allow local paths on a cluster: every machine mounts the same file system there",
             means=True,
-        ),
+        ).row,
     )
     accept_went_back: bool = False
     target_file_bytes: int = field(
         default=TARGET_FILE_BYTES,
-        metadata=flag(
+        metadata=Flag(
             "--target-file-bytes", "size at which a file of the table is closed (default: 128m)", "SIZE", size
-        ),
+        ).row,
     )
     schema: str | None = field(
         default=None,
-        metadata=flag(
+        metadata=Flag(
             "--schema",
             "add columns parsed from JSON payloads: 'customer string, amount bigint'; rows that fail to parse "
             "have the reason in the column error",
             "DDL",
-        ),
+        ).row,
     )
     payload: bool = field(
         default=True,
-        metadata=flag(
+        metadata=Flag(
             "--no-payload",
             "do not store payloads parsed by --schema; fields without a column are kept in _rest",
             means=False,
-        ),
+        ).row,
     )
     storage_options: Mapping[str, str] = field(
         default_factory=dict,
         repr=False,
-        metadata=flag(
+        metadata=Flag(
             "--storage-option",
             "option of the object store of a Delta table (AWS_ENDPOINT_URL=…); may be repeated; keys and secrets "
             "are better set as environment variables, which Spark's processes inherit",
             "KEY=VALUE",
             pair,
             gather=dict,
-        ),
+        ).row,
     )
     options: Mapping[str, str] = field(default_factory=dict, repr=False)  # with the tokens
 

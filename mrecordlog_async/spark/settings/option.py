@@ -13,8 +13,7 @@ from typing import Any
 from mrecordlog_async.spark.settings.option_values import OptionError, is_token_of_one
 from mrecordlog_async.support.nearest import did_you_mean, nearest
 
-_OPTIONS = "options"
-_FLAG = "flag"
+_SET_BY = "set by"
 
 SPARK_OWN = frozenset({"checkpointlocation", "queryname", "triggeravailablenow", "asyncprogresstrackingenabled"})
 """Options that Spark's own reader and writer pass on."""
@@ -56,6 +55,11 @@ class Flag:
     gather: Callable[[list[Any]], Any] | None = None
     required: bool = False
 
+    @property
+    def row(self) -> Mapping[str, object]:
+        """The metadata of a field that only the command line sets."""
+        return {_SET_BY: (self,)}
+
 
 @dataclass(frozen=True, slots=True)
 class Option:
@@ -77,6 +81,11 @@ class Option:
     default: str | None = None
     flag: Flag | None = None
 
+    @property
+    def row(self) -> Mapping[str, object]:
+        """The metadata of a field that this option sets."""
+        return either(self)
+
     def value_of(self, text: str) -> Any:
         """Read *text*. Raises OptionError, which names the option."""
         try:
@@ -87,49 +96,25 @@ class Option:
             raise OptionError(f"{self.name}: {error}") from None
 
 
-def option(
-    name: str,
-    read: Callable[[str], Any],
-    where: str,
-    meaning: str,
-    default: str | None = None,
-    flag: Flag | None = None,
-) -> Mapping[str, object]:
-    """Return the metadata of a field that an option sets; arguments are those of `Option`."""
-    return options(Option(name, read, where, meaning, default, flag))
-
-
-def options(*one_of: Option) -> Mapping[str, object]:
+def either(*one_of: Option) -> Mapping[str, object]:
     """Return the metadata of a field that one of several options sets, which exclude each other."""
-    return {_OPTIONS: one_of}
-
-
-def flag(
-    name: str,
-    help: str,
-    metavar: str = "",
-    read: Callable[[str], Any] | None = None,
-    *,
-    means: object = None,
-    gather: Callable[[list[Any]], Any] | None = None,
-    required: bool = False,
-) -> Mapping[str, object]:
-    """Return the metadata of a field that only the command line sets; arguments are those of `Flag`."""
-    return {_FLAG: Flag(name, help, metavar, read, means, gather, required)}
+    return {_SET_BY: one_of}
 
 
 def options_of(table: type) -> Iterator[tuple[Any, Option]]:
     """Yield (field, option) for all options of *table*, in its order."""
     for each in fields(table):
-        for one in each.metadata.get(_OPTIONS, ()):
-            yield each, one
+        for one in each.metadata.get(_SET_BY, ()):
+            if isinstance(one, Option):
+                yield each, one
 
 
 def flags_of(table: type) -> Iterator[tuple[str, Flag]]:
     """Yield (name of the field, flag) for the fields of *table* that only the command line sets, in its order."""
     for each in fields(table):
-        if _FLAG in each.metadata:
-            yield each.name, each.metadata[_FLAG]
+        for one in each.metadata.get(_SET_BY, ()):
+            if isinstance(one, Flag):
+                yield each.name, one
 
 
 def read_options(table: type, found: Mapping[str, str]) -> dict[str, Any]:
@@ -140,14 +125,14 @@ def read_options(table: type, found: Mapping[str, str]) -> dict[str, Any]:
     """
     _refuse_unknown({one.name.lower(): one.name for _, one in options_of(table)}, found)
     values: dict[str, Any] = {}
-    set_by: dict[str, str] = {}
+    given_by: dict[str, str] = {}
     for each, one in options_of(table):
         text = found.get(one.name.lower())
         if text is None:
             continue
         if each.name in values:
-            raise OptionError(f"set {set_by[each.name]} or {one.name}, not both")
-        values[each.name], set_by[each.name] = one.value_of(text), one.name
+            raise OptionError(f"set {given_by[each.name]} or {one.name}, not both")
+        values[each.name], given_by[each.name] = one.value_of(text), one.name
     return values
 
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from mrecordlog_async.servers.names import Endpoint, Lookup
 from mrecordlog_async.spark.settings import option_values as read
-from mrecordlog_async.spark.settings.option import Flag, Option, option, options, read_options
+from mrecordlog_async.spark.settings.option import Flag, Option, either, read_options
 from mrecordlog_async.spark.settings.option_values import Bound, OptionError, Subscription, WhenDown
 
 RECORDS_PER_TRIGGER = 1_000_000
@@ -34,21 +34,21 @@ class Options:
 
     servers: tuple[Endpoint | Lookup, ...] = field(
         default=(),
-        metadata=option(
+        metadata=Option(
             "servers",
             read.parse_servers,
             "all",
             "`name=url,…` or one url; `dns+http://host:port` for all services behind a name",
             "none",
-        ),
+        ).row,
     )
     path: str | None = field(
         default=None,
-        metadata=option("path", read.path, "batch read", "a log directory on this machine, instead of servers"),
+        metadata=Option("path", read.path, "batch read", "a log directory on this machine, instead of servers").row,
     )
     subscription: Subscription = field(
         default=Subscription(),  # it is frozen
-        metadata=options(
+        metadata=either(
             Option(
                 "subscribe",
                 read.queue_names,
@@ -69,7 +69,7 @@ class Options:
     )
     starting: Bound = field(
         default="earliest",
-        metadata=options(
+        metadata=either(
             Option(
                 "startingOffsets",
                 read.offsets("earliest", "latest"),
@@ -88,7 +88,7 @@ class Options:
     )
     ending: Bound = field(
         default="latest",
-        metadata=options(
+        metadata=either(
             Option(
                 "endingOffsets",
                 read.offsets("latest"),
@@ -106,11 +106,11 @@ class Options:
     )
     time_zone: tzinfo = field(
         default=UTC,
-        metadata=option("timeZone", read.zone, "read", "of times without one: `+01:00`, `Europe/Berlin`", "`UTC`"),
+        metadata=Option("timeZone", read.zone, "read", "of times without one: `+01:00`, `Europe/Berlin`", "`UTC`").row,
     )
     records_per_trigger: int = field(
         default=RECORDS_PER_TRIGGER,
-        metadata=option(
+        metadata=Option(
             "maxRecordsPerTrigger",
             read.count,
             "stream",
@@ -120,11 +120,11 @@ class Options:
                 f"records per batch at most (default: {RECORDS_PER_TRIGGER})",
                 "COUNT",
             ),
-        ),
+        ).row,
     )
     records_min: int = field(
         default=1,
-        metadata=option(
+        metadata=Option(
             "minRecordsPerTrigger",
             read.count,
             "endless stream",
@@ -134,11 +134,11 @@ class Options:
                 "with --every: wait until a batch has this many records, for fewer and larger files (default: no wait)",
                 "COUNT",
             ),
-        ),
+        ).row,
     )
     delay_seconds: float = field(
         default=60.0,
-        metadata=option(
+        metadata=Option(
             "maxTriggerDelay",
             read.seconds,
             "endless stream",
@@ -146,22 +146,22 @@ class Options:
             flag=Flag(
                 "--max-delay", "with --min-batch-records: wait no longer than this for them (default: 1min)", "TIME"
             ),
-        ),
+        ).row,
     )
     bytes_per_trigger: int = field(
         default=256 << 20,
-        metadata=option(
+        metadata=Option(
             "maxBytesPerTrigger",
             read.size,
             "stream",
             "payload bytes of one batch at most, if that is reached first: a "
             "[size](reference/settings.md#sizes-and-times) as `256m`, `1g`",
             flag=Flag("--max-bytes-per-trigger", "bytes per batch at most (default: 256m)", "SIZE"),
-        ),
+        ).row,
     )
     partitions_min: int | None = field(
         default=None,
-        metadata=option(
+        metadata=Option(
             "minPartitions",
             read.count,
             "read",
@@ -172,30 +172,30 @@ class Options:
                 "large one)",
                 "COUNT",
             ),
-        ),
+        ).row,
     )
     records_per_partition: int | None = field(
         default=None,
-        metadata=option(
+        metadata=Option(
             "maxRecordsPerPartition",
             read.count,
             "read",
             "records of one task at most, but up to 8,192 where positions have gaps",
-        ),
+        ).row,
     )
     parallelism: int | None = field(
         default=None,
-        metadata=option(
+        metadata=Option(
             "parallelism",
             read.count,
             "read",
             "number of tasks for a large batch; `drain` sets it to Spark's own number",
             "cores that the driver may use",
-        ),
+        ).row,
     )
     fail_on_data_loss: bool = field(
         default=True,
-        metadata=option(
+        metadata=Option(
             "failOnDataLoss",
             read.switch,
             "read",
@@ -205,11 +205,11 @@ class Options:
                 "continue where records were truncated or deleted before they were stored",
                 means="false",
             ),
-        ),
+        ).row,
     )
     when_down: WhenDown = field(
         default=WhenDown.FAIL,
-        metadata=option(
+        metadata=Option(
             "failOnServerDown",
             read.when_down,
             "read",
@@ -221,33 +221,33 @@ class Options:
                 "start without servers that are down; with --once, end without them as well",
                 means="false",
             ),
-        ),
+        ).row,
     )
     truncate: bool = field(
         default=False,
-        metadata=option(
+        metadata=Option(
             "truncate",
             read.switch,
             "stream",
             "truncate the records that the checkpoint has committed",
             "false (`drain`: true)",
             Flag("--no-truncate", "do not truncate the log after storing", means="false"),
-        ),
+        ).row,
     )
     sync_directories: tuple[str, ...] = field(
         default=(),
-        metadata=option(
+        metadata=Option(
             "syncDirs",
             read.paths,
             "stream",
             'sync these file systems (`/a,/b`, or `["/a, b"]`) before each truncate or acknowledgement; stop if a '
             "sync fails",
             "none",
-        ),
+        ).row,
     )
     consumer: str | None = field(
         default=None,
-        metadata=option(
+        metadata=Option(
             "consumer",
             read.name,
             "stream",
@@ -259,17 +259,17 @@ class Options:
                 "records of queues with --keep until_acknowledged once all their consumers have acknowledged them",
                 "NAME",
             ),
-        ),
+        ).row,
     )
     consumer_owner: str | None = field(
         default=None,
-        metadata=option(
+        metadata=Option(
             "consumerOwner", read.uuid, "stream", "a UUID that alone may hold the consumer, the same at every start"
-        ),
+        ).row,
     )
     take_over: bool = field(
         default=False,
-        metadata=option(
+        metadata=Option(
             "takeOver",
             read.switch,
             "stream",
@@ -280,49 +280,49 @@ class Options:
                 "checkpoint stands",
                 means="true",
             ),
-        ),
+        ).row,
     )
     checkpoint: str | None = field(
         default=None,
-        metadata=option(
+        metadata=Option(
             "checkpoint",
             read.path,
             "stream",
             "for Spark 4.0 and 4.1: the `checkpointLocation` of this query, a directory on the driver's machine; "
             "limits then hold for the first batch too, and a batch is released before the next one (`drain` sets it)",
             "none",
-        ),
+        ).row,
     )
     stop_at_end: bool = field(
         default=False,
-        metadata=option(
+        metadata=Option(
             "stopAtEnd",
             read.switch,
             "stream",
             "set by `drain` for Spark 4.0 and 4.1: read what is there at the first trigger, then report the end",
-        ),
+        ).row,
     )
     report_to: str | None = field(
         default=None,
-        metadata=option(
+        metadata=Option(
             "reportTo", read.path, "stream", "set by `drain` for Spark 4.0 and 4.1: the file of its reports"
-        ),
+        ).row,
     )
     shared_marker: str | None = field(
         default=None,
-        metadata=option(
+        metadata=Option(
             "sharedMarker", str, "stream", "set by `drain`: a file that every task must see before it reads"
-        ),
+        ).row,
     )
     read_again: dict[str, dict[str, list[int]]] | None = field(
         default=None,
-        metadata=option(
+        metadata=Option(
             "readAgain", json.loads, "stream", "set by `drain`: what to read again from a log that went back"
-        ),
+        ).row,
     )
     accept_went_back: bool = field(
         default=False,
-        metadata=option(
+        metadata=Option(
             "acceptWentBack",
             read.switch,
             "stream",
@@ -332,11 +332,11 @@ class Options:
                 "reread all of a log that is older than the checkpoint; records may then be in the output twice",
                 means="true",
             ),
-        ),
+        ).row,
     )
     forget: tuple[str, ...] = field(
         default=(),
-        metadata=option(
+        metadata=Option(
             "forget",
             read.logs,
             "stream",
@@ -348,49 +348,49 @@ class Options:
                 "LOG",
                 gather=",".join,
             ),
-        ),
+        ).row,
     )
     pushdown: bool = field(
         default=False,
-        metadata=option(
+        metadata=Option(
             "pushdown",
             read.switch,
             "read",
             "only false: with filters pushed down, Spark would return too few rows for the next query of the same "
             "DataFrame or view. To fetch less, use `subscribe` and `startingOffsets`",
-        ),
+        ).row,
     )
     payload: bool = field(
         default=True,
-        metadata=option("payload", read.switch, "read", "false: positions only; no payload leaves the service"),
+        metadata=Option("payload", read.switch, "read", "false: positions only; no payload leaves the service").row,
     )
     queue: str | None = field(
         default=None,
-        metadata=option("queue", read.name, "write", "the queue of all rows, if they have no column `queue`"),
+        metadata=Option("queue", read.name, "write", "the queue of all rows, if they have no column `queue`").row,
     )
     create_queues: bool = field(
         default=True,
-        metadata=option("createQueues", read.switch, "write", "false: refuse rows of a queue that does not exist"),
+        metadata=Option("createQueues", read.switch, "write", "false: refuse rows of a queue that does not exist").row,
     )
     token: str | None = field(
         default=None,
         repr=False,
-        metadata=option(
+        metadata=Option(
             "token", read.token, "all", "the bearer token of all servers; `token.NAME` is the one of the server NAME"
-        ),
+        ).row,
     )
     tokens: Mapping[str, str] = field(default_factory=dict, repr=False)  # of `token.NAME`
     timeout_seconds: float = field(
         default=60.0,
-        metadata=option("timeout", read.seconds, "all", "seconds that a call may take"),
+        metadata=Option("timeout", read.seconds, "all", "seconds that a call may take").row,
     )
     retries: int = field(
         default=5,
-        metadata=option("retries", read.count_or_zero, "all", "how often a failed call is repeated"),
+        metadata=Option("retries", read.count_or_zero, "all", "how often a failed call is repeated").row,
     )
     server_wait_seconds: float = field(
         default=120.0,  # long enough for a restart with recovery
-        metadata=options(
+        metadata=either(
             Option(
                 "serverWait",
                 read.seconds_or_zero,
