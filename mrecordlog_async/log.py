@@ -565,16 +565,7 @@ class MultiRecordLog:
     ) -> Iterator[tuple[int, bytes]]:
         """Yield (position, payload) of what `range` yields, as plain tuples: in half the time.
 
-        Args:
-            queue: The queue.
-            start: First position, or a time; None for the first retained one.
-            stop: Position after the last one; None for all.
-            limit: At most this many records, the first ones; None for all.
-
-        Raises:
-            QueueNotFoundError: No queue has this name.
-            TypeError: A position is not an int.
-            ValueError: *limit* is negative, or a time has no time zone or is in the future.
+        The arguments and errors are those of `range`.
         """
         held = held_between(self._lookup.find(queue), start, stop, limit)
         return chain.from_iterable(run.pairs() for run in held)
@@ -588,22 +579,10 @@ class MultiRecordLog:
     ) -> Sequence[Run]:
         """Return the records that `range` yields as runs, of which only the first and the last one are cut.
 
-        Runs between positions with gaps are made during iteration.
-
-        Args:
-            queue: The queue.
-            start: First position, or a time (see `position_at`); None for the first retained one.
-            stop: Position after the last one; None for all.
-            limit: At most this many records, the first ones; None for all.
+        Runs between positions with gaps are made during iteration. The arguments and errors are those of `range`.
 
         Returns:
             A sequence that is fixed at the call.
-
-        Raises:
-            QueueNotFoundError: No queue has this name.
-            RecordsOnDiskError: Some of them have left memory: see `read` and `fetch`.
-            TypeError: A position is not an int.
-            ValueError: *limit* is negative, or a time has no time zone or is in the future.
         """
         return as_runs(held_between(self._lookup.find(queue), start, stop, limit))
 

@@ -93,13 +93,7 @@ class ClientConsumer(AsyncIterator[Record]):
     ) -> Batch | None:
         """Return the next records together, as soon as a limit is reached or *max_wait* after the first one.
 
-        Args:
-            max_records: At most this many records.
-            max_bytes: At most this many payload bytes, but at least one record.
-            max_wait: Seconds to wait for more records after the first one; 0 returns what is there, None waits until
-                another limit is reached.
-            timeout: Seconds after which the call returns what is there, even without a record, in addition to the
-                time of one request; None waits for the first record without limit.
+        The arguments are those of `ClientTail.batch`.
 
         Returns:
             At least one record, or after *timeout* an empty batch; None once no more can come: the queue is sealed and
@@ -122,15 +116,9 @@ class ClientConsumer(AsyncIterator[Record]):
         return Batches(self.batch, BatchLimits.checked(max_records, max_bytes, max_wait))
 
     def available(self, *, max_records: int = BATCH_RECORDS, max_bytes: int = BATCH_BYTES) -> AsyncIterator[Batch]:
-        """Iterate over batches of the records that are there when the first is asked for, and wait for no others.
+        """Iterate over batches of the records that are there when the first is asked for; see `ClientTail.available`.
 
-            async for batch in consumer.available(): ...
-
-        The last batch may have newer records too. Afterwards the consumer can be used as before.
-
-        Args:
-            max_records: At most this many records in a batch.
-            max_bytes: At most this many payload bytes in a batch, but at least one record.
+        async for batch in consumer.available(): ...
         """
         return self.reader().available(max_records=max_records, max_bytes=max_bytes)
 

@@ -473,22 +473,14 @@ class BlockingRecordLogClient:
 
         Raises:
             QueueNotFoundError: The queue does not exist, or was deleted and recreated during the read.
-            ValueError: *limit* is negative.
+            ValueError: *limit* is negative, or a time has no time zone.
         """
         for run in self.runs(queue, start, stop, limit=limit):
             for record in run.records():
                 yield record
 
     def iter_from(self, queue: str, position: int) -> Iterator[Record]:
-        """Yield the records of *queue* from *position* to the last one that exists when the call starts.
-
-        Args:
-            queue: Its name.
-            position: First position.
-
-        Returns:
-            What `range(queue, position)` yields.
-        """
+        """Yield the records of *queue* from *position* on; see `range`."""
         return self.range(queue, position)
 
     def runs(
@@ -496,18 +488,10 @@ class BlockingRecordLogClient:
     ) -> Iterator[Run]:
         """Yield the records that `range` yields as whole runs, which is faster for many small records.
 
-        Args:
-            queue: Its name.
-            start: First position, or a time (see `position_at`); None starts at the first retained record.
-            stop: Position after the last one wanted; None ends at the last record that exists when the call starts.
-            limit: At most this many records, the first ones; None for all.
+        The arguments and errors are those of `range`.
 
         Yields:
             Runs of consecutive positions, in their order.
-
-        Raises:
-            QueueNotFoundError: The queue does not exist, or was deleted and recreated during the read.
-            ValueError: *limit* is negative, or a time has no time zone.
         """
         for runs, _ in self.timed_runs(queue, start, stop, limit=limit):
             for run in runs:
@@ -524,20 +508,16 @@ class BlockingRecordLogClient:
     ) -> Iterator[tuple[list[Run], Times]]:
         """Yield what `runs` yields, page by page, together with the times when the records were stored.
 
+        The other arguments and errors are those of `range`.
+
         Args:
-            queue: Its name.
-            start: First position, or a time (see `position_at`); None starts at the first retained record.
-            stop: Position after the last one wanted; None ends at the last record that exists when the call starts.
-            limit: At most this many records, the first ones; None for all.
             follow: Wait for more, until the queue is deleted, or sealed and read; *stop* and *limit* are not used then.
 
         Yields:
             Runs, at least one, and their times.
 
         Raises:
-            QueueNotFoundError: The queue does not exist, or was deleted and recreated during the read.
             ServiceError: The log was restored to an older state than what *follow* has read (code `ahead`).
-            ValueError: *limit* is negative, or a time has no time zone.
         """
         return reads.timed_runs(self.sender, queue, start, stop, limit=limit, follow=follow)
 
@@ -740,17 +720,7 @@ class BlockingRecordLogClient:
     def wait_acknowledged(self, queue: str, position: int, consumer: str, *, timeout: float | None = None) -> None:
         """Wait until *consumer* has acknowledged the record at *position*; see `MultiRecordLog.wait_acknowledged`.
 
-        Args:
-            queue: The queue.
-            position: Position of the record.
-            consumer: The consumer.
-            timeout: Seconds to wait; None waits without limit.
-
-        Raises:
-            TimeoutError: The time is over.
-            RecordTruncatedError: A truncate or a seek moved the consumer past the record.
-            QueueNotFoundError: No queue has this name, or it was deleted during the wait.
-            ConsumerNotFoundError: The queue has no such consumer, or it was deleted during the wait.
+        The arguments and errors are those of the log.
         """
         reads.wait_acknowledged(self.sender, queue, position, consumer, timeout)
 

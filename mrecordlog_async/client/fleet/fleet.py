@@ -287,11 +287,7 @@ class RecordLogFleet:
             timeout: Seconds to wait; None waits without limit.
 
         Raises:
-            TimeoutError: The time is over.
             KeyError: No such log was seen, or it was forgotten.
-            RecordTruncatedError: A truncate or a seek moved the consumer past the record.
-            QueueNotFoundError: The queue does not exist on that server, or was deleted during the wait.
-            ConsumerNotFoundError: The queue has no such consumer there, or it was deleted during the wait.
             LogClosedError: The fleet is closed, or was not entered.
         """
         self._placement.check_open()
