@@ -211,11 +211,7 @@ class BlockingTransport:
 
     def _response(self, connection: HttpConnection, call: ServiceCall[Any]) -> Reply:
         options, wait = self.options, call.wait_seconds
-        headers = dict(self._headers)
-        if call.content_type is not None:
-            headers["Content-Type"] = call.content_type
-        if call.accept is not None:
-            headers["Accept"] = call.accept
+        headers = {**self._headers, **call.headers}
         end = clock() + _left(call.end, options.response_seconds + wait)
         silence_seconds = options.timeout_seconds + wait
         try:

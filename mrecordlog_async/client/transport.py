@@ -146,11 +146,7 @@ class Transport:
         session, wait = self._open_session(), call.wait_seconds
         # The URL next to the headers: `move` changes both, and a token is for one address.
         url = URL(self._base + call.target, encoded=True)
-        headers = dict(self._headers)
-        if call.content_type is not None:
-            headers["Content-Type"] = call.content_type
-        if call.accept is not None:
-            headers["Accept"] = call.accept
+        headers = {**self._headers, **call.headers}
         silence = self._silence_of(wait) if wait else self._silence
         async with asyncio.timeout(self._options.response_seconds + wait) as end:
             self._under_way.add(end)

@@ -5,7 +5,7 @@ Services limit how many queues one request names (`QUEUES_AT_ONCE`): a caller cu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
@@ -30,7 +30,7 @@ from mrecordlog_async.protocol.bulk_schemas import (
     TruncateManyResponse,
     TruncateOne,
 )
-from mrecordlog_async.protocol.calls import JSON, QUEUES_AT_ONCE, ServiceCall
+from mrecordlog_async.protocol.calls import JSON, QUEUES_AT_ONCE, ServiceCall, posted
 from mrecordlog_async.protocol.consumer_schemas import (
     AcknowledgedOne,
     AcknowledgeManyRequest,
@@ -40,7 +40,7 @@ from mrecordlog_async.protocol.consumer_schemas import (
     AttachManyRequest,
     AttachManyResponse,
 )
-from mrecordlog_async.protocol.responses import Reply, decoded
+from mrecordlog_async.protocol.responses import decoded
 from mrecordlog_async.protocol.schemas import QueuesResponse, Response
 
 T = TypeVar("T")
@@ -72,12 +72,12 @@ def positions_at(time: datetime, queues: Mapping[str, int], opening: str | None)
     """Read where the records begin that were stored at *time* or later. queues: name → id."""
     named = [PositionOne(queue, queue_id) for queue, queue_id in queues.items()]
     request = PositionsRequest(time.isoformat(), named, opening or None)
-    return _posted("/v1/positions", request, lambda reply: decoded(reply, PositionsResponse).queues)
+    return posted("/v1/positions", request, lambda reply: decoded(reply, PositionsResponse).queues)
 
 
 def plan(request: PlanRequest) -> ServiceCall[list[QueuePlan]]:
     """Read how far limits reach, and pieces to read in parallel."""
-    return _posted("/v1/plan", request, lambda reply: decoded(reply, PlansResponse).queues)
+    return posted("/v1/plan", request, lambda reply: decoded(reply, PlansResponse).queues)
 
 
 def fetch(ranges: Iterable[FetchRange], *, payload: bool) -> ServiceCall[bytes]:
@@ -101,7 +101,7 @@ def create_queues(names: Iterable[str], *, exist_ok: bool, options: QueueOptions
 def truncate(queues: Iterable[TruncateOne], opening: str | None) -> ServiceCall[list[QueueTruncated]]:
     """Truncate many queues, each as far as its consumers allow."""
     request = TruncateManyRequest(list(queues), opening or None, up_to_consumers=True)
-    return _posted("/v1/truncate", request, lambda reply: decoded(reply, TruncateManyResponse).queues)
+    return posted("/v1/truncate", request, lambda reply: decoded(reply, TruncateManyResponse).queues)
 
 
 def attach(
@@ -109,14 +109,10 @@ def attach(
 ) -> ServiceCall[list[AttachedOne]]:
     """Become the holder of *consumer* on *queues*; it is created where it does not exist."""
     request = AttachManyRequest(consumer, list(queues), create=True, owner=owner, take_over=take_over)
-    return _posted("/v1/attach", request, lambda reply: decoded(reply, AttachManyResponse).queues)
+    return posted("/v1/attach", request, lambda reply: decoded(reply, AttachManyResponse).queues)
 
 
 def acknowledge(consumers: Iterable[AcknowledgeOne], opening: str | None) -> ServiceCall[list[AcknowledgedOne]]:
     """Acknowledge many queues, each up to a position."""
     request = AcknowledgeManyRequest(list(consumers), opening or None)
-    return _posted("/v1/acknowledge", request, lambda reply: decoded(reply, AcknowledgeManyResponse).consumers)
-
-
-def _posted(path: str, request: msgspec.Struct, read: Callable[[Reply], T]) -> ServiceCall[T]:
-    return ServiceCall("POST", path, read, {}, msgspec.json.encode(request), JSON)
+    return posted("/v1/acknowledge", request, lambda reply: decoded(reply, AcknowledgeManyResponse).consumers)

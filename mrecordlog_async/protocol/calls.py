@@ -100,6 +100,12 @@ class ServiceCall(NamedTuple, Generic[T]):
     after_error: Callable[[RecordLogError], T] = _raised
 
     @property
+    def headers(self) -> dict[str, str]:
+        """The headers that say of what type the body is, and which type to respond with."""
+        given = {"Content-Type": self.content_type, "Accept": self.accept}
+        return {name: kind for name, kind in given.items() if kind is not None}
+
+    @property
     def target(self) -> str:
         """The path with the query, percent-encoded."""
         return f"{self.path}?{urlencode(self.query, quote_via=quote, safe='')}" if self.query else self.path
@@ -227,7 +233,7 @@ def configure_queue(queue: str, options: QueueOptions) -> ServiceCall[None]:
 
 def seal_queue(queue: str, *, queue_id: int | None) -> ServiceCall[int]:
     """Seal a queue; the result is its next position."""
-    return _posted(
+    return posted(
         path_of(queue, "seal"),
         SealRequest(queue_id),
         lambda reply: decoded(reply, SealResponse).next_position,
@@ -238,7 +244,7 @@ def seal_queue(queue: str, *, queue_id: int | None) -> ServiceCall[int]:
 def truncate(queue: str, position: int, *, queue_id: int | None, past_consumers: bool) -> ServiceCall[int]:
     """Drop records up to a position; the result is how many."""
     request = TruncateRequest(check_position(position), queue_id, past_consumers)
-    return _posted(path_of(queue, "truncate"), request, lambda reply: decoded(reply, TruncateResponse).dropped)
+    return posted(path_of(queue, "truncate"), request, lambda reply: decoded(reply, TruncateResponse).dropped)
 
 
 # Appends.
@@ -246,16 +252,13 @@ def truncate(queue: str, position: int, *, queue_id: int | None, past_consumers:
 
 def append(queue: str, position: int | None, records: Sequence[bytes], *, create: bool) -> ServiceCall[AppendResponse]:
     """Append *records*, all or none. With a position the service recognizes a repeat."""
-    return _append(queue, position, records, partial(_appended, position=position, count=len(records)), create=create)
+    read = partial(_appended, position=position, count=len(records))
+    return _append(queue, position, _body_of(queue, records), read, create=create)
 
 
 def append_runs(queue: str, position: int | None, runs: Sequence[Run], *, create: bool) -> ServiceCall[AppendResponse]:
     """Append consecutive *runs*, all or none."""
-    body = b"".join(wire.encode([wire.QueueRuns(queue, 0, runs)]))
-    query = _texts({"position": position, "create": 1 if create else None})
-    repeat = Repeat.NEVER if position is None else Repeat.RECOGNIZED
-    read = partial(decoded, kind=AppendResponse)
-    return ServiceCall("POST", path_of(queue, "records"), read, query, body, wire.CONTENT_TYPE, repeat=repeat)
+    return _append(queue, position, _as_runs(queue, runs), partial(decoded, kind=AppendResponse), create=create)
 
 
 def append_new(queue: str, position: int, records: Sequence[bytes]) -> ServiceCall[int]:
@@ -278,30 +281,33 @@ def append_new(queue: str, position: int, records: Sequence[bytes]) -> ServiceCa
             raise OutcomeUnknownError(action, str(error)) from error
         raise error
 
-    return _append(queue, position, records, read, after_error=after_error)
+    return _append(queue, position, _body_of(queue, records), read, after_error=after_error)
 
 
 def _append(
     queue: str,
     position: int | None,
-    records: Sequence[bytes],
+    records: tuple[bytes, str],
     read: Callable[[Reply], T],
     *,
     create: bool = False,
     after_error: Callable[[RecordLogError], T] = _raised,
 ) -> ServiceCall[T]:
-    """Return the request; a single record is the body itself."""
-    if len(records) == 1:
-        body, content_type = records[0], OCTET_STREAM
-    else:
-        runs = [Run.of(0, records)] if records else []
-        body, content_type = b"".join(wire.encode([wire.QueueRuns(queue, 0, runs)])), wire.CONTENT_TYPE
-    query = {} if position is None else {"position": str(position)}
-    if create:
-        query["create"] = "1"
+    """Return the request. records: its body and content type."""
+    query = _texts({"position": position, "create": 1 if create else None})
     repeat = Repeat.NEVER if position is None else Repeat.RECOGNIZED
-    path = path_of(queue, "records")
-    return ServiceCall("POST", path, read, query, body, content_type, repeat=repeat, after_error=after_error)
+    return ServiceCall("POST", path_of(queue, "records"), read, query, *records, repeat=repeat, after_error=after_error)
+
+
+def _body_of(queue: str, records: Sequence[bytes]) -> tuple[bytes, str]:
+    """Return *records* as a body, and its content type; a single record is the body itself."""
+    if len(records) == 1:
+        return records[0], OCTET_STREAM
+    return _as_runs(queue, [Run.of(0, records)] if records else [])
+
+
+def _as_runs(queue: str, runs: Sequence[Run]) -> tuple[bytes, str]:
+    return b"".join(wire.encode([wire.QueueRuns(queue, 0, runs)])), wire.CONTENT_TYPE
 
 
 def _appended(reply: Reply, *, position: int | None, count: int) -> AppendResponse:
@@ -417,7 +423,7 @@ def all_consumers(after: str | None = None, *, limit: int = QUEUES_AT_ONCE) -> S
 
 def attach(queue: str, consumer: str, request: AttachRequest) -> ServiceCall[AttachResponse]:
     """Become the holder of a consumer. Sent again, it fences off the holder of the first attempt, if there was one."""
-    return _posted(f"{consumer_path(queue, consumer)}/attach", request, partial(decoded, kind=AttachResponse))
+    return posted(f"{consumer_path(queue, consumer)}/attach", request, partial(decoded, kind=AttachResponse))
 
 
 def read_as_holder(holder: AttachResponse, request: PageRequest) -> ServiceCall[Page]:
@@ -467,7 +473,7 @@ def wait_acknowledged(queue: str, consumer: str, position: int, wait_seconds: fl
 
 def _moved(path: str, request: msgspec.Struct, queue: str, position: int) -> ServiceCall[int]:
     read: Callable[[Reply], int] = lambda reply: decoded(reply, ConsumerPositionResponse).position  # noqa: E731
-    return _posted(path, request, read, after_error=partial(_raise_of_position, queue, position))
+    return posted(path, request, read, after_error=partial(_raise_of_position, queue, position))
 
 
 def _raise_of_position(queue: str, position: int, error: RecordLogError) -> NoReturn:
@@ -507,7 +513,7 @@ def consumer_summary_of(one: ConsumerResponse) -> ConsumerSummary:
     return ConsumerSummary(**msgspec.structs.asdict(one))
 
 
-def _posted(
+def posted(
     path: str,
     request: msgspec.Struct,
     read: Callable[[Reply], T],
@@ -515,6 +521,7 @@ def _posted(
     repeat: Repeat = Repeat.FREELY,
     after_error: Callable[[RecordLogError], T] = _raised,
 ) -> ServiceCall[T]:
+    """Return a POST of *request*, as JSON."""
     body = msgspec.json.encode(request)
     return ServiceCall("POST", path, read, {}, body, JSON, repeat=repeat, after_error=after_error)
 

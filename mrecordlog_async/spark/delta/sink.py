@@ -30,7 +30,7 @@ from mrecordlog_async.spark.delta.content import QueueRows, TableError, merged
 from mrecordlog_async.spark.delta.parts import Layout, NewFile, write_parts
 from mrecordlog_async.spark.delta.place import TablePlace
 from mrecordlog_async.spark.delta.table import DrainTable, NewBatch
-from mrecordlog_async.spark.delta.upkeep import files_of, open_plain, open_table
+from mrecordlog_async.spark.delta.upkeep import completed, files_of, open_plain, open_table
 from mrecordlog_async.spark.rows.columns import REST
 from mrecordlog_async.spark.rows.rest import Kind, with_rest
 from mrecordlog_async.spark.rows.row_batches import row_batches
@@ -231,24 +231,8 @@ class DeltaReader(DataSourceReader):
         schema: pa.Schema = to_arrow_schema(self._schema, **_IN_UTC)
         with self._place.opened(partition.path) as opened, pq.ParquetFile(opened) as file:
             for batch in row_batches(file):
-                yield _completed(batch, partition.values, schema)
+                yield completed(batch, schema, partition.values)
 
 
 _IN_UTC: dict[str, Any] = {"timezone": "UTC"} if "timezone" in signature(to_arrow_schema).parameters else {}
 """The argument for timestamps in UTC; without it, Spark before 4.2 has them in UTC."""
-
-
-def _completed(batch: pa.RecordBatch, values: dict[str, str | None], schema: pa.Schema) -> pa.RecordBatch:
-    """Add partition columns, and columns that are newer than the file."""
-    known = set(batch.schema.names)
-    arrays = [
-        batch.column(each.name) if each.name in known else _constant(values.get(each.name), each.type, len(batch))
-        for each in schema
-    ]
-    return pa.RecordBatch.from_arrays(arrays, names=schema.names).cast(schema)
-
-
-def _constant(value: str | None, kind: pa.DataType, rows: int) -> pa.Array:
-    if value is None:
-        return pa.nulls(rows, kind)
-    return pa.repeat(pa.scalar(value, pa.string()).cast(kind), rows)

@@ -11,11 +11,12 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -205,14 +206,25 @@ def _rows(place: TablePlace, files: list[TableFile], schema: pa.Schema) -> Itera
     for each in files:
         with place.opened(each.path) as opened, pq.ParquetFile(opened) as file:
             for batch in row_batches(file):
-                yield _completed(batch, schema)
+                yield completed(batch, schema)
 
 
-def _completed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Return *batch* with columns that were added to the table after the file was written."""
+def completed(
+    batch: pa.RecordBatch, schema: pa.Schema, values: Mapping[str, str | None] = MappingProxyType({})
+) -> pa.RecordBatch:
+    """Return *batch* with columns that are newer than its file, and partition columns. values: those of the latter."""
     known = set(batch.schema.names)
-    arrays = [batch.column(each.name) if each.name in known else pa.nulls(len(batch), each.type) for each in schema]
+    arrays = [
+        batch.column(each.name) if each.name in known else _constant(values.get(each.name), each.type, len(batch))
+        for each in schema
+    ]
     return pa.RecordBatch.from_arrays(arrays, names=schema.names).cast(schema)
+
+
+def _constant(value: str | None, kind: pa.DataType, rows: int) -> pa.Array:
+    if value is None:
+        return pa.nulls(rows, kind)
+    return pa.repeat(pa.scalar(value, pa.string()).cast(kind), rows)
 
 
 def drop_older(place: TablePlace, seconds: float, *, apply: bool = True) -> Replaced:

@@ -159,8 +159,8 @@ class ServiceConnection:
             ServiceRefusedError: the service refused the request; sending it again would not help.
             ServerDownError: every attempt failed.
         """
-        given = {"Content-Type": call.content_type, "Accept": call.accept, LOG_ID: log, "If-None-Match": etag}
-        headers = {name: value for name, value in given.items() if value} | self._authorization
+        conditions = {LOG_ID: log, "If-None-Match": etag}
+        headers = call.headers | {name: value for name, value in conditions.items() if value} | self._authorization
         seconds, failures = timeout_seconds or self.timeout_seconds, Failures(self)
         while True:
             wait = 0.0
