@@ -57,10 +57,7 @@ def check(checkpoint: Lake, accepted: set[str], position: Positions) -> Position
     The refusal of a log that went back is kept until the checkpoint has advanced past *position*: otherwise a start
     that is killed would leave no trace of it.
 
-    Args:
-        checkpoint: the checkpoint's directory.
-        accepted: the flags that the user set: `WENT_BACK`, `LOSS`.
-        position: where the checkpoint is.
+    accepted: the flags that the user set: `WENT_BACK`, `LOSS`. position: where the checkpoint is.
 
     Returns:
         The positions of queues that must be reread from their first record, because their log went back.

@@ -59,12 +59,7 @@ class Committed:
         return self._holder is not None and not self._holder.has_begun
 
     def attach(self, logs: dict[str, Listed]) -> bool:
-        """Attach to the consumers of new queues; return whether anything was attached, and must be listed again.
-
-        Raises:
-            ConsumerRefusedError: a consumer belongs to another owner.
-            ServerDownError, ServiceRefusedError: a service could not be reached, or refused a request.
-        """
+        """Attach to the consumers of new queues, as `Holder.attach` does."""
         return self._holder is not None and self._holder.attach(logs)
 
     def admitted(self, first_positions: Positions, logs: Mapping[str, Listed]) -> Positions:

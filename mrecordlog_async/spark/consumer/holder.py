@@ -90,11 +90,8 @@ class Holder:
     def attach(self, logs: dict[str, Listed]) -> bool:
         """Attach to every listed queue that is not held yet.
 
-        Args:
-            logs: the listings; a server that goes down during the call is removed.
-
-        Returns:
-            Whether anything was attached; then list again: records may have been dropped before the attach.
+        Returns whether anything was attached; then list again: records may have been dropped before the attach. A
+        server that goes down during the call is removed from *logs*.
 
         Raises:
             ConsumerRefusedError: the consumer belongs to another owner.
@@ -183,10 +180,7 @@ class Holder:
     def compare(self, positions: Positions, logs: Mapping[str, Listed], *, refuse: bool = True) -> None:
         """Compare consumers that were just attached with *positions*, where the stream continues.
 
-        Args:
-            positions: server → queue → [id, next position to read].
-            logs: the listings.
-            refuse: refuse consumers that are ahead, unless they are taken over; otherwise move them back.
+        refuse: refuse consumers that are ahead, unless they are taken over; otherwise move them back.
 
         Raises:
             ConsumerRefusedError: a consumer is ahead of the checkpoint.

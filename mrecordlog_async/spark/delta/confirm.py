@@ -23,14 +23,7 @@ COMMITTED = b'v1\n{"nextBatchWatermarkMs":0}'
 def confirm(checkpoint: Lake, place: TablePlace, query: str, options: Options) -> list[str]:
     """Confirm the batch that was begun, if the table has it and it may lack records now; after `start.prepare`.
 
-    Args:
-        checkpoint: the query's checkpoint.
-        place: the table.
-        query: the query's id.
-        options: those of the data source: which logs are forgotten, and whether records may be lost.
-
-    Returns:
-        One sentence if it was confirmed.
+    Returns one sentence if it was confirmed. options: those of the data source, which say what may be lost.
 
     Raises:
         TableError, SyncFailedError, WriteFailedError: the table cannot be used, or the disk failed.

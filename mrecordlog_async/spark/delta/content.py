@@ -113,14 +113,9 @@ class BatchVerdict(Enum):
 
 
 def judge(batch: int, content: int, stands: int | None, stored_content: int | None, table: str) -> BatchVerdict:
-    """Decide whether batch *batch* is stored or skipped.
+    """Decide whether the batch of the number *batch* is stored or skipped.
 
-    Args:
-        batch: its number.
-        content: its digest.
-        stands: the last batch of this query in the table; None if there is none.
-        stored_content: the digest of that batch.
-        table: the table's address, for messages.
+    content: its digest. stands, stored_content: the last batch of this query in the table, and the digest of that.
 
     Raises:
         ForeignBatchError: the last batch in the table is not the one before this batch.
@@ -137,11 +132,8 @@ def judge(batch: int, content: int, stands: int | None, stored_content: int | No
 def refuse_apart(planned: int, committed: int, stands: int | None, table: str) -> None:
     """Check that the last batch in a table is the one that its checkpoint continues.
 
-    Args:
-        planned: the last batch that the checkpoint has offsets of; -1 if there is none.
-        committed: its last batch with a commit file; -1 if there is none.
-        stands: the last batch of this query in the table; None if there is none.
-        table: the table's address, for messages.
+    planned, committed: the checkpoint's last batches with offsets and with a commit file, -1 for none. stands: the last
+    batch of this query in the table.
 
     Raises:
         ForeignBatchError: the table has another last batch than the checkpoint, and not the one that runs next.

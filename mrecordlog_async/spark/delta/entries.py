@@ -33,10 +33,7 @@ WRITTEN_AGAIN = 3
 def sync_entries(lake: LocalLake, numbers: Sequence[int], own: int | None = None) -> None:
     """Make entries of a table's log durable, oldest first, which other writers may not have synced.
 
-    Args:
-        lake: the table.
-        numbers: of the entries, in order.
-        own: one of them that is written again, however many are newer: nothing else says that its sync failed before.
+    numbers: in order. own: one that is written again, however many are newer: nothing else says that its sync failed.
 
     Raises:
         SyncFailedError, WriteFailedError: the disk failed.

@@ -122,16 +122,7 @@ class Layout:
 def write_parts(
     place: TablePlace, layout: Layout, schema: pa.Schema, batches: Iterable[pa.RecordBatch]
 ) -> tuple[list[NewFile], list[QueueRows]]:
-    """Store *batches* as files of the table, durably.
-
-    Args:
-        place: the table.
-        layout: how rows are divided.
-        schema: the table's columns.
-        batches: the rows.
-
-    Returns:
-        The files, and what they hold by queue.
+    """Store *batches* as files of the table, durably; return the files, and what they hold by queue.
 
     Raises:
         WriteFailedError, SyncFailedError: a file could not be written.

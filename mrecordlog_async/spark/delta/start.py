@@ -72,19 +72,10 @@ def prepare(
     query: str,
     check: Callable[[], None] = lambda: None,
 ) -> list[str]:
-    """Make the table ready for the query, after `repair`.
+    """Make the table ready for the query, after `repair`; return one sentence for each thing that was changed.
 
-    Args:
-        checkpoint: the query's checkpoint.
-        place: the table.
-        schema: the columns that the drain writes.
-        partition_by: the columns by which the table is partitioned.
-        query: the query's id.
-        check: called before the table is created or changed. If it raises, there is no new table, and the next start
-            may choose another layout.
-
-    Returns:
-        One sentence for each thing that was changed.
+    check: called before the table is created or changed. If it raises, there is no new table, and the next start may
+    choose another layout.
 
     Raises:
         RefusedError: table, checkpoint and settings do not belong together.

@@ -131,16 +131,9 @@ class DrainTable:
     def store(
         self, batch: NewBatch, schema: Schema, partition_by: Iterable[str], prepare: Callable[[], None] = lambda: None
     ) -> BatchVerdict:
-        """Add *batch* to the table, durably, unless the table has it.
+        """Add *batch* to the table, durably, unless the table has it; return which of the two.
 
-        Args:
-            batch: the batch.
-            schema: its columns.
-            partition_by: the columns by which the table is partitioned.
-            prepare: called before the commit: syncs the checkpoint, which must not know less than the table.
-
-        Returns:
-            Whether it was stored, or was there.
+        prepare: called before the commit: syncs the checkpoint, which must not know less than the table.
 
         Raises:
             ForeignBatchError: the table and the checkpoint do not continue each other.

@@ -87,12 +87,7 @@ def metrics_served(
 ) -> Iterator[None]:
     """Serve the metrics of a drain at *address*, HOST:PORT, until the end of the block; None serves nothing.
 
-    Args:
-        address: HOST:PORT; port 0 chooses one.
-        progress: what the query has done so far.
-        batches: its checkpoint.
-        options: those of the data source.
-        report: called with a sentence that names the address.
+    Port 0 chooses one. report: called with a sentence that names the address.
 
     Raises:
         RefusedError: the address is malformed or cannot be listened at.

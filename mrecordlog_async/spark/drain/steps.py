@@ -40,12 +40,7 @@ from mrecordlog_async.support.nearest import did_you_mean, nearest
 
 
 def refuse_unsafe(job: DrainJob, *, local: bool, master: str) -> None:
-    """Check the settings of a job.
-
-    Args:
-        job: the job.
-        local: the table is on a disk of this machine.
-        master: where Spark runs.
+    """Check the settings of a job. local: the table is on a disk of this machine. master: where Spark runs.
 
     Raises:
         RefusedError: a setting is invalid, or the job would lose data.

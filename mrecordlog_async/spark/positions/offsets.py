@@ -94,7 +94,6 @@ def check(
     that went back is reread from its first record: no record is skipped, some may be read twice.
 
     Args:
-        start: the positions of the checkpoint.
         logs: log → its listing; logs that could not be reached, or are held back, are missing.
         ended: log → queue → where the incarnation that is no longer listed ended (see `proof.gone`).
         includes: returns whether a queue is subscribed.
@@ -216,11 +215,7 @@ def enrol(
     `startingOffsets` applies to logs that are new in the checkpoint. A queue that is created later in a known log is
     read from its first position: otherwise its records would be skipped.
 
-    Args:
-        start: the positions of the checkpoint.
-        listings: the logs' listings.
-        starting: "earliest", "latest" or positions, by log.
-        names: log → the server's name, for the sentences.
+    starting: "earliest", "latest" or positions, by log. names: log → the server's name, for the sentences.
     """
     first_positions: Positions = {}
     lost: list[str] = []

@@ -92,13 +92,7 @@ class Fleet:
         self.servers.close()
 
     def survey(self) -> dict[str, Listed]:
-        """List the subscribed queues of every server that responds.
-
-        Raises:
-            ServerDownError: a server is down, unless the options say to skip it.
-            ServiceRefusedError: a server refuses to list its queues, unless the options say to skip it. With them
-                as well, if no other server has ever responded: then nothing would be left to read.
-        """
+        """List the subscribed queues of every server that responds; for the errors see `Listings.survey`."""
         return self.listings.survey()
 
     def distinct(self) -> dict[str, Listed]:
@@ -147,11 +141,9 @@ class Fleet:
         return known, standing
 
     def forgotten(self, known: Offset, found: Mapping[str, Listed] | None = None) -> frozenset[str]:
-        """Return the logs of *known* that the options forget.
+        """Return the logs of the checkpoint *known* that the options forget.
 
-        Args:
-            known: a checkpoint.
-            found: what `survey` has just returned; None to request it if a log would be forgotten.
+        found: what `survey` has just returned; None to request it if a log would be forgotten.
 
         Raises:
             OptionError: a server has a log that the options forget.

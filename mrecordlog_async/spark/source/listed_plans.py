@@ -66,13 +66,7 @@ class ReadBefore:
     def planned(
         self, starts: Starts, logs: Mapping[str, Listed], limits: TriggerLimits
     ) -> tuple[list[tuple[str, PlannedQueue]], Starts, TriggerLimits]:
-        """Return the plans that follow from the listings, what must be requested, and the limits for that.
-
-        Args:
-            starts: where reading begins.
-            logs: the listings by log.
-            limits: what the batch may hold.
-        """
+        """Return the plans that follow from the listings, what must be requested, and what *limits* leave for that."""
         found: list[tuple[str, PlannedQueue]] = []
         rest: Starts = {}
         records = size = rest_records = rest_size = 0

@@ -22,11 +22,7 @@ def starting_positions(
 ) -> str | GivenPositions:
     """Return where reading of *servers* begins, with the positions of a time.
 
-    Args:
-        wanted: what the options say.
-        fleet: the services.
-        surveys: their listings; a server that goes down during the call is removed.
-        servers: the servers that are asked.
+    wanted: what the options say. surveys: the listings; a server that goes down during the call is removed.
 
     Raises:
         OptionError: the time is in the future.

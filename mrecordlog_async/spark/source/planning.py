@@ -26,12 +26,8 @@ from mrecordlog_async.spark.source.listed_plans import PIECE_BYTES, PIECE_RECORD
 def ends_of_gone(fleet: Fleet, offset: Offset, logs: dict[str, Listed]) -> dict[str, dict[str, int | None]]:
     """Request where queues of *offset* ended that are no longer listed; usually there is none.
 
-    Args:
-        offset: where the stream continues.
-        logs: the listings by log; a log whose server goes down during the call is removed.
-
-    Returns:
-        log → queue → where its incarnation ended; None if the service does not know.
+    Returns log → queue → where its incarnation ended; None if the service does not know. A log whose server goes down
+    during the call is removed from *logs*.
 
     Raises:
         ReopenedError: a log was opened since it was listed.
@@ -66,12 +62,8 @@ def advance(
 
     No queue advances past the end that was listed: so the listed state of its log covers what is read.
 
-    Args:
-        positions: where the last batch ended.
-        logs: the listings by log.
-        stops: read no further than this, and no queue that it does not name; None for no such limit.
-        limits: what the batch may hold.
-        read_before: the queues that need no request (see `listed_plans`).
+    positions: where the last batch ended. stops: read no further than this, and no queue that it does not name; None
+    for no such limit. read_before: the queues that need no request (see `listed_plans`).
 
     Raises:
         ReopenedError: a log was opened since it was listed.

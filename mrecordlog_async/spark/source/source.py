@@ -45,10 +45,7 @@ class RecordLogDataSource(DataSource):
     """
 
     def __init__(self, options: MutableMapping[str, str]) -> None:
-        """Check *options*.
-
-        Args:
-            options: Spark's options; `Options` lists them.
+        """Check Spark's *options*; `Options` lists them.
 
         Raises:
             OptionError: an option is unknown, malformed, or excluded by another one.
@@ -83,21 +80,14 @@ class RecordLogDataSource(DataSource):
             schema: the columns that the user gave, or those of `schema()`.
 
         Raises:
-            OptionError: the options are for streams or writes only, or *schema* differs from `schema()`.
+            OptionError: the options are for something else, or *schema* differs from `schema()`.
         """
         self.parsed.check_batch_read()
         self._check_schema(schema)
         return self._batch_reader()
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
-        """Return the reader of a stream.
-
-        Args:
-            schema: the columns that the user gave, or those of `schema()`.
-
-        Raises:
-            OptionError: the options are for batch reads or writes only, or *schema* differs from `schema()`.
-        """
+        """Return the reader of a stream. Arguments and errors are those of `reader`."""
         self.parsed.check_stream_read()
         self._check_schema(schema)
         from mrecordlog_async.spark.source.stream import stream_reader
@@ -109,12 +99,8 @@ class RecordLogDataSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the writer of a table.
 
-        Args:
-            schema: the columns of the rows.
-            overwrite: not supported.
-
         Raises:
-            OptionError: the columns or the options do not describe a write, or *overwrite* is set.
+            OptionError: the columns or the options do not describe a write, or *overwrite* is set: it is not supported.
         """
         self._check_write(schema, overwrite)
         from mrecordlog_async.spark.source.writer import LogWriter

@@ -102,11 +102,7 @@ class LogStreamWriter(StreamArrowWriter):
 
 
 def check_columns(columns: Mapping[str, str], queue: str | None) -> None:
-    """Check that rows can be written.
-
-    Args:
-        columns: name → type of the rows' columns.
-        queue: the queue of all rows, if the option `queue` is set.
+    """Check that rows can be written. columns: name → type. queue: that of all rows, if the option `queue` is set.
 
     Raises:
         OptionError: a column is missing, unknown or of the wrong type.
