@@ -98,7 +98,7 @@ class MultiRecordLog:
     Every change raises LogClosedError once the log is closed or closing, or on another event loop, LogFailedError once
     a write or sync has failed, and OSError if the disk refuses it for another reason than a lack of space: then nothing
     of it was written. A name that no new queue may have raises QueueNameError instead of QueueNotFoundError. Looking
-    up or reading a queue raises LogClosedError once the log is closed.
+    up or reading a queue raises LogClosedError once the log is closed, and QueueNotFoundError if it does not exist.
 
     Attributes:
         directory: Absolute path of the log's directory.
@@ -324,19 +324,11 @@ class MultiRecordLog:
         return self._lookup.queues.names()
 
     def queue_options(self, queue: str) -> QueueOptions:
-        """Return the options of *queue*. Whether it is sealed is in its summary.
-
-        Raises:
-            QueueNotFoundError: No queue has this name.
-        """
+        """Return the options of *queue*. Whether it is sealed is in its summary."""
         return options_of(self._lookup.find(queue).options)
 
     def queue_summary(self, queue: str) -> QueueSummary:
-        """Return the positions and sizes of one queue.
-
-        Raises:
-            QueueNotFoundError: No queue has this name.
-        """
+        """Return the positions and sizes of one queue."""
         return summarize(self._lookup.find(queue))
 
     def summary(self) -> dict[str, QueueSummary]:
@@ -649,11 +641,7 @@ class MultiRecordLog:
         return None if head is None else head.batch(found)
 
     def memory_first(self, queue: str) -> int:
-        """Return the first position of *queue* that `range` and `runs` can read: those before it are on the disk.
-
-        Raises:
-            QueueNotFoundError: No queue has this name.
-        """
+        """Return the first position of *queue* that `range` and `runs` can read: those before it are on the disk."""
         found = self._lookup.find(queue)
         return max(found.first_position, found.memory_first)
 
@@ -714,36 +702,20 @@ class MultiRecordLog:
     # Positions and times.
 
     def first_position(self, queue: str) -> int:
-        """Return the lowest position of *queue* that is not truncated: its next position if it is empty.
-
-        Raises:
-            QueueNotFoundError: No queue has this name.
-        """
+        """Return the lowest position of *queue* that is not truncated: its next position if it is empty."""
         return self._lookup.find(queue).first_position
 
     def last_position(self, queue: str) -> int | None:
-        """Return the position before the next one, even if it is truncated; None if that is 0.
-
-        Raises:
-            QueueNotFoundError: No queue has this name.
-        """
+        """Return the position before the next one, even if it is truncated; None if that is 0."""
         next_position = self._lookup.find(queue).next_position
         return next_position - 1 if next_position else None
 
     def next_position(self, queue: str) -> int:
-        """Return the position that the next record of *queue* gets.
-
-        Raises:
-            QueueNotFoundError: No queue has this name.
-        """
+        """Return the position that the next record of *queue* gets."""
         return self._lookup.find(queue).next_position
 
     def last_record(self, queue: str) -> Record | None:
-        """Return the newest retained record of *queue*, or None if it is empty.
-
-        Raises:
-            QueueNotFoundError: No queue has this name.
-        """
+        """Return the newest retained record of *queue*, or None if it is empty."""
         return self._lookup.find(queue).last_record()
 
     def time_of(self, queue: str, position: int) -> datetime | None:
@@ -757,9 +729,6 @@ class MultiRecordLog:
 
         Returns:
             The time in UTC; None if no record is retained at this position.
-
-        Raises:
-            QueueNotFoundError: No queue has this name.
         """
         return time_at(self._lookup.find(queue), position)
 
@@ -918,9 +887,6 @@ class MultiRecordLog:
         """Return where the consumers of *queue* stand, by name in order.
 
         Counting what waits for a consumer takes longer the more runs it has still to read: 1 ms for a million records.
-
-        Raises:
-            QueueNotFoundError: No queue has this name.
         """
         found = self._lookup.find(queue)
         return {one.consumer: one for one in self._consumers.summaries(found, sorted(found.consumers))}

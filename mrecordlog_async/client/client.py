@@ -216,11 +216,7 @@ class RecordLogClient:
         await self.sender.send(calls.delete_queue(queue, queue_id=queue_id, past_consumers=past_consumers))
 
     async def queue_options(self, queue: str) -> QueueOptions:
-        """Return the options of *queue*. Whether it is sealed is in its summary.
-
-        Args:
-            queue: Its name.
-        """
+        """Return the options of *queue*. Whether it is sealed is in its summary."""
         return await self.sender.send(calls.queue_options(queue))
 
     async def configure_queue(self, queue: str, options: QueueOptions) -> None:
@@ -276,11 +272,7 @@ class RecordLogClient:
         return await self.sender.send(call)
 
     async def queue_exists(self, queue: str) -> bool:
-        """Return whether *queue* exists.
-
-        Args:
-            queue: Its name.
-        """
+        """Return whether *queue* exists."""
         try:
             await self.queue_summary(queue)
         except QueueNotFoundError:
@@ -305,37 +297,19 @@ class RecordLogClient:
         return await self.sender.send(calls.summary(order=order, limit=limit))
 
     async def queue_summary(self, queue: str) -> QueueSummary:
-        """Return positions and sizes of *queue*.
-
-        Args:
-            queue: Its name.
-
-        Raises:
-            QueueNotFoundError: The queue does not exist.
-        """
+        """Return positions and sizes of *queue*."""
         return await self.sender.send(calls.queue_summary(queue))
 
     async def first_position(self, queue: str) -> int:
-        """Return the lowest position of *queue* that is not truncated.
-
-        Args:
-            queue: Its name.
-        """
+        """Return the lowest position of *queue* that is not truncated."""
         return (await self.queue_summary(queue)).first_position
 
     async def next_position(self, queue: str) -> int:
-        """Return the position that the next record of *queue* gets.
-
-        Args:
-            queue: Its name.
-        """
+        """Return the position that the next record of *queue* gets."""
         return (await self.queue_summary(queue)).next_position
 
     async def last_position(self, queue: str) -> int | None:
         """Return the last position assigned in *queue*.
-
-        Args:
-            queue: Its name.
 
         Returns:
             The position, or None if the queue never had a record.
@@ -626,9 +600,6 @@ class RecordLogClient:
 
         Returns:
             The time in UTC; None if no record is retained at this position.
-
-        Raises:
-            QueueNotFoundError: The queue does not exist.
         """
         async for runs, times in self.timed_runs(queue, position, position + 1):
             return times.time_at(position) if runs[0].first_position == position else None
@@ -652,9 +623,6 @@ class RecordLogClient:
 
     async def last_record(self, queue: str) -> Record | None:
         """Return the newest retained record of *queue*.
-
-        Args:
-            queue: Its name.
 
         Returns:
             The record, or None if the queue holds none.
@@ -742,9 +710,6 @@ class RecordLogClient:
 
     async def consumers(self, queue: str) -> dict[str, ConsumerSummary]:
         """Return where the consumers of *queue* stand.
-
-        Args:
-            queue: Its name.
 
         Returns:
             The summaries by name, in order.
