@@ -351,17 +351,7 @@ class MultiRecordLog:
     ) -> Coroutine[Any, Any, int | None]:
         """Append *payload* to *queue*: `append_record` with the position last, where it can be left out.
 
-        Args:
-            queue: The queue.
-            payload: Any bytes-like object. Anything but `bytes` is copied at once.
-            position: None for the next position; a position chosen by the caller may leave a gap.
-            create: Create the queue if it does not exist.
-
-        Returns:
-            The record's position, or None if the same record was already stored at *position*.
-
-        Raises:
-            RecordLogError: The errors of `append_record`.
+        Arguments, result and errors are those of `append_record`.
         """
         return self.append_record(queue, position, payload, create=create)
 

@@ -318,17 +318,7 @@ class BlockingRecordLogClient:
     def append(self, queue: str, payload: Payload, position: int | None = None, *, create: bool = False) -> int | None:
         """Append *payload* to *queue*: `append_record` with the position last, where it can be left out.
 
-        Args:
-            queue: Its name.
-            payload: The record; it may be empty.
-            position: Position of the record, at least the next position; None assigns the next one.
-            create: Create the queue if it does not exist.
-
-        Returns:
-            The position, or None if exactly this record was stored at *position* before.
-
-        Raises:
-            RecordLogError: The errors of `append_record`.
+        Arguments, result and errors are those of `append_record`.
         """
         return self.append_record(queue, position, payload, create=create)
 

@@ -34,7 +34,7 @@ class Committed:
     def __init__(self, options: Options, fleet: Fleet) -> None:
         self._options = options
         self._fleet = fleet
-        self._kept = KeptRecords(SHARING)
+        self._kept = KeptRecords()
         self._holder = Holder(options.consumer, options, fleet) if options.consumer is not None else None
         if self._holder is not None:
             fleet.listings.before_listing = self._holder.add_rule
@@ -134,10 +134,9 @@ def sync_file_systems(directories: tuple[str, ...]) -> None:
 
 
 class KeptRecords:
-    """Logs which queues were not truncated as far as a stream has stored them. *advice*: how to share a queue."""
+    """Logs which queues were not truncated as far as a stream has stored them."""
 
-    def __init__(self, advice: str) -> None:
-        self._advice = advice
+    def __init__(self) -> None:
         self._expected = False
         self._logged = set[tuple[str, str]]()  # (server, queue)
 
@@ -151,4 +150,4 @@ class KeptRecords:
             logger.warning("queue %r of %r was not truncated: %s", outcome.queue, server, outcome.status)
         elif not self._expected and (server, outcome.queue) not in self._logged:
             self._logged.add((server, outcome.queue))
-            logger.warning("server %r keeps records of %s. %s", server, outcome.detail, self._advice)
+            logger.warning("server %r keeps records of %s. %s", server, outcome.detail, SHARING)

@@ -157,7 +157,8 @@ class DrainRun:
 
         job = self.job
         rows = _columns(job, source_rows(self.session, _source_options(job, self.synced, {}, query_id)))
-        sink = SinkOptions(self.place, Layout(job.partition_by, job.target_file_bytes), self.synced, _rest(job))
+        parsed = parsed_schema(job.schema).json() if job.schema is not None and not job.payload else None
+        sink = SinkOptions(self.place, Layout(job.partition_by, job.target_file_bytes), self.synced, parsed)
         try:
             return sink, sink.columns(rows.schema.json())
         except ValueError as error:
@@ -211,11 +212,6 @@ def _columns(job: DrainJob, rows: DataFrame) -> DataFrame:
     if job.schema is not None:
         rows = with_columns(rows, job.schema)
     return with_day(rows) if "date" in job.partition_by else rows
-
-
-def _rest(job: DrainJob) -> str | None:
-    """Return the columns that are parsed, if payloads are not stored."""
-    return parsed_schema(job.schema).json() if job.schema is not None and not job.payload else None
 
 
 def _marker(job: DrainJob, place: TablePlace) -> AbstractContextManager[str | None]:

@@ -35,7 +35,8 @@ IDLE_REPORTS = "spark.sql.streaming.noDataProgressEventInterval"
 
 def source_rows(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
     """Return the stream of rows that the data source reads with *options*."""
-    options = _with_parallelism(session, options)
+    # Large batches are cut into as many tasks as Spark has cores: those of the driver are irrelevant in a cluster.
+    options = {"parallelism": str(session.sparkContext.defaultParallelism), **options}
     return session.readStream.format("mrecordlog").options(**options).load()
 
 
@@ -95,11 +96,6 @@ def _idle_reports(session: SparkSession) -> Iterator[None]:
         yield
     finally:
         session.conf.set(IDLE_REPORTS, before)
-
-
-def _with_parallelism(session: SparkSession, options: Mapping[str, str]) -> Mapping[str, str]:
-    """Split large batches into as many tasks as Spark has cores: the driver's core count is irrelevant in a cluster."""
-    return {"parallelism": str(session.sparkContext.defaultParallelism), **options}
 
 
 @contextmanager

@@ -232,9 +232,7 @@ class StartlessStreamReader(LogStream):
 
     def __init__(self, options: Options) -> None:
         super().__init__(options)
-        self._options = options
-        path = options.checkpoint
-        self._checkpoint = NamedCheckpoint(path) if path is not None else None
+        self._checkpoint = NamedCheckpoint(options.checkpoint) if options.checkpoint is not None else None
         self._at: Json | None = None  # where the last batch ended that Spark has planned
         self._begun = False  # whether Spark has requested an offset
         self._bytes = 0
