@@ -120,6 +120,11 @@ class Disk(MemoryDisk):
         """Return how many handles are open, with what `open_writes` returned."""
         return len(self._handles) + len(self._flights)
 
+    def fingerprint(self) -> int:
+        """Return a number that differs for other bytes, names or links, as the next process would find them."""
+        files = tuple((number, bytes(file.current)) for number, file in self._files.items())
+        return hash((files, tuple((number, *each.current.items()) for number, each in self._directories.items())))
+
     def writes_under_way(self) -> int:
         """Return how many writes were begun and have not landed."""
         return sum(flight.taken is None for flights in self._flights.values() for flight in flights)

@@ -146,8 +146,18 @@ def _changed(item: Data, before: bytes, change: Callable[[bytes, bytes], bytes])
     assert isinstance(write, DataWrite)
     left = change(write.data, before)
     if any(before):
-        left = bytes(new if due != old else due for new, due, old in zip(left, write.data, before, strict=True))
+        left = _where_they_differ(write.data, before, left)
     return node, DataWrite(write.offset, left)
+
+
+DIFFERS = bytes([0]) + bytes([255]) * 255
+
+
+def _where_they_differ(due: bytes, old: bytes, new: bytes) -> bytes:
+    """Return *due* with the bytes of *new* where *due* is not *old*. All at once: one by one took a tenth of a run."""
+    due_bits, old_bits, new_bits = (int.from_bytes(each, "big") for each in (due, old, new))
+    mask = int.from_bytes((due_bits ^ old_bits).to_bytes(len(due), "big").translate(DIFFERS), "big")
+    return (due_bits ^ (due_bits ^ new_bits) & mask).to_bytes(len(due), "big")
 
 
 def _head(data: bytes, before: bytes) -> bytes:
