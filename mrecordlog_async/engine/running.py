@@ -104,7 +104,7 @@ class Engine:
         )
         self.changes = Changes(self._loop, self.queues, Acknowledgements(self._loop, self.queues))
         place = LogDirectory(options.files or opened.directory.files, self.directory)
-        self.disk_reads = DiskReads(place, self.queues, self.counters)
+        self.disk_reads = DiskReads(place, self.queues, self.counters, limits.memory_bytes)
         self.spill: Spill | None = None
         capacity = Capacity(limits, opened.queues, opened.journal.disk_bytes_at_best)
         self._refusals = Refusals(self.counters, self.directory, self._loop.time)

@@ -215,7 +215,10 @@ class Gathering:
         self._seed = head.seed
 
     def add_queue(self, queue_id: int, runs: Iterable[StoredRun], times: Times) -> Iterator[list[Buffer]]:
-        """Yield the places of a queue whose id is above all before it. *times*: from its first record on."""
+        """Yield the places of a queue whose id is above all before it, or of more records of the last one.
+
+        *times*: from the first of these records on.
+        """
         held: list[StoredRun] = []
         size = 0
         for run in runs:
@@ -227,8 +230,12 @@ class Gathering:
             size += length
         if held:
             yield self._place(held, times)
-            self.index.ids.append(queue_id)
-            self.index.starts.append(len(self.index.records))
+            ids, starts = self.index.ids, self.index.starts
+            if ids and ids[-1] == queue_id:
+                starts.pop()
+            else:
+                ids.append(queue_id)
+            starts.append(len(self.index.records))
 
     def _place(self, runs: list[StoredRun], times: Times) -> list[Buffer]:
         first = following = runs[0][0]

@@ -4,7 +4,10 @@
    of its table are checked, and the index is read. Its records stay on the disk; it is not replayed.
 2. The rest is replayed. Where memory is full, the oldest segments that were replayed are gathered, and leave it, as
    they do while a log is open.
-3. At the end it is known which openings and batches the log has. A file of a state that it does not have (a power cut
+3. If that is not enough, the segment that is being replayed is larger than memory (`SegmentTooLargeError`). Reading
+   begins again: that segment, and each one before it without a file that fits, is gathered by passes over it (step 1).
+   So the last segment must be completed first.
+4. At the end it is known which openings and batches the log has. A file of a state that it does not have (a power cut
    took truncates that were not synced, or an older copy of the log was restored) is not believed: the log is read again
    without it.
 """
@@ -22,7 +25,7 @@ from mrecordlog_async.memory.collected import CollectedRuns
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.spilling import collect, leave
 from mrecordlog_async.options import MIB
-from mrecordlog_async.recovery.gathering import identify, index_of, write_collected
+from mrecordlog_async.recovery.gathering import SegmentParts, identify, index_of, write_collected
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.gathered_files import GatheredFile, gathered_path
 
@@ -36,12 +39,22 @@ class MemoryBounds(NamedTuple):
     """Bounds of the memory that the records of a log take while it is opened.
 
     memory_bytes: where the oldest ones leave it. by_index: records whose gathered file fits are not read at all.
-    is_usual: they leave it while the log is open, too; otherwise opening warns that some did.
+    is_usual: they leave it while the log is open, too; otherwise opening warns that some did. is_strict: they hold even
+    if a single segment is larger, which is then gathered by passes over it; the last one must be completed for that.
     """
 
     memory_bytes: int
     by_index: bool
     is_usual: bool
+    is_strict: bool = True
+
+
+class SegmentTooLargeError(Exception):
+    """Memory has no room for what is retained of a segment while it is replayed."""
+
+    def __init__(self, segment: int) -> None:
+        super().__init__(segment)
+        self.segment = segment
 
 
 class GatheredSegment(NamedTuple):
@@ -69,6 +82,46 @@ def gathered_segment(directory: LogDirectory, number: int) -> GatheredSegment | 
     return GatheredSegment(index, size, segment_bytes) if head == index.head else None
 
 
+class GatheredFirst:
+    """The segments of a log that are not replayed, because they are gathered.
+
+    by_index: the gathered files that are there may be used. replayed_from: segments before it are gathered by passes
+    over them if they have no such file: one of them is too large to be replayed.
+    """
+
+    def __init__(self, directory: LogDirectory, bounds: MemoryBounds, *, writes: bool) -> None:
+        """Begin with the files that are there. *writes*: others may be written; otherwise they are only laid out."""
+        self.by_index = bounds.by_index
+        self.replayed_from = 0
+        self._directory = directory
+        self._part_bytes = bounds.memory_bytes // 2 + SLACK_BYTES_MAX // 2  # nothing else is in memory then
+        self._writes = writes
+        self._made: dict[int, GatheredSegment | None] = {}
+
+    def find(self, number: int) -> GatheredSegment | None:
+        """Return segment *number*, which is complete; None if it is to be replayed, or cannot be read."""
+        found = gathered_segment(self._directory, number) if self.by_index else None
+        if found is None and number < self.replayed_from:
+            if number not in self._made:
+                self._made[number] = self._gather(number)
+            found = self._made[number]
+        return found
+
+    def _gather(self, number: int) -> GatheredSegment | None:
+        directory, size = self._directory, 0
+        try:
+            head = identify(directory, number)
+            parts = SegmentParts(directory, head, self._part_bytes)
+            if self._writes:
+                index, size, _ = write_collected(directory, head, parts)
+            else:
+                index = index_of(head, parts)
+            with directory.opened(number) as handle:
+                return GatheredSegment(index, size, directory.files.size(handle))
+        except (OSError, CorruptionError):  # replay says what is wrong
+            return None
+
+
 def has_state(head: GatheredHead, openings: Sequence[Opened], last_batch: int) -> bool:
     """Return whether a log with *openings*, oldest first, and *last_batch* has the state that a gathered file is of."""
     if head == head.whole:
@@ -82,33 +135,50 @@ def has_state(head: GatheredHead, openings: Sequence[Opened], last_batch: int) -
 
 
 class MemoryBound:
-    """Keeps memory bounded while a log is replayed. files: sizes of the gathered files that were written."""
+    """Keeps memory bounded while a log is replayed.
+
+    files: sizes of the gathered files that were written. strict_from: the segments from it on must fit; None if none.
+    """
 
     def __init__(self, directory: LogDirectory, memory_bytes: int, *, writes: bool) -> None:
         """Begin with no records. *writes*: gathered files may be written; otherwise they are only laid out."""
         self.files: dict[int, int] = {}
+        self.strict_from: int | None = None
         self._directory = directory
         self._memory_bytes = memory_bytes
         self._writes = writes
         self._left: set[int] = set()
 
     def hold(self, queues: Queues, segment: int, batch: int) -> None:
-        """Have the oldest segments before *segment* leave memory if it is full. *batch*: the last one in memory."""
-        if queues.memory_bytes <= self._memory_bytes + min(self._memory_bytes // SLACK_PART, SLACK_BYTES_MAX):
+        """Have the oldest segments before *segment* leave memory if it is full. *batch*: the last one in memory.
+
+        Raises:
+            SegmentTooLargeError: That is not enough, and *segment* must fit.
+        """
+        most = self._memory_bytes + min(self._memory_bytes // SLACK_PART, SLACK_BYTES_MAX)
+        if queues.memory_bytes <= most:
             return
         for number, _ in queues.pins.by_segment():
             if number >= segment or queues.memory_bytes <= self._memory_bytes:
-                return
+                break
             if number not in self._left:
                 self._left.add(number)
-                try:
-                    index = queues.pins.gathered.get(number) or self._gather(queues, number, batch)
-                except FileNotFoundError:
-                    if self._writes:
-                        raise
-                    continue  # a writer has removed it: its records are about to be truncated
-                for _ in leave(queues, index):
-                    pass
+                self._leave(queues, number, batch)
+        if self.strict_from is not None and segment >= self.strict_from and queues.memory_bytes > most:
+            # Queues and places take memory too, which no gathering frees.
+            records_bytes = queues.memory_bytes - queues.overhead_bytes - queues.pins.gathered_bytes
+            if records_bytes > self._memory_bytes // 4:
+                raise SegmentTooLargeError(segment)
+
+    def _leave(self, queues: Queues, number: int, batch: int) -> None:
+        try:
+            index = queues.pins.gathered.get(number) or self._gather(queues, number, batch)
+        except FileNotFoundError:
+            if self._writes:
+                raise
+            return  # a writer has removed it: its records are about to be truncated
+        for _ in leave(queues, index):
+            pass
 
     def _gather(self, queues: Queues, number: int, batch: int) -> GatheredIndex:
         collected = CollectedRuns()
@@ -116,9 +186,9 @@ class MemoryBound:
             pass
         head = identify(self._directory, number, queues.opening, batch)
         if not self._writes:
-            index = index_of(head, collected)
+            index = index_of(head, [collected])
         else:
-            index, size, error = write_collected(self._directory, head, collected)
+            index, size, error = write_collected(self._directory, head, [collected])
             if error is None:
                 self.files[number] = size
         queues.pins.add_gathered(index)

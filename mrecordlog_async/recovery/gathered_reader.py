@@ -5,7 +5,7 @@ read serves the next hundred. So does a reader of one large queue, whose places 
 
 A file that is missing, damaged, or not that of its segment is made again, by one pass over the segment. The segment is
 what counts: only if that is damaged too, there is an error. A reader that writes nothing keeps the records of the pass
-instead, of one segment at a time.
+instead, of a part of one segment at a time.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import NamedTuple
 
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.gathered import GatheredError, GatheredHead, decode_place
-from mrecordlog_async.memory.collected import CollectedRuns, held_run
+from mrecordlog_async.memory.collected import held_run
 from mrecordlog_async.memory.pieces import HeldRun
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.model import Times
 from mrecordlog_async.options import MIB
-from mrecordlog_async.recovery.gathering import collect_segment, identify, write_collected
+from mrecordlog_async.recovery.gathering import SegmentParts, identify, write_collected
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.gathered_files import GatheredFile, gathered_path
 from mrecordlog_async.storage.segment import segment_name
@@ -34,6 +34,9 @@ logger = logging.getLogger("mrecordlog_async")
 
 PIECES_MAX = 24
 """Pieces that are kept, 1 MiB each."""
+
+PASS_BYTES = 64 * MIB
+"""A segment is gathered in parts of this size: each takes a pass over it."""
 
 FAILED_SECONDS = 10.0
 """A segment that could not be gathered is not read again for this long: the pass takes seconds."""
@@ -94,11 +97,16 @@ class GatheredReader:
         fits: Callable[[GatheredHead, GatheredHead], bool] = is_exact,
         *,
         writes: bool = True,
+        pass_bytes: int = PASS_BYTES,
     ) -> None:
-        """Read the files in *directory* whose head *fits* the wanted one; *writes*: replace those that do not."""
+        """Read the files in *directory* whose head *fits* the wanted one; *writes*: replace those that do not.
+
+        *pass_bytes*: a pass over a segment takes about as much memory.
+        """
         self._fits = fits
         self._writes = writes
-        self._collected: tuple[GatheredHead, CollectedRuns] | None = None  # of the last pass, if it writes nothing
+        self._pass_bytes = pass_bytes
+        self._kept: SegmentParts | None = None  # with what the last pass collected, if it writes nothing
         self.made: dict[int, int] = {}
         self.damaged = 0
         self._directory = directory
@@ -124,7 +132,7 @@ class GatheredReader:
             return self._read(wanted)
         except (OSError, GatheredError) as error:
             if not self._writes:
-                return self._read_collected(wanted)
+                return self._read_by_passes(wanted)
             self._make_again(wanted.head, error)
         try:
             return self._read(wanted)
@@ -254,32 +262,30 @@ class GatheredReader:
                 raise
             self.failed.pop(number, None)
 
-    def _collect(self, head: GatheredHead) -> CollectedRuns:
+    def _parts(self, head: GatheredHead) -> SegmentParts:
         if identify(self._directory, head.segment) != head.whole:
             raise CorruptionError(segment_name(head.segment), None, "it is not the segment that was written here")
-        return collect_segment(self._directory, head.whole)
+        return SegmentParts(self._directory, head.whole, self._pass_bytes)
 
-    def _read_collected(self, wanted: WantedRuns) -> FoundRuns:
-        """Return what is wanted from one pass over the segment: the last one, if it was of this segment."""
-        if self._collected is None or self._collected[0] != wanted.head.whole:
-            self._collected = None
-            self._collected = wanted.head.whole, self._collect(wanted.head)
-        stored, times = self._collected[1].queue(wanted.queue_id)
+    def _read_by_passes(self, wanted: WantedRuns) -> FoundRuns:
+        """Return what is wanted from a pass over the segment: the last one, if it was of this part of it."""
+        if self._kept is None or self._kept.head != wanted.head.whole:
+            self._kept = None
+            self._kept = self._parts(wanted.head)
+        found, times = self._kept.runs(wanted.queue_id, wanted.start, wanted.stop)
         runs: list[HeldRun] = []
         size = 0
-        for run in map(held_run, stored):
-            if run.next_position > wanted.start and run.first_position < wanted.stop:
-                runs.append(run)
-                size += len(run.payload)
-                if size >= wanted.bytes_max:
-                    break
+        for run in found:
+            runs.append(run)
+            size += len(run.payload)
+            if size >= wanted.bytes_max:
+                break
         if not runs:
             raise CorruptionError(segment_name(wanted.head.segment), None, f"position {wanted.start} is missing")
         return FoundRuns(runs, times, runs[-1].next_position, None)
 
     def _make(self, head: GatheredHead) -> None:
-        whole, collected = head.whole, self._collect(head)
-        _, size, error = write_collected(self._directory, whole, collected)
+        _, size, error = write_collected(self._directory, head.whole, self._parts(head))
         if error is not None:
             raise error
         opened = GatheredFile(self._directory.files, gathered_path(self._directory.path, head.segment))

@@ -1,4 +1,7 @@
-"""Makes gathered files: of what was collected in memory, or by one pass over a segment; and checks whether one fits.
+"""Makes gathered files: of what was collected in memory, or by passes over a segment; and checks whether one fits.
+
+A segment that memory has room for takes one pass. Otherwise one pass measures it, and each further one collects a part
+of its queues.
 
 A segment is identified by its log, its number, its end and the checksums of its own table and of the next one's. Both
 tables are read for that, with the checksums of their frames, but they are not decoded.
@@ -6,7 +9,9 @@ tables are read for that, with the checksums of their frames, but they are not d
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from time import sleep
 
 from crc32c import crc32c
@@ -15,9 +20,9 @@ from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.frame import BLOCK_BYTES, FULL, LAST, Buffer, read_frame, segment_seed
 from mrecordlog_async.format.gathered import GatheredHead, GatheredIndex, Gathering
 from mrecordlog_async.format.header import HEADER_BYTES, HeaderError, SegmentHeader
-from mrecordlog_async.format.parse import MalformedError, SegmentParser
+from mrecordlog_async.format.parse import MalformedError, ParsedBatch, SegmentParser
 from mrecordlog_async.format.runs import appends_of
-from mrecordlog_async.memory.collected import CollectedRuns
+from mrecordlog_async.memory.collected import CollectedRuns, held_run
 from mrecordlog_async.memory.pieces import HeldRun
 from mrecordlog_async.memory.store import RetainedStore
 from mrecordlog_async.memory.times import TICK_NS
@@ -26,6 +31,11 @@ from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import read_exact
 from mrecordlog_async.storage.gathered_files import gathered_path, write_gathered
 from mrecordlog_async.storage.segment import segment_name
+
+PIECES_OF_PART = 16
+"""A queue that is larger than a part is divided at about this fraction of one."""
+
+_FIRST, _LAST = (-1, 0), (1 << 64, 0)  # before and after all queue ids
 
 
 def identify(directory: LogDirectory, number: int, opening: int = 0, batch: int = 0) -> GatheredHead:
@@ -69,80 +79,145 @@ def _header(directory: LogDirectory, handle: int, number: int) -> SegmentHeader:
 
 
 def write_collected(
-    directory: LogDirectory, head: GatheredHead, collected: CollectedRuns
+    directory: LogDirectory, head: GatheredHead, parts: Iterable[CollectedRuns]
 ) -> tuple[GatheredIndex, int, OSError | None]:
-    """Write the gathered file of what was collected. Other threads may run after each place.
+    """Write the gathered file of what was collected, in parts that are in order. Other threads may run meanwhile.
 
     Returns:
         The index, the size of the file, and the error with which the disk refused it, or None: the index is whole then
         as well.
     """
     gathering = Gathering(head)
-    parts = _parts(gathering, collected)
+    buffers = _buffers(gathering, parts)
     try:
-        size = write_gathered(directory.files, gathered_path(directory.path, head.segment), parts)
+        size = write_gathered(directory.files, gathered_path(directory.path, head.segment), buffers)
     except OSError as error:
-        for _ in parts:
+        for _ in buffers:
             pass
         return gathering.index, 0, error
     return gathering.index, size, None
 
 
-def index_of(head: GatheredHead, collected: CollectedRuns) -> GatheredIndex:
+def index_of(head: GatheredHead, parts: Iterable[CollectedRuns]) -> GatheredIndex:
     """Return the index that the gathered file of what was collected would have; write nothing."""
     gathering = Gathering(head)
-    for _ in _parts(gathering, collected):
+    for _ in _buffers(gathering, parts):
         pass
     return gathering.index
 
 
-def _parts(gathering: Gathering, collected: CollectedRuns) -> Iterator[Sequence[Buffer]]:
-    yield [gathering.index.head.encode()]
-    for queue_id, runs, times in collected.queues():
-        for part in gathering.add_queue(queue_id, runs, times):
-            yield part
+def _buffers(gathering: Gathering, parts: Iterable[CollectedRuns]) -> Iterator[Sequence[Buffer]]:
+    buffers: Sequence[Buffer] = [gathering.index.head.encode()]
+    yield buffers
+    for queue_id, runs, times in chain.from_iterable(map(CollectedRuns.queues, parts)):
+        for buffers in gathering.add_queue(queue_id, runs, times):
+            yield buffers
             sleep(0)  # otherwise the event loop waits 5 ms for the interpreter whenever it wakes up
+        runs = buffers = ()  # before the next part is collected: there is memory for one
     yield gathering.end()
 
 
-def collect_segment(directory: LogDirectory, head: GatheredHead) -> CollectedRuns:
-    """Collect all records of the segment that *head* names, by one pass over it. Takes as much memory as they do.
+class SegmentParts:
+    """The records of a complete segment in parts, each of which is collected by one pass over the segment.
 
-    Raises:
-        CorruptionError: It is damaged before its end.
-        OSError: It cannot be read.
+    A part has the records from one queue and position to another, in the order of queue ids and positions.
     """
-    number, queues = head.segment, _SegmentQueues()
-    with directory.opened(number) as handle:
-        parser = SegmentParser(head.log_id, number, _header(directory, handle, number).first_batch)
-        try:
-            for base, piece in directory.pieces(handle, 0, head.end):
-                for batch in parser.feed(piece, base):
-                    queues.add(batch.records, batch.commit.time_ns // TICK_NS)
-        except MalformedError as error:
-            raise CorruptionError(segment_name(number), error.offset, error.reason) from None
-        directory.files.drop_cache(handle)
-    if parser.end != head.end:
-        raise CorruptionError(segment_name(number), parser.end, f"batch {parser.due_batch} is damaged")
-    return queues.collected()
+
+    def __init__(self, directory: LogDirectory, head: GatheredHead, bytes_max: int) -> None:
+        """Divide the segment that *head* names into parts of about *bytes_max* bytes: one pass, unless one is enough.
+
+        Raises:
+            CorruptionError: It is damaged before its end.
+            OSError: It cannot be read.
+        """
+        self.head = head
+        self._directory = directory
+        self._starts = [_FIRST] if head.end <= bytes_max else self._divide(bytes_max)
+        self._kept = -1, CollectedRuns()
+
+    def __iter__(self) -> Iterator[CollectedRuns]:
+        """Collect one part after another. Raises what the constructor does."""
+        return map(self._collect, range(len(self._starts)))
+
+    def runs(self, queue_id: int, start: int, stop: int) -> tuple[list[HeldRun], Times]:
+        """Return runs of a queue that have any of positions *start* … *stop* - 1, from the first one on, and the times.
+
+        Of one part, which is kept. Raises what the constructor does.
+        """
+        for number in range(bisect_right(self._starts, (queue_id, start)) - 1, len(self._starts)):
+            if self._starts[number] >= (queue_id, stop):
+                break
+            if self._kept[0] != number:
+                self._kept = -1, CollectedRuns()  # before the next part is collected: there is memory for one
+                self._kept = number, self._collect(number)
+            stored, times = self._kept[1].queue(queue_id)
+            runs = [run for run in map(held_run, stored) if run.next_position > start and run.first_position < stop]
+            if runs:
+                return runs, times
+        return [], Times.none()
+
+    def _collect(self, number: int) -> CollectedRuns:
+        stop = self._starts[number + 1] if number + 1 < len(self._starts) else _LAST
+        queues = _SegmentQueues(self._starts[number], stop)
+        for batch in self._batches():
+            queues.add(batch.records, batch.commit.time_ns // TICK_NS)
+        return queues.collected()
+
+    def _divide(self, bytes_max: int) -> list[tuple[int, int]]:
+        """Return where each part begins."""
+        pieces: dict[int, list[tuple[int, int]]] = {}  # of each queue, where they begin and their bytes
+        for batch in self._batches():
+            for queue_id, run, _ in chain.from_iterable(map(appends_of, batch.records)):
+                size = len(run[1]) + len(run[2])
+                found = pieces.setdefault(queue_id, [(run[0], 0)])
+                first, before = found[-1]
+                if before + size > bytes_max // PIECES_OF_PART:
+                    found.append((run[0], size))
+                else:
+                    found[-1] = first, before + size
+        starts, total = [_FIRST], 0
+        for queue_id in sorted(pieces):
+            for position, size in pieces[queue_id]:
+                if total and total + size > bytes_max:
+                    starts.append((queue_id, position))
+                    total = 0
+                total += size
+        return starts
+
+    def _batches(self) -> Iterator[ParsedBatch]:
+        """Yield the batches of the segment, which must be intact up to its end."""
+        directory, head, number = self._directory, self.head, self.head.segment
+        with directory.opened(number) as handle:
+            parser = SegmentParser(head.log_id, number, _header(directory, handle, number).first_batch)
+            try:
+                for base, piece in directory.pieces(handle, 0, head.end):
+                    yield from parser.feed(piece, base)
+            except MalformedError as error:
+                raise CorruptionError(segment_name(number), error.offset, error.reason) from None
+            directory.files.drop_cache(handle)
+        if parser.end != head.end:
+            raise CorruptionError(segment_name(number), parser.end, f"batch {parser.due_batch} is damaged")
 
 
 class _SegmentQueues:
-    """The records of a segment by queue, joined to runs as memory joins them."""
+    """The records of a part of a segment by queue, joined to runs as memory joins them."""
 
-    def __init__(self) -> None:
+    def __init__(self, start: tuple[int, int], stop: tuple[int, int]) -> None:
+        self._start = start
+        self._stop = stop
         self._stores: dict[int, tuple[RetainedStore, Times]] = {}
 
     def add(self, records: Sequence[object], tick: int) -> None:
-        """Add the records of a batch that was stored at *tick*."""
-        for record in records:
-            for queue_id, run, _ in appends_of(record):
-                found = self._stores.get(queue_id)
-                if found is None:
-                    found = self._stores[queue_id] = RetainedStore(queue_id), Times.none()
-                store, times = found
-                store.append(run, len(run[1]) // OFFSET_BYTES - 1, len(run[2]), False)
-                times.add(run[0], tick)
+        """Add the records of a batch that was stored at *tick*, as far as they belong to the part."""
+        for queue_id, run, _ in chain.from_iterable(map(appends_of, records)):
+            if not self._start <= (queue_id, run[0]) < self._stop:
+                continue
+            found = self._stores.get(queue_id)
+            if found is None:
+                found = self._stores[queue_id] = RetainedStore(queue_id), Times.none()
+            store, times = found
+            store.append(run, len(run[1]) // OFFSET_BYTES - 1, len(run[2]), False)
+            times.add(run[0], tick)
 
     def collected(self) -> CollectedRuns:
         """Return them in order."""

@@ -44,7 +44,13 @@ from mrecordlog_async.format.table import Table
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.store import RetainedStores
 from mrecordlog_async.model import RecoveryProgress
-from mrecordlog_async.recovery.beyond_memory import MemoryBound, MemoryBounds, gathered_segment, has_state
+from mrecordlog_async.recovery.beyond_memory import (
+    GatheredFirst,
+    MemoryBound,
+    MemoryBounds,
+    SegmentTooLargeError,
+    has_state,
+)
 from mrecordlog_async.recovery.recovered import LastRead, RecoveredLog
 from mrecordlog_async.recovery.replay import NewStores, SegmentChain
 from mrecordlog_async.recovery.segment_files import OpenSegment, SegmentFiles, SegmentRemovedError, sync_for_readers
@@ -83,6 +89,7 @@ def read_log(
     Raises:
         FileNotFoundError: There is no log.
         CorruptionError: Acknowledged data is damaged.
+        SegmentTooLargeError: The last segment is larger than *bounds* allow. It must be completed first.
         OSError: A file cannot be read.
     """
     directory.check_log(listing)
@@ -115,11 +122,24 @@ def _read_believed(
     new_stores: NewStores,
     bounds: MemoryBounds | None,
 ) -> Reading:
-    """Read a log once, or again without the gathered files if one of them is of a state that the log does not have."""
-    reading = _LogReader(files, listing, on_progress, new_stores, bounds).read()
-    if bounds is None or _is_believed(reading.recovered):
-        return reading
-    return _LogReader(files, listing, on_progress, new_stores, bounds._replace(by_index=False)).read()
+    """Read a log once; again if a gathered file is of a state that it does not have, or a segment is too large.
+
+    Raises SegmentTooLargeError if that is the last one, and the caller holds the lock.
+    """
+    if bounds is None:
+        return _LogReader(files, listing, on_progress, new_stores).read()
+    first = GatheredFirst(files.directory, bounds, writes=files.has_lock)
+    while True:
+        try:
+            reading = _LogReader(files, listing, on_progress, new_stores, bounds, first).read()
+        except SegmentTooLargeError as error:
+            if error.segment == listing.segments[-1]:
+                raise
+            first.replayed_from = error.segment + 1
+        else:
+            if not first.by_index or _is_believed(reading.recovered):
+                return reading
+            first.by_index = False
 
 
 class _LogReader:
@@ -132,12 +152,14 @@ class _LogReader:
         on_progress: Progress | None,
         new_stores: NewStores = RetainedStores,
         bounds: MemoryBounds | None = None,
+        first: GatheredFirst | None = None,
     ) -> None:
         self._files = files
-        self._bounds = bounds
+        self._first = first
         self._bound = None
-        if bounds is not None:
+        if bounds is not None and first is not None:
             self._bound = MemoryBound(files.directory, bounds.memory_bytes, writes=files.has_lock)
+            self._bound.strict_from = first.replayed_from if bounds.is_strict else None
         self._gathered: dict[int, int] = {}  # sizes of the gathered files that are used
         self._listing = listing
         self._on_progress = on_progress
@@ -179,16 +201,17 @@ class _LogReader:
                 header = successor
 
     def _skip_gathered(self, first: int, last: SegmentHeader) -> int:
-        """Take over the segments from *first* on whose gathered files fit; return the one after them."""
-        if self._bounds is None or not self._bounds.by_index:
+        """Take over the segments from *first* on that are gathered; return the one after them."""
+        if self._first is None:
             return first
         for number in range(first, last.segment):
-            found = gathered_segment(self._files.directory, number)
+            found = self._first.find(number)
             if found is None or found.places.head.log_id != last.log_id:
                 return number
             self._chain.state.gathered.append(found.places)
             self._chain.older.append((number, found.segment_bytes))
-            self._gathered[number] = found.file_bytes
+            if found.file_bytes:
+                self._gathered[number] = found.file_bytes
         return last.segment
 
     def _first_to_read(self, last: SegmentHeader) -> int:
@@ -228,6 +251,8 @@ class _LogReader:
 
     def _replay_last(self, segment: OpenSegment, closed: Closed | None, size: int) -> RecoveredLog:
         """Replay the last segment and judge its end (step 3); return the log as it is after that."""
+        if self._bound is not None and not self._files.has_lock:
+            self._bound.strict_from = None  # only the writer can complete this segment, so that it is gathered
         # Only what this segment's own COMMITs and header say about the oldest live segment counts.
         self._chain.state.oldest_segment = 0
         if not self._files.has_lock:

@@ -13,14 +13,15 @@ import pytest
 from mrecordlog_async import CorruptionError, MultiRecordLog, ReadOnlyLog
 from mrecordlog_async.format.gathered import GatheredIndex, decode_place
 from mrecordlog_async.memory.collected import held_run
-from mrecordlog_async.model import Record
-from mrecordlog_async.recovery.gathering import collect_segment, identify, write_collected
+from mrecordlog_async.model import Record, Times
+from mrecordlog_async.recovery.gathering import SegmentParts, identify, write_collected
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.gathered_files import GatheredFile, gathered_path
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
 
 BLOCK = 32_768
+MIB = 1 << 20
 
 
 async def build(directory: Path, seed: int = 0, segments: int = 5) -> None:
@@ -65,7 +66,7 @@ def test_one_pass_over_each_segment_finds_what_replay_finds(directory: Path, see
     segments = at.list().segments
     for number in segments[:-1]:
         head = identify(at, number)
-        index, size, error = write_collected(at, head, collect_segment(at, head))
+        index, size, error = write_collected(at, head, SegmentParts(at, head, MIB))
         assert error is None
         assert size == (directory / Path(gathered_path("", number)).name).stat().st_size
         for queue_id, records in read_all(directory, index).items():
@@ -75,6 +76,30 @@ def test_one_pass_over_each_segment_finds_what_replay_finds(directory: Path, see
         assert list(log.range(name))[: len(records)] == records
     newest = sum(len(list(log.range(name))) for name in ids.values()) - sum(map(len, found.values()))
     assert 0 <= newest < sum(map(len, found.values()))
+
+
+@pytest.mark.parametrize("part_bytes", [1_000, 10_000, 40_000])
+def test_a_segment_in_parts_is_the_segment_as_a_whole(directory: Path, part_bytes: int) -> None:
+    """However little is collected at a time, the file has the same records, and a part has those that a read wants."""
+    asyncio.run(build(directory, segments=3))
+    at = LogDirectory.at(directory)
+    head = identify(at, at.list().segments[0])
+    index, _, _ = write_collected(at, head, SegmentParts(at, head, MIB))
+    whole = read_all(directory, index)
+    parts = SegmentParts(at, head, part_bytes)
+    assert len(list(parts)) > 1
+    in_parts, _, _ = write_collected(at, head, parts)
+    assert in_parts.ids == index.ids
+    assert read_all(directory, in_parts) == whole
+    for queue_id, records in whole.items():
+        position, stop, found = records[0].position, records[-1].position + 1, list[Record]()
+        while position < stop:
+            runs, times = parts.runs(queue_id, position, stop)
+            assert times.ticks
+            found += (record for run in runs for record in run.records())
+            position = runs[-1].next_position
+        assert found == records
+        assert parts.runs(queue_id, stop, stop + 1) == ([], Times.none())
 
 
 def test_a_segment_is_known_by_its_log_its_end_and_its_tables(directory: Path) -> None:
@@ -105,8 +130,9 @@ def test_a_segment_that_is_damaged_is_not_gathered(directory: Path) -> None:
     first = at.list().segments[0]
     head = identify(at, first)
     damage.flip_byte(Path(at.path_of(first)), head.end - 200)
-    with pytest.raises(CorruptionError, match="damaged"):
-        collect_segment(at, head)
+    for part_bytes in (MIB, 4_096):
+        with pytest.raises(CorruptionError, match="damaged"):
+            list(SegmentParts(at, head, part_bytes))
 
 
 class FullDisk(OsFileSystem):
@@ -123,8 +149,8 @@ def test_the_index_is_whole_even_if_the_disk_refuses_the_file(directory: Path) -
     first = at.list().segments[0]
     head = identify(at, first)
     full = LogDirectory(FullDisk(), at.path)
-    index, size, error = write_collected(full, head, collect_segment(at, head))
+    index, size, error = write_collected(full, head, SegmentParts(at, head, MIB))
     assert (size, error is not None and error.errno) == (0, errno.ENOSPC)
     assert not [name for name in at.list().others if ".runs" in name]
-    again, _, _ = write_collected(at, head, collect_segment(at, head))
+    again, _, _ = write_collected(at, head, SegmentParts(at, head, MIB))
     assert again.columns() == index.columns()

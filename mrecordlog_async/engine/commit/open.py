@@ -15,6 +15,7 @@ import contextlib
 import errno
 import logging
 import secrets
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -27,12 +28,13 @@ from mrecordlog_async.format.record import LOG_ID_BYTES
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.store import RetainedStores
 from mrecordlog_async.model import RecoveryReport
-from mrecordlog_async.recovery.beyond_memory import MemoryBounds
+from mrecordlog_async.recovery.beyond_memory import MemoryBounds, SegmentTooLargeError
 from mrecordlog_async.recovery.cleanup import remove_leftovers, zero_tail
+from mrecordlog_async.recovery.places import PlacedStores
 from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.recovery.recovery import Progress, read_log
 from mrecordlog_async.recovery.replay import NewStores
-from mrecordlog_async.recovery.torn_or_damaged import NOTHING
+from mrecordlog_async.recovery.torn_or_damaged import NOTHING, LogTail
 from mrecordlog_async.storage.direct import Staging
 from mrecordlog_async.storage.directory import Listing, LogDirectory, make_directories, naming, sync_names
 from mrecordlog_async.storage.end_note import LAST_END_NAME, EndNote
@@ -185,19 +187,61 @@ def _recover_or_create(
         recovered, file = _create_log(directory, listing, options)
     else:
         directory.log.sync_name()
-        new_stores, bounds = options.new_stores, options.bounds
-        recovered = read_log(directory.log, listing, on_progress=on_progress, new_stores=new_stores, bounds=bounds)
+        bounds, tail = options.bounds, None
+        try:
+            recovered = _read(directory, listing, options, on_progress)
+        except SegmentTooLargeError:
+            tail, is_done = _complete_last_segment(directory, listing, options)
+            listing = directory.log.list()
+            recovered = _read(directory, listing, options, on_progress, is_strict=is_done)
         if recovered.queues.pins.gathered and bounds is not None and not bounds.is_usual:
             logger.warning(
                 "%s: the records do not fit into %d bytes of memory: the oldest ones stay on the disk",
                 *(directory.path, bounds.memory_bytes),
             )
         file = _take_over(directory, recovered)
+        recovered.tail = tail or recovered.tail  # for the report
     if LAST_END_NAME in listing.others:
         recovered.noted = directory.read_end_note()
     # After the log was judged: files of a log that is refused stay as they are.
     remove_leftovers(directory.log, listing, recovered)
     return recovered, file
+
+
+def _read(
+    directory: LockedDirectory,
+    listing: Listing,
+    options: OpenOptions,
+    on_progress: Progress | None,
+    *,
+    is_strict: bool = True,
+) -> RecoveredLog:
+    bounds = None if options.bounds is None else options.bounds._replace(is_strict=is_strict)
+    return read_log(directory.log, listing, on_progress=on_progress, new_stores=options.new_stores, bounds=bounds)
+
+
+def _complete_last_segment(directory: LockedDirectory, listing: Listing, options: OpenOptions) -> tuple[LogTail, bool]:
+    """Have the log continue in a new segment, so that the last one can be gathered.
+
+    Its records are larger than memory, so they are read for their positions alone. A log that was closed still says so
+    afterwards.
+
+    Returns:
+        What followed the end of the log, and whether it does continue in a new segment: a full disk refuses one.
+    """
+    bounds = MemoryBounds(sys.maxsize, by_index=True, is_usual=True)
+    recovered = read_log(directory.log, listing, new_stores=PlacedStores, bounds=bounds)
+    file = _take_over(directory, recovered)
+    space = DiskSpace(directory, options.segment_bytes, options.disk_bytes_limit)
+    journal = Journal(directory, file, recovered, space)
+    try:
+        oldest = recovered.queues.pins.oldest()
+        is_done = _try_now(partial(journal.roll, oldest))
+        if recovered.closed:
+            journal.write_closed(oldest)
+    finally:
+        journal.close()
+    return recovered.tail, is_done
 
 
 def _refuse_other_directory(directory: LogDirectory, listing: Listing, create: bool) -> None:
@@ -282,11 +326,12 @@ def _leave_shared_segment(journal: Journal, recovered: RecoveredLog) -> None:
     _prepare_spare(journal)
 
 
-def _try_now(work: Callable[[], object]) -> None:
-    """Do *work*, which the journal does again later if the disk refuses it now."""
+def _try_now(work: Callable[[], object]) -> bool:
+    """Do *work*, which the journal does again later if the disk refuses it now; return whether it was done."""
     try:
         work()
     except OSError:
-        return
+        return False
     except LogIOError as error:
         raise error.__cause__ or error from None
+    return True

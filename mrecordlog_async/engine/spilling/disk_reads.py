@@ -27,7 +27,13 @@ from mrecordlog_async.memory.times import NO_TICK
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.model import POSITION_MAX, Record, Run, Times
 from mrecordlog_async.options import MIB
-from mrecordlog_async.recovery.gathered_reader import FoundRuns, GatheredReader, WantedRuns, wanted_runs
+from mrecordlog_async.recovery.gathered_reader import (
+    PASS_BYTES,
+    FoundRuns,
+    GatheredReader,
+    WantedRuns,
+    wanted_runs,
+)
 from mrecordlog_async.storage.directory import LogDirectory
 
 logger = logging.getLogger("mrecordlog_async")
@@ -110,9 +116,14 @@ class Ahead:
 class DiskReads:
     """Reads from the gathered files of one open log. The engine owns it."""
 
-    def __init__(self, directory: LogDirectory, queues: Queues, counters: Counters | None = None) -> None:
-        """Read from *directory* what is retained of *queues*; count in *counters* what is found to be damaged."""
-        self.reader = GatheredReader(directory)
+    def __init__(
+        self, directory: LogDirectory, queues: Queues, counters: Counters | None = None, memory_bytes: int = 0
+    ) -> None:
+        """Read from *directory* what is retained of *queues*; count in *counters* what is found to be damaged.
+
+        *memory_bytes*: the limit of the log; a quarter of it may be used where a gathered file must be made again.
+        """
+        self.reader = GatheredReader(directory, pass_bytes=max(memory_bytes // 4, PASS_BYTES))
         self._counters = Counters() if counters is None else counters
         self._queues = queues
         self._loop = asyncio.get_running_loop()

@@ -192,8 +192,8 @@ class Spill:
         """Write the file of a segment; without it if the disk refuses it, or not *writes*. Runs on the thread."""
         head = identify(self._directory, number, opening, batch)
         if not writes:
-            return index_of(head, collected), 0
-        index, size, error = write_collected(self._directory, head, collected)
+            return index_of(head, [collected]), 0
+        index, size, error = write_collected(self._directory, head, [collected])
         if error is not None:
             logger.warning(
                 "%s: the gathered file of segment %d was not written (%s); it is made when it is read",
