@@ -43,7 +43,7 @@ asyncio.run(main(*sys.argv[1:]))
 
 
 async def write(directory: Path, segment_bytes: int, size: int, queues: int = 1) -> int:
-    """Write records of so many bytes in all, to queues in turn; return the number of records of each."""
+    """Write records of *size* bytes in all, to queues in turn; return the number of records of each queue."""
     names = ["q", *(f"q{at}" for at in range(1, queues))]
     position, step = 0, max(500 // queues, 10)
     async with MultiRecordLog.open(directory, segment_bytes=segment_bytes, persist_policy=PersistPolicy.never()) as log:
@@ -56,7 +56,7 @@ async def write(directory: Path, segment_bytes: int, size: int, queues: int = 1)
 
 
 def open_and_read(directory: Path, beyond_memory: str) -> tuple[int, int, int, int]:
-    """Open a log and read queue "q" in a process of its own.
+    """Open a log and read queue "q" in a separate process.
 
     Returns:
         The memory that opening took at most, that of both, the number of records, and the first one in memory.
