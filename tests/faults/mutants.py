@@ -32,7 +32,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "mrecordlog_async"
 FLOORS = ("compiled", "engine", "format", "maintenance", "memory", "recovery", "storage")
-WITHOUT = ("support/trim_heap.py",)
+WITHOUT = ("support/heap.py",)
 """How memory is collected and returned to the system. Only speed depends on it."""
 STAGE_SECONDS = 1_200
 """The time limit of a stage, in seconds; exceeding it kills the mutant."""

@@ -29,6 +29,7 @@ from mrecordlog_async.errors import CorruptionError, LogLockedError, RecordLogEr
 from mrecordlog_async.options import MIB, Limits
 from mrecordlog_async.support.event_loop import loop_factory
 from mrecordlog_async.support.gc_tuning import calm_collector
+from mrecordlog_async.support.heap import map_large_blocks
 from mrecordlog_async.tokens import read_private_tokens
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
             _log_options(values, directory),
         )
         calm_collector()
+        map_large_blocks()
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(serve(settings, on_listening=_say_address))
     except ExposedError as error:

@@ -26,7 +26,7 @@ from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.options import MIB
-from mrecordlog_async.support.trim_heap import trim_heap
+from mrecordlog_async.support.heap import trim_heap
 
 logger = logging.getLogger("mrecordlog_async")
 

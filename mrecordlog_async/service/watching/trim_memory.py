@@ -13,7 +13,7 @@ import gc
 from mrecordlog_async.options import MIB
 from mrecordlog_async.protocol import arrow
 from mrecordlog_async.service.service import Service
-from mrecordlog_async.support.trim_heap import trim_heap
+from mrecordlog_async.support.heap import trim_heap
 
 WORTH_BYTES = 32 * MIB
 PAUSE_SECONDS = 10.0

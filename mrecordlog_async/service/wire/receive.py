@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import asyncio
+from io import BytesIO
 
 from aiohttp import StreamReader, web
 
@@ -132,7 +133,7 @@ class _Growing:
 
     def __init__(self, limit: int, charge: Charge, free: int, ceiling: int | None) -> None:
         self._limit, self._charge, self._free, self._ceiling = limit, charge, free, ceiling
-        self._body = bytearray()
+        self._body = BytesIO()  # its value is its buffer: one whole body is in memory, not two
         self._expander: Expander | None = None
         self.arrived = 0  # bytes, as they were sent
 
@@ -153,12 +154,12 @@ class _Growing:
             raise closing(problem) from None
 
     def _grow(self, part: bytes) -> None:
-        size = len(self._body) + len(part)
+        size = self._body.tell() + len(part)
         if size > self._limit:
             raise too_large(size, self._limit, "body bytes")
         if size > self._free:
             self._charge.add(size - self._free - self._charge.size, self._ceiling)
-        self._body += part  # not a list of parts: each may be a single byte
+        self._body.write(part)  # not a list of parts: each may be a single byte
 
     def end(self, request: web.BaseRequest) -> bytes:
         """Return the whole body; refuse one that was cut off, or read by a middleware."""
@@ -166,7 +167,7 @@ class _Growing:
             _check_whole(request, self.arrived)
         if self._expander is not None:
             self._expander.end()
-        return bytes(self._body)
+        return self._body.getvalue()
 
 
 def _is_expanded(request: web.BaseRequest) -> bool:

@@ -20,6 +20,7 @@ import asyncio
 import binascii
 import re
 from collections.abc import Callable, Iterator
+from io import BytesIO
 from itertools import chain, pairwise
 
 import msgspec
@@ -173,17 +174,17 @@ def _large_record(body: bytes, at: int, stop: int) -> Steps:
     around = body[at : begin - 1] + body[end + 1 : stop] if begin - at + stop - end <= 4 * WHITESPACE_MAX else b"?"
     if not 0 < begin <= end or around.strip():
         raise bad_request(_JSON_SHAPE, "bad_body")
-    parts, rest = list[bytes](), b""
+    record, rest = BytesIO(), b""  # its value is its buffer: the record is never there twice
     while begin < end:
         cut = min(begin + PIECE_BYTES, end)
         if cut < end and (escape := body.rfind(b"\\", cut - 5, cut)) >= 0:
             cut = escape  # no part ends within an escape
         text = rest + _unescaped(body[begin:cut])
         whole = len(text) if cut == end else len(text) // 4 * 4
-        parts.append(_from_base64(text[:whole], is_last=cut == end))
+        record.write(_from_base64(text[:whole], is_last=cut == end))
         begin, rest = cut, text[whole:]
         yield []
-    yield [b"".join(parts)]
+    yield [record.getvalue()]
 
 
 def _unescaped(text: bytes) -> bytes:

@@ -8,7 +8,7 @@ import gc
 from mrecordlog_async.bench.drive import payloads
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.options import PersistPolicy
-from mrecordlog_async.support.trim_heap import trim_heap
+from mrecordlog_async.support.heap import trim_heap
 from tests.benchmarks.appends import BATCH_RECORDS, RECORD_BYTES
 from tests.benchmarks.probe import resident_bytes
 from tests.benchmarks.results import Row

@@ -1,0 +1,37 @@
+"""Memory that is freed goes back to the operating system: two settings and one call of the C library.
+
+glibc keeps the pages of freed runs while anything small is allocated above them: after truncating 100 MB of 100-byte
+records, 12 to 68 MB stayed resident; after `malloc_trim`, none. It takes 3 to 20 ms, so it runs on a thread, and only
+while no call waits.
+
+Both do nothing where the C library lacks them (musl, macOS).
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+"""Parameters of `mallopt`, from glibc's malloc.h."""
+MAPPED_BYTES = 8 << 20
+TRIMMED_BYTES = 32 << 20
+
+
+def trim_heap() -> None:
+    """Return free pages to the system."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def map_large_blocks() -> None:
+    """Map each block of `MAPPED_BYTES` or more separately, so that it is unmapped when it is freed. For `serve` only.
+
+    glibc does so from 128 KiB on at first, and raises that with each large block that is freed, up to 32 MiB. From then
+    on bodies that grow side by side leave holes in the heap: four of 57 MiB at a time took 169 MiB instead of 121 MiB.
+    A lower limit costs page faults: with 4 MiB, bodies of that size took a tenth more processor time.
+    """
+    set_option = getattr(ctypes.CDLL(None), "mallopt", None)
+    if set_option is not None:
+        set_option(M_MMAP_THRESHOLD, MAPPED_BYTES)
+        set_option(M_TRIM_THRESHOLD, TRIMMED_BYTES)

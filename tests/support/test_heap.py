@@ -1,0 +1,43 @@
+"""What a process of ours keeps of memory that it has freed."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+
+import pytest
+
+HELD = """
+import sys
+from pathlib import Path
+from mrecordlog_async.support.heap import map_large_blocks
+
+MIB = 1 << 20
+
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+if sys.argv[1] == "mapped":
+    map_large_blocks()
+before = bytes(30 * MIB)
+del before  # from now on, glibc by itself takes blocks up to this size from its heap
+begun = resident()
+large = [bytearray(b"x" * (20 * MIB)) for _ in range(4)]
+above = [bytes(100_000) for _ in range(20)]
+del large
+print(resident() - begun)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library has no mallopt: musl, macOS")
+def test_large_blocks_leave_the_process_when_they_are_freed() -> None:
+    """Small blocks above them do not keep their pages, whatever was freed before."""
+    kept, given_back = (
+        int(subprocess.run([sys.executable, "-c", HELD, how], capture_output=True, check=True).stdout)
+        for how in ("by itself", "mapped")
+    )
+    assert given_back < 8 << 20
+    assert kept > 40 << 20  # otherwise this test shows nothing
