@@ -132,16 +132,7 @@ class ConsumerChanges:
     # Holding.
 
     async def attach(self, queue: str, consumer: str, how: Attaching) -> Attached:
-        """Become the holder of *consumer*: every earlier one is fenced off. Durable under every policy.
-
-        Raises:
-            QueueNotFoundError: No queue has this name.
-            ConsumerNotFoundError: The queue has no such consumer, and *how* does not create it.
-            ConsumerOwnedError: The consumer belongs to another owner.
-            ConsumerHeldError: Its holder was seen more recently than *how* allows.
-            ConsumerNameError: The name is invalid.
-            LogFullError: The limit on consumers is reached, or there is no space.
-        """
+        """Become the holder of *consumer*: every earlier one is fenced off. Errors: see `MultiRecordLog.consumer`."""
         check_name(queue)
         self._check_name(queue, consumer)
         owned, position = owner_bytes(how.owner), await self._position(queue, how.start)
@@ -201,13 +192,7 @@ class ConsumerChanges:
             self._note(key)
 
     def check_holder(self, queue: str, consumer: str, *, queue_id: int, epoch: int) -> None:
-        """Raise unless *epoch* is that of the present holder of *consumer*.
-
-        Raises:
-            QueueNotFoundError: No queue has this name, or it is another incarnation.
-            ConsumerNotFoundError: The queue has no such consumer.
-            ConsumerFencedError: Another holder has attached since.
-        """
+        """Raise unless *epoch* is that of the present holder of *consumer*; see `Inspection.check_holder`."""
         found = self._lookup.find(queue)
         if found.id != queue_id:
             raise QueueNotFoundError(queue)

@@ -95,7 +95,6 @@ class Holder:
 
         Raises:
             ConsumerRefusedError: the consumer belongs to another owner.
-            ServerDownError, ServiceRefusedError: a service could not be reached, or refused the request.
         """
         attached = False
         for server, listed in list(logs.items()):
@@ -247,7 +246,6 @@ class Holder:
 
         Raises:
             ConsumerLostError: another holder has attached, or the consumer was deleted.
-            ServerDownError, ServiceRefusedError: a service could not be reached, or refused the request.
         """
         holds = self._holds[server]
         # With the epoch of the attach: a holder that has been replaced since moves nothing.

@@ -59,7 +59,11 @@ class LogMissingError(RecordLogError):
 
 
 class Fleet:
-    """The services that the options name. Connects on the first request; a pickled copy starts over."""
+    """The services that the options name. Connects on the first request; a pickled copy starts over.
+
+    What lists or asks them raises ServerDownError if a server is down, unless the options say to skip it, and what
+    follows a listing raises ReopenedError if a log was opened since.
+    """
 
     def __init__(self, options: Options, *, patience_seconds: float = 0.0, reached: bool = False) -> None:
         self.options = options
@@ -100,7 +104,6 @@ class Fleet:
 
         Raises:
             OptionError: a server is a load balancer, or two servers have live copies of a log.
-            ServerDownError: a server is down, unless the options say to skip it.
         """
         standing = self.listings.arranged(Offset(), self.survey())
         if standing.held:
@@ -119,8 +122,6 @@ class Fleet:
 
         Raises:
             OptionError: a server has a log that the options forget.
-            ReopenedError: a log was opened since it was listed.
-            ServerDownError: a server is down, unless the options say to skip it.
         """
         found = self.survey() if found is None else found
         known = placed(known, found)

@@ -26,8 +26,6 @@ def starting_positions(
 
     Raises:
         OptionError: the time is in the future.
-        ReopenedError: a log was opened since it was listed.
-        ServerDownError: a server is down, unless the options say to skip it.
     """
     if not isinstance(wanted, datetime):
         return wanted

@@ -28,10 +28,6 @@ def ends_of_gone(fleet: Fleet, offset: Offset, logs: dict[str, Listed]) -> dict[
 
     Returns log → queue → where its incarnation ended; None if the service does not know. A log whose server goes down
     during the call is removed from *logs*.
-
-    Raises:
-        ReopenedError: a log was opened since it was listed.
-        ServerDownError: a server is down, unless the options say to skip it.
     """
     found: dict[str, dict[str, int | None]] = {}
     for log, listed in list(logs.items()):
@@ -64,10 +60,6 @@ def advance(
 
     positions: where the last batch ended. stops: read no further than this, and no queue that it does not name; None
     for no such limit. read_before: the queues that need no request (see `listed_plans`).
-
-    Raises:
-        ReopenedError: a log was opened since it was listed.
-        ServerDownError: a server is down, unless the options say to skip it.
     """
     starts = {log: _starts(positions.get(log, {}), listed.queues, stops, log) for log, listed in logs.items()}
     found, starts, limits = read_before.planned(starts, logs, limits)
@@ -144,7 +136,6 @@ def partitions(
     Raises:
         DataLossError: a range is no longer complete. With `failOnDataLoss=false` the rest of it is read.
         LogMissingError: no server has a log of the batch.
-        ServerDownError, ServiceRefusedError: a service could not be reached, or refused the request.
     """
     names = names or {}
     starts: dict[str, list[PlanStart]] = {}
