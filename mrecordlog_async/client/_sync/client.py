@@ -212,15 +212,7 @@ class BlockingRecordLogClient:
         return self.sender.send(calls.queue_options(queue))
 
     def configure_queue(self, queue: str, options: QueueOptions) -> None:
-        """Replace all options of *queue*; a sealed queue stays sealed. Durable under every policy.
-
-        Args:
-            queue: Its name.
-            options: The new options.
-
-        Raises:
-            QueueOptionsError: The options contradict what the queue holds.
-        """
+        """Replace all options of *queue*, as `MultiRecordLog.configure_queue` does."""
         self.sender.send(calls.configure_queue(queue, options))
 
     def seal_queue(self, queue: str, *, queue_id: int | None = None) -> int:
@@ -323,21 +315,7 @@ class BlockingRecordLogClient:
         return self.append_record(queue, position, payload, create=create)
 
     def append_json(self, queue: str, value: object, *, create: bool = False) -> int:
-        """Append *value* to *queue* as JSON, in UTF-8 without spaces; `Batch.json` reads it.
-
-        Args:
-            queue: Its name.
-            value: What `json.dumps` takes. NaN and the infinities are refused: JSON does not have them.
-            create: Create the queue if it does not exist.
-
-        Returns:
-            The record's position.
-
-        Raises:
-            TypeError: JSON has no such value.
-            ValueError: It is a number that JSON does not have, or refers to itself.
-            RecordLogError: The errors of `append_record`.
-        """
+        """Append *value* to *queue* as JSON, as `MultiRecordLog.append_json` does; return the record's position."""
         return self.append_record(queue, None, json_payload(value), create=create)
 
     @overload
@@ -521,47 +499,20 @@ class BlockingRecordLogClient:
     def position_at(self, queue: str, time: datetime) -> int:
         """Return the position of the first retained record of *queue* that was stored at *time* or later.
 
-        Args:
-            queue: Its name.
-            time: A time with a time zone, not in the future; rounded down to 0.1 s.
-
-        Returns:
-            The position; the next position if every record is older.
-
-        Raises:
-            QueueNotFoundError: The queue does not exist.
-            ValueError: *time* has no time zone.
-            ServiceError: *time* is in the future.
+        As `MultiRecordLog.position_at` does, but a time in the future raises ServiceError.
         """
         return self.sender.send(calls.position_at(queue, time))
 
     def time_of(self, queue: str, position: int) -> datetime | None:
-        """Return when the record of *queue* at *position* was stored, to 0.1 s.
-
-        Args:
-            queue: Its name.
-            position: Position of the record.
-
-        Returns:
-            The time in UTC; None if no record is retained at this position.
-        """
+        """Return when the record of *queue* at *position* was stored, in UTC, to 0.1 s; None if it is not retained."""
         for runs, times in self.timed_runs(queue, position, position + 1):
             return times.time_at(position) if runs[0].first_position == position else None
         return None
 
     def wait_for(self, queue: str, position: int) -> bool:
-        """Wait until *position* has been assigned in *queue*.
+        """Wait until *position* has been assigned in *queue*; return False if the queue is deleted, or sealed before.
 
-        Args:
-            queue: Its name.
-            position: The position to wait for; truncated records count.
-
-        Returns:
-            True once the queue's next position is past *position*; False if the queue was deleted, or sealed before.
-
-        Raises:
-            QueueNotFoundError: The queue does not exist when the call starts.
-            ValueError: *position* is not one at which a tail can start.
+        Truncated records count. Raises as `MultiRecordLog.wait_for` does.
         """
         return reads.wait_for(self.sender, queue, position)
 
@@ -615,39 +566,16 @@ class BlockingRecordLogClient:
         return BlockingConsumer(self.sender, queue, consumer, start=start, request=request)
 
     def create_consumer(self, queue: str, consumer: str, *, start: Start | None = None, exist_ok: bool = False) -> bool:
-        """Create *consumer* on *queue*, or on all queues that match a pattern with `*`. Durable under every policy.
+        """Create *consumer* on *queue*, or on all queues that match a pattern with `*`, as the log does.
 
-        Args:
-            queue: The queue, or a pattern.
-            consumer: Its name.
-            start: The first position that it has not acknowledged, moved into what the queue retains, or a time, which
-                a pattern does not have; None for the first retained record.
-            exist_ok: Return False instead of raising if the consumer, or the rule for the pattern, already exists. The
-                request is then sent again after a lost response.
-
-        Returns:
-            True if the consumer, or the rule, was created.
-
-        Raises:
-            ConsumerExistsError: The consumer exists, and *exist_ok* is False.
-            ConsumerNameError: The name is invalid.
-            LogFullError: The limit on consumers is reached, or there is no space.
+        With *exist_ok*, the request is sent again after a lost response. *start* may not be a time for a pattern. For
+        the rest see `MultiRecordLog.create_consumer`.
         """
         position = None if start is None else check_start(reads.position_of(self.sender, queue, start))
         return self.sender.send(calls.create_consumer(queue, consumer, start=position, exist_ok=exist_ok))
 
     def delete_consumer(self, queue: str, consumer: str) -> None:
-        """Delete *consumer* of *queue*, or with a pattern the rule, and the consumer of every queue that matches.
-
-        If there is no rule for a pattern, but a queue of exactly that name has the consumer, it is deleted there.
-
-        Args:
-            queue: The queue, or the pattern that was passed to `create_consumer`.
-            consumer: The name.
-
-        Raises:
-            ConsumerNotFoundError: The queue has no such consumer, or there is no rule for the pattern.
-        """
+        """Delete *consumer* of *queue*, or a rule and its consumers, as `MultiRecordLog.delete_consumer` does."""
         self.sender.send(calls.delete_consumer(queue, consumer))
 
     def consumers(self, queue: str) -> dict[str, ConsumerSummary]:
@@ -682,18 +610,7 @@ class BlockingRecordLogClient:
     def seek_consumer(self, queue: str, consumer: str, position: Start) -> int:
         """Have *consumer* continue at *position*, as an operator: its present holder is fenced off.
 
-        Args:
-            queue: The queue.
-            consumer: The name.
-            position: From the first retained position up to the next one, or a time.
-
-        Returns:
-            The position.
-
-        Raises:
-            PositionAheadError: The position is past the next one.
-            PositionTruncatedError: The position was truncated.
-            ConsumerNotFoundError: The queue has no such consumer.
+        The arguments, the result and the errors are those of `BlockingConsumer.seek`.
         """
         wanted = check_start(reads.position_of(self.sender, queue, position))
         return self.sender.send(calls.seek(queue, consumer, wanted, None))
