@@ -94,7 +94,11 @@ def _left(checkpoint: Lake, again: Positions, accepted_at: int, position: Positi
     batches = SparkBatches(checkpoint)
     later = [batches.end(batch) for batch in numbers(checkpoint, OFFSETS) if batch > accepted_at]
     seen = [position, *(end for end in later if end is not None)]
-    return all(any(_at(end, server, queue) != at for end in seen) for server, queue, at in _entries(again))
+    return all(
+        any(_at(end, server, queue) != at for end in seen)
+        for server, queues in again.items()
+        for queue, at in queues.items()
+    )
 
 
 def _stored(checkpoint: Lake, content: bytes) -> dict[str, str]:
@@ -115,10 +119,6 @@ def _forget(checkpoint: Lake) -> None:
 def _named(sentence: str) -> list[tuple[str, str]]:
     """Return (server, queue) of each place that *sentence* names."""
     return [(str(literal_eval(server)), str(literal_eval(queue))) for server, queue in _PLACE.findall(sentence)]
-
-
-def _entries(offset: Positions) -> list[tuple[str, str, list[int]]]:
-    return [(server, queue, at) for server, queues in offset.items() for queue, at in queues.items()]
 
 
 def _at(offset: Positions, server: str, queue: str) -> list[int] | None:

@@ -30,25 +30,15 @@ class TableError(RecordLogError):
 
 
 class QueueRows(NamedTuple):
-    """Rows of one incarnation of a queue.
+    """Rows of one incarnation of a queue."""
 
-    Attributes:
-        server: the queue's server.
-        queue: its name.
-        queue_id: its incarnation.
-        records: how many rows.
-        first: the lowest position.
-        last: the highest position.
-        sum: of all positions.
-    """
-
-    server: str
+    server: str  # the queue's server
     queue: str
-    queue_id: int
+    queue_id: int  # its incarnation
     records: int
-    first: int
-    last: int
-    sum: int
+    first: int  # the lowest position
+    last: int  # the highest position
+    sum: int  # of all positions
 
     def joined(self, other: QueueRows) -> QueueRows:
         """Return both together."""

@@ -68,19 +68,12 @@ Values = tuple[str | None, ...]
 
 
 class NewFile(NamedTuple):
-    """A file that a task wrote: what the commit adds to the table.
+    """A file that a task wrote: what the commit adds to the table."""
 
-    Attributes:
-        path: relative to the table's directory.
-        size: in bytes.
-        values: partition column → value.
-        statistics: as JSON, in Delta's form.
-    """
-
-    path: str
-    size: int
-    values: dict[str, str | None]
-    statistics: str
+    path: str  # relative to the table's directory
+    size: int  # in bytes
+    values: dict[str, str | None]  # partition column → value
+    statistics: str  # as JSON, in Delta's form
 
 
 def without_ends(file: NewFile) -> NewFile:

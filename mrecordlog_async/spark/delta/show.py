@@ -20,30 +20,18 @@ from mrecordlog_async.spark.rows.columns import ERROR
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A table.
+    """A table."""
 
-    Attributes:
-        version: its newest version.
-        rows: in that version.
-        files: in that version.
-        bytes: of these files.
-        partition_by: the columns by which it is partitioned.
-        partitions: how many combinations of their values there are.
-        query: the id of the drain's query; None if no drain writes it.
-        batch: the last batch of that query.
-        columns: column → type.
-        broken: the last version by which rows may be in the table twice, as far as its drain knows; None if none is.
-    """
-
-    version: int
-    rows: int
-    files: int
-    bytes: int
-    partition_by: list[str]
-    partitions: int
-    query: str | None
-    batch: int | None
-    columns: dict[str, str]
+    version: int  # its newest version
+    rows: int  # in that version
+    files: int  # in that version
+    bytes: int  # of these files
+    partition_by: list[str]  # the columns by which it is partitioned
+    partitions: int  # how many combinations of their values there are
+    query: str | None  # the id of the drain's query; None if no drain writes it
+    batch: int | None  # the last batch of that query
+    columns: dict[str, str]  # column → type
+    # The last version by which rows may be in the table twice, as far as its drain knows; None if none is
     broken: int | None
 
 

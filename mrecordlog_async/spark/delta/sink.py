@@ -51,18 +51,13 @@ class StoredRows(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """Destination of rows, as options of Spark's writer carry it.
+    """Destination of rows, as options of Spark's writer carry it."""
 
-    Attributes:
-        place: the table.
-        layout: how rows are divided into files.
-        checkpoint: the checkpoint's directory, if it is on a disk of the driver: it is synced before each commit.
-        rest: the struct of the columns parsed from payloads, as Spark's JSON, if payloads are not stored.
-    """
-
-    place: TablePlace
-    layout: Layout = field(default_factory=Layout)
+    place: TablePlace  # the table
+    layout: Layout = field(default_factory=Layout)  # how rows are divided into files
+    # The checkpoint's directory, if it is on a disk of the driver: it is synced before each commit
     checkpoint: str | None = None
+    # The struct of the columns parsed from payloads, as Spark's JSON, if payloads are not stored
     rest: str | None = None
 
     def encode(self) -> dict[str, str]:
@@ -138,7 +133,10 @@ class DeltaWriter(StreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StoredRows:
         """Store the rows of one task as files that no version of the table names yet."""
         options = self._options
-        rows = iterator if options.rest is None else _without_payloads(iterator, json.loads(options.rest))
+        rows = iterator
+        if options.rest is not None:
+            kind: Kind = json.loads(options.rest)
+            rows = (with_rest(batch, kind, REST) for batch in iterator)
         files, content = write_parts(options.place, options.layout, arrow_schema(self._columns()), rows)
         return StoredRows(_query(), files, content)
 
@@ -178,11 +176,6 @@ class DeltaWriter(StreamArrowWriter):
         if self._options.checkpoint is not None:
             with closing(LocalLake(self._options.checkpoint)) as checkpoint:
                 checkpoint.sync()
-
-
-def _without_payloads(batches: Iterator[pa.RecordBatch], kind: Kind) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        yield with_rest(batch, kind, REST)
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:

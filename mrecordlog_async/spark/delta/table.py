@@ -76,19 +76,12 @@ NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_log
 
 @dataclass(frozen=True, slots=True)
 class NewBatch:
-    """Files that a batch adds to the table.
+    """Files that a batch adds to the table."""
 
-    Attributes:
-        query: the id of the drain's query.
-        number: Spark's number of the batch.
-        content: what it holds, by queue.
-        files: where.
-    """
-
-    query: str
-    number: int
-    content: list[QueueRows]
-    files: list[NewFile]
+    query: str  # the id of the drain's query
+    number: int  # Spark's number of the batch
+    content: list[QueueRows]  # what it holds, by queue
+    files: list[NewFile]  # where
 
     @property
     def records(self) -> int:

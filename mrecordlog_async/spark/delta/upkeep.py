@@ -53,26 +53,16 @@ NAMES = ("server", "queue")
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """A file of the table's newest version.
+    """A file of the table's newest version."""
 
-    Attributes:
-        path: relative to the table's directory.
-        raw: its path as the entry that added it spells it.
-        size: in bytes.
-        rows: how many it has.
-        values: partition column → value.
-        newest: the last `timestamp` in it; None if it is not known, or some rows have none.
-        added: when, in milliseconds since 1970.
-        names: column of names → the lowest and highest one, as readers understand the table's log.
-    """
-
-    path: str
-    raw: str
-    size: int
-    rows: int
-    values: dict[str, str | None]
-    newest: datetime | None
-    added: int
+    path: str  # relative to the table's directory
+    raw: str  # its path as the entry that added it spells it
+    size: int  # in bytes
+    rows: int  # how many it has
+    values: dict[str, str | None]  # partition column → value
+    newest: datetime | None  # the last `timestamp` in it; None if it is not known, or some rows have none
+    added: int  # when, in milliseconds since 1970
+    # Column of names → the lowest and highest one, as readers understand the table's log
     names: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     @property

@@ -104,26 +104,17 @@ class DrainProgress:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """End of a drain.
+    """End of a drain."""
 
-    Attributes:
-        batches: batches with records.
-        records: rows that were stored.
-        seconds: duration of the run.
-        left: records still in the subscribed queues, by server.
-        down: servers that were not drained because they were down, with the reason.
-        verified: the rows are known to be durable in the output: each batch is a transaction of its table, or was
-            counted in its files and compared with the log.
-        held: servers whose log is held back, with the reason.
-    """
-
-    batches: int
-    records: int
-    seconds: float
-    left: dict[str, int]
-    down: dict[str, str]
+    batches: int  # batches with records
+    records: int  # rows that were stored
+    seconds: float  # duration of the run
+    left: dict[str, int]  # records still in the subscribed queues, by server
+    down: dict[str, str]  # servers that were not drained because they were down, with the reason
+    # The rows are known to be durable in the output: each batch is a transaction of its table, or was counted in its
+    # files and compared with the log
     verified: bool = False
-    held: dict[str, str] = field(default_factory=dict)
+    held: dict[str, str] = field(default_factory=dict)  # servers whose log is held back, with the reason
 
     def line(self) -> str:
         """Return one line for the user."""

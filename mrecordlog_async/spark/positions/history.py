@@ -48,17 +48,11 @@ class HeldLog(NamedTuple):
 
 @dataclass(slots=True)
 class Standing:
-    """Listings of the servers, by log.
+    """Listings of the servers, by log."""
 
-    Attributes:
-        logs: log → its listing, with the name of the server that has it.
-        held: log → why nothing is read from it.
-        back: logs in *logs* that went back → the evidence.
-    """
-
-    logs: dict[str, Listed] = field(default_factory=dict)
-    held: dict[str, HeldLog] = field(default_factory=dict)
-    back: dict[str, str] = field(default_factory=dict)
+    logs: dict[str, Listed] = field(default_factory=dict)  # log → its listing, with the name of the server that has it
+    held: dict[str, HeldLog] = field(default_factory=dict)  # log → why nothing is read from it
+    back: dict[str, str] = field(default_factory=dict)  # logs in *logs* that went back → the evidence
 
 
 # Which log is where.

@@ -47,19 +47,13 @@ class HeldBackError(DataLossError):
 
 @dataclass(slots=True)
 class Checked:
-    """Parts of a start offset that are still valid.
+    """Parts of a start offset that are still valid."""
 
-    Attributes:
-        positions: where to continue.
-        intact: the positions of queues that match the offset: only those may be truncated.
-        lost: one sentence for each loss, with advice.
-        back: one sentence for each log that went back, without advice.
-    """
-
-    positions: Positions = field(default_factory=dict)
+    positions: Positions = field(default_factory=dict)  # where to continue
+    # The positions of queues that match the offset: only those may be truncated
     intact: Positions = field(default_factory=dict)
-    lost: list[str] = field(default_factory=list)
-    back: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)  # one sentence for each loss, with advice
+    back: list[str] = field(default_factory=list)  # one sentence for each log that went back, without advice
 
 
 def canonical(offset: Positions) -> Positions:

@@ -29,21 +29,13 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Input of one task: ranges of one log.
+    """Input of one task: ranges of one log."""
 
-    Attributes:
-        server: the name that the rows carry.
-        ranges: what to read.
-        log: the log's public id; "" if any log will do that has these queues.
-        address: the name of the server that has the log now; "" if it is *server*.
-        endpoint: that server, if it was found by its DNS name: a task looks up no names.
-    """
-
-    server: str
-    ranges: tuple[Range, ...]
-    log: str = ""
-    address: str = ""
-    endpoint: Endpoint | None = None
+    server: str  # the name that the rows carry
+    ranges: tuple[Range, ...]  # what to read
+    log: str = ""  # the log's public id; "" if any log will do that has these queues
+    address: str = ""  # the name of the server that has the log now; "" if it is *server*
+    endpoint: Endpoint | None = None  # that server, if it was found by its DNS name: a task looks up no names
 
     @property
     def records(self) -> int:

@@ -17,23 +17,14 @@ from mrecordlog_async.spark.settings.offset import At, Offset
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """Listing of a service.
+    """Listing of a service."""
 
-    Attributes:
-        queues: its queues by name, sorted; in a query those that are subscribed.
-        log: the log's public id; "" if the service does not state it.
-        opening: identifies the service's current opening of the log.
-        opened: queue id → the next position when the log was opened.
-        at: the log's state, no older than *queues*; None if nothing was ever stored in it.
-        server: the name of the server that has the log; "" if it is the listing's key.
-    """
-
-    queues: Mapping[str, QueueSummary]
-    log: str = ""
-    opening: str = ""
-    opened: Mapping[int, int] = field(default_factory=dict)
-    at: At | None = None
-    server: str = ""
+    queues: Mapping[str, QueueSummary]  # its queues by name, sorted; in a query those that are subscribed
+    log: str = ""  # the log's public id; "" if the service does not state it
+    opening: str = ""  # identifies the service's current opening of the log
+    opened: Mapping[int, int] = field(default_factory=dict)  # queue id → the next position when the log was opened
+    at: At | None = None  # the log's state, no older than *queues*; None if nothing was ever stored in it
+    server: str = ""  # the name of the server that has the log; "" if it is the listing's key
 
 
 def gone(offset: Offset, log: str, listed: Listed, includes: Callable[[str], bool]) -> dict[str, int]:

@@ -36,21 +36,15 @@ COLUMNS = ("queue", "position", "payload")
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """Result of a load.
+    """Result of a load."""
 
-    Attributes:
-        stored: rows that were new.
-        present: rows that were already in the log.
-        skipped: rows at positions that the log has truncated.
-        refused: rows without queue, payload or a whole position of at least 0; and rows whose position holds another
-            record or none in the log, with those after them (see `restoring`).
-        conflicts: queue → the position of its first row that differs from the log.
-    """
-
-    stored: int
-    present: int
-    skipped: int = 0
+    stored: int  # rows that were new
+    present: int  # rows that were already in the log
+    skipped: int = 0  # rows at positions that the log has truncated
+    # Rows without queue, payload or a whole position of at least 0; and rows whose position holds another record or
+    # none in the log, with those after them (see `restoring`)
     refused: int = 0
+    # Queue → the position of its first row that differs from the log
     conflicts: Mapping[str, int] = field(default_factory=dict)
 
     @property

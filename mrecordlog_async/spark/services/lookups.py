@@ -31,17 +31,11 @@ LOG_DIGITS = 8
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Result of a look.
+    """Result of a look."""
 
-    Attributes:
-        servers: the services by name, even those of earlier looks.
-        down: names and addresses that gave no service.
-        refused: addresses that refused to say which service they are.
-    """
-
-    servers: Mapping[str, Endpoint] = field(default_factory=dict)
-    down: Sequence[ServerDownError] = ()
-    refused: Sequence[ServiceRefusedError] = ()
+    servers: Mapping[str, Endpoint] = field(default_factory=dict)  # the services by name, even those of earlier looks
+    down: Sequence[ServerDownError] = ()  # names and addresses that gave no service
+    refused: Sequence[ServiceRefusedError] = ()  # addresses that refused to say which service they are
 
 
 class Discovery:

@@ -56,37 +56,21 @@ class Probe:
 
 @dataclass(slots=True, eq=False)
 class QueryServer:
-    """One server of a query, or the DNS name of several: everything that is known by its name.
-
-    Attributes:
-        name: its name.
-        endpoint: where it is; None while it is nowhere, as one that vanished from its DNS name.
-        client: its connection; None until it is used.
-        log: the log that it listed last; "" for none.
-        listed: what it listed last, and the response from which it was made.
-        asked_again_at: when it was last asked for its log on new connections.
-        reached: it has responded once.
-        responded: it responded to the last listing.
-        down: it is skipped, as of the last listing.
-        absence: since when it has been down.
-        why: the first error of this outage.
-        skipped_until: no request is sent before, not even a probe; None if it may be listed.
-        probe: the attempt to reach it that runs in the background.
-    """
+    """One server of a query, or the DNS name of several: everything that is known by its name."""
 
     name: str
-    endpoint: Endpoint | None = None
-    client: ServiceClient | None = None
-    log: str = ""
-    listed: tuple[Listed, Listed] | None = None
-    asked_again_at: float = -inf
-    reached: bool = False
-    responded: bool = False
-    down: bool = False
-    absence: Absence = field(default_factory=Absence)
-    why: Failure | None = None
-    skipped_until: float | None = None
-    probe: Probe | None = None
+    endpoint: Endpoint | None = None  # where it is; None while it is nowhere, as one that vanished from its DNS name
+    client: ServiceClient | None = None  # its connection; None until it is used
+    log: str = ""  # the log that it listed last; "" for none
+    listed: tuple[Listed, Listed] | None = None  # what it listed last, and the response from which it was made
+    asked_again_at: float = -inf  # when it was last asked for its log on new connections
+    reached: bool = False  # it has responded once
+    responded: bool = False  # it responded to the last listing
+    down: bool = False  # it is skipped, as of the last listing
+    absence: Absence = field(default_factory=Absence)  # since when it has been down
+    why: Failure | None = None  # the first error of this outage
+    skipped_until: float | None = None  # no request is sent before, not even a probe; None if it may be listed
+    probe: Probe | None = None  # the attempt to reach it that runs in the background
 
     def move(self, endpoint: Endpoint | None) -> None:
         """Note where the server is now; the connection to its earlier address is closed.

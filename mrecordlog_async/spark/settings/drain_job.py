@@ -38,27 +38,7 @@ def pair(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class DrainJob:
-    """Source and destination of a drain. Fields without a flag have that of the option of the same name.
-
-    Attributes:
-        servers: as the option `servers`: name=url, separated by commas.
-        output: the Delta table: a directory of this machine, or s3://…, gs://…, az://….
-        checkpoint: directory of the checkpoint; belongs to the table.
-        every_seconds: the shortest time between two batches; None to stop when the job has caught up.
-        truncate: whether the logs are truncated up to what is stored.
-        consumer: acknowledge what is stored as this consumer, instead of truncating; others may share the queues.
-        take_over: take the consumer over from another query, or move it back to where the checkpoint is.
-        metrics: address at which Prometheus finds `/metrics` of the drain: HOST:PORT, or PORT for this machine alone.
-        partition_by: columns of `PARTITIONS`.
-        shared_paths: every machine mounts the file system of output and checkpoint at the same path (NFS, say); on a
-            cluster, local paths are refused without it.
-        accept_went_back: reread everything from a log that went back, though the output has some of it already.
-        target_file_bytes: size at which a file of the table is closed.
-        schema: columns from JSON payloads, as Spark's DDL.
-        payload: whether payloads are stored; False needs *schema*, and keeps in `_rest` what no column holds.
-        storage_options: what the object store of the table needs: keys, region, endpoint.
-        options: further options of the data source.
-    """
+    """Source and destination of a drain. Its flag says what a field sets, or the option of the same name."""
 
     servers: str = field(
         metadata=Flag(
@@ -150,7 +130,7 @@ class DrainJob:
             gather=dict,
         ).row,
     )
-    options: Mapping[str, str] = field(default_factory=dict, repr=False)  # with the tokens
+    options: Mapping[str, str] = field(default_factory=dict, repr=False)  # others of the data source, with the tokens
 
     def source_options(self, shared_marker: str | None = None, again: Positions | None = None) -> dict[str, str]:
         """Return the options of the data source, without those of `release_options`.

@@ -58,20 +58,14 @@ def name_in(key: str) -> str | None:
 
 @dataclass(slots=True)
 class Offset:
-    """Positions, with what proves that a log still has what they say was read.
+    """Positions, with what proves that a log still has what they say was read."""
 
-    Attributes:
-        positions: log → queue → [queue id, next position to read].
-        servers: log → the server's name under which it was last read.
-        at: log → the state that its positions belong to.
-        origins: log → what the options call the DNS name by which its server was found; only for such logs.
-        first: log → queue → where its reading began, for queues that the offset before does not have.
-    """
-
-    positions: Positions = field(default_factory=dict)
-    servers: dict[str, str] = field(default_factory=dict)
-    at: dict[str, At] = field(default_factory=dict)
+    positions: Positions = field(default_factory=dict)  # log → queue → [queue id, next position to read]
+    servers: dict[str, str] = field(default_factory=dict)  # log → the server's name under which it was last read
+    at: dict[str, At] = field(default_factory=dict)  # log → the state that its positions belong to
+    # Log → what the options call the DNS name by which its server was found; only for such logs
     origins: dict[str, str] = field(default_factory=dict)
+    # Log → queue → where its reading began, for queues that the offset before does not have
     first: dict[str, dict[str, int]] = field(default_factory=dict)
 
     @classmethod

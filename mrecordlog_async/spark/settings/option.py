@@ -35,25 +35,16 @@ _ELSEWHERE = {
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """Spelling of a setting on the command line of `drain`.
+    """Spelling of a setting on the command line of `drain`."""
 
-    Attributes:
-        name: with its dashes.
-        help: what it does, for `--help`.
-        metavar: the word for its value in `--help`; "" for a flag without a value.
-        read: reads its text, and raises ValueError; None for a flag of an option, which has its own.
-        means: the value of a flag that takes none.
-        gather: for a flag that may be repeated: makes one value of all of them.
-        required: whether the command needs it.
-    """
-
-    name: str
-    help: str
-    metavar: str = ""
+    name: str  # with its dashes
+    help: str  # what it does, for `--help`
+    metavar: str = ""  # the word for its value in `--help`; "" for a flag without a value
+    # Reads its text, and raises ValueError; None for a flag of an option, which has its own
     read: Callable[[str], Any] | None = None
-    means: object = None
-    gather: Callable[[list[Any]], Any] | None = None
-    required: bool = False
+    means: object = None  # the value of a flag that takes none
+    gather: Callable[[list[Any]], Any] | None = None  # for a flag that may be repeated: makes one value of all of them
+    required: bool = False  # whether the command needs it
 
     @property
     def row(self) -> Mapping[str, object]:
@@ -63,23 +54,14 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option of the data source.
+    """One option of the data source."""
 
-    Attributes:
-        name: as Spark's users write it, in any case.
-        read: reads its text, and raises ValueError.
-        where: reads and writes that it is for, for the manual.
-        meaning: for the manual.
-        default: for the manual, if the field's default does not say it.
-        flag: what `drain` calls it, if it has it as an option; its text is that of the option.
-    """
-
-    name: str
-    read: Callable[[str], Any]
-    where: str
-    meaning: str
-    default: str | None = None
-    flag: Flag | None = None
+    name: str  # as Spark's users write it, in any case
+    read: Callable[[str], Any]  # reads its text, and raises ValueError
+    where: str  # reads and writes that it is for, for the manual
+    meaning: str  # for the manual
+    default: str | None = None  # for the manual, if the field's default does not say it
+    flag: Flag | None = None  # what `drain` calls it, if it has it as an option; its text is that of the option
 
     @property
     def row(self) -> Mapping[str, object]:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
 from mrecordlog_async.memory.times import FUTURE_SECONDS_MAX
-from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.services.connection import ServerDownError
 from mrecordlog_async.spark.services.fleet import Fleet, same_opening
@@ -69,9 +68,6 @@ def _of_server(time: datetime, fleet: Fleet, name: str, listed: Listed) -> dict[
     queues = {queue: summary.id for queue, summary in listed.queues.items()}
     client = fleet.client(name)
     found = same_opening(lambda: client.positions_at(time, queues, opening=listed.opening))
-    return {each.queue: _listed(each.position, listed.queues[each.queue]) for each in found if each.status == "ok"}
-
-
-def _listed(position: int, summary: QueueSummary) -> int:
-    """Return *position*, or the end of the queue as it was listed: records stored since are past both."""
-    return min(position, summary.next_position)
+    # At most the end of the queue as it was listed: records stored since are past both.
+    ends = {queue: summary.next_position for queue, summary in listed.queues.items()}
+    return {each.queue: min(each.position, ends[each.queue]) for each in found if each.status == "ok"}

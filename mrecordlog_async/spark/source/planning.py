@@ -180,10 +180,10 @@ def _plan_pieces(
 
     A batch that was begun waits for a server that is down, even if the options say to skip it.
     """
-    moved = False
+    moved, asked = False, PlanRequest(piece_records=PIECE_RECORDS, piece_bytes=PIECE_BYTES)
     while True:
         try:
-            return _pieces_of(fleet, key, starts)
+            return fleet.client(key).plan(starts, asked, log=fleet.log_of(key))
         except ServiceRefusedError as error:
             if moved or error.code != "other_log" or key not in names:
                 raise
@@ -195,11 +195,6 @@ def _plan_pieces(
             fleet.outages.report(error)
         fleet.lose(key)
         fleet.locate({key}, names, origins)
-
-
-def _pieces_of(fleet: Fleet, key: str, starts: list[PlanStart]) -> list[PlannedQueue]:
-    client, log = fleet.client(key), fleet.log_of(key)
-    return client.plan(starts, PlanRequest(piece_records=PIECE_RECORDS, piece_bytes=PIECE_BYTES), log=log)
 
 
 def _pieces(fleet: Fleet, server: str, start: PlanStart, plan: PlannedQueue) -> list[Range]:

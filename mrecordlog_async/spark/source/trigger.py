@@ -50,35 +50,21 @@ logger = logging.getLogger("mrecordlog_async.spark")
 
 @dataclass(slots=True)
 class StreamState:
-    """The parts of a stream, and what one trigger leaves for the next one. A copy in a task uses none of it.
-
-    Attributes:
-        options: those of the stream.
-        fleet: the services.
-        committed: releases what the checkpoint has committed.
-        held: the logs that are held back.
-        target: of a run that ends: log → where its queues ended when it began.
-        released_to: the offset up to which the logs were last released.
-        named_exist: whether the queues that the options name were looked up on all servers.
-        waiting_since: when a batch began to wait for more records.
-        read_before: what is known of the queues of the batch before.
-        read_again: server → queues that went back and are not reread yet.
-        idle: an offset, the listings after which nothing was left to do, and whether the offset was committed.
-        latest: the last report, as `LogStreamReader.reportLatestOffset` returns it.
-    """
+    """The parts of a stream, and what one trigger leaves for the next one. A copy in a task uses none of it."""
 
     options: Options
     fleet: Fleet
-    committed: Committed
-    held: HeldLogs
-    named_exist: bool
-    read_again: Positions
-    target: Positions | None = None
-    released_to: dict[str, Any] | None = None
-    waiting_since: float | None = None
-    read_before: ReadBefore = field(default_factory=ReadBefore)
+    committed: Committed  # releases what the checkpoint has committed
+    held: HeldLogs  # the logs that are held back
+    named_exist: bool  # whether the queues that the options name were looked up on all servers
+    read_again: Positions  # server → queues that went back and are not reread yet
+    target: Positions | None = None  # of a run that ends: log → where its queues ended when it began
+    released_to: dict[str, Any] | None = None  # the offset up to which the logs were last released
+    waiting_since: float | None = None  # when a batch began to wait for more records
+    read_before: ReadBefore = field(default_factory=ReadBefore)  # what is known of the queues of the batch before
+    # An offset, the listings after which nothing was left to do, and whether the offset was committed
     idle: tuple[dict[str, Any], dict[str, Listed], bool] = field(default_factory=lambda: ({}, {}, False))
-    latest: dict[str, Any] | None = None
+    latest: dict[str, Any] | None = None  # the last report, as `LogStreamReader.reportLatestOffset` returns it
 
     @classmethod
     def of(cls, options: Options, fleet: Fleet) -> StreamState:
@@ -93,17 +79,6 @@ class Trigger:
 
     committed: whether the checkpoint is known to have committed *start*; otherwise step 4 releases nothing.
     at_once: read new queues in the same batch; otherwise they enter the checkpoint first, in a separate batch.
-
-    Attributes:
-        start: the offset where the last batch ended, as Spark has it.
-        before: the same as a value.
-        offset: the same by the ids of the logs that are listed now, without logs that the options forget.
-        logs: log → its listing; those that can be read.
-        reread: logs that are read again from their first records, because they went back and that is accepted.
-        checked: which positions of the offset are intact, and what is lost.
-        first_positions: of the queues that are new.
-        planned: (log, plan) of each queue that has something to read.
-        batch: those of them that the next batch reads: none if it waits for more records.
     """
 
     def __init__(
@@ -112,14 +87,15 @@ class Trigger:
         self._state = state
         self._committed = committed
         self._at_once = at_once
-        self.start = start
-        self.before = self.offset = Offset()
-        self.logs: dict[str, Listed] = {}
-        self.reread: set[str] = set()
-        self.checked = Checked()
-        self.first_positions: Positions = {}
-        self.planned: list[tuple[str, PlannedQueue]] = []
-        self.batch: list[tuple[str, PlannedQueue]] = []
+        self.start = start  # where the last batch ended, as Spark has it
+        self.before = Offset()  # the same as a value
+        self.offset = Offset()  # the same by the ids of the logs that are listed now, without those that are forgotten
+        self.logs: dict[str, Listed] = {}  # log → its listing; those that can be read
+        self.reread: set[str] = set()  # logs that went back, which is accepted: read again from their first records
+        self.checked = Checked()  # which positions of `offset` are intact, and what is lost
+        self.first_positions: Positions = {}  # of the queues that are new
+        self.planned: list[tuple[str, PlannedQueue]] = []  # (log, plan) of each queue that has something to read
+        self.batch: list[tuple[str, PlannedQueue]] = []  # those of the next batch; none if it waits for more records
         self._listings: dict[str, Listed] = {}
         self._released = False
 

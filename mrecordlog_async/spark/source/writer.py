@@ -49,17 +49,12 @@ class PositionConflictError(RecordLogError):
 
 @dataclass
 class Written(WriterCommitMessage):
-    """Records that a task wrote.
+    """Records that a task wrote."""
 
-    Attributes:
-        records: how many records the task was given.
-        repeated: how many of them were already stored.
-        truncated: how many were not stored, because the log has truncated their positions. Whether those held the same
-            records can no longer be checked.
-    """
-
-    records: int = 0
-    repeated: int = 0
+    records: int = 0  # how many records the task was given
+    repeated: int = 0  # how many of them were already stored
+    # How many were not stored, because the log has truncated their positions. Whether those held the same records can
+    # no longer be checked
     truncated: int = 0
 
 
