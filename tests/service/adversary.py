@@ -8,6 +8,7 @@ before it replied: a measure of stalls that does not depend on how busy the mach
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 import re
 import resource
@@ -381,6 +382,28 @@ async def truncate_many(target: Client, times: int = 90_000) -> None:
     """Truncate queues that do not exist, very often."""
     one = b'{"queue":"victim","position":0}'
     await target.call("POST", "/v1/truncate", b'{"queues":[' + b",".join([one] * times) + b"]}")
+
+
+async def compressed(target: Client, kind: str) -> None:
+    """Send one of `compressed_body`: it is refused, but for members that together are small."""
+    encoding, body, query, expected = compressed_body(kind)
+    status, _ = await target.call("POST", RECORDS + query, body, f"Content-Encoding: {encoding}\r\n")
+    assert status in (0, 429, expected)
+
+
+@cache
+def compressed_body(kind: str) -> tuple[str, bytes, str, int]:
+    """Return the encoding, the body, the query and the status of an attack with few bytes."""
+    gigabyte = gzip.compress(bytes(64 * MIB), 9) * 16
+    members = gzip.compress(b"") * 10_000 + gzip.compress(b"x") * 10_000
+    arrays = gzip.compress((b"[" * 10_000 + b"]" * 10_000) * 400)
+    return {
+        "bomb": ("gzip", gigabyte, "", 413),
+        "nested": ("gzip, gzip", gzip.compress(gigabyte), "", 415),
+        "cut off": ("gzip", gzip.compress(bytes(60 * MIB))[:-9], "", 400),
+        "members": ("gzip", members, "", 200),
+        "arrays": ("gzip", arrays, "?json=records", 400),
+    }[kind]
 
 
 async def arrow_bomb(target: Client, kind: str) -> None:

@@ -65,6 +65,10 @@ def arrow(kind: str) -> Attack:
     return lambda target: adversary.arrow_bomb(target, kind)
 
 
+def compressed(kind: str) -> Attack:
+    return lambda target: adversary.compressed(target, kind)
+
+
 ATTACKS: dict[str, tuple[Attack, int]] = {
     "readers of NDJSON that never read": (never_read(f"{adversary.RECORDS}?max_bytes=67108864"), 40),
     "readers of runs that never read": (
@@ -85,6 +89,11 @@ ATTACKS: dict[str, tuple[Attack, int]] = {
     "413 with many lines": (adversary.million_lines, 10),
     "JSON of millions of records": (adversary.million_strings, 3),
     "bodies that are just allowed": (adversary.many_lines_that_fit, 2),
+    "gzip of a gigabyte": (compressed("bomb"), 10),
+    "gzip in gzip": (compressed("nested"), 5),
+    "gzip that is cut off": (compressed("cut off"), 5),
+    "gzip of thousands of members": (compressed("members"), 5),
+    "gzip of nested arrays": (compressed("arrays"), 5),
     "zstd in Arrow": (arrow("zstd"), 5),
     "zstd in another column": (arrow("other"), 5),
     "a dictionary in Arrow": (arrow("dictionary"), 5),

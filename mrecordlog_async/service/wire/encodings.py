@@ -27,6 +27,9 @@ except ImportError:
 STEP_BYTES = 64 * KIB
 """The most bytes that one step of an expansion returns."""
 
+ZSTD_WINDOW_LOG_MAX = 23
+"""Window of a zstd frame, 8 MiB: what HTTP allows (RFC 9659). The decoder holds a window outside of all budgets."""
+
 
 class Expander(Protocol):
     """The expansion of one body."""
@@ -100,7 +103,8 @@ class _Zstd:
         left = piece
         while left or (self._frame is not None and not self._frame.eof and not self._frame.needs_input):
             if self._frame is None or self._frame.eof:
-                self._frame = zstd.ZstdDecompressor()
+                limits = {zstd.DecompressionParameter.window_log_max: ZSTD_WINDOW_LOG_MAX}
+                self._frame = zstd.ZstdDecompressor(options=limits)
             try:
                 yield self._frame.decompress(left, STEP_BYTES)
             except zstd.ZstdError as error:
