@@ -79,7 +79,10 @@ def block(client: BlockingRecordLogClient) -> None:
             consumer.acknowledge(batch)
 """
 PAGES = ("README", "docs/library", "docs/frameworks", "docs/client", "docs/consumers", "docs/fleet")
-EXAMPLES = ("aiohttp_ingest", "fastapi_ingest", "worker", "two_consumers", "graceful_shutdown")
+EXAMPLES = (
+    *("aiohttp_ingest", "fastapi_ingest", "worker", "two_consumers", "graceful_shutdown"),
+    *("fastapi_sqlite", "aiohttp_two_speeds", "csv_through", "several_workers", "set_aside"),
+)
 
 
 @pytest.fixture(scope="module")
