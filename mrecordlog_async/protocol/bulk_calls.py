@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 import msgspec
 
@@ -41,19 +41,15 @@ from mrecordlog_async.protocol.consumer_schemas import (
     AttachManyResponse,
 )
 from mrecordlog_async.protocol.responses import decoded
-from mrecordlog_async.protocol.schemas import QueuesResponse, Response
+from mrecordlog_async.protocol.schemas import QueuesResponse, Response, says
 
 T = TypeVar("T")
 
 
 class PlansResponse(Response, frozen=True):
-    """The parts of a `PlanResponse` that a reader needs.
+    """The parts of a `PlanResponse` that a reader needs."""
 
-    Attributes:
-        queues: One plan for each queue of the request, in its order.
-    """
-
-    queues: list[QueuePlan]
+    queues: Annotated[list[QueuePlan], says("One plan for each queue of the request, in its order.")]
 
 
 def parts(items: Sequence[T], size: int = QUEUES_AT_ONCE) -> Iterator[Sequence[T]]:

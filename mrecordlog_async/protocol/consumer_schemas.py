@@ -8,6 +8,7 @@ it is sent.
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields
 from enum import StrEnum
 from inspect import cleandoc
@@ -16,7 +17,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, defstruct, field
 
 from mrecordlog_async.options import QUEUE_CHOICES, QUEUE_OPTIONS, QueueOptions
-from mrecordlog_async.protocol.schemas import Count, NextPosition, Position, QueueId, QueueName, Request, Response
+from mrecordlog_async.protocol.schemas import Count, NextPosition, Position, QueueId, QueueName, Request, Response, says
 
 Epoch = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 ConsumerName = Annotated[str, Meta(max_length=65_535)]
@@ -40,237 +41,180 @@ def _shown(name: str) -> object:
     return str if not unit else (float if unit == "seconds" else int) | None
 
 
-_MEANINGS = (
-    cleandoc(QueueOptions.__doc__ or "")
-    .partition("Attributes:\n")[2]
-    .partition("\n\nRaises:")[0]
-    .replace("None", "null")
-    .replace(" with `LogFullError`", "")
-)
+_ATTRIBUTES = cleandoc(QueueOptions.__doc__ or "").partition("Attributes:\n")[2].partition("\n\nRaises:")[0]
+_MEANINGS = {
+    name: says(" ".join(text.replace("None", "null").replace(" with `LogFullError`", "").split()))
+    for name, text in re.findall(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", _ATTRIBUTES, re.MULTILINE)
+}
 
 QueueOptionsRequest = defstruct(
     "QueueOptionsRequest",
-    [(one.name, _wanted(one.name), one.default) for one in fields(QueueOptions)],
+    [(one.name, Annotated[_wanted(one.name), _MEANINGS[one.name]], one.default) for one in fields(QueueOptions)],
     bases=(Request,),
     frozen=True,
     module=__name__,
-    namespace={
-        "__doc__": f"The options of a queue; those that are left out have their defaults.\n\nAttributes:\n{_MEANINGS}",
-    },
+    namespace={"__doc__": "The options of a queue; those that are left out have their defaults."},
 )
 
 QueueOptionsResponse = defstruct(
     "QueueOptionsResponse",
-    [("queue", str), *((name, _shown(name)) for name in QUEUE_OPTIONS), ("sealed", bool)],
+    [
+        ("queue", Annotated[str, says("Name of the queue.")]),
+        *((name, Annotated[_shown(name), _MEANINGS[name]]) for name in QUEUE_OPTIONS),
+        ("sealed", Annotated[bool, says("The queue accepts no more records.")]),
+    ],
     bases=(Response,),
     frozen=True,
     module=__name__,
-    namespace={
-        "__doc__": "The options of a queue.\n\n"
-        f"Attributes:\n    queue: Name of the queue.\n{_MEANINGS}\n    sealed: The queue accepts no more records.",
-    },
+    namespace={"__doc__": "The options of a queue."},
 )
 
 
 class SealRequest(Request, frozen=True):
-    """Seal a queue: it accepts no more records.
+    """Seal a queue: it accepts no more records."""
 
-    Attributes:
-        id: If given, seal only this incarnation of the queue.
-    """
-
-    id: QueueId | None = None
+    id: Annotated[QueueId | None, says("If given, seal only this incarnation of the queue.")] = None
 
 
 class SealResponse(Response, frozen=True):
-    """Result of sealing a queue.
+    """Result of sealing a queue."""
 
-    Attributes:
-        queue: Name of the queue.
-        next_position: Its next position, which no record will have.
-    """
-
-    queue: str
-    next_position: int
+    queue: Annotated[str, says("Name of the queue.")]
+    next_position: Annotated[int, says("Its next position, which no record will have.")]
 
 
 # Consumers of a queue.
 
 
 class ConsumerResponse(Response, frozen=True, gc=False):
-    """Position of a consumer.
+    """Position of a consumer."""
 
-    Attributes:
-        queue: Name of the queue.
-        consumer: Its name.
-        position: The first position that it has not acknowledged.
-        records: Number of retained records from there on.
-        bytes: Their payload bytes.
-        epoch: Number of its holder.
-        owner: The UUID that alone may attach to it; null for anybody.
-        skipped: Records that were truncated before it acknowledged them, since the log was opened.
-        oldest_seconds: Age of the oldest of its waiting records; null if none waits.
-        idle_seconds: Seconds since its holder attached, acknowledged or read; 0 while that waits for records. A holder
-            from before the log was opened counts as seen then. Null if it has none.
-    """
-
-    queue: str
-    consumer: str
-    position: int
-    records: int
-    bytes: int
-    epoch: int
-    owner: str | None = None
-    skipped: int = 0
-    oldest_seconds: float | None = None
-    idle_seconds: float | None = None
+    queue: Annotated[str, says("Name of the queue.")]
+    consumer: Annotated[str, says("Its name.")]
+    position: Annotated[int, says("The first position that it has not acknowledged.")]
+    records: Annotated[int, says("Number of retained records from there on.")]
+    bytes: Annotated[int, says("Their payload bytes.")]
+    epoch: Annotated[int, says("Number of its holder.")]
+    owner: Annotated[str | None, says("The UUID that alone may attach to it; null for anybody.")] = None
+    skipped: Annotated[
+        int, says("Records that were truncated before it acknowledged them, since the log was opened.")
+    ] = 0
+    oldest_seconds: Annotated[float | None, says("Age of the oldest of its waiting records; null if none waits.")] = (
+        None
+    )
+    idle_seconds: Annotated[
+        float | None,
+        says(
+            "Seconds since its holder attached, acknowledged or read; 0 while that waits for records. A holder "
+            "from before the log was opened counts as seen then. Null if it has none."
+        ),
+    ] = None
 
 
 class RuleResponse(Response, frozen=True, gc=False):
-    """A rule: every queue whose name matches gets the consumer when it is created.
+    """A rule: every queue whose name matches gets the consumer when it is created."""
 
-    Attributes:
-        pattern: What names are compared with; `*` stands for any characters.
-        consumer: Name of the consumer.
-    """
-
-    pattern: str
-    consumer: str
+    pattern: Annotated[str, says("What names are compared with; `*` stands for any characters.")]
+    consumer: Annotated[str, says("Name of the consumer.")]
 
 
 class ConsumersResponse(Response, frozen=True):
-    """Consumers, by queue and name.
+    """Consumers, by queue and name."""
 
-    Attributes:
-        consumers: The consumers.
-        rules: The rules, on the first page of the consumers of all queues.
-        next: If a page was requested and more queues, or consumers of the one queue, follow, the `after` of the next
-            page; otherwise null.
-    """
-
-    consumers: list[ConsumerResponse]
-    rules: list[RuleResponse] = field(default_factory=list)
-    next: str | None = None
+    consumers: Annotated[list[ConsumerResponse], says("The consumers.")]
+    rules: Annotated[list[RuleResponse], says("The rules, on the first page of the consumers of all queues.")] = field(
+        default_factory=list
+    )
+    next: Annotated[
+        str | None,
+        says(
+            "If a page was requested and more queues, or consumers of the one queue, follow, the `after` of the "
+            "next page; otherwise null."
+        ),
+    ] = None
 
 
 class ConsumerCreateRequest(Request, frozen=True):
-    """Create a consumer.
+    """Create a consumer."""
 
-    Attributes:
-        start: The first position that it has not acknowledged, moved into what the queue retains; null for the first
-            retained record.
-    """
-
-    start: NextPosition | None = None
+    start: Annotated[
+        NextPosition | None,
+        says(
+            "The first position that it has not acknowledged, moved into what the queue retains; null for the "
+            "first retained record."
+        ),
+    ] = None
 
 
 class ConsumerCreateResponse(Response, frozen=True):
-    """Result of creating a consumer.
+    """Result of creating a consumer."""
 
-    Attributes:
-        queue: Name of the queue, or the pattern.
-        consumer: Name of the consumer.
-        created: False if it existed and `exist_ok` was given.
-    """
-
-    queue: str
-    consumer: str
-    created: bool
+    queue: Annotated[str, says("Name of the queue, or the pattern.")]
+    consumer: Annotated[str, says("Name of the consumer.")]
+    created: Annotated[bool, says("False if it existed and `exist_ok` was given.")]
 
 
 class AttachRequest(Request, frozen=True):
-    """Become the holder of a consumer; every earlier holder is fenced off.
+    """Become the holder of a consumer; every earlier holder is fenced off."""
 
-    Attributes:
-        create: Create the consumer if it does not exist.
-        start: Where it begins if it is created.
-        owner: A UUID that alone may attach from now on; null for a consumer without an owner.
-        take_over: Attach even if the consumer has another owner.
-        if_idle_for: Attach only if the holder was not seen for this many seconds, or there is none; otherwise 409
-            "consumer_held". Null attaches whatever the holder does.
-    """
-
-    create: bool = False
-    start: NextPosition | None = None
-    owner: str | None = None
-    take_over: bool = False
-    if_idle_for: Annotated[float, Meta(ge=0)] | None = None
+    create: Annotated[bool, says("Create the consumer if it does not exist.")] = False
+    start: Annotated[NextPosition | None, says("Where it begins if it is created.")] = None
+    owner: Annotated[
+        str | None, says("A UUID that alone may attach from now on; null for a consumer without an owner.")
+    ] = None
+    take_over: Annotated[bool, says("Attach even if the consumer has another owner.")] = False
+    if_idle_for: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        says(
+            "Attach only if the holder was not seen for this many seconds, or there is none; otherwise 409 "
+            '"consumer_held". Null attaches whatever the holder does.'
+        ),
+    ] = None
 
 
 class AttachResponse(Response, frozen=True, gc=False):
-    """Values that the holder sends with its later requests.
+    """Values that the holder sends with its later requests."""
 
-    Attributes:
-        queue: Name of the queue.
-        consumer: Name of the consumer.
-        id: Id of the queue.
-        epoch: Number of this holder.
-        position: The first position that is not acknowledged.
-    """
-
-    queue: str
-    consumer: str
-    id: int
-    epoch: int
-    position: int
+    queue: Annotated[str, says("Name of the queue.")]
+    consumer: Annotated[str, says("Name of the consumer.")]
+    id: Annotated[int, says("Id of the queue.")]
+    epoch: Annotated[int, says("Number of this holder.")]
+    position: Annotated[int, says("The first position that is not acknowledged.")]
 
 
 class AcknowledgeRequest(Request, frozen=True):
-    """Acknowledge everything up to a position.
+    """Acknowledge everything up to a position."""
 
-    Attributes:
-        position: The last position that is acknowledged.
-        epoch: As `attach` returned it.
-        id: Id of the queue, if it is to be checked.
-    """
-
-    position: Position
-    epoch: Epoch
-    id: QueueId | None = None
+    position: Annotated[Position, says("The last position that is acknowledged.")]
+    epoch: Annotated[Epoch, says("As `attach` returned it.")]
+    id: Annotated[QueueId | None, says("Id of the queue, if it is to be checked.")] = None
 
 
 class SeekRequest(Request, frozen=True):
-    """Continue at a position, forward or back.
+    """Continue at a position, forward or back."""
 
-    Attributes:
-        position: From the first retained position up to the next one.
-        epoch: As `attach` returned it; null for an operator, whose move fences off the holder.
-        id: Id of the queue, if it is to be checked.
-    """
-
-    position: NextPosition
-    epoch: Epoch | None = None
-    id: QueueId | None = None
+    position: Annotated[NextPosition, says("From the first retained position up to the next one.")]
+    epoch: Annotated[
+        Epoch | None, says("As `attach` returned it; null for an operator, whose move fences off the holder.")
+    ] = None
+    id: Annotated[QueueId | None, says("Id of the queue, if it is to be checked.")] = None
 
 
 class ConsumerPositionResponse(Response, frozen=True, gc=False):
-    """Present position of a consumer.
+    """Present position of a consumer."""
 
-    Attributes:
-        queue: Name of the queue.
-        consumer: Name of the consumer.
-        position: The first position that it has not acknowledged.
-    """
-
-    queue: str
-    consumer: str
-    position: int
+    queue: Annotated[str, says("Name of the queue.")]
+    consumer: Annotated[str, says("Name of the consumer.")]
+    position: Annotated[int, says("The first position that it has not acknowledged.")]
 
 
 class AcknowledgedResponse(Response, frozen=True, gc=False):
-    """Result of a wait for an acknowledgement.
+    """Result of a wait for an acknowledgement."""
 
-    Attributes:
-        queue: Name of the queue.
-        consumer: Name of the consumer.
-        position: The position that was asked for.
-        acknowledged: True if the consumer has acknowledged it; False if the wait is over.
-    """
-
-    queue: str
-    consumer: str
-    position: int
-    acknowledged: bool
+    queue: Annotated[str, says("Name of the queue.")]
+    consumer: Annotated[str, says("Name of the consumer.")]
+    position: Annotated[int, says("The position that was asked for.")]
+    acknowledged: Annotated[bool, says("True if the consumer has acknowledged it; False if the wait is over.")]
 
 
 # Consumers of many queues.
@@ -300,110 +244,72 @@ class ConsumerStatus(StrEnum):
 
 
 class AttachManyRequest(Request, frozen=True):
-    """Become the holder of the consumer of one name on many queues.
+    """Become the holder of the consumer of one name on many queues."""
 
-    Attributes:
-        consumer: Name of the consumer.
-        queues: Names of the queues.
-        create: Create the consumers that do not exist.
-        owner: As for one consumer.
-        take_over: As for one consumer.
-        if_idle_for: As for one consumer; where the holder was seen since, the status is "held".
-    """
-
-    consumer: ConsumerName
-    queues: list[QueueName]
-    create: bool = False
-    owner: str | None = None
-    take_over: bool = False
-    if_idle_for: Annotated[float, Meta(ge=0)] | None = None
+    consumer: Annotated[ConsumerName, says("Name of the consumer.")]
+    queues: Annotated[list[QueueName], says("Names of the queues.")]
+    create: Annotated[bool, says("Create the consumers that do not exist.")] = False
+    owner: Annotated[str | None, says("As for one consumer.")] = None
+    take_over: Annotated[bool, says("As for one consumer.")] = False
+    if_idle_for: Annotated[
+        Annotated[float, Meta(ge=0)] | None,
+        says('As for one consumer; where the holder was seen since, the status is "held".'),
+    ] = None
 
 
 class AttachedOne(Response, frozen=True, gc=False):
-    """Result of one attach; id, epoch and position are 0 unless the status is "ok".
+    """Result of one attach; id, epoch and position are 0 unless the status is "ok"."""
 
-    Attributes:
-        queue: Name of the queue.
-        status: See `ConsumerStatus`.
-        id: Id of the queue.
-        epoch: Number of this holder.
-        position: The first position that is not acknowledged.
-        detail: What happened, for people; null if it is attached.
-        keep: What removes records from the queue: "until_truncated" or "until_acknowledged".
-    """
-
-    queue: str
-    status: ConsumerStatus
-    id: int = 0
-    epoch: int = 0
-    position: int = 0
-    detail: str | None = None
-    keep: str = "until_truncated"
+    queue: Annotated[str, says("Name of the queue.")]
+    status: Annotated[ConsumerStatus, says("See `ConsumerStatus`.")]
+    id: Annotated[int, says("Id of the queue.")] = 0
+    epoch: Annotated[int, says("Number of this holder.")] = 0
+    position: Annotated[int, says("The first position that is not acknowledged.")] = 0
+    detail: Annotated[str | None, says("What happened, for people; null if it is attached.")] = None
+    keep: Annotated[str, says('What removes records from the queue: "until_truncated" or "until_acknowledged".')] = (
+        "until_truncated"
+    )
 
 
 class AttachManyResponse(Response, frozen=True):
-    """Results of many attaches.
+    """Results of many attaches."""
 
-    Attributes:
-        queues: One result for each queue, in the order of the request.
-    """
-
-    queues: list[AttachedOne]
+    queues: Annotated[list[AttachedOne], says("One result for each queue, in the order of the request.")]
 
 
 class AcknowledgeOne(Request, frozen=True, gc=False):
-    """One acknowledgement.
+    """One acknowledgement."""
 
-    Attributes:
-        queue: Name of the queue.
-        consumer: Name of the consumer.
-        position: The last position that is acknowledged.
-        epoch: As `attach` returned it.
-        id: Id of the queue, if it is to be checked.
-    """
-
-    queue: QueueName
-    consumer: ConsumerName
-    position: Position
-    epoch: Epoch
-    id: QueueId | None = None
+    queue: Annotated[QueueName, says("Name of the queue.")]
+    consumer: Annotated[ConsumerName, says("Name of the consumer.")]
+    position: Annotated[Position, says("The last position that is acknowledged.")]
+    epoch: Annotated[Epoch, says("As `attach` returned it.")]
+    id: Annotated[QueueId | None, says("Id of the queue, if it is to be checked.")] = None
 
 
 class AcknowledgeManyRequest(Request, frozen=True):
-    """Acknowledgements of many queues; each is carried out or refused independently.
+    """Acknowledgements of many queues; each is carried out or refused independently."""
 
-    Attributes:
-        consumers: The acknowledgements.
-        opening: The opening from the list of queues; 409 "reopened" for all if the log was opened again since.
-    """
-
-    consumers: list[AcknowledgeOne]
-    opening: str | None = None
+    consumers: Annotated[list[AcknowledgeOne], says("The acknowledgements.")]
+    opening: Annotated[
+        str | None,
+        says('The opening from the list of queues; 409 "reopened" for all if the log was opened again since.'),
+    ] = None
 
 
 class AcknowledgedOne(Response, frozen=True, gc=False):
-    """Result of one acknowledgement.
+    """Result of one acknowledgement."""
 
-    Attributes:
-        queue: Name of the queue.
-        consumer: Name of the consumer.
-        status: See `ConsumerStatus`.
-        position: The first position that is not acknowledged; 0 unless the status is "ok".
-        detail: What happened, for people; null if it is acknowledged.
-    """
-
-    queue: str
-    consumer: str
-    status: ConsumerStatus
-    position: int = 0
-    detail: str | None = None
+    queue: Annotated[str, says("Name of the queue.")]
+    consumer: Annotated[str, says("Name of the consumer.")]
+    status: Annotated[ConsumerStatus, says("See `ConsumerStatus`.")]
+    position: Annotated[int, says('The first position that is not acknowledged; 0 unless the status is "ok".')] = 0
+    detail: Annotated[str | None, says("What happened, for people; null if it is acknowledged.")] = None
 
 
 class AcknowledgeManyResponse(Response, frozen=True):
-    """Results of many acknowledgements.
+    """Results of many acknowledgements."""
 
-    Attributes:
-        consumers: One result for each acknowledgement, in the order of the request.
-    """
-
-    consumers: list[AcknowledgedOne]
+    consumers: Annotated[
+        list[AcknowledgedOne], says("One result for each acknowledgement, in the order of the request.")
+    ]

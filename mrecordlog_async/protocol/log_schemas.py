@@ -6,44 +6,41 @@ request that sends the header back is refused with 412 where another log respond
 
 from __future__ import annotations
 
-from mrecordlog_async.protocol.schemas import AtResponse, Response, UsageResponse
+from typing import Annotated
+
+from mrecordlog_async.protocol.schemas import AtResponse, Response, UsageResponse, says
 
 LOG_ID = "X-Log-Id"
 """Header of responses: the public id of the log. In a request: refuse it unless this log serves the address."""
 
 
 class OpeningResponse(Response, frozen=True):
-    """An opening of the log for writing.
+    """An opening of the log for writing."""
 
-    Attributes:
-        nonce: A random number, drawn for each opening, as 16 hexadecimal digits.
-        first_batch: Number of the first batch that it wrote.
-    """
-
-    nonce: str
-    first_batch: int
+    nonce: Annotated[str, says("A random number, drawn for each opening, as 16 hexadecimal digits.")]
+    first_batch: Annotated[int, says("Number of the first batch that it wrote.")]
 
 
 class LogResponse(Response, frozen=True):
-    """The log behind an address.
+    """The log behind an address."""
 
-    Attributes:
-        id: Identifies the log, even after it was moved or restored.
-        name: Name of the service, for people: `serve --name`, otherwise its host name.
-        opening: Identifies this opening of the log; it is new whenever the log is opened.
-        openings: The last openings that stored a batch, oldest first, at most 1,024. A log that is
-            missing an opening it once had was rolled back to an older state.
-        durable_batch: Number of the last batch that is on the medium for certain; 0 before the first one.
-        at: State of the log that its positions show; null if nothing was ever stored.
-        build: `compiled` or `pure`: whether the service runs compiled loops, or their twins in Python.
-        usage: Memory and disk in use, and their limits.
-    """
-
-    id: str
-    name: str
-    opening: str
-    openings: list[OpeningResponse]
-    durable_batch: int
-    at: AtResponse | None = None
-    build: str = ""  # of a service before 0.3
-    usage: UsageResponse | None = None
+    id: Annotated[str, says("Identifies the log, even after it was moved or restored.")]
+    name: Annotated[str, says("Name of the service, for people: `serve --name`, otherwise its host name.")]
+    opening: Annotated[str, says("Identifies this opening of the log; it is new whenever the log is opened.")]
+    openings: Annotated[
+        list[OpeningResponse],
+        says(
+            "The last openings that stored a batch, oldest first, at most 1,024. A log that is missing an opening "
+            "it once had was rolled back to an older state."
+        ),
+    ]
+    durable_batch: Annotated[
+        int, says("Number of the last batch that is on the medium for certain; 0 before the first one.")
+    ]
+    at: Annotated[
+        AtResponse | None, says("State of the log that its positions show; null if nothing was ever stored.")
+    ] = None
+    build: Annotated[
+        str, says("`compiled` or `pure`: whether the service runs compiled loops, or their twins in Python.")
+    ] = ""  # of a service before 0.3
+    usage: Annotated[UsageResponse | None, says("Memory and disk in use, and their limits.")] = None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from functools import cache
 from inspect import cleandoc
 from typing import Any
@@ -45,7 +44,7 @@ def document() -> dict[str, Any]:
     ordered = sorted(types, key=lambda kind: kind.__name__)
     schemas, components = msgspec.json.schema_components(ordered, ref_template="#/components/schemas/{name}")
     for component in components.values():
-        _describe(component)
+        component["description"] = cleandoc(component["description"])
     references = dict(zip(ordered, schemas, strict=True))
     paths: dict[str, dict[str, Any]] = {}
     for route in TABLE:
@@ -60,17 +59,6 @@ def document() -> dict[str, Any]:
         },
         "security": [{"bearer": []}, {}],
     }
-
-
-def _describe(component: dict[str, Any]) -> None:
-    """Move the attributes in the docstring of a type to the descriptions of its properties."""
-    text, _, attributes = cleandoc(component.get("description", "")).partition("\n\nAttributes:\n")
-    component["description"] = text
-    for name, described in _ATTRIBUTE.findall(attributes):
-        component["properties"][name]["description"] = " ".join(described.split())
-
-
-_ATTRIBUTE = re.compile(r"^ {4}(\w+): (.+(?:\n {8}.+)*)", re.MULTILINE)
 
 
 def _operation(route: Route, references: dict[type, Any]) -> dict[str, Any]:
