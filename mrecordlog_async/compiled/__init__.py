@@ -63,6 +63,7 @@ new_disk_thread: Callable[[], Any] | None = None if isinstance(_disk, str) else 
 if TYPE_CHECKING or isinstance(_loops, str):
     from mrecordlog_async.compiled.twins import (
         LooseBlock,
+        encode_queues,
         joined_at,
         pairs_of_run,
         payloads_of_run,
@@ -72,6 +73,7 @@ if TYPE_CHECKING or isinstance(_loops, str):
     )
 else:
     LooseBlock = _loops.LooseBlock
+    encode_queues = _loops.encode_queues
     joined_at = _loops.joined_at
     pairs_of_run = _loops.pairs_of_run
     payloads_of_run = _loops.payloads_of_run
@@ -84,6 +86,7 @@ __all__ = [
     "LOOPS",
     "WHY_PURE",
     "LooseBlock",
+    "encode_queues",
     "joined_at",
     "new_disk_thread",
     "pairs_of_run",

@@ -7,7 +7,7 @@ lie within it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from io import BytesIO
 from itertools import accumulate, count, repeat
 from operator import sub
@@ -15,6 +15,7 @@ from struct import Struct
 from typing import TypeVar
 
 Kind = TypeVar("Kind", bound=tuple[int, bytes])
+Queue = TypeVar("Queue")
 
 _BOUNDS = Struct("<ii")
 
@@ -92,3 +93,17 @@ def records_of_run(
     """Yield the same as objects of *kind*, a subclass of tuple with two items."""
     # No Python frame per record: 6.2 M records/s, against 4.2 M with starmap(Record, ...).
     return map(tuple.__new__, repeat(kind), pairs_of_run(position, offsets, payload, start, stop))
+
+
+def encode_queues(
+    queues: Iterable[Queue],
+    blocks: Mapping[int, LooseBlock],
+    bits: int,
+    no_consumers: object,
+    encode: Callable[[Queue], bytes],
+) -> bytes:
+    """Return the entries of *queues* in a segment's table, as `encode` makes each.
+
+    blocks: with their loose records. no_consumers: what the `consumers` of a queue without any are.
+    """
+    return b"".join(map(encode, queues))

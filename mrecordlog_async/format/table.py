@@ -101,46 +101,45 @@ class Table:
 
 def encode_table(table: Table) -> tuple[Buffer, ...]:
     """Encode the TABLE record."""
-    return encode_entries(table.next_queue_id, len(table.entries), [table.entries], table.rules, table.openings)
+    entries = map(encode_entry, table.entries)
+    return join_table(table.next_queue_id, len(table.entries), entries, table.rules, table.openings)
 
 
-def encode_entries(
+def join_table(
     next_queue_id: int,
     queues: int,
-    pieces: Iterable[Sequence[TableEntry]],
+    entries: Iterable[bytes],
     rules: Sequence[TableRule],
     openings: Collection[Opened],
 ) -> tuple[Buffer, ...]:
-    """Encode the TABLE record whose entries come in *pieces*, *queues* of them in all. One piece is held at a time."""
-    parts = [_HEADER.pack(TABLE, next_queue_id, queues, len(rules), len(openings)), *map(_encode_entries, pieces)]
+    """Return the TABLE record of this many *queues*, whose *entries* are encoded, each part of one or more."""
+    parts = [_HEADER.pack(TABLE, next_queue_id, queues, len(rules), len(openings)), *entries]
     if rules:
         parts += encode_rules(rules)
     parts += [_OPENING.pack(*opening) for opening in openings]
     return (b"".join(parts),)
 
 
-def _encode_entries(entries: Sequence[TableEntry]) -> bytes:
-    parts: list[bytes] = []
-    add = parts.append
-    for queue_id, name, first_position, next_position, began, last_append, options, consumers in entries:
-        encoded = name.encode()
-        flags = _HAS_BEGAN if began else 0
-        if last_append is not None:
-            flags |= _HAS_LAST_APPEND
-        if options is not None:
-            flags |= _HAS_OPTIONS
-        if consumers:
-            flags |= _HAS_CONSUMERS
-        add(_ENTRY.pack(queue_id, first_position, next_position, flags, len(encoded)))
-        add(encoded)
-        if began:
-            add(_BEGAN.pack(began))
-        if last_append is not None:
-            add(_LAST_APPEND.pack(*last_append))
-        if options is not None:
-            add(encode_options(options))
-        if consumers:
-            parts += encode_consumers(consumers)
+def encode_entry(entry: TableEntry) -> bytes:
+    """Encode a queue of the table. `compiled` does so too, for queues without options and consumers."""
+    queue_id, name, first_position, next_position, began, last_append, options, consumers = entry
+    encoded = name.encode()
+    flags = _HAS_BEGAN if began else 0
+    if last_append is not None:
+        flags |= _HAS_LAST_APPEND
+    if options is not None:
+        flags |= _HAS_OPTIONS
+    if consumers:
+        flags |= _HAS_CONSUMERS
+    parts = [_ENTRY.pack(queue_id, first_position, next_position, flags, len(encoded)), encoded]
+    if began:
+        parts.append(_BEGAN.pack(began))
+    if last_append is not None:
+        parts.append(_LAST_APPEND.pack(*last_append))
+    if options is not None:
+        parts.append(encode_options(options))
+    if consumers:
+        parts += encode_consumers(consumers)
     return b"".join(parts)
 
 

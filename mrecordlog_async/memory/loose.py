@@ -20,9 +20,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from struct import Struct
 from threading import Lock
-from typing import Protocol
+from typing import Any, Protocol
 
-from mrecordlog_async.compiled import LooseBlock, joined_at, release_at, ticks_at
+from mrecordlog_async.compiled import LooseBlock, encode_queues, joined_at, release_at, ticks_at
 from mrecordlog_async.format.runs import Many
 from mrecordlog_async.model import OFFSET_BYTES, Run
 
@@ -134,6 +134,10 @@ class Blocks:
     def ticks(self, places: Iterable[int]) -> list[int]:
         """Return when the records at *places* were stored."""
         return ticks_at(self._blocks, places, PLACE_BITS)
+
+    def encode_queues(self, queues: Sequence[Any], no_consumers: object, encode: Callable[[Any], bytes]) -> bytes:
+        """Return what *encode* makes of each of *queues*, whose loose records are here, as one."""
+        return encode_queues(queues, self._blocks, PLACE_BITS, no_consumers, encode)
 
     def release(self, places: Sequence[int]) -> None:
         """Note that the records at *places* are no longer loose. A block without any is dropped."""

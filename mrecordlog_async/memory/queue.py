@@ -129,9 +129,6 @@ class Queue:
     """
 
     __slots__ = (
-        "_last_checksum",
-        "_last_checksum_of",
-        "_last_first",
         "_older_segments",
         "_pins",
         "_tick",
@@ -140,6 +137,9 @@ class Queue:
         "consumers",
         "first_position",
         "id",
+        "last_checksum",
+        "last_checksum_of",
+        "last_first",
         "memory_bytes",
         "memory_first",
         "name",
@@ -159,9 +159,9 @@ class Queue:
         self.memory_bytes = QUEUE_OVERHEAD_BYTES
         self.memory_first = 0  # retained records before it are on the disk alone; 0 if there are none
         self._pins = pins
-        self._last_first = -1  # first position of the append that ends at next_position; -1 if unknown
-        self._last_checksum_of = -1  # the `_last_first` that `_last_checksum` belongs to
-        self._last_checksum = 0
+        self.last_first = -1  # first position of the append that ends at next_position; -1 if unknown
+        self.last_checksum_of = -1  # the `last_first` that `last_checksum` belongs to
+        self.last_checksum = 0
         self._tick = NO_TICK  # when the newest record was stored that is not loose; NO_TICK if there is none
         self._ticks: TimeIndex | None = None  # of these records, once two of them have different ones
         self._older_segments = NO_SEGMENTS  # packed as `_OLDER`, which the cycle collector need not visit
@@ -173,8 +173,8 @@ class Queue:
         """Take over what a segment's table has of this new queue: positions without records."""
         self.first_position, self.next_position, self.began = entry.first_position, entry.next_position, entry.began
         if entry.last_append is not None:
-            self._last_first, self._last_checksum = entry.last_append
-            self._last_checksum_of = self._last_first
+            self.last_first, self.last_checksum = entry.last_append
+            self.last_checksum_of = self.last_first
         self.options = entry.options
         for name, state in entry.consumers:
             self.set_consumer(name, state)
@@ -182,7 +182,7 @@ class Queue:
     def table_entry(self) -> TableEntry:
         """Return what the next segment's table has to say about this queue."""
         first = self._newest_append()
-        if first >= 0 and self._last_checksum_of != first:
+        if first >= 0 and self.last_checksum_of != first:
             self._digest_last_append(first)
         has_consumers = self.consumers is not NO_CONSUMERS
         # A roll waits for the entries of all queues. Made by `tuple.__new__`, they take three quarters of the time.
@@ -194,7 +194,7 @@ class Queue:
                 self.first_position,
                 self.next_position,
                 self.began,
-                tuple.__new__(LastAppendDigest, (first, self._last_checksum)) if first >= 0 else None,
+                tuple.__new__(LastAppendDigest, (first, self.last_checksum)) if first >= 0 else None,
                 self.options,
                 tuple(map(TableConsumer._make, sorted(self.consumer_states()))) if has_consumers else (),
             ),
@@ -218,9 +218,9 @@ class Queue:
         if segment != self.newest_segment:
             self._enter(segment)
         if not continues:
-            self._last_first = first
-        elif first == self.next_position and self._last_first >= self.first_position and store.can_continue():
-            self._last_checksum_of = -1
+            self.last_first = first
+        elif first == self.next_position and self.last_first >= self.first_position and store.can_continue():
+            self.last_checksum_of = -1
         else:
             raise ReplayError(f"queue {self.name!r}: position {first} continues an append that does not end there")
         if first != self.next_position and self.first_position == 0 == self.next_position:
@@ -258,7 +258,7 @@ class Queue:
             for position, tick in enumerate(ticks, store.loose_first):
                 if tick != self._tick:
                     self._note_tick(position, tick)
-        self._last_first = self.next_position - 1
+        self.last_first = self.next_position - 1
         self.memory_bytes += store.settle()
         return self.memory_bytes - held
 
@@ -277,7 +277,7 @@ class Queue:
         store = self.store
         before = store.records
         last_first = self._newest_append()
-        if self.first_position <= last_first <= position and self._last_checksum_of != last_first:
+        if self.first_position <= last_first <= position and self.last_checksum_of != last_first:
             self._digest_last_append(last_first)  # before its records are dropped: a repeat must still be recognized
         if self.consumers is not NO_CONSUMERS:
             self.consumers.truncate(self.first_position, position, self.count)
@@ -285,7 +285,7 @@ class Queue:
             self._drop_on_disk(position + 1)
         self.first_position = position + 1
         if self.first_position >= self.next_position:
-            self._last_first = last_first if self.first_position == self.next_position else -1
+            self.last_first = last_first if self.first_position == self.next_position else -1
             self.next_position = self.first_position
             self._clear()
         else:
@@ -571,7 +571,7 @@ class Queue:
         if end <= max(self.first_position, self.memory_first):
             return 0
         last_first = self._newest_append()
-        if last_first < end and self._last_checksum_of != last_first:
+        if last_first < end and self.last_checksum_of != last_first:
             self._digest_last_append(last_first)  # a repeat of it must be recognized without a read
         # What is on the disk before this needs no look, but for a place that shares a run with memory.
         start = max(self.memory_first - 1, self.first_position)
@@ -667,17 +667,17 @@ class Queue:
         first = self._newest_append()
         if first < 0:
             return None
-        if self._last_checksum_of != first:
+        if self.last_checksum_of != first:
             self._digest_last_append(first)
-        return LastAppend(first, self.next_position - first, self._last_checksum)
+        return LastAppend(first, self.next_position - first, self.last_checksum)
 
     def _newest_append(self) -> int:
         """Return the first position of the last append, or -1 if it is unknown. A loose record is an append."""
-        return self.next_position - 1 if self.store.loose else self._last_first
+        return self.next_position - 1 if self.store.loose else self.last_first
 
     def _digest_last_append(self, first: int) -> None:
         """Compute the checksum of the last append, which begins at *first*, while all of it is retained."""
-        self._last_checksum_of, self._last_checksum = first, self.store.checksum(first, self.next_position)
+        self.last_checksum_of, self.last_checksum = first, self.store.checksum(first, self.next_position)
 
     # Consumers.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import chain, count, islice
+from itertools import count, islice
 from typing import NamedTuple, assert_never
 
 from mrecordlog_async.format.controls import (
@@ -31,11 +31,11 @@ from mrecordlog_async.format.table import (
     OPENINGS_MAX,
     TABLE_HEADER_BYTES,
     Table,
-    TableEntry,
-    encode_entries,
+    encode_entry,
     entry_bytes,
+    join_table,
 )
-from mrecordlog_async.memory.consumers import Rules
+from mrecordlog_async.memory.consumers import NO_CONSUMERS, Rules
 from mrecordlog_async.memory.loose import LOOSE_BYTES_MAX, LOOSE_RECORDS_MIN, NO_PLACES, Blocks, Settling
 from mrecordlog_async.memory.queue import QUEUE_OVERHEAD_BYTES, Queue, ReplayError, SegmentPins
 from mrecordlog_async.memory.store import LOOSE_RECORDS_LEAST, RetainedStores, Stores
@@ -115,7 +115,7 @@ class Queues:
     def table(self) -> Table:
         """Return the state of the queues as a segment's table has it."""
         with self.settling.lock:
-            entries = tuple(chain.from_iterable(self._table_pieces()))
+            entries = tuple(queue.table_entry() for queue in self)
         return Table(self.next_queue_id, entries, tuple(sorted(self.rules.all)), tuple(self.openings))
 
     def encoded_table(self, pause: Callable[[], object] | None = None) -> tuple[Buffer, ...]:
@@ -125,14 +125,14 @@ class Queues:
         again, on the thread that makes them.
         """
         with self.settling.lock:  # the log's thread is here, while the event loop may want to free memory
-            pieces = self._table_pieces(pause)
-            return encode_entries(self.next_queue_id, len(self), pieces, sorted(self.rules.all), self.openings)
+            entries = self._encoded_entries(pause)
+            return join_table(self.next_queue_id, len(self), entries, sorted(self.rules.all), self.openings)
 
-    def _table_pieces(self, pause: Callable[[], object] | None = None) -> Iterator[list[TableEntry]]:
+    def _encoded_entries(self, pause: Callable[[], object] | None) -> Iterator[bytes]:
         """Yield the entries of all queues, a thousand at a time. The lock of `settling` is held."""
         queues = iter(self._by_id.values())
-        while piece := [queue.table_entry() for queue in islice(queues, ENTRIES_PER_PIECE)]:
-            yield piece
+        while piece := list(islice(queues, ENTRIES_PER_PIECE)):
+            yield self.blocks.encode_queues(piece, NO_CONSUMERS, _encode_queue)
             if pause is not None:
                 pause()
 
@@ -401,6 +401,10 @@ class Queues:
         else:
             self.table_bytes += OPENING_BYTES
         self.openings.append(opening)
+
+
+def _encode_queue(queue: Queue) -> bytes:
+    return encode_entry(queue.table_entry())
 
 
 def memory_of_name(name: str) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from array import array
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import islice
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -13,7 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrecordlog_async.compiled import twins
+from mrecordlog_async.compiled import LooseBlock, twins
+from mrecordlog_async.format.controls import ConsumerState, Create, Delete, SetConsumer, SetOptions, Truncate
+from mrecordlog_async.format.record import LogRecord
+from mrecordlog_async.format.runs import Append, Many
+from mrecordlog_async.format.stored_options import StoredOptions
+from mrecordlog_async.format.table import encode_entry
+from mrecordlog_async.memory.consumers import NO_CONSUMERS
+from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import POSITION_MAX, Record, Run
 
 loops = pytest.importorskip("mrecordlog_async.compiled._loops", reason="nothing is compiled: python hatch_build.py")
@@ -163,6 +171,110 @@ def test_loose_records_at_places_are_the_same(blocks: list[list[bytes]], at: lis
             ]
         )
     assert found[0] == found[1]
+
+
+NAMES = ["a", "b" * 300, "ü", "\U0001f600-x", "plain", "q1", "q2", "q3"]
+
+
+@st.composite
+def changes(draw: st.DrawFn) -> list[LogRecord]:
+    """Draw what happens to eight queues: single records, runs, gaps, truncates, consumers, options and deletes."""
+    ends = dict.fromkeys(range(1, len(NAMES) + 1), 0)
+    found: list[LogRecord] = [Create(at, name) for at, name in enumerate(NAMES, 1)]
+    for kind in draw(
+        st.lists(st.sampled_from(["many", "run", "truncate", "consumer", "options", "delete"]), max_size=25)
+    ):
+        if not ends:
+            break
+        chosen = draw(st.lists(st.sampled_from(sorted(ends)), min_size=4, max_size=6))
+        first = chosen[0]
+        if kind == "many":
+            payloads = draw(st.lists(st.binary(max_size=40), min_size=len(chosen), max_size=len(chosen)))
+            positions = []
+            for each in chosen:
+                positions.append(ends[each])
+                ends[each] += 1
+            found.append(Many.of(chosen, positions, payloads))
+        elif kind == "run":
+            run = Run.of(ends[first] + draw(st.sampled_from([0, 0, 7])), draw(PAYLOADS))
+            found.append(Append(first, run))
+            ends[first] = run.next_position
+        elif kind == "truncate":
+            position = draw(st.integers(0, ends[first] + 1))
+            found.append(Truncate(first, position))
+            ends[first] = max(ends[first], position + 1)
+        elif kind == "consumer":
+            found.append(SetConsumer(first, "c", ConsumerState(draw(st.integers(0, ends[first])), 5, b"")))
+        elif kind == "options":
+            found.append(SetOptions(first, StoredOptions(max_records=draw(st.sampled_from([0, 3])))))
+        else:
+            found.append(Delete(first))
+            del ends[first]
+    return found
+
+
+def entries(module: ModuleType, queues: Queues) -> Any:
+    """Return what a build makes of the queues for the table, or its error."""
+    made = partial(module.encode_queues, list(queues), dict(queues.blocks), 8, NO_CONSUMERS)
+    try:
+        return made(lambda queue: encode_entry(queue.table_entry()))
+    except Exception as error:
+        return type(error)
+
+
+@given(changes())
+def test_the_entries_of_queues_in_a_table_are_the_same(happened: list[LogRecord]) -> None:
+    """Whatever happened to the queues; and both note the same last append of each."""
+    plain, compiled = Queues(1), Queues(1)
+    for queues in (plain, compiled):
+        queues.apply_all(0, happened)
+    found = entries(twins, plain)
+    assert entries(loops, compiled) == found
+    assert entries(loops, compiled) == found  # with the checksums that it noted
+    assert [queue.last_append() for queue in compiled] == [queue.last_append() for queue in plain]
+
+
+@pytest.mark.parametrize("where", ["id", "name", "first_position", "next_position", "began", "last_first", "consumers",
+                                   "last_checksum", "last_checksum_of", "options"])  # fmt: skip
+@pytest.mark.parametrize("loose", [True, False])
+def test_queues_that_no_log_has_make_the_same_entries_or_errors(where: str, loose: bool) -> None:
+    """One field after the other is replaced by what it must not be."""
+    for bad in [*ODD, "\ud800", 2**32, 2**64 - 1]:
+        found = []
+        for module in (twins, loops):
+            queues = Queues(1)
+            queues.apply_all(0, [Create(1, "a"), Create(2, "b"), Append(2, Run.of(3, [b"xyz"]))])
+            queues.apply_all(0, [Many.of([2] * 5, range(4, 9), [b"1"] * 5)] if loose else [])
+            assert entries(module, queues)
+            queue = queues.get("b")
+            assert queue is not None
+            setattr(queue, where, bad)
+            found.append(entries(module, queues))
+        assert found[0] == found[1], bad
+
+
+def test_loose_records_that_no_log_has_make_the_same_entries_or_errors() -> None:
+    """A block of other types, with offsets beyond its payload, or missing."""
+    offsets, payload = Run.of(0, [b"abc"] * 5)[1:]
+    blocks: list[Any] = [
+        (array("Q", range(5)), None, offsets[:-8], payload),
+        (array("Q", range(5)), None, offsets, payload[:13]),
+        (array("Q", range(5)), None, OtherBytes(offsets), payload),
+        (array("Q", range(5)), None, offsets, bytearray(payload)),
+        (array("Q", range(5)), None, array("i", [0, 3, 6, 9, 12, -1]).tobytes(), payload),
+        None,
+    ]
+    for block in blocks:
+        found = []
+        for module in (twins, loops):
+            queues = Queues(1)
+            queues.apply_all(0, [Create(1, "a"), Many.of([1] * 5, range(5), [b"abc"] * 5)])
+            held = queues.blocks._blocks  # no other way leads to such a block
+            held.clear()
+            if block is not None:
+                held[0] = LooseBlock(block, 1, 2)
+            found.append(entries(module, queues))
+        assert found[0] == found[1]
 
 
 @pytest.mark.parametrize("module", [twins, loops], ids=["pure", "compiled"])
