@@ -911,17 +911,17 @@ class MultiRecordLog:
         return ResourceUsage(
             memory_bytes=self._engine.queues.memory_bytes,
             memory_limit_bytes=limits.memory_bytes,
-            disk_bytes=journal.disk_bytes,
-            disk_written_bytes=journal.written_bytes,
+            disk_bytes=journal.space.taken_bytes,
+            disk_written_bytes=journal.space.written_bytes,
             disk_limit_bytes=limits.disk_bytes,
             pending_bytes=self._admission.pending_bytes,
             pending_limit_bytes=limits.pending_bytes,
             queues=len(self._engine.queues),
             queues_limit=limits.queues,
-            segments=len(journal.older) + 1,
+            segments=len(journal.space.complete) + 1,
             disk_only_bytes=pins.disk_only_bytes,
             places_bytes=pins.gathered_bytes,
-            gathered_bytes=journal.gathered_bytes,
+            gathered_bytes=journal.space.older.gathered_bytes,
         )
 
     @property

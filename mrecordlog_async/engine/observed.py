@@ -67,9 +67,9 @@ def _observed(opened: OpenedLog, counters: Counters, progress: ThreadProgress) -
 
     used = {
         "memory_bytes": lambda: queues.memory_bytes,
-        "disk_bytes": lambda: journal.disk_bytes,
+        "disk_bytes": lambda: journal.space.taken_bytes,
         "disk_only_bytes": lambda: queues.pins.disk_only_bytes,
-        "segments": lambda: len(journal.older) + 1,
+        "segments": lambda: len(journal.space.complete) + 1,
         "queues": lambda: len(queues),
         "under_way": lambda: progress.disk_seconds(perf_counter()),
     }

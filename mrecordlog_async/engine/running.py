@@ -106,11 +106,11 @@ class Engine:
         place = LogDirectory(options.files or opened.directory.files, self.directory)
         self.disk_reads = DiskReads(place, self.queues, self.counters, limits.memory_bytes)
         self.spill: Spill | None = None
-        capacity = Capacity(limits, opened.queues, opened.journal.disk_bytes_at_best)
+        capacity = Capacity(limits, opened.queues, opened.journal.space.batch_bytes_max)
         self._refusals = Refusals(self.counters, self.directory, self._loop.time)
         self.admission = Admission(limits, capacity, self._refusals)
         if limits.beyond_memory == "disk":
-            self.spill = Spill(place, self.queues, opened.journal, self.admission, self.disk_reads)
+            self.spill = Spill(place, self.queues, opened.journal.space, self.admission, self.disk_reads)
             capacity.make_room = self.spill.make_room
         # After a power cut under a weaker policy, acknowledgements and records that were read may be missing: holders
         # from before, which only the clients of a service can be, must attach again.
@@ -140,7 +140,7 @@ class Engine:
         if self.spill is not None:
             self.spill.look()
         if self.disk_reads.has_files:
-            self.disk_reads.take_made(self.opened.journal.note_gathered)
+            self.disk_reads.take_made(self.opened.journal.space.note_gathered)
             self.disk_reads.forget_dead()
 
     def _fence_holders(self) -> asyncio.Future[object] | None:
@@ -204,7 +204,7 @@ class Engine:
     def segments(self) -> range:
         """Return the numbers of the segments on the disk, oldest first. The last one is being written."""
         journal = self.opened.journal
-        older, current = journal.older[:1], journal.end.segment
+        older, current = journal.space.complete[:1], journal.end.segment
         return range(older[0][0] if older else current, current + 1)
 
     def watch(

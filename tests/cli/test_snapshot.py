@@ -99,7 +99,7 @@ async def drain(log: MultiRecordLog) -> None:
     """Truncate everything, and wait until the old segments are removed and their space is freed."""
     before = log.segments
     await log.truncate("q", log.next_position("q") - 1)
-    while log.segments[0] <= before[-1] or log._engine.opened.journal.has_unfreed():
+    while log.segments[0] <= before[-1] or log._engine.opened.journal.space.older.has_unfreed():
         await log.append_record("q", None, bytes(40_000))
         await log.truncate("q", log.next_position("q") - 1)
 

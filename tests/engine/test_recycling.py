@@ -175,7 +175,7 @@ async def test_a_spare_that_was_linked_is_not_cut(directory: Path, files: Recycl
         await truncate_behind(log)
         os.link(spare_of(directory), tmp_path / "link")
         before = (tmp_path / "link").read_bytes()
-        assert await asyncio.to_thread(log._engine.opened.journal.cut_spare)
+        assert await asyncio.to_thread(log._engine.opened.journal.space.cut_spare)
         await roll(log)
         assert (tmp_path / "link").read_bytes() == before
 
@@ -201,7 +201,7 @@ async def test_the_spare_is_cut_before_a_batch_is_refused(directory: Path, files
         else:
             file = log._engine.opened.journal._file
             request = CommitRequest([], None, sync=True)
-            await asyncio.to_thread(log._engine.opened.journal._reserve, file.reserved_bytes + 1, request)
+            await asyncio.to_thread(log._engine.opened.journal.space.reserve, file.reserved_bytes + 1, request)
         assert [call for call in files.calls if call.startswith("cut")]
         assert log.resource_usage().disk_bytes < before + (2 << 20)
 
@@ -213,7 +213,7 @@ async def test_what_is_too_small_or_much_too_large_is_unlinked(directory: Path, 
         journal = log._engine.opened.journal
         first = directory / damage.segments(directory)[0].name
         size = first.stat().st_size
-        spare = journal._spare
+        spare = journal.space.spare
         assert not await asyncio.to_thread(spare.recycle, str(first), 2, size + 1, size + 4_096)
         assert not await asyncio.to_thread(spare.recycle, str(first), 2, 0, size - 17 * (1 << 20))
         assert first.exists()
@@ -265,7 +265,7 @@ async def test_a_segment_that_cannot_be_recycled_is_removed(directory: Path, fil
                 return original(*arguments, **options)
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-        spare, oldest = log._engine.opened.journal._spare, first.stat().st_size
+        spare, oldest = log._engine.opened.journal.space.spare, first.stat().st_size
 
         def recycle() -> tuple[bool, list[Path]]:
             setattr(files, call, fail)

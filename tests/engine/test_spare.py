@@ -29,7 +29,7 @@ class Watched(CachedFiles):
 
     def write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
         if self.journal is not None:
-            self.was_ready.append(not self.journal.wants_spare(self.new_table_bytes))
+            self.was_ready.append(not self.journal.space.wants_spare(self.new_table_bytes))
         return super().write(handle, buffers, offset)
 
 
@@ -41,7 +41,7 @@ async def test_the_spare_has_room_for_queues_before_they_are_made(directory: Pat
     async with MultiRecordLog.open(directory, filesystem=files) as log:
         files.journal = log._engine.opened.journal
         files.new_table_bytes = sum(len(name) + 26 for name in names)
-        assert files.journal.wants_spare(files.new_table_bytes), "the spare as it is would do for them"
+        assert files.journal.space.wants_spare(files.new_table_bytes), "the spare as it is would do for them"
         await asyncio.gather(*map(log.create_queue, names))
         assert files.was_ready == [True]
         files.journal = None
@@ -52,7 +52,7 @@ async def test_a_spare_as_small_as_it_can_be_is_not_cut(directory: Path) -> None
     async with MultiRecordLog.open(directory, queues=["q"]) as log:
         await log.append("q", b"a")
         before = log.resource_usage().disk_bytes
-        assert not log._engine.opened.journal.cut_spare()
+        assert not log._engine.opened.journal.space.cut_spare()
         assert log.resource_usage().disk_bytes == before
 
 

@@ -297,7 +297,7 @@ def _open_again(disk: Disk, where: str, directory: str) -> tuple[State, Table]:
 def _check_files(disk: Disk, opened: OpenedLog, where: str, directory: str) -> None:
     names = set(disk.content(directory))
     last, spare = opened.journal.end.segment, f"wal-{opened.journal.end.segment + 1:020}.tmp"
-    oldest = min([number for number, _ in opened.journal.older], default=last)
+    oldest = min([number for number, _ in opened.journal.space.complete], default=last)
     due = {f"wal-{number:020}" for number in range(oldest, last + 1)} | {LOCK_NAME, spare}
     if names != due or list_segments(list(names))[-1] != last:
         raise Violation(f"{where}: files {sorted(names)}, due were {sorted(due)}")
@@ -340,9 +340,9 @@ def empty(opened: OpenedLog) -> None:
     ]
     commit(opened, records)
     opened.journal.roll(opened.queues.pins.oldest())
-    opened.journal.reclaim()
-    while opened.journal.has_unfreed():
-        opened.journal.shrink(False)
+    opened.journal.space.reclaim(opened.journal.durable_oldest)
+    while opened.journal.space.older.has_unfreed():
+        opened.journal.space.older.shrink(False)
 
 
 # What the successor of a process that died does, as (records, synced) of batch after batch.

@@ -16,6 +16,7 @@ from mrecordlog_async.engine.commit import journal as journal_module
 from mrecordlog_async.engine.commit import open as opening
 from mrecordlog_async.engine.commit import other_segments as spare
 from mrecordlog_async.engine.commit.batch import CommitRequest, Roll
+from mrecordlog_async.engine.commit.disk_space import DiskSpace
 from mrecordlog_async.engine.commit.journal import Journal
 from mrecordlog_async.engine.commit.small import SmallBatches
 from mrecordlog_async.engine.commit.storing import BatchStore
@@ -439,24 +440,21 @@ def writes_under_way_left_at_close() -> AbstractContextManager[Any]:
 def unlinked_before_the_commit_that_justifies_it() -> AbstractContextManager[Any]:
     def reclaimable(self: Journal) -> bool:
         oldest = self._queues.pins.oldest()
-        return bool(self.older) and self.older[0][0] < (self.end.segment if oldest is None else oldest)
+        older = self.space.complete
+        return bool(older) and older[0][0] < (self.end.segment if oldest is None else oldest)
 
     def must_name(self: Upkeep, oldest: int | None) -> bool:
         return False
 
-    original = Journal.reclaim
+    original = DiskSpace.reclaim
 
-    def reclaim(self: Journal, recycle: bool = True) -> int:
-        oldest, durable = self._queues.pins.oldest(), self.durable_oldest
-        self.durable_oldest = self.end.segment if oldest is None else oldest
-        try:
-            return original(self, recycle)
-        finally:
-            self.durable_oldest = durable
+    def reclaim(self: DiskSpace, durable_oldest: int, recycle: bool = True) -> int:
+        oldest = self._queues.pins.oldest()
+        return original(self, self._end.segment if oldest is None else oldest, recycle)
 
     stack = contextlib.ExitStack()
     stack.enter_context(patch.object(Journal, "reclaimable", reclaimable))
-    stack.enter_context(patch.object(Journal, "reclaim", reclaim))
+    stack.enter_context(patch.object(DiskSpace, "reclaim", reclaim))
     stack.enter_context(patch.object(Upkeep, "_must_name_oldest", must_name))
     return stack
 
@@ -663,14 +661,14 @@ def fenced_holders_move() -> AbstractContextManager[Any]:
 
 
 def attaching_uses_the_whole_reserve() -> AbstractContextManager[Any]:
-    original = Journal._reserve
+    original = DiskSpace.reserve
 
-    def reserve(self: Journal, end: int, request: CommitRequest) -> None:
+    def reserve(self: DiskSpace, end: int, request: CommitRequest) -> None:
         if request.reserve is Reserve.HALF:
             request = request._replace(reserve=Reserve.ALL)
         original(self, end, request)
 
-    return patch.object(Journal, "_reserve", reserve)
+    return patch.object(DiskSpace, "reserve", reserve)
 
 
 BUGS = {

@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 from mrecordlog_async.engine.commit import open as opening
 from mrecordlog_async.engine.commit.batch import CommitRequest
+from mrecordlog_async.engine.commit.disk_space import DiskSpace
 from mrecordlog_async.engine.commit.journal import Journal
 from mrecordlog_async.engine.commit.unsynced import UnsyncedChanges
 from mrecordlog_async.engine.commit.upkeep import Timers
@@ -204,15 +205,15 @@ def memory_of_older_segments_not_counted() -> AbstractContextManager[Any]:
 
 
 def appends_live_on_the_reserve() -> AbstractContextManager[Any]:
-    original = Journal._reserve
+    original = DiskSpace.reserve
 
-    def reserve(self: Journal, end: int, request: CommitRequest) -> None:
+    def reserve(self: DiskSpace, end: int, request: CommitRequest) -> None:
         try:
             original(self, end, request)
         except OSError:
             self._file.reserve(end, end)
 
-    return patch.object(Journal, "_reserve", reserve)
+    return patch.object(DiskSpace, "reserve", reserve)
 
 
 def held_appends_forgotten_at_close() -> AbstractContextManager[Any]:
@@ -322,8 +323,8 @@ def follower_trusts_any_header() -> AbstractContextManager[Any]:
 
 
 def spare_too_small_for_new_queues() -> AbstractContextManager[Any]:
-    original = Journal.prepare_spare
-    return patch.object(Journal, "prepare_spare", lambda self, more_table_bytes=0: original(self))
+    original = DiskSpace.prepare_spare
+    return patch.object(DiskSpace, "prepare_spare", lambda self, more_table_bytes=0: original(self))
 
 
 def later_records_overtake_one_that_goes_back() -> AbstractContextManager[Any]:

@@ -1,13 +1,11 @@
 """The log's files while it is open: one thread writes batches, rolls to a new segment, and removes old ones.
 
 Strategy:
-1. Space, spare and name first. Whatever fails before the batch's first byte is written raises OSError or LogFullError:
-   the batch is refused, nothing has changed, and the log stays healthy.
+1. Space and spare (`DiskSpace`) and name first. Whatever fails before the batch's first byte is written raises OSError
+   or LogFullError: the batch is refused, nothing has changed, and the log stays healthy.
 2. Then one write and one sync, or a direct write that is both. What fails there, and any failed sync, raises
    `LogIOError`: the log stops.
-3. A **spare** (the next segment as a `.tmp`, its space reserved) is kept ready, so that rolling works on a full disk:
-   only a roll lets the space of older segments be freed. A dead segment may become the spare (`Spare.recycle`).
-4. A file with a second name (a snapshot's or a `cp -al`'s hard link) is never written or shrunk again: the log rolls,
+3. A file with a second name (a snapshot's or a `cp -al`'s hard link) is never written or shrunk again: the log rolls,
    and only unlinks it. Each batch checks (one fstat), as a link can be created while the log is open. If the check
    fails, the batch is refused: rolling instead would use up a segment per batch.
 
@@ -36,19 +34,17 @@ from mrecordlog_async.engine.commit.batch import (
     sync_file,
 )
 from mrecordlog_async.engine.commit.disk_space import DiskSpace
-from mrecordlog_async.engine.commit.other_segments import OlderSegments, Spare
 from mrecordlog_async.engine.intake.commands import Reserve
 from mrecordlog_async.engine.planning.planned import build_records
-from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.format.controls import Opened
-from mrecordlog_async.format.frame import Buffer, block_left, frames_bytes_max, segment_seed
-from mrecordlog_async.format.header import HEADER_BYTES, Closed, SegmentHeader
+from mrecordlog_async.format.frame import Buffer, block_left, segment_seed
+from mrecordlog_async.format.header import Closed, SegmentHeader
 from mrecordlog_async.format.record import LogRecord, encode_record
 from mrecordlog_async.format.table import OPENING_BYTES
 from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.recovery.recovered import RecoveredLog
-from mrecordlog_async.storage.direct import LARGE_BYTES, Staging, disk_error, whole_blocks
-from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES, DiskThread
+from mrecordlog_async.storage.direct import LARGE_BYTES, Staging, disk_error
+from mrecordlog_async.storage.filesystem import DiskThread
 from mrecordlog_async.storage.lock import LOCK_NAME
 from mrecordlog_async.storage.locked_directory import RESERVE_BYTES, LockedDirectory
 from mrecordlog_async.storage.segment import LogEnd, SegmentFile, segment_name
@@ -58,7 +54,7 @@ from mrecordlog_async.support.clock import system
 class Journal:
     """Writes the log. Its state belongs to the log's thread.
 
-    The event loop may read the plain numbers (`end`, `older`, `disk_bytes` …) at any time, for reports. The writer
+    The event loop may read the plain numbers (`end`, `durable_oldest` …) at any time, for reports. The writer
     decides from them only between two calls, when the thread is idle. The thread reads `queues` for the table during
     a roll: safe because the loop changes memory only after the call's result has come back.
     """
@@ -71,13 +67,10 @@ class Journal:
         space: DiskSpace,
         staging: Staging | None = None,
         nonce: int | None = None,
-        *,
-        recycle: bool = False,
     ) -> None:
         """Continue the log *recovered*, whose last segment is *file*; *staging*: see `Spare`.
 
-        *nonce*: the random number of this opening, which the first batch records. *recycle*: dead segments may become
-        spares.
+        *nonce*: the random number of this opening, which the first batch records.
         """
         self.directory = directory
         self.end: LogEnd = recovered.end
@@ -89,63 +82,23 @@ class Journal:
         self._file = file
         self._seed = segment_seed(recovered.log_id, recovered.end.segment)
         self._nonce = nonce  # until the first batch is written
-        self._space = space
-        self._spare = Spare(directory, staging)
+        self.space = space
+        space.opening_bytes = OPENING_BYTES if nonce is not None else 0
         self._staging = staging
-        self._recycles = recycle
         self.clock = system()  # the one that opens the log may set another
         self.disk: DiskThread | None = None
-        undeletable = [(number, 0) for number in recovered.leftovers]
-        self._older = OlderSegments(directory, undeletable + recovered.older)
 
     # What the event loop reads between batches.
-
-    @property
-    def older(self) -> list[tuple[int, int]]:
-        """(number, bytes) of the segments before the current one, oldest first."""
-        return self._older.segments
-
-    @property
-    def disk_bytes(self) -> int:
-        """Space reserved by all segments, their gathered files, and the spare."""
-        current, older = max(self._file.reserved_bytes, self.end.offset), self._older
-        return older.bytes + older.gathered_bytes + older.unfreed_bytes + current + self._spare.reserved_bytes
-
-    @property
-    def gathered_bytes(self) -> int:
-        """Space of the gathered files."""
-        return self._older.gathered_bytes
-
-    def note_gathered(self, number: int, size: int) -> None:
-        """Count the gathered file of segment *number*, which has live records. Called on the event loop."""
-        self._older.gathered[number] = size
-
-    @property
-    def written_bytes(self) -> int:
-        """Bytes of segments that hold something."""
-        return self._older.bytes + self.end.offset
 
     @property
     def all_synced(self) -> bool:
         """True if every batch is on the medium."""
         return self.end.durable_batch == self.end.last_batch
 
-    def disk_bytes_at_best(self) -> tuple[int, str]:
-        """Return the size of the largest batch that an empty log can take, and the name of what limits it."""
-        most, name = self._space.batch_bytes_max(self._preamble_bytes(0))
-        return max(most - DIRECT_BLOCK_BYTES, 0), name  # its reservation ends at a whole block
-
-    def wants_spare(self, more_table_bytes: int = 0) -> bool:
-        """Return whether a spare must be made, or must grow with the table."""
-        return self._spare.file is None or self._spare.reserved_bytes < self._preamble_bytes(more_table_bytes)
-
     def reclaimable(self) -> bool:
         """Return whether there are segments in which nothing is live."""
-        return bool(self.older) and self.older[0][0] < self.durable_oldest
-
-    def has_unfreed(self) -> bool:
-        """Return whether space of removed segments is still to be freed."""
-        return self._older.has_unfreed()
+        older = self.space.complete
+        return bool(older) and older[0][0] < self.durable_oldest
 
     # A batch that needs nothing but a write and a sync. The loop encodes it while the thread is idle.
 
@@ -162,8 +115,8 @@ class Journal:
             and self._nonce is None
             and end <= at.offset + block_left(at.offset)
             and end + RESERVE_BYTES <= self._file.reserved_bytes
-            and not self._is_full(end)
-            and not self.wants_spare()
+            and not self.space.is_full(end)
+            and not self.space.wants_spare()
         )
 
     def encode(self, record: LogRecord, oldest_segment: int | None) -> EncodedBatch:
@@ -257,17 +210,17 @@ class Journal:
         batch = self._encode(records, bodies, request)
         if request.roll is Roll.NEVER:
             return self._write(batch, rolled=False, begun=begun) if self._fits_here(batch.end) else None
-        rolled = self._is_shared() or (request.roll is Roll.IF_FULL and self._is_full(batch.end))
+        rolled = self._is_shared() or (request.roll is Roll.IF_FULL and self.space.is_full(batch.end))
         if request.reserve is Reserve.NOTHING or (request.reserve is Reserve.HALF and rolled):
             # Before the batch: once it has used the last space, there is none for the spare that rolling needs.
-            self.prepare_spare(request.more_table_bytes)
+            self.space.prepare_spare(request.more_table_bytes)
             if rolled:
-                self._check_room_after_roll(batch.end - self.end.offset)
+                self.space.check_room_after_roll(batch.end - self.end.offset)
         if rolled:
             self.roll(request.oldest_segment)
             # The frames again: their checksums depend on the segment and the offset. The bodies do not.
             batch = self._encode(records, bodies, request)
-        self._reserve(batch.end, request)
+        self.space.reserve(batch.end, request)
         return self._write(batch, rolled, begun)
 
     def commit_mark(self, oldest_segment: int | None) -> CommitResult | None:
@@ -289,7 +242,7 @@ class Journal:
 
     def start_small(self) -> None:
         """Continue in a new segment, of which little is reserved: nothing is live. Errors as of `commit`."""
-        self.cut_spare()
+        self.space.cut_spare()
         self.roll(None)
 
     def roll(self, oldest_segment: int | None) -> None:
@@ -304,62 +257,16 @@ class Journal:
         if not self.all_synced:
             self.sync()
         # A snapshot or `cp -al` may have linked the spare too; a file with two names must not be written.
-        if self._spare.file is not None and self._spare.file.may_be_shared():
-            self._spare.discard()
-        self.prepare_spare()
+        spare = self.space.spare
+        if spare.file is not None and spare.file.may_be_shared():
+            spare.discard()
+        self.space.prepare_spare()
         number = self.end.segment + 1
         oldest = number if oldest_segment is None else oldest_segment
         header = SegmentHeader(self._log_id, number, self.end.last_batch + 1, self.end.offset, oldest)
         # The queues stand still: the loop changes them only after this call has returned.
-        file, table_end = self._spare.publish(header, self._queues.encoded_table(let_others_run))
+        file, table_end = spare.publish(header, self._queues.encoded_table(let_others_run))
         self._enter(file, header, table_end)
-
-    def prepare_spare(self, more_table_bytes: int = 0) -> None:
-        """Prepare the next segment: create it, reserve space for its table and the reserve, and sync it.
-
-        A spare that cannot grow is kept, because it still serves the table as it is.
-
-        Args:
-            more_table_bytes: Bytes by which the table is about to grow.
-
-        Raises:
-            OSError: The disk has no room.
-            LogIOError: The sync failed. The log must stop.
-        """
-        if self.wants_spare(more_table_bytes):
-            self._spare.prepare(self.end.segment + 1, self._preamble_bytes(more_table_bytes))
-
-    def reclaim(self, recycle: bool = True) -> int:
-        """Remove the segments below the oldest live one; return how many were removed (see `OlderSegments`).
-
-        Args:
-            recycle: One of them may become the spare; False if its space is needed, or nothing is live.
-        """
-        return self._older.reclaim(self.durable_oldest, self._reuse if recycle and self._recycles else _leave)
-
-    def _reuse(self, path: str) -> bool:
-        """Make a dead segment the spare, unless that is one already; return whether the file was taken away.
-
-        Only for direct writes: through the cache, a write of a part of a page must first read what the page held.
-        """
-        if self._spare.is_recycled or not self._file.is_direct or not self._space.allows_recycling(self.disk_bytes):
-            return False
-        fresh = self._preamble_bytes(0)
-        whole = whole_blocks(fresh + self._space.segment_bytes)
-        return self._spare.recycle(path, self.end.segment + 1, max(whole // 2, fresh), whole)
-
-    def cut_spare(self, more_table_bytes: int = 0) -> bool:
-        """Cut the spare to the size of a fresh one; return whether that freed any space.
-
-        Args:
-            more_table_bytes: Bytes by which the table is about to grow: the spare must still serve it.
-        """
-        fresh = self._preamble_bytes(more_table_bytes)
-        return self._spare.cut(whole_blocks(fresh + fresh // 4))
-
-    def shrink(self, everything: bool) -> None:
-        """Free a step of a removed segment's space, or with *everything* the space of all of them."""
-        self._older.shrink(everything)
 
     def write_closed(self, oldest_segment: int | None) -> None:
         """Record where the log ends, after the last batch was synced. Failing to do so does not fail closing."""
@@ -385,16 +292,16 @@ class Journal:
             disk.end()
         if self._staging is not None:
             self._staging.close_writes(self.directory.files)
-        self._spare.discard()
-        self._older.shrink(everything=True)
+        self.space.spare.discard()
+        self.space.older.shrink(everything=True)
         self._file.close()
 
     def handles(self) -> Iterator[int]:
         """Yield the open handles: a forked child closes its copies."""
         yield self._file.handle
-        if self._spare.file is not None:
-            yield self._spare.file.handle
-        yield from self._older.handles()
+        if self.space.spare.file is not None:
+            yield self.space.spare.file.handle
+        yield from self.space.older.handles()
 
     # Steps.
 
@@ -415,7 +322,7 @@ class Journal:
 
     def _fits_here(self, end: int) -> bool:
         """Return whether a batch up to *end* may be written into the space that is reserved in this segment."""
-        if self._is_full(end) or end + RESERVE_BYTES > self._file.reserved_bytes:
+        if self.space.is_full(end) or end + RESERVE_BYTES > self._file.reserved_bytes:
             return False
         try:
             return not self._is_shared()
@@ -442,41 +349,6 @@ class Journal:
             return request, records
         return request._replace(sync=True), [Opened(self._nonce, self.end.last_batch + 1), *records]
 
-    def _is_full(self, end: int) -> bool:
-        """Return whether a batch up to *end* belongs into the next segment; the first batch may have any size."""
-        return self.end.last_batch >= self.end.first_batch and end - self.end.table_end > self._space.segment_bytes
-
-    def _reserve(self, end: int, request: CommitRequest) -> None:
-        """Reserve space for a batch up to *end* and the reserve after it, which only some batches may use."""
-        wanted = whole_blocks(end + RESERVE_BYTES)
-        if wanted <= self._file.reserved_bytes:
-            return
-        try:
-            self._try_to_reserve(end, wanted, request)
-        except (OSError, LogFullError):
-            if not self.cut_spare(request.more_table_bytes):
-                raise
-            if request.reserve is Reserve.NOTHING:
-                self.prepare_spare(request.more_table_bytes)  # there is none if the old one could not be cut
-            self._try_to_reserve(end, wanted, request)
-
-    def _try_to_reserve(self, end: int, wanted: int, request: CommitRequest) -> None:
-        limit = max(wanted, self.end.table_end + self._space.segment_bytes + RESERVE_BYTES)
-        try:
-            taken, reserved = self.disk_bytes, self._file.reserved_bytes
-            if request.reserve is not Reserve.ALL:
-                self._check_space(wanted - reserved, taken)
-            # For others too: what a truncate reserved beyond the limit, appends would use.
-            limit = max(wanted, min(limit, reserved + self._space.room(taken)))
-            self._file.reserve(wanted, limit)
-        except (OSError, LogFullError):
-            if request.reserve is Reserve.NOTHING:
-                raise
-            least = end if request.reserve is Reserve.ALL else end + RESERVE_BYTES // 2
-            if request.reserve is Reserve.HALF and least > self._file.reserved_bytes:
-                raise
-            self._file.reserve(least, least)
-
     def _write(self, batch: EncodedBatch, rolled: bool, begun: float) -> CommitResult:
         at, file = self.end, self._file
         written = batch.end - at.offset
@@ -502,7 +374,7 @@ class Journal:
         at = self.end
         at.offset = batch.end
         at.last_batch += 1
-        self._nonce = None
+        self._nonce, self.space.opening_bytes = None, 0
         self.named_oldest = at.segment if batch.oldest_segment is None else batch.oldest_segment
 
     def _result(
@@ -516,7 +388,6 @@ class Journal:
     def _enter(self, file: SegmentFile, header: SegmentHeader, table_end: int) -> None:
         """Continue in *file*; the segment until now becomes an older one."""
         old, at = self._file, self.end
-        self._older.add(at.segment, old.reserved_bytes)
         old.close()
         self._file = file
         self._lend_to_disk_thread(file)
@@ -525,31 +396,10 @@ class Journal:
         self.named_oldest = self.durable_oldest = header.oldest_segment
         last = at.last_batch
         self.end = LogEnd(header.segment, table_end, table_end, last + 1, last, last)
-
-    def _preamble_bytes(self, more_table_bytes: int) -> int:
-        opening_bytes = OPENING_BYTES if self._nonce is not None else 0
-        table_bytes = frames_bytes_max(self._queues.table_bytes + more_table_bytes + opening_bytes)
-        return whole_blocks(HEADER_BYTES + table_bytes + RESERVE_BYTES)
-
-    def _check_room_after_roll(self, batch_bytes: int) -> None:
-        """Raise LogFullError for a batch that will not fit into the next segment, before that segment is used up."""
-        wanted = whole_blocks(self._preamble_bytes(0) + batch_bytes)
-        self._check_space(wanted - self._spare.reserved_bytes, self.disk_bytes)
-
-    def _check_space(self, more: int, taken: int) -> None:
-        """Raise LogFullError if *more* bytes do not fit on top of *taken*; its cause is what keeps dead segments."""
-        try:
-            self._space.check(more, taken)
-        except LogFullError as full:
-            raise full from self._older.error
+        self.space.enter(file, self.end)
 
 
 def _frames(batch: EncodedBatch) -> bytes:
     """Return what `encode` made: its one buffer, which a join does not copy."""
     assert isinstance(batch.buffers, list), "it fits into a block"
     return b"".join(batch.buffers)
-
-
-def _leave(path: str) -> bool:
-    """Leave a dead segment to be removed."""
-    return False

@@ -130,12 +130,10 @@ def open_log(directory: LogDirectory, options: OpenOptions, on_progress: Progres
             _reserve_again(file, recovered)
             if staging is not None:
                 file.begin_direct(staging, recovered.end.offset)
-        space = DiskSpace(locked, options.segment_bytes, options.disk_bytes_limit)
-        recycle = options.recycle and locked.recycles()
-        journal = Journal(locked, file, recovered, space, staging, secrets.randbits(NONCE_BITS), recycle=recycle)
+        sizes, recycle = (options.segment_bytes, options.disk_bytes_limit), options.recycle and locked.recycles()
+        space = DiskSpace(locked, file, recovered, *sizes, staging, recycle=recycle)
+        journal = Journal(locked, file, recovered, space, staging, secrets.randbits(NONCE_BITS))
         journal.clock = options.clock
-        for number, size in recovered.gathered.items():
-            journal.note_gathered(number, size)
         on_error.pop_all()  # from now on the journal closes the file, or the one that takes its place
         on_error.callback(locked.close)
         on_error.callback(journal.close)
@@ -232,7 +230,7 @@ def _complete_last_segment(directory: LockedDirectory, listing: Listing, options
     bounds = MemoryBounds(sys.maxsize, by_index=True, is_usual=True)
     recovered = read_log(directory.log, listing, new_stores=PlacedStores, bounds=bounds)
     file = _take_over(directory, recovered)
-    space = DiskSpace(directory, options.segment_bytes, options.disk_bytes_limit)
+    space = DiskSpace(directory, file, recovered, options.segment_bytes, options.disk_bytes_limit)
     journal = Journal(directory, file, recovered, space)
     try:
         oldest = recovered.queues.pins.oldest()
@@ -312,7 +310,7 @@ def _reserve_again(file: SegmentFile, recovered: RecoveredLog) -> None:
 
 def _prepare_spare(journal: Journal) -> None:
     """Try to make the spare. On a full disk the log opens without: appends are refused until there is one."""
-    _try_now(journal.prepare_spare)
+    _try_now(journal.space.prepare_spare)
 
 
 def _leave_shared_segment(journal: Journal, recovered: RecoveredLog) -> None:

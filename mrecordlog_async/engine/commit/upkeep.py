@@ -125,9 +125,9 @@ class Upkeep:
     def is_due(self) -> bool:
         """Return whether `maintain` has something to do; never because of what it tried in vain."""
         journal, state = self._journal, self.state
-        if self.timers.sync_due or self.timers.mark_due or state.early_roll or journal.has_unfreed():
+        if self.timers.sync_due or self.timers.mark_due or state.early_roll or journal.space.older.has_unfreed():
             return True
-        if journal.wants_spare() and not state.spare_failed:
+        if journal.space.wants_spare() and not state.spare_failed:
             return True
         if journal.reclaimable() and not state.unlink_failed:
             return True
@@ -136,16 +136,16 @@ class Upkeep:
     async def maintain(self) -> None:
         """Prepare the spare, reclaim dead segments, run the timed sync and the idle mark."""
         journal = self._journal
-        if journal.wants_spare() and not self.state.spare_failed:
+        if journal.space.wants_spare() and not self.state.spare_failed:
             await self._prepare_spare()
         if self.timers.sync_due:
             self.timers.sync_due = False
             if not journal.all_synced:
                 await self.sync()
-        if journal.older or self.state.early_roll or self._queues.pins.oldest() is None:
+        if journal.space.complete or self.state.early_roll or self._queues.pins.oldest() is None:
             await self._reclaim_segments()
-        if journal.has_unfreed():
-            await self._on_log_thread(journal.shrink, self.state.short_of_space)
+        if journal.space.older.has_unfreed():
+            await self._on_log_thread(journal.space.older.shrink, self.state.short_of_space)
         if self._queues.settling.has_sparse():
             await self._settle_loose_records()
         if worth_trimming(self.state.freed_bytes, self._queues.memory_bytes) and not self._admission.has_pending():
@@ -196,14 +196,15 @@ class Upkeep:
         if not journal.reclaimable() or self.state.unlink_failed:
             return
         # Where space is short, or nothing is live, the log is to be small: no dead segment is kept as the spare.
-        removed = await self._on_log_thread(journal.reclaim, not self.state.short_of_space and oldest is not None)
+        recycle = not self.state.short_of_space and oldest is not None
+        removed = await self._on_log_thread(journal.space.reclaim, journal.durable_oldest, recycle)
         self._counters.segments_removed += removed
         if removed:
             logger.debug("removed %d segments", removed)
         self.state.unlink_failed = journal.reclaimable()
         self.state.spare_failed = False
         if self.state.short_of_space:
-            await self._on_log_thread(journal.shrink, True)
+            await self._on_log_thread(journal.space.older.shrink, True)
         if removed and self._admission.waiting_for_space:
             self.retry_parked()
 
@@ -211,7 +212,7 @@ class Upkeep:
         """Return whether an empty batch must say that older segments are dead, because no other batch is about to."""
         journal = self._journal
         # Where space is short, what waits is likely to be refused, and then names nothing.
-        if not journal.older or (self._admission.has_pending() and not self.state.short_of_space):
+        if not journal.space.complete or (self._admission.has_pending() and not self.state.short_of_space):
             return False
         return (journal.end.segment if oldest is None else oldest) > journal.durable_oldest
 
@@ -223,7 +224,7 @@ class Upkeep:
 
     async def _prepare_spare(self) -> None:
         try:
-            await self._on_log_thread(self._journal.prepare_spare)
+            await self._on_log_thread(self._journal.space.prepare_spare)
         except OSError:
             # The next append tries again, and is refused if there is still no space.
             self.state.spare_failed = True

@@ -154,7 +154,7 @@ class Writer:
         while not (self._admission.has_pending() or self._timers.mark_due or self._timers.sync_due):
             if self.closing and not self._set_aside:
                 return False
-            if self._journal.has_unfreed() or self._queues.settling.has_sparse():
+            if self._journal.space.older.has_unfreed() or self._queues.settling.has_sparse():
                 break
             await self._admission.sleep.wait()
         return True

@@ -48,14 +48,14 @@ KEPT = 0.9
 
 
 class CompleteSegments(Protocol):
-    """The part of the journal that is needed here."""
+    """The part of the log's disk space that is needed here."""
 
     @property
-    def older(self) -> list[tuple[int, int]]:
+    def complete(self) -> list[tuple[int, int]]:
         """(number, bytes) of the segments before the current one, oldest first."""
 
     @property
-    def disk_bytes(self) -> int:
+    def taken_bytes(self) -> int:
         """Space of all files of the log."""
 
     def note_gathered(self, number: int, size: int) -> None:
@@ -66,11 +66,11 @@ class Spill:
     """Gathers segments and has them leave memory. The engine owns it. Below half of the limit it has no task."""
 
     def __init__(
-        self, directory: LogDirectory, queues: Queues, journal: CompleteSegments, admission: Admission, reads: DiskReads
+        self, directory: LogDirectory, queues: Queues, space: CompleteSegments, admission: Admission, reads: DiskReads
     ) -> None:
         self._directory = directory
         self._queues = queues
-        self._journal = journal
+        self._space = space
         self._admission = admission
         self._reads = reads
         self._limits: Limits = admission.limits
@@ -150,7 +150,7 @@ class Spill:
 
     def _next_to_gather(self) -> int | None:
         """Return the oldest complete segment that is not gathered yet and has live records, or None."""
-        older, pins = self._journal.older, self._queues.pins
+        older, pins = self._space.complete, self._queues.pins
         if not older or older[-1][0] <= self._newest_seen or self._queues.memory_bytes <= self._gather_above:
             return None
         for number, _ in older[bisect_right(older, (self._newest_seen, MAX_BYTES)) :]:
@@ -177,14 +177,14 @@ class Spill:
         if not self._queues.pins.is_needed(number):  # it was truncated, and maybe removed, meanwhile
             await self._loop.run_in_executor(self._thread, self._remove, number)
             return
-        self._journal.note_gathered(number, size)
+        self._space.note_gathered(number, size)
         self._queues.pins.add_gathered(index)
         self._admission.update()
 
     def _has_disk_space(self, number: int) -> bool:
         """Return whether the file of a segment leaves room for another segment below the limit of the disk."""
-        size = next((size for older, size in self._journal.older if older == number), 0)
-        return self._journal.disk_bytes + 2 * size <= self._limits.disk_bytes
+        size = next((size for older, size in self._space.complete if older == number), 0)
+        return self._space.taken_bytes + 2 * size <= self._limits.disk_bytes
 
     def _write(
         self, number: int, opening: int, batch: int, collected: CollectedRuns, *, writes: bool
