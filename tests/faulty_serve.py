@@ -77,9 +77,9 @@ class JumpingClock:
         return int(file.read_text()) if file.exists() else 0
 
 
-def run(arguments: Sequence[str]) -> int:
+def run() -> int:
     """Run the command line with the files of CONTROL, the first argument."""
-    control = Path(arguments[0])
+    control = Path(sys.argv[1])
     clock = JumpingClock(control)
     with (
         patch("mrecordlog_async.log.OsFileSystem", partial(FaultyFiles, control)),
@@ -87,8 +87,8 @@ def run(arguments: Sequence[str]) -> int:
         patch("time.time", clock.time),
         patch("time.time_ns", clock.time_ns),
     ):
-        return main(arguments[1:])
+        return main(sys.argv[2:])
 
 
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(run())

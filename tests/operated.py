@@ -7,7 +7,6 @@ import json
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests import warm
 from tests.serving import free_port
 
 DEPLOY = Path(__file__).parents[1] / "examples" / "deploy"
@@ -30,8 +30,14 @@ class Operated:
     """`mrecordlog serve` with a disk that obeys the files in `control` (see `faulty_serve`)."""
 
     def __init__(
-        self, directory: Path, *arguments: str, port: int = 0, preexec: Callable[[], None] | None = None
+        self,
+        directory: Path,
+        *arguments: str,
+        port: int = 0,
+        preexec: Callable[[], None] | None = None,
+        cold: bool = False,
     ) -> None:
+        """Start it. cold: with its own command line in the list of processes (see `tests.warm`)."""
         self.directory = directory
         self.control = directory.parent / "control"
         self.control.mkdir(exist_ok=True)
@@ -40,14 +46,17 @@ class Operated:
         self.is_over = False
         self._arguments = arguments
         self._preexec = preexec
+        self._cold = cold or preexec is not None
         self._changed = threading.Condition()
         self.start()
 
     def start(self) -> None:
         """Start the process. Its lines are added to those of the process before it."""
         serve = ["serve", str(self.directory), "--port", str(self.port), "--log-format", "json", *self._arguments]
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faulty_serve", str(self.control), *serve],
+        self.process = warm.start(
+            [str(self.control), *serve],
+            program="tests.faulty_serve",
+            cold=self._cold,
             stderr=subprocess.PIPE,
             text=True,
             preexec_fn=self._preexec,

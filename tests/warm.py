@@ -6,7 +6,7 @@ ends like it. What a start itself does is shown by those that are `cold`, by the
 
 1. Each process of the suite starts `python -m tests.warm` once, which imports what the commands use.
 2. For each command it receives arguments and surroundings, with four files: the three standard ones, and a pipe.
-3. It forks. Into the pipe it writes the child's id, and how the child ended.
+3. It forks. The child writes its id into the pipe, and becomes the command; the process writes how it ended.
 """
 
 from __future__ import annotations
@@ -38,21 +38,28 @@ REQUEST_BYTES_MAX = 1 << 20
 NUMBER = struct.Struct("=i")
 COLD_ROOMS = ("mrecordlog_async.spark", "mrecordlog_async.fastapi", "mrecordlog_async.__main__")
 """What needs a second to be imported and is used by few commands, and what runs when it is imported."""
+COMMAND = "mrecordlog_async.__main__"
 READ_AT_START = ("PYTHON", "LC_", "LANG", "LD_", "MALLOC_", "SSL_CERT_")
 """How the names of variables begin that Python or an import reads: other values need a new start."""
 
 
 def start(
-    arguments: Sequence[str], *, environment: Mapping[str, str] | None = None, cold: bool = False, **options: Any
+    arguments: Sequence[str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    cold: bool = False,
+    program: str = COMMAND,
+    **options: Any,
 ) -> subprocess.Popen[Any]:
     """Start `mrecordlog` with *arguments*. Other *options* are those of `subprocess.Popen`: files and the directory.
 
-    environment: all variables; by default those of this process. cold: start Python.
+    environment: all variables; by default those of this process. cold: start Python. program: another module to run;
+    its function `run` reads `sys.argv` and returns the exit code.
     """
     whole = dict(os.environ if environment is None else environment)
     if cold or _read_at_start(whole) != _warm().environment:
-        return subprocess.Popen([sys.executable, "-m", "mrecordlog_async", *arguments], env=whole, **options)
-    return Forked(arguments, env=whole, **options)
+        return subprocess.Popen([sys.executable, "-m", program, *arguments], env=whole, **options)
+    return Forked([program, *arguments], env=whole, **options)
 
 
 def run(
@@ -100,6 +107,7 @@ class Forked(subprocess.Popen[Any]):
             "directory": os.fspath(directory or Path.cwd()),
             "environment": dict(environment),
             "ignored": [number for number in INTERRUPTS if signal.getsignal(number) == signal.SIG_IGN],
+            "new_session": files_and_rest[NEW_SESSION],
         }
         standard = [given if given >= 0 else own for own, given in enumerate((files[0], files[3], files[5]))]
         self._ending, written = os.pipe()
@@ -112,9 +120,13 @@ class Forked(subprocess.Popen[Any]):
         self._close_pipe_fds(*files)  # type: ignore[attr-defined]  # as above
 
     def _internal_poll(self, *_: object, **__: object) -> int | None:
-        with self._waitpid_lock:  # type: ignore[attr-defined]
-            if self.returncode is None and self._child_created:
-                self._end(*self._try_wait(os.WNOHANG))
+        lock: threading.Lock = self._waitpid_lock  # type: ignore[attr-defined]
+        if lock.acquire(blocking=False):  # another thread may wait for the end, with the lock
+            try:
+                if self.returncode is None and self._child_created:
+                    self._end(*self._try_wait(os.WNOHANG))
+            finally:
+                lock.release()
         return self.returncode
 
     def _try_wait(self, flags: int) -> tuple[int, int]:
@@ -138,6 +150,8 @@ class Forked(subprocess.Popen[Any]):
 
 
 INTERRUPTS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+NEW_SESSION = 11
+"""Where `_execute_child` receives `start_new_session`, after *shell*."""
 
 
 class _Warm:
@@ -180,6 +194,7 @@ def _warm() -> _Warm:
 
 def main(number: int) -> int:
     """Import what commands use; then fork one for each request, until nobody can send any."""
+    import_module("tests.faulty_serve")
     for module in pkgutil.walk_packages(mrecordlog_async.__path__, "mrecordlog_async."):
         if not module.name.startswith(COLD_ROOMS):
             import_module(module.name)
@@ -206,7 +221,6 @@ def main(number: int) -> int:
                 return _command(json.loads(request), files)
             for file in files[:3]:
                 os.close(file)
-            _tell(files[3], child)
             handle = os.pidfd_open(child)
             endings[handle] = child, files[3]
             polled.register(handle, select.POLLIN)
@@ -219,6 +233,9 @@ def _tell(pipe: int, number: int) -> None:
 
 def _command(request: dict[str, Any], files: list[int]) -> int:
     """Become the command, in a child; return its exit code."""
+    if request["new_session"]:
+        os.setsid()
+    _tell(files[3], os.getpid())
     for own, file in enumerate(files[:3]):
         os.dup2(file, own)
     os.closerange(3, 1_024)
@@ -229,11 +246,10 @@ def _command(request: dict[str, Any], files: list[int]) -> int:
     os.environ.clear()
     os.environ.update(request["environment"])
     time.tzset()
-    sys.argv = ["mrecordlog", *request["arguments"]]
+    program, *arguments = request["arguments"]
+    sys.argv = ["mrecordlog", *arguments]
     _open_standard_files()
-    from mrecordlog_async.__main__ import run
-
-    return run()
+    return cast(int, import_module(program).run())
 
 
 def _open_standard_files() -> None:

@@ -246,7 +246,7 @@ def test_a_lost_segment_ends_the_start_and_says_what_to_do(directory: Path) -> N
 def test_a_second_process_is_refused_and_names_the_first(directory: Path) -> None:
     """With its process id and its command."""
     row = row_of("second process")
-    with Operated(directory) as first, ExitStack() as stack:
+    with Operated(directory, cold=True) as first, ExitStack() as stack:
         first.ready()
         second = stack.enter_context(Operated(directory))
         row.check_code(second.wait())

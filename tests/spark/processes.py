@@ -11,9 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import BinaryIO
 from urllib.request import urlopen
 
-from tests import quick_java
+from tests import quick_java, warm
 from tests.serving import free_port
 from tests.spark.stops import PLACE, Stops
 
@@ -34,9 +35,12 @@ class Process:
         assert self.process is None
         with open(self._messages, "ab") as messages:
             self._begun = messages.tell()
-            self.process = subprocess.Popen(
-                self._command, stdout=messages, stderr=messages, env=self._environment, start_new_session=True
-            )
+            self.process = self._started(messages)
+
+    def _started(self, messages: BinaryIO) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self._command, stdout=messages, stderr=messages, env=self._environment, start_new_session=True
+        )
 
     def wait(self) -> None:
         """Wait until it does its work; nothing is known of a program in general."""
@@ -94,8 +98,10 @@ class ServiceProcess(Process):
         self.name, self.directory = name, directory
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
-        command = [sys.executable, "-m", "mrecordlog_async", "serve", str(directory), "--port", str(port)]
-        super().__init__([*command, *more], messages)
+        super().__init__(["serve", str(directory), "--port", str(port), *more], messages)
+
+    def _started(self, messages: BinaryIO) -> subprocess.Popen[bytes]:
+        return warm.start(self._command, stdout=messages, stderr=messages, start_new_session=True)
 
     def bytes_on_disk(self) -> int:
         """Return how many payload bytes have left its memory; 0 while it does not respond."""
