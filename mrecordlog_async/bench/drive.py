@@ -22,19 +22,13 @@ WARM_FRACTION = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """Calls between two readings of the clock.
+    """Calls between two readings of the clock."""
 
-    Attributes:
-        calls: acknowledged in that time.
-        acknowledged: every acknowledged call by caller, before and after that time too.
-        latencies: in seconds, of the callers that read the clock.
-    """
-
-    calls: int
+    calls: int  # acknowledged in that time
     seconds: float
     cpu_seconds: float
-    latencies: list[float]
-    acknowledged: list[int]
+    latencies: list[float]  # in seconds, of the callers that read the clock
+    acknowledged: list[int]  # every acknowledged call by caller, before and after that time too
 
     @property
     def rate(self) -> float:

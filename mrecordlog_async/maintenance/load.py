@@ -137,21 +137,13 @@ async def _each(lines: Iterable[str]) -> AsyncIterator[str]:
 
 @dataclass(slots=True)
 class _Queue:
-    """A queue during the load.
+    """A queue during the load."""
 
-    Attributes:
-        created: It did not exist before.
-        records: How many records its lines have had so far.
-        end: The position after the last one of them, or the first one of the queue.
-        first_position: As its line has it.
-        due: The next position that its line has, if the queue is not empty there.
-    """
-
-    created: bool
-    records: int = 0
-    first_position: int = 0
-    end: int = 0
-    due: int = 0
+    created: bool  # it did not exist before
+    records: int = 0  # how many records its lines have had so far
+    first_position: int = 0  # as its line has it
+    end: int = 0  # the position after the last one of them, or the first one of the queue
+    due: int = 0  # the next position that its line has, if the queue is not empty there
 
 
 @dataclass(slots=True)

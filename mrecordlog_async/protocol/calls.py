@@ -71,32 +71,21 @@ def _raised(error: RecordLogError) -> NoReturn:
 
 
 class ServiceCall(NamedTuple, Generic[T]):
-    """One request, and what its response means.
+    """One request, and what its response means."""
 
-    Attributes:
-        method: HTTP method.
-        path: Path below the URL of the service, percent-encoded.
-        read: Returns the result in a response with a status below 300; raises ServiceError if it has none.
-        query: Query parameters, not encoded.
-        body: Body of the request.
-        content_type: Content type of *body*.
-        accept: Content type to request.
-        repeat: What is allowed after a lost response.
-        wait_seconds: How long the service may wait for records before it responds (a long poll).
-        end: When a caller that is a thread gets TimeoutError, by `monotonic`; tasks are cancelled instead.
-        after_error: Returns the result if the error that ends the call settles it; otherwise raises what it means.
-    """
-
-    method: str
-    path: str
+    method: str  # HTTP method
+    path: str  # path below the URL of the service, percent-encoded
+    # Returns the result in a response with a status below 300; raises ServiceError if it has none
     read: Callable[[Reply], T]
-    query: Mapping[str, str] = {}
-    body: bytes | None = None
-    content_type: str | None = None
-    accept: str | None = None
-    repeat: Repeat = Repeat.FREELY
-    wait_seconds: int = 0
+    query: Mapping[str, str] = {}  # query parameters, not encoded
+    body: bytes | None = None  # body of the request
+    content_type: str | None = None  # content type of *body*
+    accept: str | None = None  # content type to request
+    repeat: Repeat = Repeat.FREELY  # what is allowed after a lost response
+    wait_seconds: int = 0  # how long the service may wait for records before it responds (a long poll)
+    # When a caller that is a thread gets TimeoutError, by `monotonic`; tasks are cancelled instead
     end: float | None = None
+    # Returns the result if the error that ends the call settles it; otherwise raises what it means
     after_error: Callable[[RecordLogError], T] = _raised
 
     @property
@@ -135,23 +124,14 @@ class Page(NamedTuple):
 
 
 class PageRequest(NamedTuple):
-    """The page to read.
+    """The page to read."""
 
-    Attributes:
-        position: Where it begins.
-        records: At most this many records; None for no limit.
-        max_bytes: At most this many payload bytes, but at least one record.
-        wait_seconds: How long to wait for the first record.
-        stop: Position after the last one wanted; None for the end of the queue.
-        end: See `ServiceCall`.
-    """
-
-    position: int
-    records: int | None = None
-    max_bytes: int = PAGE_BYTES
-    wait_seconds: int = 0
-    stop: int | None = None
-    end: float | None = None
+    position: int  # where it begins
+    records: int | None = None  # at most this many records; None for no limit
+    max_bytes: int = PAGE_BYTES  # at most this many payload bytes, but at least one record
+    wait_seconds: int = 0  # how long to wait for the first record
+    stop: int | None = None  # position after the last one wanted; None for the end of the queue
+    end: float | None = None  # see `ServiceCall`
 
 
 # The service and its log.

@@ -19,17 +19,13 @@ def _boot_ns() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """The clocks of a log.
+    """The clocks of a log."""
 
-    Attributes:
-        wall_ns: Nanoseconds since 1970, which batches and their records are stamped with. It may be set.
-        boot_ns: Nanoseconds since the machine started, with the time in which it slept. Records age by it.
-        seconds: Seconds from any moment on, for how long something has taken.
-    """
-
+    # Nanoseconds since 1970, which batches and their records are stamped with. It may be set
     wall_ns: Callable[[], int] = _wall_ns
+    # Nanoseconds since the machine started, with the time in which it slept. Records age by it
     boot_ns: Callable[[], int] = _boot_ns
-    seconds: Callable[[], float] = time.perf_counter
+    seconds: Callable[[], float] = time.perf_counter  # seconds from any moment on, for how long something has taken
 
 
 SYSTEM = Clock()

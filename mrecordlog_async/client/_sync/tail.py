@@ -51,24 +51,14 @@ class BlockingTail(Iterator[Record]):
         find_end: Callable[[], int],
         queue_id: int | None = None,
     ) -> None:
-        """Use `BlockingRecordLogClient.tail`.
-
-        Args:
-            queue: Its name.
-            start: First position.
-            begin: Shows where the queue begins, and that it is sealed; None for a consumer, which knows both.
-            fetch: Reads a page.
-            check: Raises LogClosedError where the tail may not be used.
-            find_end: Returns the next position of the queue, 0 if it does not exist.
-            queue_id: Incarnation of the queue, if it is known.
-        """
+        """Use `BlockingRecordLogClient.tail`."""
         self.queue = queue
         self._position = start
-        self._begin = begin
-        self._fetch = fetch
-        self._check = check
-        self._find_end = find_end
-        self._queue_id = queue_id
+        self._begin = begin  # shows where the queue begins, and that it is sealed; None for a consumer: it knows both
+        self._fetch = fetch  # reads a page
+        self._check = check  # raises LogClosedError where the tail may not be used
+        self._find_end = find_end  # returns the next position of the queue, 0 if it does not exist
+        self._queue_id = queue_id  # None as long as it is not known
         self._records: Iterator[Record] = iter(())
         self._reached = 0  # the queue's next position was there, or further
         self._ended = False

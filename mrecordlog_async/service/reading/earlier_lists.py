@@ -20,15 +20,10 @@ QUEUES_MAX = 10_000
 
 
 class ListChanges(NamedTuple):
-    """Changes since an earlier list.
+    """Changes since an earlier list."""
 
-    Attributes:
-        names: the queues that were created, recreated or changed.
-        deleted: the names of that list that no queue has now.
-    """
-
-    names: list[str]
-    deleted: list[str]
+    names: list[str]  # the queues that were created, recreated or changed
+    deleted: list[str]  # the names of that list that no queue has now
 
 
 class _List(NamedTuple):

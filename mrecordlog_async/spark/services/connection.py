@@ -112,21 +112,14 @@ class ServiceConnection:
         patience_seconds: float = 0.0,
         reached: bool = False,
     ) -> None:
-        """Describe the service; nothing is opened.
-
-        Args:
-            timeout_seconds: how long one response may take.
-            retries: further attempts after a failed one.
-            patience_seconds: how long to wait for a service that has responded before, on top of *retries*.
-            reached: the service is known to be reachable, though nothing was requested here yet.
-        """
+        """Describe the service; nothing is opened."""
         self.server = server
         self.url = str(server)
-        self.timeout_seconds = timeout_seconds
+        self.timeout_seconds = timeout_seconds  # how long one response may take
         self._authorization = authorization(server.url, token)
-        self.retries = retries
-        self.patience_seconds = patience_seconds
-        self.reached = reached
+        self.retries = retries  # further attempts after a failed one
+        self.patience_seconds = patience_seconds  # to wait for a service that has responded before, on top of them
+        self.reached = reached  # it has responded, here or elsewhere
         self._http = HttpConnection(server)
 
     def send(self, call: ServiceCall[T], *, log: str = "", timeout_seconds: float | None = None) -> T:
