@@ -16,27 +16,23 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from time import monotonic
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, cast
 
-from mrecordlog_async.batches import BatchLimits
 from mrecordlog_async.blocking_http import FAILURES, HttpConnection, authorization, has_failed, tls_context
 from mrecordlog_async.client.loop_thread import CLOSED, FORKED
 from mrecordlog_async.client.options import CONNECT_SECONDS, ClientOptions
 from mrecordlog_async.errors import LogClosedError
-from mrecordlog_async.model import Batch
 from mrecordlog_async.protocol.attempts import NoResponseError
 from mrecordlog_async.protocol.calls import ServiceCall
 from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.responses import Reply
 from mrecordlog_async.servers.names import shown_url
 from mrecordlog_async.support.forks import call_in_children
-
-Given = TypeVar("Given", bound=Batch)
 
 IDLE_SECONDS = 15.0
 """Seconds that an unused connection is kept; services and proxies close theirs later."""
@@ -266,31 +262,3 @@ def _left(end: float | None, seconds: float) -> float:
     if left <= 0:
         raise TimeoutError
     return min(seconds, left)
-
-
-def batches(batch: Callable[..., Given | None], limits: BatchLimits) -> Iterator[Given]:
-    """Return an iterator over batches. No generator: an exception in it would lose a batch, and end it."""
-    records, size, seconds, _ = limits
-    return cast(Iterator[Given], iter(partial(batch, max_records=records, max_bytes=size, max_wait=seconds), None))
-
-
-class BlockingAvailable(Iterator[Given]):
-    """The batches of what is there when the first one is asked for. No generator: see `batches`."""
-
-    def __init__(self, batch: Callable[..., Given | None], limits: BatchLimits, find_end: Callable[[], int]) -> None:
-        self._batch = batch
-        self._limits = limits
-        self._find_end = find_end
-        self._end: int | None = None
-
-    def __next__(self) -> Given:
-        if self._end is None:
-            self._end = self._find_end()
-        records, size, _, _ = self._limits
-        batch = self._batch(max_records=records, max_bytes=size, max_wait=0, timeout=0) if self._end else None
-        if not batch:
-            self._end = 0
-            raise StopIteration
-        if batch.next_position >= self._end:
-            self._end = 0
-        return batch

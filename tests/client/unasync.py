@@ -14,12 +14,34 @@ from pathlib import Path
 
 CLIENT = Path(__file__).parents[2] / "mrecordlog_async" / "client"
 GENERATED = CLIENT / "_sync"
-MODULES = ("client", "consumer", "reads", "sender", "tail")
+MODULES = ("batches", "client", "consumer", "reads", "sender", "tail")
 
 PACKAGE = '"""The blocking client, written by `tests.client.unasync` from the asyncio client: change that one."""\n'
+BATCHES = '''"""Iterators over batches, for threads."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeVar
+
+from mrecordlog_async.batches import BatchLimits
+from mrecordlog_async.model import Batch
+
+Given = TypeVar("Given", bound=Batch)
+
+
+'''
+"""Stands before the iterators of `mrecordlog_async.batches`; the rest of that module is for both clients."""
+
 HEAD = "# Written by `python -m tests.client.unasync` from {}: change that file, and run this.\n\n"
 
 SENTENCES = {
+    "batches": [
+        (
+            "An object, because a cancelled `__anext__` would end an async generator.",
+            "An object, because an exception would end a generator.",
+        ),
+    ],
     "client": [
         (
             "from asyncio code, with the method names of `MultiRecordLog`.",
@@ -74,8 +96,7 @@ TOKENS = [
     (r"^from contextlib import suppress$", "from contextlib import nullcontext, suppress"),
     (r"\basyncio\.sleep\b", "blocking_transport.sleep"),
     (r"\basyncio\.get_running_loop\(\)\.time\b", "blocking_transport.clock"),
-    (r"\bBatches\(", "blocking_transport.batches("),
-    (r"\bAvailableBatches\(", "blocking_transport.BlockingAvailable("),
+    (r"\b((?:Available)?Batches)\(", r"Blocking\1("),
     (r"^    @coroutine_function\n", ""),
     (r"^from mrecordlog_async\.support\.coroutine_mark .*\n", ""),
     (r"\basync (def|with|for)\b", r"\1"),
@@ -112,9 +133,20 @@ def blocking(module: str, text: str) -> str:
     if "blocking_transport." in text:
         imported = "from mrecordlog_async.client import blocking_transport\n"
         text = text.replace("import annotations\n", f"import annotations\n{imported}", 1)
+    if "Batches(" in text and module != "batches":
+        imported = "from mrecordlog_async.client._sync.batches import BlockingAvailableBatches, BlockingBatches\n"
+        text = text.replace("import annotations\n", f"import annotations\n{imported}", 1)
     if "threading." not in text:
         text = text.replace("import threading\n", "")
-    return HEAD.format(f"client/{module}.py") + text
+    return HEAD.format("batches.py" if module == "batches" else f"client/{module}.py") + text
+
+
+def _source(module: str) -> str:
+    """Return the text of the asyncio client that is written for threads, too."""
+    if module != "batches":
+        return (CLIENT / f"{module}.py").read_text()
+    text = (CLIENT.parent / "batches.py").read_text()
+    return BATCHES + text[text.index("class Batches(") : text.index("def last_position(")]
 
 
 def _imports(names: str) -> str:
@@ -142,7 +174,7 @@ def generated() -> dict[Path, str]:
     found = {GENERATED / "__init__.py": PACKAGE}
     for module in MODULES:
         path = GENERATED / f"{module}.py"
-        text = blocking(module, (CLIENT / f"{module}.py").read_text())
+        text = blocking(module, _source(module))
         for command in (["check", "--fix-only", "--quiet", "--select", "I,F401"], ["format", "--quiet"]):
             done = subprocess.run(
                 [sys.executable, "-m", "ruff", *command, "--stdin-filename", str(path), "-"],

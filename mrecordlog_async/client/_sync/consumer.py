@@ -11,7 +11,7 @@ from typing import Self
 import msgspec
 
 from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, BatchLimits, last_position
-from mrecordlog_async.client import blocking_transport
+from mrecordlog_async.client._sync.batches import BlockingBatches
 from mrecordlog_async.client._sync.reads import end_of, position_of
 from mrecordlog_async.client._sync.sender import BlockingSender
 from mrecordlog_async.client._sync.tail import BlockingTail
@@ -113,7 +113,7 @@ class BlockingConsumer(Iterator[Record]):
         self, *, max_records: int = BATCH_RECORDS, max_bytes: int = BATCH_BYTES, max_wait: float | None = BATCH_SECONDS
     ) -> Iterator[Batch]:
         """Iterate over batches until no more can come; the arguments and errors are those of `batch`."""
-        return blocking_transport.batches(self.batch, BatchLimits.checked(max_records, max_bytes, max_wait))
+        return BlockingBatches(self.batch, BatchLimits.checked(max_records, max_bytes, max_wait))
 
     def available(self, *, max_records: int = BATCH_RECORDS, max_bytes: int = BATCH_BYTES) -> Iterator[Batch]:
         """Iterate over batches of the records that are there when the first is asked for; see `BlockingTail.available`.

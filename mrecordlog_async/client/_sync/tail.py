@@ -17,6 +17,7 @@ from time import monotonic
 from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, BatchLimits
 from mrecordlog_async.blocking_http import has_failed
 from mrecordlog_async.client import blocking_transport
+from mrecordlog_async.client._sync.batches import BlockingAvailableBatches, BlockingBatches
 from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.model import Batch, QueueSummary, Record, Run, Times
 from mrecordlog_async.protocol.calls import PAGE_BYTES, Page, PageRequest
@@ -167,7 +168,7 @@ class BlockingTail(Iterator[Record]):
         self, *, max_records: int = BATCH_RECORDS, max_bytes: int = BATCH_BYTES, max_wait: float | None = BATCH_SECONDS
     ) -> Iterator[Batch]:
         """Iterate over batches until the tail ends; the arguments are those of `batch`."""
-        return blocking_transport.batches(self.batch, BatchLimits.checked(max_records, max_bytes, max_wait))
+        return BlockingBatches(self.batch, BatchLimits.checked(max_records, max_bytes, max_wait))
 
     def available(self, *, max_records: int = BATCH_RECORDS, max_bytes: int = BATCH_BYTES) -> Iterator[Batch]:
         """Iterate over batches of the records that are there when the first is asked for, and wait for no others.
@@ -180,9 +181,7 @@ class BlockingTail(Iterator[Record]):
             max_records: At most this many records in a batch.
             max_bytes: At most this many payload bytes in a batch, but at least one record.
         """
-        return blocking_transport.BlockingAvailable(
-            self.batch, BatchLimits.checked(max_records, max_bytes, 0), self._find_end
-        )
+        return BlockingAvailableBatches(self.batch, BatchLimits.checked(max_records, max_bytes, 0), self._find_end)
 
     def aclose(self) -> None:
         """End the tail. Not needed for one that is no longer used: it keeps nothing open."""
