@@ -9,7 +9,6 @@ from __future__ import annotations
 import struct
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from enum import IntEnum
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -33,18 +32,8 @@ if sys.byteorder != "little":
     )
 
 
-class FrameKind(IntEnum):
-    """Part of a log record that a frame holds."""
-
-    FULL = 1
-    FIRST = 2
-    MIDDLE = 3
-    LAST = 4
-    FILLER = 5
-
-
-# Plain integers for the loops that handle every frame: comparing an IntEnum member costs 40 ns.
-FULL, FIRST, MIDDLE, LAST, FILLER = (int(kind) for kind in FrameKind)
+# The part of a log record that a frame holds. Plain integers: comparing an IntEnum member costs 40 ns.
+FULL, FIRST, MIDDLE, LAST, FILLER = range(1, 6)
 
 
 class Frame(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import count, islice
-from typing import NamedTuple, assert_never
+from typing import assert_never
 
 from mrecordlog_async.format.controls import (
     ConsumerDelete,
@@ -48,14 +48,6 @@ DELETED_REMEMBERED = 10_000
 
 CONSUMER_OVERHEAD_BYTES = 600
 """Memory of a consumer, or of a rule, without its names."""
-
-
-class Applied(NamedTuple):
-    """Changes of a batch: records and payload bytes added, and the records that each truncate and delete dropped."""
-
-    records: int
-    payload_bytes: int
-    dropped: list[int]
 
 
 class Queues:
@@ -301,8 +293,12 @@ class Queues:
             if queue.consumers:
                 queue.consumers.forget_skipped()
 
-    def apply_all(self, segment: int, records: Iterable[LogRecord], tick: int = NO_TICK) -> Applied:
-        """Apply the records of one batch, which was stored in *segment* at *tick*, in order."""
+    def apply_all(self, segment: int, records: Iterable[LogRecord], tick: int = NO_TICK) -> tuple[int, int, list[int]]:
+        """Apply the records of one batch, which was stored in *segment* at *tick*, in order.
+
+        Returns:
+            Records and payload bytes that it added, and the number of records that each truncate and delete dropped.
+        """
         self.version += 1
         if segment != self._segment:
             self._segment = segment
@@ -334,7 +330,7 @@ class Queues:
                 dropped.append(dropped_here)
         if self.blocks.sparse:
             self.settling.settle_sparse()
-        return Applied(appended, size, dropped)
+        return appended, size, dropped
 
     def _known(self, queue_id: int) -> Queue:
         queue = self._by_id.get(queue_id)

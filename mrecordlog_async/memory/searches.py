@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from heapq import nsmallest
 from time import perf_counter
-from typing import NamedTuple
 
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
@@ -44,13 +43,6 @@ COST_FACTOR = 50
 """The queues are searched again after a second, or after this many times what the last search took: 2 % of the time."""
 
 
-class HoldsMost(NamedTuple):
-    """The queue that holds the most, and its consumer that is furthest behind; "" for neither."""
-
-    queue: str = ""
-    consumer: str = ""
-
-
 class LargestHolder:
     """Finds what holds the most memory or disk space, for the error of a call that has no space.
 
@@ -60,15 +52,18 @@ class LargestHolder:
     def __init__(self, queues: Queues, search: Callable[[Queues], Queue | None]) -> None:
         self._queues = queues
         self._search = search
-        self._found = HoldsMost()
+        self._found = ("", "")
         self._search_after = 0.0
 
-    def find(self) -> HoldsMost:
-        """Return it as of a short while ago."""
+    def find(self) -> tuple[str, str]:
+        """Return the queue that holds the most, and its consumer that is furthest behind, as of a short while ago.
+
+        "" for neither.
+        """
         begun = perf_counter()
         if begun >= self._search_after:
             found = self._search(self._queues)
-            self._found = HoldsMost() if found is None else HoldsMost(found.name, slowest_consumer(found))
+            self._found = ("", "") if found is None else (found.name, slowest_consumer(found))
             ended = perf_counter()
             self._search_after = ended + max(SECONDS_MIN, COST_FACTOR * (ended - begun))
         return self._found

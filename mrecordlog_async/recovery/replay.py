@@ -71,15 +71,15 @@ class Replay:
         self.oldest_segment = max(self.oldest_segment, batch.commit.oldest_segment)
         self.queues.stores.begin_batch(batch.commit.batch, batch.commit.batch_offset)
         try:
-            applied = self.queues.apply_all(segment, batch.records, batch.commit.time_ns // TICK_NS)
+            records, size, _ = self.queues.apply_all(segment, batch.records, batch.commit.time_ns // TICK_NS)
         except ReplayError as error:
             raise CorruptionError(name, batch.commit.batch_offset, str(error)) from None
         if self.queues.settling.has_old():
             self.queues.settling.settle_old()  # all at once: nothing else is to run meanwhile
         if self._bound is not None:
             self._bound.hold(self.queues, segment, batch.commit.batch)
-        counts.records += applied.records
-        counts.bytes += applied.payload_bytes
+        counts.records += records
+        counts.bytes += size
 
 
 class SegmentChain:

@@ -295,7 +295,7 @@ def carry_out(commands: list[Command], queues: Queues) -> list[Any]:
     made = plan(commands, queues, Limits())
     for outcome in made.immediate:
         finish(outcome, outcome.value)
-    dropped = queues.apply_all(0, build_records(made.records)).dropped
+    dropped = queues.apply_all(0, build_records(made.records))[2]
     for outcome in made.outcomes:
         finish(outcome, dropped[outcome.dropped_by] if outcome.dropped_by >= 0 else outcome.value)
     futures = [each for command in commands for each in getattr(command, "futures", None) or [command.future]]

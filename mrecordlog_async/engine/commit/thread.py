@@ -16,6 +16,7 @@ from concurrent.futures import Executor, Future
 from functools import partial
 from queue import Empty, SimpleQueue
 from time import perf_counter
+from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar, cast
 
 from mrecordlog_async.errors import LogClosedError
@@ -288,31 +289,18 @@ def timed(files: FileSystem, progress: ThreadProgress) -> FileSystem:
     What is said of the disk (that it hangs, that it is slow) is said of this time alone. The rest of a job of the log's
     thread is Python: it waits for the interpreter, or makes the table of the next segment, and no disk is to blame.
     """
-    return cast(FileSystem, _TimedFiles(files, progress))  # its methods are set below
+    names = (name for name, method in vars(FileSystem).items() if not name.startswith("_") and callable(method))
+    return cast(FileSystem, SimpleNamespace(**{name: _timed_call(files, progress, name) for name in names}))
 
 
-class _TimedFiles:
-    __slots__ = ("_files", "_progress")
-
-    def __init__(self, files: FileSystem, progress: ThreadProgress) -> None:
-        self._files = files
-        self._progress = progress
-
-
-def _timed_call(name: str) -> Callable[..., Any]:
-    def call(self: _TimedFiles, *arguments: Any, **options: Any) -> Any:
-        progress = self._progress
+def _timed_call(files: FileSystem, progress: ThreadProgress, name: str) -> Callable[..., Any]:
+    def call(*arguments: Any, **options: Any) -> Any:
         begun = progress.call_begun = perf_counter()
         try:
-            return getattr(self._files, name)(*arguments, **options)
+            return getattr(files, name)(*arguments, **options)
         finally:
             # The sum first: the loop may look in between, and must not see a time that goes back.
             progress.called_seconds += perf_counter() - begun
             progress.call_begun = 0.0
 
     return call
-
-
-for _name, _method in vars(FileSystem).items():
-    if not _name.startswith("_") and callable(_method):
-        setattr(_TimedFiles, _name, _timed_call(_name))
