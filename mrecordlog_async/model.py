@@ -3,7 +3,7 @@
 A **run** is a series of consecutive records of one queue, laid out like Arrow's BinaryArray: int32 offsets, then the
 payloads back to back. A run is the body of an append on disk, the unit kept in memory and the block sent to a reader,
 so no Python code handles single records between the writer and a reader. Only records with gaps between their
-positions are stored differently in memory (`memory/pieces.py`); they become runs when they are read.
+positions are stored differently in memory (`memory/gapped.py`); they become runs when they are read.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from mrecordlog_async.errors import ConsumerNotFoundError, QueueNotFoundError
 from mrecordlog_async.format.controls import Opened
 from mrecordlog_async.format.header import public_log_id
 from mrecordlog_async.memory.cutting import UNLIMITED
-from mrecordlog_async.memory.pieces import HeldRun
+from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.reads import fingerprint, position_of, times_between
 from mrecordlog_async.memory.searches import QUEUES_PER_STEP, OldestPin, first_in_steps
 from mrecordlog_async.memory.times import tick_of_time

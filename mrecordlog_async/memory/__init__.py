@@ -8,7 +8,7 @@ what reopening would show.
 | `queues` | all queues of a log, and how log records change them |
 | `queue` | one queue: its positions, its segments, its last append |
 | `store` | the records of a queue, and when they were stored |
-| `pieces` | runs with and without gaps, many of them by column |
+| `pieces`, `gapped` | runs, many of them by column; runs with gaps |
 | `collected` | the records of one segment, for a gathered file |
 | `spilling` | records of whole segments leave memory, in steps |
 | `loose` | single records that stay in the block they arrived in |

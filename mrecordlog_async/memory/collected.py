@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 
 from mrecordlog_async.format.gathered import StoredRun
-from mrecordlog_async.memory.pieces import GappedRun, HeldRun
+from mrecordlog_async.memory.gapped import GappedRun, HeldRun
 from mrecordlog_async.model import Run, Times
 
 

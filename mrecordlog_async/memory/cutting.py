@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from mrecordlog_async.memory.pieces import HeldRun
+from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.model import OFFSET_BYTES, Batch, Run, Times
 

@@ -22,8 +22,9 @@ from mrecordlog_async.format.gathered import GatheredIndex
 from mrecordlog_async.format.stored_options import SEALED, StoredOptions
 from mrecordlog_async.format.table import LastAppendDigest, TableEntry
 from mrecordlog_async.memory.consumers import NO_CONSUMERS, Consumers
+from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.loose import NO_PLACES, any_in_block
-from mrecordlog_async.memory.pieces import HeldRun, as_runs, checksum_of, cut_ends
+from mrecordlog_async.memory.pieces import as_runs, checksum_of, cut_ends
 from mrecordlog_async.memory.store import RetainedStore, Store
 from mrecordlog_async.memory.times import (
     ENTRY_BYTES,

@@ -8,7 +8,7 @@ from datetime import datetime
 from mrecordlog_async.batches import check_limit
 from mrecordlog_async.errors import LogClosedError, QueueNotFoundError
 from mrecordlog_async.memory.cutting import first_records
-from mrecordlog_async.memory.pieces import HeldRun
+from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.times import NO_TICK, tick_of_time

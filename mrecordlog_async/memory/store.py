@@ -16,11 +16,10 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple, Protocol
 
+from mrecordlog_async.memory.gapped import GappedRun, HeldRun
 from mrecordlog_async.memory.loose import NO_PLACES, Blocks
 from mrecordlog_async.memory.pieces import (
     NO_RUNS,
-    GappedRun,
-    HeldRun,
     Runs,
     RunSizes,
     as_runs,

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.gathered import GatheredError, GatheredHead, decode_place
 from mrecordlog_async.memory.collected import held_run
-from mrecordlog_async.memory.pieces import HeldRun
+from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.model import Times
 from mrecordlog_async.options import MIB

@@ -23,7 +23,7 @@ from mrecordlog_async.format.header import HEADER_BYTES, HeaderError, SegmentHea
 from mrecordlog_async.format.parse import MalformedError, ParsedBatch, SegmentParser
 from mrecordlog_async.format.runs import appends_of
 from mrecordlog_async.memory.collected import CollectedRuns, held_run
-from mrecordlog_async.memory.pieces import HeldRun
+from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.store import RetainedStore
 from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, Times

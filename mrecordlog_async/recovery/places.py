@@ -13,8 +13,9 @@ from array import array
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.loose import NO_PLACES, Blocks
-from mrecordlog_async.memory.pieces import HeldRun, checksum_of
+from mrecordlog_async.memory.pieces import checksum_of
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.store import Left
 from mrecordlog_async.model import Record, Run

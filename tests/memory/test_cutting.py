@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import mrecordlog_async.memory.cutting as cutting
 from mrecordlog_async.memory.cutting import head_of, take_head
-from mrecordlog_async.memory.pieces import HeldRun
+from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.queue import Queue, SegmentPins
 from mrecordlog_async.memory.store import RetainedStore
 from mrecordlog_async.model import Batch, Record, Run

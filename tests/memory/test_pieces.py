@@ -7,7 +7,8 @@ import gc
 import hypothesis.strategies as st
 from hypothesis import given
 
-from mrecordlog_async.memory.pieces import CHUNK_RUNS, NO_RUNS, GappedRun, HeldRun, Runs, RunSizes
+from mrecordlog_async.memory.gapped import GappedRun, HeldRun
+from mrecordlog_async.memory.pieces import CHUNK_RUNS, NO_RUNS, Runs, RunSizes
 from mrecordlog_async.model import POSITION_MAX, Run
 
 steps = st.lists(

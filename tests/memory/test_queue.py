@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from mrecordlog_async.format.controls import Create, Delete, Truncate
 from mrecordlog_async.format.runs import Append
 from mrecordlog_async.format.table import Table
-from mrecordlog_async.memory.pieces import GappedRun, Runs
+from mrecordlog_async.memory.gapped import GappedRun
+from mrecordlog_async.memory.pieces import Runs
 from mrecordlog_async.memory.queue import QUEUE_OVERHEAD_BYTES, Queue, ReplayError, SegmentPins
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.store import (

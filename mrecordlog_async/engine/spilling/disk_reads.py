@@ -20,7 +20,8 @@ from typing import NamedTuple
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.gathered import GatheredHead
 from mrecordlog_async.memory.cutting import UNLIMITED, Head, head_of, head_of_runs, runs_of
-from mrecordlog_async.memory.pieces import HeldRun, cut_to
+from mrecordlog_async.memory.gapped import HeldRun
+from mrecordlog_async.memory.pieces import cut_to
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.times import NO_TICK

@@ -15,7 +15,7 @@ from mrecordlog_async.engine.spilling.disk_reads import Located
 from mrecordlog_async.errors import CorruptionError, QueueNotFoundError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.memory.cutting import UNLIMITED
-from mrecordlog_async.memory.pieces import HeldRun
+from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.model import Run, Times
 from mrecordlog_async.options import MIB
 from mrecordlog_async.protocol import wire

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from mrecordlog_async.errors import QueueNotFoundError, RecordLogError
 from mrecordlog_async.memory.cutting import runs_of, take_head
-from mrecordlog_async.memory.pieces import HeldRun
+from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.model import QueueSummary, Run
 from mrecordlog_async.names import check_consumer_name
 from mrecordlog_async.protocol import arrow, wire

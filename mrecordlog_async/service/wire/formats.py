@@ -26,7 +26,7 @@ import msgspec
 from aiohttp import HttpVersion11, web
 from aiohttp.abc import AbstractStreamWriter
 
-from mrecordlog_async.memory.pieces import HeldRun
+from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.model import Run, Times, text_of_tick
 from mrecordlog_async.protocol import arrow, wire
 from mrecordlog_async.protocol.log_schemas import LOG_ID
