@@ -39,20 +39,33 @@ COUNTED_RECORDS = 512
 
 @dataclass(slots=True)
 class SalvagedQueue:
-    """The readable part of a queue."""
+    """The readable part of a queue.
 
-    id: int  # identifies the queue for as long as the log exists
-    name: str  # its name, or one made from its id
-    first_position: int = 0  # the first position that was not truncated
-    next_position: int = 0  # the position after the highest one known to be assigned
-    runs: list[Run] = field(default_factory=list)  # the records that could be read, ascending
-    missing: list[tuple[int, int]] = field(default_factory=list)  # (first, last) positions of records that are lost
-    # Its options, its seal and its consumers, as the last that can be read of each says
+    Attributes:
+        id: identifies the queue for as long as the log exists.
+        name: its name, or one made from its id.
+        first_position: the first position that was not truncated.
+        next_position: the position after the highest one known to be assigned.
+        runs: the records that could be read, ascending.
+        missing: (first, last) positions of records that are lost.
+        settings: its options, its seal and its consumers, as the last that can be read of each says.
+        name_lost: nothing that can be read shows its name.
+        maybe_gone: a batch lost after the last log record that names the queue may have deleted it.
+        counted: the last epoch in which next_position was certain.
+        named: the last epoch that names the queue.
+    """
+
+    id: int
+    name: str
+    first_position: int = 0
+    next_position: int = 0
+    runs: list[Run] = field(default_factory=list)
+    missing: list[tuple[int, int]] = field(default_factory=list)
     settings: QueueSettings = field(default_factory=QueueSettings)
-    name_lost: bool = False  # nothing that can be read shows its name
-    maybe_gone: bool = False  # a batch lost after the last log record that names the queue may have deleted it
-    counted: int = NEVER  # the last epoch in which next_position was certain
-    named: int = NEVER  # the last epoch that names the queue
+    name_lost: bool = False
+    maybe_gone: bool = False
+    counted: int = NEVER
+    named: int = NEVER
 
     @property
     def record_count(self) -> int:
