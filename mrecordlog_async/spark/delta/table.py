@@ -201,18 +201,7 @@ class DrainTable:
         if self._broken > (table.transaction_version(batch.query + BROKEN) or -1):
             transactions.append(Transaction(batch.query + BROKEN, self._broken))
         before = table.version()
-        try:
-            table.create_write_transaction(
-                added,
-                "append",
-                table.schema(),
-                list(partition_by),
-                # Without a retry inside delta-rs: a new version has to be checked first.
-                commit_properties=CommitProperties({MARK: facts}, max_commit_retries=0, app_transactions=transactions),
-                post_commithook_properties=NO_HOOKS,
-            )
-        except CommitFailedError as error:
-            refuse_unsupported(error, self.place.address)
+        if not commit(table, added, list(partition_by), facts, transactions, self.place.address):
             return False
         if batch.files or before == self._own_version:  # otherwise the next batch looks at the owner
             self._own_version = before + 1  # it is tried once, and fails if another writer has that version
@@ -289,6 +278,32 @@ def sum_up(table: DeltaTable, place: TablePlace) -> None:
     except ForeignBatchError:
         return
     table.cleanup_metadata()
+
+
+def commit(
+    table: DeltaTable,
+    actions: list[AddAction | RemoveAction],
+    partition_by: list[str],
+    facts: dict[str, Any],
+    transactions: list[Transaction],
+    address: str,
+) -> bool:
+    """Commit *actions* and this package's *facts*; return False if the table has changed since it was loaded."""
+    # Without a retry inside delta-rs: a new version has to be checked first.
+    properties = CommitProperties({MARK: facts}, max_commit_retries=0, app_transactions=transactions)
+    try:
+        table.create_write_transaction(
+            actions,
+            "append",
+            table.schema(),
+            partition_by,
+            commit_properties=properties,
+            post_commithook_properties=NO_HOOKS,
+        )
+    except CommitFailedError as error:
+        refuse_unsupported(error, address)
+        return False
+    return True
 
 
 def refuse_unsupported(error: Exception, address: str) -> None:

@@ -23,8 +23,7 @@ from urllib.parse import quote, unquote
 import pyarrow as pa
 import pyarrow.parquet as pq
 from deltalake import DeltaTable
-from deltalake.exceptions import CommitFailedError
-from deltalake.transaction import AddAction, CommitProperties, RemoveAction
+from deltalake.transaction import AddAction, RemoveAction
 
 from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
 from mrecordlog_async.spark.delta.changes import (
@@ -33,11 +32,11 @@ from mrecordlog_async.spark.delta.changes import (
     refuse_mapped_columns,
 )
 from mrecordlog_async.spark.delta.content import TableError
-from mrecordlog_async.spark.delta.entries import MARK, entry_name, entry_numbers, mark_of, sync_entries
+from mrecordlog_async.spark.delta.entries import entry_name, entry_numbers, mark_of, sync_entries
 from mrecordlog_async.spark.delta.parts import Layout, NewFile, directory_of, without_ends, write_files
 from mrecordlog_async.spark.delta.place import LOG, TablePlace
 from mrecordlog_async.spark.delta.recovery import repair_table
-from mrecordlog_async.spark.delta.table import ATTEMPTS, NO_HOOKS, columns_of, refuse_unsupported, sum_up
+from mrecordlog_async.spark.delta.table import ATTEMPTS, columns_of, commit, sum_up
 from mrecordlog_async.spark.rows.row_batches import row_batches
 from mrecordlog_async.spark.settings.options import TARGET_FILE_BYTES
 
@@ -314,21 +313,9 @@ def _replace(place: TablePlace, removed: list[TableFile], added: list[NewFile], 
         actions += [RemoveAction(each.path, changes_data, now, each.size, each.values) for each in removed]
         what = "rows removed" if changes_data else "files rewritten"
         facts = {"upkeep": what, "actions": len(actions), "change": change}
-        properties = CommitProperties({MARK: facts}, max_commit_retries=0)
-        try:
-            table.create_write_transaction(
-                actions,
-                "append",
-                table.schema(),
-                table.metadata().partition_columns,
-                commit_properties=properties,
-                post_commithook_properties=NO_HOOKS,
-            )
-        except CommitFailedError as error:
-            refuse_unsupported(error, place.address)
-            continue
-        _sync_entries(place)
-        return True
+        if commit(table, actions, table.metadata().partition_columns, facts, [], place.address):
+            _sync_entries(place)
+            return True
     raise TableError(f"other writers changed {place.address} {ATTEMPTS} times at the same time. Run it again")
 
 

@@ -99,10 +99,7 @@ def metrics_served(
     quick = replace(
         options, timeout_seconds=min(options.timeout_seconds, SCRAPE_SECONDS), retries=0, when_down=WhenDown.SKIP
     )
-    with (
-        closing(Fleet(quick)) as fleet,
-        served(address, DrainMetrics(progress, Lag(batches, fleet))) as (host, port),
-    ):
+    with closing(Fleet(quick)) as fleet, served(address, DrainMetrics(progress, Lag(batches, fleet))) as (host, port):
         report(f"metrics: http://{host}:{port}/metrics")
         yield
 

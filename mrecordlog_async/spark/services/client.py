@@ -41,14 +41,7 @@ from mrecordlog_async.spark.positions.partitions import Partition, Range
 from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.services.connection import Failures, ServerDownError, ServiceConnection
 from mrecordlog_async.spark.services.fetch import Rest, decode_blocks, requests_for, verified
-from mrecordlog_async.spark.services.responses import (
-    ListingPage,
-    PlannedQueue,
-    changed,
-    join_pages,
-    page_of,
-    planned,
-)
+from mrecordlog_async.spark.services.responses import ListingPage, PlannedQueue, changed, join_pages, page_of, planned
 
 T = TypeVar("T")
 

@@ -84,9 +84,7 @@ def add_load_arguments(parser: argparse.ArgumentParser) -> None:
     """Describe `load` to argparse."""
     parser.add_argument("url", metavar="URL", help="service to load into: http://host:port")
     parser.add_argument(
-        "source",
-        metavar="TABLE",
-        help="Delta table on this machine, with the columns queue, position and payload",
+        "source", metavar="TABLE", help="Delta table on this machine, with the columns queue, position and payload"
     )
     parser.add_argument("--from-server", metavar="NAME", help="load only rows of this server")
     parser.add_argument(

@@ -51,11 +51,7 @@ class DrainJob:
     )
     output: str = field(
         metadata=Flag(
-            "--output",
-            "the Delta table: a directory, or s3://…, gs://…, az://…",
-            "PATH",
-            directory,
-            required=True,
+            "--output", "the Delta table: a directory, or s3://…, gs://…, az://…", "PATH", directory, required=True
         ).row
     )
     checkpoint: str = field(

@@ -116,9 +116,7 @@ class Options:
             "stream",
             "records of one batch at most",
             flag=Flag(
-                "--max-records-per-trigger",
-                f"records per batch at most (default: {RECORDS_PER_TRIGGER})",
-                "COUNT",
+                "--max-records-per-trigger", f"records per batch at most (default: {RECORDS_PER_TRIGGER})", "COUNT"
             ),
         ).row,
     )
@@ -381,12 +379,10 @@ class Options:
     )
     tokens: Mapping[str, str] = field(default_factory=dict, repr=False)  # of `token.NAME`
     timeout_seconds: float = field(
-        default=60.0,
-        metadata=Option("timeout", read.seconds, "all", "seconds that a call may take").row,
+        default=60.0, metadata=Option("timeout", read.seconds, "all", "seconds that a call may take").row
     )
     retries: int = field(
-        default=5,
-        metadata=Option("retries", read.count_or_zero, "all", "how often a failed call is repeated").row,
+        default=5, metadata=Option("retries", read.count_or_zero, "all", "how often a failed call is repeated").row
     )
     server_wait_seconds: float = field(
         default=120.0,  # long enough for a restart with recovery

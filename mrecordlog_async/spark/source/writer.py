@@ -58,8 +58,8 @@ class Written(WriterCommitMessage):
     truncated: int = 0
 
 
-class LogWriter(DataSourceArrowWriter):
-    """Writes a table."""
+class _Writes:
+    """The tasks' side of both writers."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -67,6 +67,10 @@ class LogWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         """Store the rows of one task. Raises MalformedRowsError, PositionConflictError."""
         return write_rows(self._options, iterator)
+
+
+class LogWriter(_Writes, DataSourceArrowWriter):
+    """Writes a table."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log what was stored; the rows of every task are already in the log."""
@@ -77,15 +81,8 @@ class LogWriter(DataSourceArrowWriter):
         logger.warning("the write failed; the rows of finished tasks stay in the log")
 
 
-class LogStreamWriter(StreamArrowWriter):
+class LogStreamWriter(_Writes, StreamArrowWriter):
     """Writes the batches of a stream."""
-
-    def __init__(self, options: Options) -> None:
-        self._options = options
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
-        """Store the rows of one task. Raises MalformedRowsError, PositionConflictError."""
-        return write_rows(self._options, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Log what was stored; the rows of every task are already in the log."""
