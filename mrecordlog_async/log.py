@@ -860,9 +860,6 @@ class MultiRecordLog:
             if_idle_for: Attach only if the holder was not seen for this many seconds, or there is none: for workers
                 that take over from one that died. None attaches whatever the holder does.
 
-        Returns:
-            The consumer.
-
         Raises:
             QueueNotFoundError: No queue has this name. Raised when the consumer is entered, as are the others.
             ConsumerNotFoundError: The queue has no such consumer, and *create* is False.

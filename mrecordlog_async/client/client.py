@@ -301,11 +301,7 @@ class RecordLogClient:
         return (await self.queue_summary(queue)).next_position
 
     async def last_position(self, queue: str) -> int | None:
-        """Return the last position assigned in *queue*.
-
-        Returns:
-            The position, or None if the queue never had a record.
-        """
+        """Return the last position assigned in *queue*; None if it never had a record."""
         next_position = await self.next_position(queue)
         return next_position - 1 if next_position else None
 
@@ -563,11 +559,7 @@ class RecordLogClient:
         return await reads.wait_for(self.sender, queue, position)
 
     async def last_record(self, queue: str) -> Record | None:
-        """Return the newest retained record of *queue*.
-
-        Returns:
-            The record, or None if the queue holds none.
-        """
+        """Return the newest retained record of *queue*; None if it holds none."""
         summary = await self.queue_summary(queue)
         if not summary.records:
             return None
@@ -627,11 +619,7 @@ class RecordLogClient:
         await self.sender.send(calls.delete_consumer(queue, consumer))
 
     async def consumers(self, queue: str) -> dict[str, ConsumerSummary]:
-        """Return where the consumers of *queue* stand.
-
-        Returns:
-            The summaries by name, in order.
-        """
+        """Return where the consumers of *queue* stand, by name in order."""
         return await self.sender.send(calls.consumers(queue))
 
     async def all_consumers(self) -> list[ConsumerSummary]:

@@ -291,11 +291,7 @@ class BlockingRecordLogClient:
         return (self.queue_summary(queue)).next_position
 
     def last_position(self, queue: str) -> int | None:
-        """Return the last position assigned in *queue*.
-
-        Returns:
-            The position, or None if the queue never had a record.
-        """
+        """Return the last position assigned in *queue*; None if it never had a record."""
         next_position = self.next_position(queue)
         return next_position - 1 if next_position else None
 
@@ -517,11 +513,7 @@ class BlockingRecordLogClient:
         return reads.wait_for(self.sender, queue, position)
 
     def last_record(self, queue: str) -> Record | None:
-        """Return the newest retained record of *queue*.
-
-        Returns:
-            The record, or None if the queue holds none.
-        """
+        """Return the newest retained record of *queue*; None if it holds none."""
         summary = self.queue_summary(queue)
         if not summary.records:
             return None
@@ -579,11 +571,7 @@ class BlockingRecordLogClient:
         self.sender.send(calls.delete_consumer(queue, consumer))
 
     def consumers(self, queue: str) -> dict[str, ConsumerSummary]:
-        """Return where the consumers of *queue* stand.
-
-        Returns:
-            The summaries by name, in order.
-        """
+        """Return where the consumers of *queue* stand, by name in order."""
         return self.sender.send(calls.consumers(queue))
 
     def all_consumers(self) -> list[ConsumerSummary]:

@@ -168,14 +168,9 @@ def read_token(path: str | None) -> str | None:
 
 
 def read_tokens(given: Sequence[str], servers: str) -> dict[str, str]:
-    """Read token files: FILE for all servers, NAME=FILE for the server of that name.
+    """Return the options that hold the tokens in files: FILE for all servers, NAME=FILE for the one of that name.
 
-    Args:
-        given: what was typed.
-        servers: as the option `servers`.
-
-    Returns:
-        The options of the data source that hold the tokens.
+    given: what was typed. servers: as the option `servers`.
 
     Raises:
         RefusedError: a file has no token or cannot be read, no server has the name, a token is given twice, or

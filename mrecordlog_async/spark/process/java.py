@@ -39,12 +39,9 @@ class NoJavaError(RecordLogError):
 
 
 def ensure_java() -> str:
-    """Make sure that Spark finds Java. Call it before the first SparkSession.
+    """Make sure that Spark finds Java, and return its home. Call it before the first SparkSession.
 
     Sets JAVA_HOME in this process if it was not set.
-
-    Returns:
-        The home of Java.
 
     Raises:
         NoJavaError: there is no Java that Spark can run on; the message says what to install.

@@ -42,16 +42,10 @@ exec {python} "$@"
 
 
 def ensure_python(*, local: bool) -> str:
-    """Make sure that workers run this Python. Call it before the first SparkSession.
+    """Make sure that workers run this Python, and return its command. Call it before the first SparkSession.
 
     Sets PYSPARK_PYTHON in this process if it was not set: otherwise workers use the first python3 on PATH, which may
-    lack pyarrow and this package.
-
-    Args:
-        local: workers run on this machine, so that paths of this machine are valid for them.
-
-    Returns:
-        The command that starts a worker's Python.
+    lack pyarrow and this package. local: workers run on this machine, so that its paths are valid for them.
     """
     if "PYSPARK_PYTHON" not in os.environ:
         os.environ["PYSPARK_PYTHON"] = _without_zips() if local and "SPARK_HOME" not in os.environ else sys.executable

@@ -10,16 +10,9 @@ from pathlib import Path
 
 
 def install_shim(name: str, script: str) -> Path:
-    """Write an executable *script* into its own directory, unless it is already there.
+    """Write an executable *script* into its own directory, unless it is already there; return the directory.
 
-    Several processes may do this at the same time.
-
-    Args:
-        name: path of the script in that directory, such as `java` or `bin/java`.
-        script: the script's text.
-
-    Returns:
-        The directory; the same one for the same script.
+    Several processes may do this at the same time. name: path of the script in it, such as `java` or `bin/java`.
 
     Raises:
         OSError: neither the user's cache nor the directory for temporary files can be written.
