@@ -2,7 +2,8 @@
 
 For each file and each Python: a new environment, the file with its extra `server`, and nothing of this repository in
 reach. Then the version and the build are as the file says, the README's first program prints what the README shows, a
-service gets ready, stores a record and hands it out again, and ends with 0. With `--uvx`, `uvx --from FILE mrecordlog`
+service gets ready, stores a record and hands it out again, and ends with 0; and pytest, installed next to it, finds its
+fixtures: the test of the tutorial passes. With `--uvx`, `uvx --from FILE mrecordlog`
 runs the same, without an environment.
 
 An sdist is installed twice: with MRECORDLOG_COMPILE=require, and with `off`. With `--container`, the files that
@@ -24,7 +25,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.request import urlopen
 
-from tests.docs.blocks import README, ROOT, blocks
+from tests.docs.blocks import README, ROOT, TUTORIAL, blocks
 
 SECONDS = 120.0
 
@@ -90,6 +91,10 @@ def _environment(case: Case, python: str, place: Path) -> list[str]:
     (expected,) = (block.text for block in blocks(README) if "first.py\n" in block.text and block.language == "console")
     (place / "first.py").write_text(first)
     assert _run([str(place / "venv" / "bin" / "python"), "first.py"], place) == expected.partition("\n")[2]
+    _run([*pip, "pytest", "pytest-asyncio"], place)
+    (tested,) = (block.text for block in blocks(TUTORIAL) if "memory_log" in block.text and block.language == "python")
+    (place / "test_it.py").write_text(f"{tested}\n\ndef test_service(memory_service: str) -> None: ...\n")
+    assert "11 passed" in _run([str(place / "venv" / "bin" / "pytest"), "-q", "test_it.py"], place)
     return [str(place / "venv" / "bin" / "mrecordlog")]
 
 

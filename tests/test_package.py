@@ -172,6 +172,36 @@ def test_the_extra_for_spark_brings_what_functions_over_arrow_need() -> None:
     assert needed - {"numpy"} <= brought  # which pandas requires
 
 
+TESTED = """
+import pytest
+from mrecordlog_async.testing import crash
+
+@pytest.mark.asyncio
+async def test_log(memory_log, memory_disk):
+    await memory_log.append("q", b"x", create=True)
+    assert len(list((await crash(memory_log)).range("q"))) == 1
+
+def test_service(memory_service):
+    pass
+"""
+PYTEST = ("pytest", "pytest-asyncio", "typing-extensions", "pluggy", "iniconfig", "packaging", "pygments")
+
+
+def test_pytest_finds_the_fixtures_of_the_bare_package(python: Path, tmp_path: Path) -> None:
+    """By the entry point of the wheel, with nothing else installed; a service says which extra it needs."""
+    for name in PYTEST:  # links, to these packages alone
+        for file in distribution(name).files or ():
+            if not (link := tmp_path / "pytest" / file.parts[0]).is_symlink() and ".." not in file.parts:
+                link.parent.mkdir(exist_ok=True)
+                link.symlink_to(str(distribution(name).locate_file(file.parts[0])))
+    (tmp_path / "test_it.py").write_text(TESTED)
+    command = [str(python), "-m", "pytest", "-p", "no:cacheprovider", "-q", "test_it.py"]
+    environment = {"PYTHONPATH": str(tmp_path / "pytest"), "PATH": ""}
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, env=environment)
+    assert "1 passed, 1 error" in done.stdout, done.stdout + done.stderr
+    assert "pip install 'mrecordlog_async[server]'" in done.stdout
+
+
 def test_a_bare_installation_is_small(python: Path) -> None:
     """The package and the two that it needs take 30 MB at most, with the compiled files that pip writes."""
     assert [re.split(r"[<>=]", each)[0] for each in PROJECT["dependencies"]] == list(BARE)

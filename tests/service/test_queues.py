@@ -155,9 +155,10 @@ async def test_truncate_with_a_body_that_makes_no_sense_is_400(served: Served, b
 
 @pytest.mark.parametrize("path", ["/v1/queues?prefx=a", "/v1/queues?prefix=a&prefix=b", "/v1/queues/q?x=1"])
 async def test_unknown_parameters_are_refused(served: Served, path: str) -> None:
-    """A misspelt parameter is an error, not ignored."""
+    """A misspelt parameter is an error, which names the nearest, and is not ignored."""
     response = await served.call("GET", path)
     assert (response.status, response.json()["code"]) == (400, "parameter")
+    assert response.json()["detail"].endswith("did you mean prefix?") == ("prefx" in path)
 
 
 async def test_a_wrong_method_is_405_and_a_wrong_path_404(served: Served) -> None:

@@ -14,6 +14,7 @@ from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.memory.times import tick_of_time
 from mrecordlog_async.names import check_consumer_name, check_name
 from mrecordlog_async.protocol.problems import bad_request
+from mrecordlog_async.support.nearest import did_you_mean, nearest
 
 POSITION_LIMIT = 2**63
 
@@ -72,9 +73,9 @@ def check_query(request: web.Request, allowed: Collection[str]) -> None:
     names = [name for name, _ in request.query.items()]
     for name in names:
         if name not in allowed:
-            raise bad_request(
-                f"unknown parameter {name!r}; known here: {', '.join(sorted(allowed)) or 'none'}", "parameter"
-            )
+            known = ", ".join(sorted(allowed)) or "none"
+            meant = did_you_mean(nearest(name[:80], allowed))
+            raise bad_request(f"unknown parameter {name[:80]!r}; known here: {known}{meant}", "parameter")
     if len(set(names)) != len(names):
         raise bad_request("a parameter appears twice; send it once", "parameter")
 
