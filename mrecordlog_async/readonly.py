@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from itertools import chain
-from types import TracebackType
 
 from mrecordlog_async.errors import LogClosedError, RecordsOnDiskError
 from mrecordlog_async.format.gathered import GatheredHead
@@ -335,7 +334,5 @@ class ReadOnlyLog:
     def __enter__(self) -> ReadOnlyLog:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()

@@ -9,7 +9,6 @@ import atexit
 import threading
 import weakref
 from collections.abc import Iterable
-from types import TracebackType
 
 from mrecordlog_async.client.blocking_transport import BlockingTransport
 from mrecordlog_async.client.client import RecordLogClient
@@ -62,9 +61,7 @@ class BlockingProducer:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def append_record(self, payload: Payload) -> int:

@@ -19,7 +19,6 @@ from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from types import TracebackType
 from typing import Any, overload
 from uuid import UUID
 
@@ -122,9 +121,7 @@ class RecordLogClient:
     async def __aenter__(self) -> RecordLogClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

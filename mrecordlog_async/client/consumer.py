@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -61,9 +60,7 @@ class ClientConsumer(AsyncIterator[Record]):
         self._follow(attached, attached.position)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._attached = self._tail = None
 
     @property

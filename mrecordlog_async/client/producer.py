@@ -24,7 +24,6 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Coroutine, Iterable, Sequence
-from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 from mrecordlog_async.errors import (
@@ -102,9 +101,7 @@ class Producer:
         """True if it sends nothing more: it is unknown what was stored, or another producer writes to the queue."""
         return self._failure is not None
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     @coroutine_function

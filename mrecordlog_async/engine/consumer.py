@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Coroutine
-from types import TracebackType
 from typing import Any, Self
 
 from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, Batches, BatchLimits, last_position
@@ -55,9 +54,7 @@ class Consumer(AsyncIterator[Record]):
         self._acknowledged = attached.position
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._attached = self._watch = self._tail = None
 
     @property

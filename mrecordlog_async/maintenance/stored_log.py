@@ -13,7 +13,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
-from types import TracebackType
 from typing import NamedTuple
 
 from mrecordlog_async.batches import check_limit
@@ -155,9 +154,7 @@ class StoredLog:
     def __enter__(self) -> StoredLog:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     # Queues.

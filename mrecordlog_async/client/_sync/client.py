@@ -21,7 +21,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
-from types import TracebackType
 from typing import overload
 from uuid import UUID
 
@@ -114,9 +113,7 @@ class BlockingRecordLogClient:
     def __enter__(self) -> BlockingRecordLogClient:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:

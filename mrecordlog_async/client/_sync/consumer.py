@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -63,9 +62,7 @@ class BlockingConsumer(Iterator[Record]):
         self._follow(attached, attached.position)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._attached = self._tail = None
 
     @property

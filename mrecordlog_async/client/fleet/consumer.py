@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from time import monotonic
-from types import TracebackType
 from typing import Any, Self
 from uuid import UUID
 
@@ -100,9 +99,7 @@ class FleetConsumer:
         self._entered = True
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         self._entered = False
         self._end(RuntimeError(_NOT_ATTACHED))  # for calls that wait in other tasks
         for task in self._tasks:

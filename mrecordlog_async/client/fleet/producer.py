@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 from mrecordlog_async.client.fleet.decisions import AttemptOutcome, outcome_of
@@ -51,9 +50,7 @@ class FleetProducer:
         self._open = True
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     @coroutine_function

@@ -5,8 +5,6 @@ A charge grows as the bytes arrive, and is returned when the request ends, howev
 
 from __future__ import annotations
 
-from types import TracebackType
-
 from mrecordlog_async.protocol.problems import too_many
 
 
@@ -59,7 +57,5 @@ class Charge:
     def __enter__(self) -> Charge:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.give_back()

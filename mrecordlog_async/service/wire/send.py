@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator
-from types import TracebackType
 from typing import Any
 
 from aiohttp import web
@@ -217,7 +216,5 @@ class Outgoing:
     def __enter__(self) -> Outgoing:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._sending.leave(self)
