@@ -215,6 +215,12 @@ class Times:
         self.positions.extend(times.positions[first + 1 : end])
         self.ticks.extend(times.ticks[first + 1 : end])
 
+    def between(self, start: int, stop: int) -> Times:
+        """Return the times of positions *start* … *stop* - 1."""
+        found = Times.none()
+        found.add_spans(self, start, stop)
+        return found
+
     def until(self, stop: int) -> Times:
         """Return the times of positions before *stop*."""
         end = bisect_left(self.positions, stop)

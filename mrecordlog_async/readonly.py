@@ -14,7 +14,7 @@ from itertools import chain
 
 from mrecordlog_async.errors import LogClosedError, RecordsOnDiskError
 from mrecordlog_async.format.gathered import GatheredHead
-from mrecordlog_async.memory.pieces import as_runs, cut_to
+from mrecordlog_async.memory.pieces import as_runs
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.reads import QueueLookup, check_bounds, held_between, summarize, time_at
 from mrecordlog_async.memory.settings import consumer_summaries, options_of
@@ -231,7 +231,7 @@ class ReadOnlyLog:
     def _records(self, queue: Queue, position: int, end: int) -> Iterator[Record]:
         while (wanted := wanted_runs(queue, position, end, READ_BYTES)) is not None:
             found = self._gathered.read(wanted)
-            for run in cut_to(found.runs, max(position, queue.first_position), end):
+            for run in found.runs:
                 yield from run.records()
             position = found.next_position
         for run in queue.held(max(position, queue.memory_first), end):

@@ -13,7 +13,7 @@ from crc32c import crc32c
 from mrecordlog_async.compiled import twins
 
 from cpython.object cimport PyObject, PyTypeObject
-from libc.stdint cimport INT32_MAX, INT64_MAX, UINT32_MAX, int32_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, UINT32_MAX, int32_t, int64_t, uint32_t
 from libc.string cimport memcpy
 
 cdef extern from "Python.h":
@@ -247,8 +247,12 @@ def pairs_of_run(position, offsets, payload, start, stop):
     return twins.pairs_of_run(position, offsets, payload, start, stop)
 
 
+cdef bint _is_kind(object kind) except -1:
+    return isinstance(kind, type) and issubclass(kind, tuple) and kind is not tuple
+
+
 def records_of_run(kind, position, offsets, payload, start, stop):
-    if isinstance(kind, type) and issubclass(kind, tuple) and kind is not tuple and _is_plain(position, offsets, payload, start, stop):
+    if _is_kind(kind) and _is_plain(position, offsets, payload, start, stop):
         return _records(kind, position, offsets, payload, start, stop)
     return twins.records_of_run(kind, position, offsets, payload, start, stop)
 
@@ -393,6 +397,79 @@ def encode_queues(queues, blocks, bits, no_consumers, encode):
             parts.append(encode(queue))
     parts.append(out[:used])
     return b"".join(parts)
+
+
+cdef extern from "Python.h":
+    ctypedef struct Py_buffer:
+        void* buf
+        Py_ssize_t len
+    int PyBUF_SIMPLE
+    int PyObject_GetBuffer(object data, Py_buffer* view, int flags) except -1
+    void PyBuffer_Release(Py_buffer* view)
+
+
+def runs_in_place(kind, data, at, count, start, stop):
+    cdef Py_buffer view
+    cdef list found = None
+    if _is_kind(kind) and type(data) is memoryview and type(at) is int and type(count) is int:
+        are_plain = type(start) is int and type(stop) is int and 0 <= start < 2**63 and 0 <= stop < 2**63
+        if are_plain and 0 <= at < 2**31 and 0 <= count < 2**31:
+            PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+            try:
+                found = _runs_in_place(kind, <const char*> view.buf, view.len, at, count, start, stop)
+            finally:
+                PyBuffer_Release(&view)
+    return twins.runs_in_place(kind, data, at, count, start, stop) if found is None else found
+
+
+cdef list _runs_in_place(object kind, const char* data, Py_ssize_t size, Py_ssize_t at, count, long long start, long long stop):
+    """Return None where the twin does it: the place has a run with gaps, or is not as the log writes it."""
+    cdef int64_t position
+    cdef uint32_t head[2]  # number of records, and the width of a distance
+    cdef Py_ssize_t records, first, last, payload_at, number
+    cdef const int32_t* ends
+    cdef PyObject* made
+    cdef list found = []
+    for number in range(count):
+        if size - at < 16:
+            return None
+        memcpy(&position, data + at, 8)
+        memcpy(head, data + at + 8, 8)
+        records, payload_at = head[0], at + 20 + 4 * <Py_ssize_t> head[0]
+        if head[1] or not records or payload_at > size or not 0 <= position < POSITION_STOP:
+            return None
+        offsets = _new_bytes(payload_at - at - 16)
+        ends = <const int32_t*> PyBytes_AsString(offsets)
+        memcpy(<void*> ends, data + at + 16, payload_at - at - 16)
+        if ends[0] or ends[records] < 0 or ends[records] > size - payload_at:
+            return None
+        at = payload_at + ends[records]
+        first = 0 if start <= position else min(start - position, records)
+        last = records if stop - position >= records else max(stop - position, 0)
+        if first >= last:
+            continue
+        if not 0 <= ends[first] <= ends[last] <= ends[records]:
+            return None
+        made = PyType_GenericAlloc(<PyTypeObject*> kind, 3)
+        PyTuple_SetItem(made, 0, PyLong_FromLongLong(position + first))
+        PyTuple_SetItem(made, 2, PyBytes_FromStringAndSize(data + payload_at + ends[first], ends[last] - ends[first]))
+        if last - first < records:
+            offsets = _rebased(ends + first, last - first + 1)
+        Py_INCREF(<PyObject*> offsets)
+        PyTuple_SetItem(made, 1, <PyObject*> offsets)
+        PyObject_GC_UnTrack(made)  # as in `_Records`
+        found.append(<object> made)
+        Py_DECREF(made)
+    return found
+
+
+cdef object _rebased(const int32_t* ends, Py_ssize_t count):
+    """Return *count* offsets as those of a run that begins at the first of them."""
+    made = _new_bytes(4 * count)
+    cdef int32_t* written = <int32_t*> PyBytes_AsString(made)
+    for at in range(count):
+        written[at] = ends[at] - ends[0]
+    return made
 
 
 cdef extern from "Python.h":

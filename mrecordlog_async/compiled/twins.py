@@ -16,8 +16,10 @@ from typing import TypeVar
 
 Kind = TypeVar("Kind", bound=tuple[int, bytes])
 Queue = TypeVar("Queue")
+RunKind = TypeVar("RunKind", bound=tuple[int, bytes, bytes])
 
 _BOUNDS = Struct("<ii")
+_RUN = Struct("<qII")
 
 
 def payloads_of_run(offsets: bytes, payload: bytes, start: int, stop: int) -> list[bytes]:
@@ -107,3 +109,32 @@ def encode_queues(
     blocks: with their loose records. no_consumers: what the `consumers` of a queue without any are.
     """
     return b"".join(map(encode, queues))
+
+
+def runs_in_place(
+    kind: type[RunKind], data: memoryview, at: int, count: int, start: int, stop: int
+) -> list[RunKind | tuple[int, bytes, bytes, bytes]]:
+    """Return the *count* runs that a place of a gathered file, *data*, has from offset *at* on (see `format.gathered`).
+
+    Those without gaps are cut to positions *start* … *stop* - 1, and left out if they have none of these: objects of
+    *kind*, a subclass of tuple with three items. One with gaps is a plain tuple, with its distances too, and uncut.
+    """
+    found: list[RunKind | tuple[int, bytes, bytes, bytes]] = []
+    for _ in range(count):
+        position, records, width = _RUN.unpack_from(data, at)
+        payload_at = at + _RUN.size + 4 * (records + 1)
+        offsets = bytes(data[at + _RUN.size : payload_at])
+        ends = memoryview(offsets).cast("i")
+        distances_at = payload_at + ends[-1]
+        at = distances_at + width * records
+        if width:
+            payload, distances = bytes(data[payload_at:distances_at]), bytes(data[distances_at:at])
+            found.append((position, offsets, payload, distances))
+            continue
+        first, last = min(max(start - position, 0), records), min(max(stop - position, 0), records)
+        if first < last:
+            if last - first < records:
+                offsets = array("i", [end - ends[first] for end in ends[first : last + 1]]).tobytes()
+            payload = bytes(data[payload_at + ends[first] : payload_at + ends[last]])
+            found.append(tuple.__new__(kind, (position + first, offsets, payload)))
+    return found

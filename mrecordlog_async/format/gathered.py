@@ -61,8 +61,9 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from mrecordlog_async.compiled import runs_in_place
 from mrecordlog_async.format.frame import Buffer
-from mrecordlog_async.model import OFFSET_BYTES, Times
+from mrecordlog_async.model import OFFSET_BYTES, Run, Times
 
 MAGIC = b"mreclogR"
 VERSION = 1
@@ -113,7 +114,7 @@ class GatheredHead(NamedTuple):
         return crc32c(_HEAD.pack(MAGIC, VERSION, *self))
 
 
-def decode_head(data: bytes) -> GatheredHead:
+def decode_head(data: Buffer) -> GatheredHead:
     """Decode the first `HEAD_BYTES` of a file; raise GatheredError if they are not an intact head."""
     if len(data) < HEAD_BYTES or crc32c(data[: _HEAD.size]) != _CHECKSUM.unpack_from(data, _HEAD.size)[0]:
         raise GatheredError("its head is damaged")
@@ -186,6 +187,23 @@ class GatheredIndex:
         return range(
             bisect_right(self.next_positions, start, first, end), bisect_left(self.first_positions, stop, first, end)
         )
+
+    def length(self, places: range) -> int:
+        """Return the bytes of neighbouring places of a queue, at least one."""
+        return self.offsets[places[-1]] + self.lengths[places[-1]] - self.offsets[places[0]]
+
+    def within(self, places: range, records_max: int, bytes_max: int) -> range:
+        """Return the first of *places*, neighbours of one queue: as many as have no more than that."""
+        length = self.length(places)
+        # A record takes an offset at least, so most often its number needs no look.
+        if length <= bytes_max and (length <= records_max or sum(self.records[places[0] : places.stop]) <= records_max):
+            return places
+        for place in places:
+            bytes_max -= self.lengths[place]
+            records_max -= self.records[place]
+            if bytes_max < 0 or records_max < 0:
+                return range(places[0], place)
+        return places
 
     def has_gaps(self, place: int) -> bool:
         """Return whether the positions of a place are not consecutive."""
@@ -297,7 +315,7 @@ class GatheredFoot(NamedTuple):
 _EMPTY = GatheredIndex(GatheredHead(bytes(16), 0, 0, 0, 0, 0, 0))
 
 
-def decode_foot(data: bytes, size: int) -> GatheredFoot:
+def decode_foot(data: Buffer, size: int) -> GatheredFoot:
     """Decode the last `FOOT_BYTES` of a file of *size* bytes; raise GatheredError if they are not its intact foot."""
     if len(data) != FOOT_BYTES or crc32c(data[: _FOOT.size]) != _CHECKSUM.unpack_from(data, _FOOT.size)[0]:
         raise GatheredError("its foot is damaged")
@@ -308,7 +326,7 @@ def decode_foot(data: bytes, size: int) -> GatheredFoot:
     return foot
 
 
-def decode_index(data: bytes, head: GatheredHead, foot: GatheredFoot) -> GatheredIndex:
+def decode_index(data: Buffer, head: GatheredHead, foot: GatheredFoot) -> GatheredIndex:
     """Decode the index of a file; raise GatheredError if it is damaged."""
     if len(data) != foot.index_bytes or crc32c(data, head.seed) != foot.checksum:
         raise GatheredError("its index is damaged")
@@ -322,31 +340,30 @@ def decode_index(data: bytes, head: GatheredHead, foot: GatheredFoot) -> Gathere
     return index
 
 
-def decode_place(data: Buffer, checksum: int, seed: int) -> tuple[list[StoredRun], Times]:
-    """Return the runs of a place, and when its records were stored.
+def decode_place(
+    data: memoryview, checksum: int, seed: int, start: int, stop: int
+) -> tuple[list[Run | StoredRun], Times]:
+    """Return what a place has of positions *start* … *stop* - 1, and when that was stored.
 
     Args:
-        data: The bytes of the place.
+        data: The bytes of the place; what is returned is a copy.
         checksum: Their checksum, as the index has it.
         seed: That of the file's head.
+        start: First position.
+        stop: Position after the last one.
+
+    Returns:
+        Runs that are cut to these positions, those with gaps as they are stored, uncut; and the times.
 
     Raises:
         GatheredError: The bytes are others.
     """
     if crc32c(data, seed) != checksum:
         raise GatheredError("a place is damaged")
-    view = memoryview(data)
-    count, entries = _PLACE.unpack_from(view)
-    at = _PLACE.size + _TIME_BYTES * entries
-    times = Times.none()
-    times.positions.frombytes(view[_PLACE.size : _PLACE.size + 8 * entries])
-    times.ticks.frombytes(view[_PLACE.size + 8 * entries : at])
-    runs: list[StoredRun] = []
-    for _ in range(count):
-        position, records, width = _RUN.unpack_from(view, at)
-        payload_at = at + _RUN.size + OFFSET_BYTES * (records + 1)
-        offsets = bytes(view[at + _RUN.size : payload_at])
-        distances_at = payload_at + int.from_bytes(offsets[-OFFSET_BYTES:], "little")
-        at = distances_at + width * records
-        runs.append((position, offsets, bytes(view[payload_at:distances_at]), bytes(view[distances_at:at])))
-    return runs, times
+    count, entries = _PLACE.unpack_from(data)
+    ticks_at = _PLACE.size + 8 * entries
+    at = ticks_at + 8 * entries
+    times = Times(array("q", bytes(data[_PLACE.size : ticks_at])), array("q", bytes(data[ticks_at:at])))
+    if entries and (times.positions[0] < start or times.positions[-1] >= stop):
+        times = times.between(start, stop)
+    return runs_in_place(Run, data, at, count, start, stop), times

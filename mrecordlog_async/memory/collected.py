@@ -72,6 +72,8 @@ def _part(starts: array[int], at: int, end: int) -> slice:
     return slice(starts[at], starts[at + 1] if at + 1 < len(starts) else end)
 
 
-def held_run(stored: StoredRun) -> HeldRun:
+def held_run(stored: Run | StoredRun) -> HeldRun:
     """Return a run of a gathered file as memory holds it."""
+    if isinstance(stored, Run):
+        return stored
     return GappedRun(*stored) if stored[3] else Run(*stored[:3])

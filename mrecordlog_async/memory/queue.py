@@ -525,6 +525,12 @@ class Queue:
 
         Each is an index and a number in it. Nothing may change meanwhile.
         """
+        for index, places in self.places_by_segment(start, stop):
+            for place in places:
+                yield index, place
+
+    def places_by_segment(self, start: int, stop: int) -> Iterator[tuple[GatheredIndex, range]]:
+        """Yield what `places` does, with all numbers of an index at a time; there may be none."""
         stop = min(stop, self.memory_first)
         if start >= stop:
             return
@@ -534,8 +540,7 @@ class Queue:
             index = self._pins.gathered.get(segment) if segment is not None else None
             if index is None:
                 return  # what follows is in memory
-            for place in index.places(self.id, start, stop):
-                yield index, place
+            yield index, index.places(self.id, start, stop)
 
     def _older_pairs(self) -> array[int]:
         """Return, in turn, the older segments and the positions after their last records."""

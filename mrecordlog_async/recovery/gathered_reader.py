@@ -11,7 +11,6 @@ instead, of a part of one segment at a time.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from threading import Lock
@@ -22,18 +21,17 @@ from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.gathered import GatheredError, GatheredHead, decode_place
 from mrecordlog_async.memory.collected import held_run
 from mrecordlog_async.memory.gapped import HeldRun
+from mrecordlog_async.memory.pieces import cut_to
 from mrecordlog_async.memory.queue import Queue
-from mrecordlog_async.model import Times
+from mrecordlog_async.model import POSITION_MAX, Times
 from mrecordlog_async.options import MIB
 from mrecordlog_async.recovery.gathering import SegmentParts, identify, write_collected
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.gathered_files import GatheredFile, gathered_path
+from mrecordlog_async.storage.gathered_pieces import Pieces, UsedPieces
 from mrecordlog_async.storage.segment import segment_name
 
 logger = logging.getLogger("mrecordlog_async")
-
-PIECES_MAX = 24
-"""Pieces that are kept, 1 MiB each."""
 
 PASS_BYTES = 64 * MIB
 """A segment is gathered in parts of this size: each takes a pass over it."""
@@ -45,7 +43,7 @@ FAILED_SECONDS = 10.0
 class WantedRuns(NamedTuple):
     """Records of a queue in one segment: positions *start* … *stop* - 1; a place, or as many as *bytes_max* allows.
 
-    *bytes_max* is not below the size of the first place.
+    *bytes_max* is not below the size of the first place. places: where they are, in a file with that head.
     """
 
     head: GatheredHead
@@ -53,30 +51,29 @@ class WantedRuns(NamedTuple):
     start: int
     stop: int
     bytes_max: int
+    places: range
 
 
 def wanted_runs(queue: Queue, start: int, stop: int, bytes_max: int) -> WantedRuns | None:
     """Return what is to be read first of the records at positions *start* … *stop* - 1; None if none is on the disk."""
     start = max(start, queue.first_position)
-    for index, place in queue.places(start, min(stop, queue.memory_first)):
-        _, end = index.bounds(queue.id)
-        stop = min(index.next_positions[end - 1], queue.memory_first, stop)
-        size = max(bytes_max, index.lengths[place])
-        return WantedRuns(index.head, queue.id, max(start, index.first_positions[place]), stop, size)
+    for index, places in queue.places_by_segment(start, stop):
+        if places:
+            stop = min(index.next_positions[places[-1]], queue.memory_first, stop)
+            size = max(bytes_max, index.lengths[places[0]])
+            return WantedRuns(index.head, queue.id, max(start, index.first_positions[places[0]]), stop, size, places)
     return None
 
 
 class FoundRuns(NamedTuple):
-    """Runs, of which the first and the last one may hold more than was wanted, and their times, from place to place.
+    """Runs, cut to what was wanted; there may be none where positions have gaps. times: when they were stored.
 
-    next_position: where to continue. ahead: the piece of the file that a reader which does so needs next, if it is one
-    that was not read yet.
+    next_position: where to continue.
     """
 
     runs: list[HeldRun]
     times: Times
     next_position: int
-    ahead: int | None
 
 
 def is_exact(found: GatheredHead, wanted: GatheredHead) -> bool:
@@ -112,30 +109,34 @@ class GatheredReader:
         self._directory = directory
         self._files: dict[int, GatheredFile] = {}
         self._replaced: list[tuple[int, GatheredFile]] = []
-        self._pieces: OrderedDict[tuple[int, int], bytes] = OrderedDict()
-        self._lock = Lock()  # of the three above; held for moments
+        self._lock = Lock()  # of the two above; held for moments
+        self._pieces = Pieces()
         self._making = Lock()  # one segment at a time: each takes the memory of a segment
         self.failed: dict[int, tuple[CorruptionError | OSError, float]] = {}
 
-    def read_many(self, wanted: Sequence[WantedRuns]) -> list[FoundRuns]:
-        """Return what is *wanted*, each as `read` does."""
-        return [self.read(one) for one in wanted]
-
     def read(self, wanted: WantedRuns) -> FoundRuns:
+        """Return what is *wanted*; see `read_many`."""
+        return self.read_many([wanted])[0]
+
+    def read_many(self, wanted: Sequence[WantedRuns]) -> list[FoundRuns]:
         """Return what is *wanted*.
 
         Raises:
             CorruptionError: Neither the file nor the segment can be read.
             OSError: The disk refuses a read, or the file that is to be made again.
         """
+        with UsedPieces(self._pieces) as pieces:
+            return [self._read_or_make(one, pieces) for one in wanted]
+
+    def _read_or_make(self, wanted: WantedRuns, pieces: UsedPieces) -> FoundRuns:
         try:
-            return self._read(wanted)
+            return self._read(wanted, pieces)
         except (OSError, GatheredError) as error:
             if not self._writes:
                 return self._read_by_passes(wanted)
             self._make_again(wanted.head, error)
         try:
-            return self._read(wanted)
+            return self._read(wanted, pieces)
         except GatheredError as error:
             name = segment_name(wanted.head.segment)
             raise CorruptionError(name, None, f"its gathered file cannot be read, even made again: {error}") from None
@@ -158,79 +159,52 @@ class GatheredReader:
         with self._lock:
             closed = [self._files.pop(segment, None), *(file for number, file in self._replaced if number == segment)]
             self._replaced = [each for each in self._replaced if each[0] != segment]
-            self._forget_pieces(segment)
         for file in closed:
             if file is not None:
+                self._pieces.forget(file)
                 file.close()
 
-    def _forget_pieces(self, segment: int) -> None:
-        for piece in [each for each in self._pieces if each[0] == segment]:
-            del self._pieces[piece]
-
-    def _read(self, wanted: WantedRuns) -> FoundRuns:
-        head, queue_id, start, stop, bytes_max = wanted
+    def _read(self, wanted: WantedRuns, pieces: UsedPieces) -> FoundRuns:
+        head, queue_id, start, stop, bytes_max, places = wanted
         file = self._file(head)
         index = file.index
+        if index.head != head:  # it was made again
+            places = index.places(queue_id, start, stop)
         runs: list[HeldRun] = []
         times: list[Times] = []
         position, size = start, 0
-        place = 0
-        for place in index.places(queue_id, start, stop):
-            if runs and size + index.lengths[place] > bytes_max:
+        for place in places:
+            length = index.lengths[place]
+            if times and size + length > bytes_max:
                 break
-            stored, changes = decode_place(self._bytes(file, place), index.checksums[place], index.seed)
-            runs += map(held_run, stored)
+            data = pieces.place(file, index.offsets[place], length)
+            found, changes = decode_place(data, index.checksums[place], index.seed, start, stop)
+            # Without gaps, all of them are runs.
+            runs += cut_to(list(map(held_run, found)), start, stop) if index.has_gaps(place) else found  # type: ignore[arg-type]
             times.append(changes)
-            size += index.lengths[place]
-            position = index.next_positions[place]
-        if not runs:
+            size += length
+            position = min(index.next_positions[place], stop)
+        if not times:
             raise GatheredError(f"it has no records of queue id {queue_id} from position {start} on")
-        joined = times[0] if len(times) == 1 else Times.joined(times)
-        return FoundRuns(runs, joined, position, self._ahead(file, place, index.bounds(queue_id)[1]))
+        return FoundRuns(runs, times[0] if len(times) == 1 else Times.joined(times), position)
 
-    def _ahead(self, file: GatheredFile, place: int, end: int) -> int | None:
-        """Return the piece after that of *place* if its queue, whose places end at *end*, continues in it."""
-        index = file.index
-        number = (index.offsets[place] + index.lengths[place] - 1) // MIB + 1
-        wanted = place + 1 < end and (index.offsets[place + 1] + index.lengths[place + 1] - 1) // MIB >= number
-        with self._lock:
-            return number if wanted and (index.head.segment, number) not in self._pieces else None
+    def ahead(self, head: GatheredHead, queue_id: int, position: int) -> int | None:
+        """Return the piece that a reader of a queue needs at *position*, if that is one to be read. Reads nothing."""
+        file = self._files.get(head.segment)
+        if file is None or not (places := file.index.places(queue_id, position, POSITION_MAX + 1)):
+            return None
+        start, length = file.index.offsets[places[0]], file.index.lengths[places[0]]
+        number = (start + length - 1) // MIB
+        return number if length <= MIB and not self._pieces.has(file, number) else None
 
     def read_ahead(self, head: GatheredHead, number: int) -> None:
         """Read a piece that is about to be wanted. An error is left to the read that wants it."""
         with suppress(OSError, GatheredError):
-            self._piece(self._file(head), number)
-
-    def _bytes(self, file: GatheredFile, place: int) -> bytes | memoryview:
-        """Return the bytes of a place, from pieces that are kept if it is not larger than they are."""
-        index = file.index
-        start, length = index.offsets[place], index.lengths[place]
-        if length > MIB:
-            return file.read(start, length, bytes)
-        first, last = start // MIB, (start + length - 1) // MIB
-        parts = [memoryview(self._piece(file, number)) for number in range(first, last + 1)]
-        if len(parts) == 1:
-            return parts[0][start % MIB : start % MIB + length]
-        return b"".join((parts[0][start % MIB :], parts[1][: length - (MIB - start % MIB)]))
-
-    def _piece(self, file: GatheredFile, number: int) -> bytes:
-        key = file.index.head.segment, number
-        with self._lock:
-            piece = self._pieces.get(key)
-            if piece is not None:
-                self._pieces.move_to_end(key)
-                return piece
-        piece = file.read(number * MIB, min(MIB, file.size - number * MIB), bytes)
-        with self._lock:
-            self._pieces[key] = piece
-            while len(self._pieces) > PIECES_MAX:
-                self._pieces.popitem(last=False)
-        return piece
+            self._pieces.release(self._pieces.take(self._file(head), number))
 
     def _file(self, head: GatheredHead) -> GatheredFile:
         """Return the open file of a segment; raise GatheredError if it is not the right one."""
-        with self._lock:
-            file = self._files.get(head.segment)
+        file = self._files.get(head.segment)
         if file is not None:
             return file
         opened = GatheredFile(self._directory.files, gathered_path(self._directory.path, head.segment))
@@ -282,7 +256,8 @@ class GatheredReader:
                 break
         if not runs:
             raise CorruptionError(segment_name(wanted.head.segment), None, f"position {wanted.start} is missing")
-        return FoundRuns(runs, times, runs[-1].next_position, None)
+        stop = min(runs[-1].next_position, wanted.stop)
+        return FoundRuns(cut_to(runs, wanted.start, stop), times.between(wanted.start, stop), stop)
 
     def _make(self, head: GatheredHead) -> None:
         _, size, error = write_collected(self._directory, head.whole, self._parts(head))
@@ -293,5 +268,6 @@ class GatheredReader:
             if (before := self._files.get(head.segment)) is not None:
                 self._replaced.append((head.segment, before))  # others may be reading it
             self._files[head.segment] = opened
-            self._forget_pieces(head.segment)
             self.made[head.segment] = size
+        if before is not None:
+            self._pieces.forget(before)

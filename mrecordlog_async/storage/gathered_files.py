@@ -10,9 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import mmap
-from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Iterable, Sequence
 
 from mrecordlog_async.format.gathered import (
     FOOT_BYTES,
@@ -32,8 +30,6 @@ from mrecordlog_async.storage.segment import STEP_BYTES_MAX, TEMPORARY_SUFFIX, s
 GATHERED_SUFFIX = ".runs"
 PIECE_BYTES = MIB
 """A read or a write moves no more than this."""
-
-Found = TypeVar("Found")
 
 
 def gathered_path(directory: str, number: int) -> str:
@@ -153,42 +149,31 @@ class GatheredFile:
         """
         self._files = files
         self.handle = _open(files, path)
-        self._buffers: deque[mmap.mmap] = deque()
         self._is_direct = _try_direct(files, self.handle)
         try:
             self.size = files.size(self.handle)
-            head = decode_head(self.read(0, min(HEAD_BYTES, self.size), bytes))
-            foot = decode_foot(self.read(max(self.size - FOOT_BYTES, 0), min(FOOT_BYTES, self.size), bytes), self.size)
-            self.index: GatheredIndex = decode_index(self.read(foot.offset, foot.index_bytes, bytes), head, foot)
+            head = decode_head(self.read(0, min(HEAD_BYTES, self.size)))
+            foot = decode_foot(self.read(max(self.size - FOOT_BYTES, 0), min(FOOT_BYTES, self.size)), self.size)
+            self.index: GatheredIndex = decode_index(self.read(foot.offset, foot.index_bytes), head, foot)
         except BaseException:
             self.close()
             raise
 
-    def read(self, offset: int, length: int, use: Callable[[memoryview], Found]) -> Found:
-        """Return what *use* makes of *length* bytes at *offset*, which it must not keep.
+    def read(self, offset: int, length: int) -> memoryview:
+        """Return *length* bytes at *offset*, in a new buffer.
 
         Raises:
             OSError: They cannot be read.
-            GatheredError: The file ends before them, or *use* says so.
+            GatheredError: The file ends before them.
         """
-        base = offset - offset % DIRECT_BLOCK_BYTES
-        needed = whole_blocks(offset + length - base)
-        buffer = self._buffer(needed)
-        with memoryview(buffer) as view:
-            with view[:needed] as blocks:
-                self._read_blocks(blocks, base, offset + length - base)
-            with view[offset - base : offset - base + length] as wanted:
-                found = use(wanted)
-        if len(buffer) <= 2 * PIECE_BYTES:
-            self._buffers.append(buffer)
-        return found
+        skipped = offset % DIRECT_BLOCK_BYTES
+        blocks = memoryview(mmap.mmap(-1, max(whole_blocks(skipped + length), DIRECT_BLOCK_BYTES)))
+        self._read_blocks(blocks, offset - skipped, skipped + length)
+        return blocks[skipped : skipped + length]
 
-    def _buffer(self, needed: int) -> mmap.mmap:
-        if needed <= 2 * PIECE_BYTES:
-            with contextlib.suppress(IndexError):
-                return self._buffers.pop()
-            needed = 2 * PIECE_BYTES
-        return mmap.mmap(-1, needed)
+    def read_piece(self, number: int, buffer: memoryview) -> None:
+        """Read piece *number* of the file, `PIECE_BYTES` or what the file has of it, into *buffer*; see `read`."""
+        self._read_blocks(buffer, number * PIECE_BYTES, min(PIECE_BYTES, self.size - number * PIECE_BYTES))
 
     def _read_blocks(self, blocks: memoryview, base: int, least: int) -> None:
         done = 0
@@ -212,7 +197,6 @@ class GatheredFile:
     def close(self) -> None:
         """Close the file. Reads that are under way must have ended."""
         self._files.close(self.handle)
-        self._buffers.clear()
 
 
 def _open(files: FileSystem, path: str) -> int:

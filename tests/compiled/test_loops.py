@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import struct
 from array import array
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -275,6 +276,52 @@ def test_loose_records_that_no_log_has_make_the_same_entries_or_errors() -> None
                 held[0] = LooseBlock(block, 1, 2)
             found.append(entries(module, queues))
         assert found[0] == found[1]
+
+
+def stored(run: Run, distances: bytes = b"") -> bytes:
+    """Return *run* as a gathered file has it."""
+    count = len(run.offsets) // 4 - 1
+    return struct.pack("<qII", run[0], count, len(distances) // count) + run.offsets + run.payload + distances
+
+
+@given(
+    st.lists(st.tuples(POSITIONS, PAYLOADS, st.booleans()), max_size=5),
+    st.integers(0, 1_020) | st.integers(POSITION_MAX - 100, POSITION_MAX + 1),
+    st.integers(0, 1_020) | st.integers(POSITION_MAX - 100, POSITION_MAX + 1),
+    st.binary(max_size=9),
+)
+def test_the_runs_of_a_place_are_cut_the_same(
+    drawn: list[tuple[int, list[bytes], bool]], start: int, stop: int, before: bytes
+) -> None:
+    """Any runs, with gaps and without, wherever they are cut, at any alignment."""
+    runs = [
+        stored(Run.of(position, payloads), bytes(4 * len(payloads)) if gaps else b"")
+        for position, payloads, gaps in drawn
+    ]
+    data = memoryview(before + b"".join(runs))
+    kind, found = same("runs_in_place", Run, data, len(before), len(runs), start, stop)
+    assert kind is list
+    for _, run, *_ in found:
+        assert len(run) == 4 or start <= run[0] < Run(*run).next_position <= stop
+
+
+@given(st.binary(max_size=60), st.integers(-1, 70), st.integers(-1, 3), st.integers(-1, 100), st.integers(-1, 100))
+def test_bytes_that_are_no_place_read_nothing_else(data: bytes, at: int, count: int, start: int, stop: int) -> None:
+    """Lengths that no log writes give what the twin makes of them, and no byte beyond the place."""
+    same("runs_in_place", Run, memoryview(data), at, count, start, stop)
+    whole = bytearray(stored(Run.of(3, [b"ab", b"c"])))
+    for each in range(len(whole)):
+        changed = whole.copy()
+        changed[each] ^= 0x81
+        same("runs_in_place", Run, memoryview(changed), 0, 1, start, stop)
+
+
+@given(st.data())
+def test_wrong_types_of_a_place_are_the_same_to_both(data: st.DataObject) -> None:
+    """One argument after the other is replaced by what it must not be: both return or raise the same."""
+    good: list[Any] = [Run, memoryview(stored(Run.of(3, [b"ab", b"c"]))), 0, 1, 0, 9]
+    at = data.draw(st.integers(0, len(good) - 1))
+    same("runs_in_place", *good[:at], data.draw(st.sampled_from([*ODD, int, tuple, object])), *good[at + 1 :])
 
 
 @pytest.mark.parametrize("module", [twins, loops], ids=["pure", "compiled"])

@@ -23,7 +23,7 @@ from mrecordlog_async.format.gathered import (
     decode_index,
     decode_place,
 )
-from mrecordlog_async.model import Times, pack_offsets
+from mrecordlog_async.model import POSITION_MAX, Run, Times, pack_offsets
 
 HEAD = GatheredHead(bytes(range(16)), 3, 4_000, 11, 12, 13, 14)
 
@@ -86,14 +86,14 @@ def test_what_is_laid_out_is_read_back(drawn: tuple[dict[int, list[StoredRun]], 
         found: list[StoredRun] = []
         for place in range(*index.bounds(queue_id)):
             at = index.offsets[place]
-            body = data[at : at + index.lengths[place]]
-            held, changes = decode_place(body, index.checksums[place], HEAD.seed)
+            body = memoryview(data)[at : at + index.lengths[place]]
+            held, changes = decode_place(body, index.checksums[place], HEAD.seed, 0, POSITION_MAX + 1)
             assert held[0][0] == index.first_positions[place]
             assert len(held) == 1 or len(body) <= PLACE_BYTES + 8 + 16 * len(changes.ticks)
             wanted = [times[queue_id].time_at(run[0]) for run in held]
             assert [changes.time_at(run[0]) for run in held] == wanted
             assert (index.first_ticks[place], index.highest_ticks[place]) == (changes.ticks[0], max(changes.ticks))
-            found += held
+            found += [(*run, b"") if isinstance(run, Run) else run for run in held]
         assert found == runs
         records, size = index.amount(queue_id, 0, 2**62)
         assert (records, size) == (sum(len(run[1]) // 4 - 1 for run in runs), sum(len(run[2]) for run in runs))
@@ -111,8 +111,8 @@ def test_every_byte_is_checked() -> None:
             found = read_index(bytes(flipped))
             for place in range(len(found.records)):
                 start = found.offsets[place]
-                body = bytes(flipped[start : start + found.lengths[place]])
-                decode_place(body, found.checksums[place], found.head.seed)
+                body = memoryview(flipped)[start : start + found.lengths[place]]
+                decode_place(body, found.checksums[place], found.head.seed, 0, POSITION_MAX + 1)
     for size in range(len(data)):
         with pytest.raises(GatheredError):
             read_index(data[:size])
@@ -125,7 +125,7 @@ def test_a_place_of_another_file_is_refused() -> None:
     data, index = file_of({1: [stored(0, [b"ab"])]}, {1: times})
     at, length, checksum = index.offsets[0], index.lengths[0], index.checksums[0]
     with pytest.raises(GatheredError):
-        decode_place(data[at : at + length], checksum, HEAD._replace(segment=4).seed)
+        decode_place(memoryview(data)[at : at + length], checksum, HEAD._replace(segment=4).seed, 0, 1)
 
 
 def test_a_part_of_a_place_counts_its_records_where_positions_have_no_gaps() -> None:

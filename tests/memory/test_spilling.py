@@ -51,7 +51,8 @@ class Spilled:
         for index, place in queue.places(first, queue.memory_first):
             start = index.offsets[place]
             body = self.files[index.head.segment][start : start + index.lengths[place]]
-            runs, _ = decode_place(body, index.checksums[place], index.head.seed)
+            bounds = first, queue.memory_first
+            runs, _ = decode_place(memoryview(body), index.checksums[place], index.head.seed, *bounds)
             records = (record for run in runs for record in held_run(run).records())
             found += [record for record in records if first <= record.position < queue.memory_first]
         for run in queue.held(max(first, queue.memory_first), None):

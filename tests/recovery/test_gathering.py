@@ -13,7 +13,7 @@ import pytest
 from mrecordlog_async import CorruptionError, MultiRecordLog, ReadOnlyLog
 from mrecordlog_async.format.gathered import GatheredIndex, decode_place
 from mrecordlog_async.memory.collected import held_run
-from mrecordlog_async.model import Record, Times
+from mrecordlog_async.model import POSITION_MAX, Record, Times
 from mrecordlog_async.recovery.gathering import SegmentParts, identify, write_collected
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.gathered_files import GatheredFile, gathered_path
@@ -47,8 +47,7 @@ def read_all(directory: Path, index: GatheredIndex) -> dict[int, list[Record]]:
     for queue_id in index.ids:
         for place in range(*index.bounds(queue_id)):
             at, length, checksum = index.offsets[place], index.lengths[place], index.checksums[place]
-            body = file.read(at, length, bytes)
-            runs, times = decode_place(body, checksum, index.head.seed)
+            runs, times = decode_place(file.read(at, length), checksum, index.head.seed, 0, POSITION_MAX + 1)
             found.setdefault(queue_id, []).extend(record for run in runs for record in held_run(run).records())
             assert len(times.ticks) > 0
     file.close()

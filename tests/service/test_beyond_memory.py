@@ -309,10 +309,13 @@ async def test_what_is_truncated_while_it_is_read_is_a_410(full: Served) -> None
     many, loop = reader.read_many, asyncio.get_running_loop()
 
     def during(change: Callable[[], Coroutine[Any, Any, object]]) -> Callable[[Any], Any]:
+        changes = iter([change])  # two threads may read at the same time: one of them makes the change
+
         def read_many(wanted: Any) -> Any:
             reader.read_many = many
             found = many(wanted)
-            asyncio.run_coroutine_threadsafe(change(), loop).result()
+            for each in changes:
+                asyncio.run_coroutine_threadsafe(each(), loop).result()
             return found
 
         return read_many

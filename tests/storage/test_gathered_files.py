@@ -38,11 +38,8 @@ def read_all(file: GatheredFile) -> list[bytes]:
     found: list[bytes] = []
     index = file.index
     for place in range(len(index.records)):
-        runs, _ = file.read(
-            index.offsets[place],
-            index.lengths[place],
-            lambda view, place=place: decode_place(view, index.checksums[place], index.head.seed),  # type: ignore[misc]
-        )
+        data = file.read(index.offsets[place], index.lengths[place])
+        runs, _ = decode_place(data, index.checksums[place], index.head.seed, 0, len(SIZES))
         found += [run[2] for run in runs]
     return found
 

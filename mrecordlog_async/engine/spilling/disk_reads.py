@@ -15,13 +15,11 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain, islice
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from mrecordlog_async.errors import CorruptionError
-from mrecordlog_async.format.gathered import GatheredHead
 from mrecordlog_async.memory.cutting import UNLIMITED, Head, head_of, head_of_runs, runs_of
 from mrecordlog_async.memory.gapped import HeldRun
-from mrecordlog_async.memory.pieces import cut_to
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.times import NO_TICK
@@ -39,9 +37,17 @@ from mrecordlog_async.storage.directory import LogDirectory
 
 logger = logging.getLogger("mrecordlog_async")
 
+T = TypeVar("T")
+
 THREADS = 2
 BYTES_AT_ONCE = 1 * MIB
 """A job reads at least a place, and about this much."""
+
+JOBS_AT_ONCE = 3
+"""Jobs of one read of many places: both threads read, and the next one waits for them, not for the event loop."""
+
+LOADED_AT_ONCE = 4 * MIB
+"""Bytes after which a load looks whether it has as many runs as are wanted."""
 
 JOBS_BYTES = 24 * MIB
 """Bytes that jobs are reading, or have read for readers that have not run since."""
@@ -74,6 +80,10 @@ class LoadLimits(NamedTuple):
     bytes: int = UNLIMITED
 
 
+NOTHING = LoadedRuns([], Times.none())
+"""No records are in memory. Never changed."""
+
+
 class Located(NamedTuple):
     """The records at some positions of a queue: where they are on the disk, or what memory holds of them.
 
@@ -85,6 +95,29 @@ class Located(NamedTuple):
     loaded: LoadedRuns
     next_position: int
     bytes: int
+
+
+Group = list[tuple[int, WantedRuns]]
+"""Parts of one gathered file, in its order, each with the number of what was located that it is of."""
+
+
+def groups_of(located: Sequence[Located]) -> Iterator[Group]:
+    """Yield the parts that were located in groups of about `BYTES_AT_ONCE`, in the order in which they are in files."""
+    parts = [
+        (part.head.segment, part.queue_id, part.start, at, part)
+        for at, one in enumerate(located)
+        for part in one.wanted
+    ]
+    parts.sort()
+    group, size = Group(), 0
+    for _, _, _, at, part in parts:
+        if group and (group[0][1].head is not part.head or size + part.bytes_max > BYTES_AT_ONCE):
+            yield group
+            group, size = [], 0
+        group.append((at, part))
+        size += part.bytes_max
+    if group:
+        yield group
 
 
 class DiskPlace(NamedTuple):
@@ -136,28 +169,27 @@ class DiskReads:
         self._ahead: deque[weakref.ref[Ahead]] = deque()
         self._failed: set[int] = set()  # segments of which a read has failed
 
-    async def runs(self, queue: Queue, start: int, bytes_max: int = BYTES_AT_ONCE) -> list[HeldRun]:
-        """Return runs of *queue* from the disk, from the first one that ends after *start*; the ends are uncut.
+    async def read_first(
+        self, queue: Queue, start: int, stop: int = POSITION_MAX + 1, bytes_max: int = BYTES_AT_ONCE
+    ) -> FoundRuns | None:
+        """Return the first records on the disk of positions *start* … *stop* - 1: a place at least.
 
-        Returns nothing if everything from there on is in memory, or the queue was deleted.
+        Returns None if all of them are in memory, or the queue was deleted.
 
         Raises:
             CorruptionError: They cannot be read.
             OSError: The disk refuses the read.
         """
-        found = await self._found(queue, start, POSITION_MAX, bytes_max)
-        return [] if found is None else found.runs
-
-    async def _found(self, queue: Queue, start: int, stop: int, bytes_max: int) -> FoundRuns | None:
         while (wanted := self._wanted(queue, start, stop, bytes_max)) is not None:
             try:
-                (found,) = await self._read([wanted])
+                (found,) = await self._done(await self._begin([wanted]))
             except BaseException as error:
                 if self._wanted(queue, start, stop, bytes_max) == wanted:  # otherwise it was truncated meanwhile
                     self._note_failed(queue, wanted, error)
                     raise
                 continue
             if self._wanted(queue, start, stop, bytes_max) is not None and queue.first_position < found.next_position:
+                self._read_ahead(wanted, found.next_position)
                 return found
         return None
 
@@ -189,39 +221,47 @@ class DiskReads:
         """Return whether *queue* still exists."""
         return self._queues.by_id(queue.id) is queue
 
-    async def _read(self, wanted: list[WantedRuns]) -> list[FoundRuns]:
-        """Have a thread read parts of one gathered file; the queues may be others afterwards."""
+    async def _begin(self, wanted: list[WantedRuns]) -> asyncio.Future[list[FoundRuns]]:
+        """Have a thread read parts of one gathered file, once there is room for them; see `_done`."""
         size = sum(one.bytes_max for one in wanted)
         async with self._entering:
             while self._bytes and self._bytes + size > JOBS_BYTES:
                 self._room = self._loop.create_future()
                 await self._room
             self._bytes += size
-        if self._threads is None:
-            self._threads = ThreadPoolExecutor(THREADS, "mrecordlog read")
-        head = wanted[0].head
-        self._under_way[head.segment] += 1
-        job = self._loop.run_in_executor(self._threads, self.reader.read_many, wanted)
-        job.add_done_callback(partial(self._on_read, head, size))
+        job = self._start(wanted[0].head.segment, self.reader.read_many, wanted)
+        job.add_done_callback(partial(self._on_read, size))
+        return job
+
+    async def _done(self, job: asyncio.Future[list[FoundRuns]]) -> list[FoundRuns]:
+        """Return what was read; the queues may be others by then. The job goes on if the caller is cancelled."""
         return await asyncio.shield(job)
 
-    def _on_read(self, head: GatheredHead, size: int, job: asyncio.Future[list[FoundRuns]]) -> None:
-        # Its exception is marked as retrieved here: the caller may have been cancelled.
-        found = job.result()[-1] if not job.cancelled() and job.exception() is None else None
-        self._counters.damaged["gathered"] = self.reader.damaged
-        self._bytes -= size
-        self._under_way[head.segment] -= 1
-        if found is not None and found.ahead is not None and self._threads is not None:
-            self._under_way[head.segment] += 1
-            ahead = self._loop.run_in_executor(self._threads, self.reader.read_ahead, head, found.ahead)
-            ahead.add_done_callback(partial(self._on_read_ahead, head.segment))
-        if not self._room.done():
-            self._room.set_result(None)
+    def _start(self, segment: int, call: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(THREADS, "mrecordlog read")
+        self._under_way[segment] += 1
+        job = self._loop.run_in_executor(self._threads, call, *arguments)
+        job.add_done_callback(partial(self._on_end, segment))
+        return job
+
+    def _on_end(self, segment: int, job: asyncio.Future[Any]) -> None:
+        self._under_way[segment] -= 1
+        if not job.cancelled():
+            job.exception()  # it is retrieved: the caller may have been cancelled
         self.forget_dead()
 
-    def _on_read_ahead(self, segment: int, ahead: asyncio.Future[None]) -> None:
-        self._under_way[segment] -= 1
-        self.forget_dead()
+    def _on_read(self, size: int, job: asyncio.Future[list[FoundRuns]]) -> None:
+        self._counters.damaged["gathered"] = self.reader.damaged
+        self._bytes -= size
+        if not self._room.done():
+            self._room.set_result(None)
+
+    def _read_ahead(self, read: WantedRuns, position: int) -> None:
+        """Have a thread read the piece in which a reader that continues at *position* finds its records."""
+        ahead = self.reader.ahead(read.head, read.queue_id, position)
+        if ahead is not None:
+            self._start(read.head.segment, self.reader.read_ahead, read.head, ahead)
 
     # Records with their times, and many queues at a time.
 
@@ -230,25 +270,29 @@ class DiskReads:
 
         Does not wait if they are in memory. What is truncated meanwhile may be among them, or missing.
         """
-        position = max(start, queue.first_position)
-        loaded, records, size = LoadedRuns([], Times.none(), True), 0, 0
-        while position < min(stop, queue.memory_first) and len(loaded.held) < limits.runs:
-            bytes_max = min(limits.bytes - size, BYTES_AT_ONCE)
-            if records >= limits.records or bytes_max <= 0:
+        position, records, loaded = max(start, queue.first_position), 0, LoadedRuns([], Times.none(), True)
+        while position < min(stop, queue.memory_first):
+            left = LoadLimits(limits.runs - len(loaded.held), limits.records - records, limits.bytes - loaded.bytes)
+            if min(left) <= 0:
                 return loaded
-            found = await self._found(queue, position, stop, bytes_max)
-            if found is None:  # nothing of it is on the disk any more
-                position = max(position, min(stop, queue.memory_first))
+            located = self._locate_on_disk(queue, position, stop, left.records, min(left.bytes, LOADED_AT_ONCE))
+            if not located.wanted:  # positions have a gap
+                position = min(stop, queue.memory_first)
                 break
-            held = cut_to(found.runs, position, stop)
-            loaded.times.add_spans(found.times, position, min(found.next_position, stop))
-            records += sum(run.record_count for run in held)
-            size += sum(len(run.payload) for run in held)
-            loaded.held.extend(held)
-            position = found.next_position
+            try:
+                (found,) = await self.read_located([located])
+            except (CorruptionError, OSError):
+                if self.is_there(queue) and queue.first_position <= position:
+                    raise
+                position = max(position, queue.first_position)  # it was truncated meanwhile
+                continue
+            loaded.times.add_spans(found.times, position, located.next_position)
+            loaded.held.extend(found.held)
+            records += sum(run.record_count for run in found.held)
+            position = located.next_position
         if position >= stop or len(loaded.held) >= limits.runs or not self.is_there(queue):
             return loaded
-        rest = LoadLimits(limits.runs - len(loaded.held), limits.records - records, limits.bytes - size)
+        rest = LoadLimits(limits.runs - len(loaded.held), limits.records - records, limits.bytes - loaded.bytes)
         more = in_memory(queue, position, stop, rest)
         if not loaded.held:
             return more
@@ -263,22 +307,35 @@ class DiskReads:
         On the disk, it is a place at least, and only bytes are limited.
         """
         start = max(start, queue.first_position)
-        wanted, size, position = list[WantedRuns](), 0, start
-        for index, place in queue.places(start, stop):
-            length, end = index.lengths[place], min(index.next_positions[place], stop)
-            if size and size + length > limits.bytes:
-                break
-            if wanted and wanted[-1].head is index.head:
-                wanted[-1] = wanted[-1]._replace(stop=end, bytes_max=wanted[-1].bytes_max + length)
-            else:
-                first = max(start, index.first_positions[place])
-                wanted.append(WantedRuns(index.head, queue.id, first, end, length))
-            size, position = size + length, end
-        if wanted:
-            return Located(queue, wanted, LoadedRuns([], Times.none()), position, size)
+        if start < min(queue.memory_first, stop):
+            located = self._locate_on_disk(queue, start, stop, UNLIMITED, limits.bytes)
+            if located.wanted:
+                return located
         loaded = in_memory(queue, max(start, min(stop, queue.memory_first)), stop, limits)
         end = loaded.held[-1].next_position if loaded.held else stop
         return Located(queue, [], loaded, min(end, stop), loaded.bytes)
+
+    def _locate_on_disk(self, queue: Queue, start: int, stop: int, records_max: int, bytes_max: int) -> Located:
+        """Return where the first records on the disk are; nothing is wanted if there are none."""
+        wanted, size, position = list[WantedRuns](), 0, start
+        end = min(stop, queue.memory_first)
+        for index, places in queue.places_by_segment(start, end):
+            while places:
+                taken = index.within(places, records_max, min(bytes_max - size, BYTES_AT_ONCE))
+                if not taken:
+                    taken = places[:1]
+                    if wanted and size + index.length(taken) > bytes_max:
+                        return Located(queue, wanted, NOTHING, position, size)
+                length = index.length(taken)
+                begin = max(start, index.first_positions[taken[0]])
+                position = min(index.next_positions[taken[-1]], end)
+                wanted.append(WantedRuns(index.head, queue.id, begin, position, length, taken))
+                size, places = size + length, places[len(taken) :]
+                if records_max < UNLIMITED:
+                    records_max -= sum(index.records[taken[0] : taken.stop])
+                    if records_max <= 0:
+                        return Located(queue, wanted, NOTHING, position, size)
+        return Located(queue, wanted, NOTHING, position, size)
 
     def places(self, queue: Queue, start: int, stop: int, most: int) -> list[DiskPlace]:
         """Return the first *most* places on the disk that have any of positions *start* … *stop* - 1; read nothing.
@@ -307,37 +364,38 @@ class DiskReads:
             CorruptionError: Some cannot be read. So does what was removed meanwhile.
             OSError: The disk refuses a read.
         """
-        loaded = [one.loaded if not one.wanted else LoadedRuns([], Times.none(), True) for one in located]
-        jobs = [
-            (part.head.segment, part.queue_id, part.start, at, part)
-            for at, one in enumerate(located)
-            for part in one.wanted
-        ]
-        group, size = list[tuple[int, WantedRuns]](), 0
-        for _, _, _, at, part in sorted(jobs):
-            if group and (group[0][1].head is not part.head or size + part.bytes_max > BYTES_AT_ONCE):
-                await self._read_group(group, located, loaded)
-                group, size = [], 0
-            group.append((at, part))
-            size += part.bytes_max
-        if group:
-            await self._read_group(group, located, loaded)
+        loaded = [one.loaded for one in located]
+        under_way = deque[tuple[Group, asyncio.Future[list[FoundRuns]]]]()
+        for group in groups_of(located):
+            if len(under_way) == JOBS_AT_ONCE:
+                await self._end_group(*under_way.popleft(), located, loaded)
+            under_way.append((group, await self._begin([part for _, part in group])))
+        while under_way:
+            await self._end_group(*under_way.popleft(), located, loaded)
         return loaded
 
-    async def _read_group(
-        self, group: list[tuple[int, WantedRuns]], located: Sequence[Located], loaded: list[LoadedRuns]
+    async def _end_group(
+        self,
+        group: Group,
+        job: asyncio.Future[list[FoundRuns]],
+        located: Sequence[Located],
+        loaded: list[LoadedRuns],
     ) -> None:
+        """Add what *job* reads to what is *loaded*."""
         try:
-            read = await self._read([part for _, part in group])
+            read = await self._done(job)
         except BaseException as error:
             for at, part in group:
                 if self.is_there(queue := located[at].queue) and queue.first_position <= part.start:
                     self._note_failed(queue, part, error)
                     break
             raise
-        for (at, part), found in zip(group, read, strict=True):
-            loaded[at].held.extend(cut_to(found.runs, part.start, part.stop))
-            loaded[at].times.add_spans(found.times, part.start, part.stop)
+        for (at, part), (runs, times, _) in zip(group, read, strict=True):
+            if loaded[at] is NOTHING:
+                loaded[at] = LoadedRuns(runs, times, True)
+            else:
+                loaded[at].held.extend(runs)
+                loaded[at].times.add_spans(times, part.start, part.stop)
 
     def _keep(self, held: list[HeldRun]) -> Ahead:
         """Return *held*, which was read from the disk, to be handed out; have other readers forget theirs for it."""
@@ -361,13 +419,13 @@ class DiskReads:
         times: list[Times] = []
         position, records, size = start, 0, 0
         while records < records_max and size < bytes_max:
-            found = await self._found(queue, position, POSITION_MAX, min(bytes_max - size, BYTES_AT_ONCE))
+            found = await self.read_first(queue, position, bytes_max=min(bytes_max - size, BYTES_AT_ONCE))
             if found is None:
                 break
             runs = list(runs_of(found.runs))
             taken += runs
             times.append(found.times)
-            position = found.runs[-1].next_position
+            position = found.next_position
             records += sum(run.record_count for run in runs)
             size += sum(len(run.payload) for run in runs)
         if not self.is_there(queue):
@@ -388,10 +446,12 @@ class DiskReads:
     async def ahead(self, queue: Queue, start: int) -> Ahead:
         """Return the oldest records from *start* on, from the disk or, without waiting, as `Queue.head` does."""
         while max(start, queue.first_position) < queue.memory_first:
-            if held := await self.runs(queue, start):
-                return self._keep(held)
+            found = await self.read_first(queue, start)
+            if found is not None and found.runs:
+                return self._keep(found.runs)
             if not self.is_there(queue):
                 return Ahead([])
+            start = start if found is None else found.next_position
         return Ahead(queue.head(start))
 
     async def any_head(self, queue: Queue, start: int, records_max: int, bytes_max: int) -> Head | None:
@@ -406,7 +466,7 @@ class DiskReads:
     async def tick_at(self, queue: Queue, position: int) -> int:
         """Return when the record at *position* was stored; `NO_TICK` if none is retained there."""
         while self.is_there(queue) and queue.first_position <= position < queue.memory_first:
-            found = await self._found(queue, position, position + 1, 1)
+            found = await self.read_first(queue, position, position + 1, 1)
             if found is None or not any(run.before(position) < run.before(position + 1) for run in found.runs):
                 break
             if queue.first_position <= position:
@@ -417,7 +477,7 @@ class DiskReads:
 
     async def times_of_place(self, queue: Queue, position: int) -> Times:
         """Return the times of the place on the disk that has *position*; nothing if it is not there any more."""
-        found = await self._found(queue, position, POSITION_MAX, 1)
+        found = await self.read_first(queue, position, bytes_max=1)
         return Times.none() if found is None else found.times
 
     async def position_at(self, queue: Queue, tick: int) -> int:
@@ -431,7 +491,7 @@ class DiskReads:
             if place is None or place[0].first_ticks[place[1]] >= tick:
                 break
             start = max(place[0].first_positions[place[1]], queue.first_position)
-            found = await self._found(queue, start, POSITION_MAX, 1)
+            found = await self.read_first(queue, start, bytes_max=1)
             if found is None:
                 continue
             for position, stored in zip(found.times.positions, found.times.ticks, strict=True):

@@ -48,9 +48,9 @@ class SetAside:
         assert self._reads is not None and position is not None, "records have left memory"
         found: list[Run] = []
         stop = position + len(call.payloads)
-        while queue is not None and position < stop and (held := await self._reads.runs(queue, position)):
-            found += runs_of(held)
-            position = held[-1].next_position
+        while queue is not None and (read := await self._reads.read_first(queue, position, stop)) is not None:
+            found += runs_of(read.runs)
+            position = read.next_position
         return found, max(position, queue.memory_first if queue is not None else 0)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
