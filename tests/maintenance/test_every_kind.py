@@ -11,6 +11,7 @@ import pytest
 from mrecordlog_async import MultiRecordLog, QueueOptions, ReadOnlyLog
 from mrecordlog_async.format.parse import ParsedBatch
 from mrecordlog_async.format.record import LogRecord
+from mrecordlog_async.log import SEGMENT_BYTES_MIN
 from mrecordlog_async.maintenance.headers import read_headers
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.maintenance.repair import repair
@@ -66,15 +67,30 @@ async def fill(directory: Path) -> None:
         await log.append("q6", b"after an opening")
 
 
-@pytest.fixture
-def filled(directory: Path) -> Path:
+async def leave_the_table(directory: Path) -> None:
+    """Have the segment in which everything was written go, so that only a table of queues has the settings."""
+    async with MultiRecordLog.open(directory, segment_bytes=SEGMENT_BYTES_MIN) as log:
+        for queue, one in log.summary().items():
+            if one.first_position < one.next_position:
+                await log.truncate(queue, one.next_position - 1, past_consumers=True)
+        while 0 in log.segments:
+            last = await log.append("filler", bytes(SEGMENT_BYTES_MIN // 4), create=True)
+            await log.truncate("filler", last, past_consumers=True)
+        await log.append_records("q1", None, [b"d", b"e"])
+
+
+@pytest.fixture(params=["records", "table"])
+def filled(directory: Path, request: pytest.FixtureRequest) -> Path:
     asyncio.run(fill(directory))
+    if request.param == "table":
+        asyncio.run(leave_the_table(directory))
     return directory
 
 
-def test_the_log_has_every_kind(filled: Path) -> None:
+def test_the_log_has_every_kind(directory: Path) -> None:
     """Otherwise the tests below pass without having tried it: write a new kind in `fill`."""
-    items = list(read_headers(LogDirectory.at(filled), [0]).scan(0).items())
+    asyncio.run(fill(directory))
+    items = list(read_headers(LogDirectory.at(directory), [0]).scan(0).items())
     kinds = {type(record) for item in items if isinstance(item, ParsedBatch) for record in item.records}
     assert kinds == set(get_args(LogRecord))
 
