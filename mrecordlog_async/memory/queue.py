@@ -260,6 +260,9 @@ class Queue:
                 if tick != self._tick:
                     self._note_tick(position, tick)
         self.last_first = self.next_position - 1
+        # While its payload is read anyway. The next roll would compute those of all settled queues at once.
+        if self.last_checksum_of != self.last_first:
+            self._digest_last_append(self.last_first)
         self.memory_bytes += store.settle()
         return self.memory_bytes - held
 

@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any
+from unittest.mock import patch
 
 import hypothesis.strategies as st
 import pytest
@@ -330,6 +331,19 @@ def test_memory_that_dead_records_take_is_freed_on_demand() -> None:
     queues.settling.free_memory(1 << 40)
     assert queues.memory_bytes < before / 2
     state_of(queues)
+
+
+def test_settling_notes_the_last_append_of_each_queue() -> None:
+    """While its payload is at hand: a roll would compute those of all queues at once, which every commit waits for."""
+    queues = queues_with(4)
+    append_to(queues, [1, 2, 3, 4])
+    queues.encoded_table()
+    append_to(queues, [1, 2, 3, 4])
+    queues.apply_all(SEGMENT + 1, [])
+    queues.settling.settle_old()
+    assert loose(queues) == 0
+    with patch.object(RetainedStore, "checksum", side_effect=AssertionError):
+        queues.encoded_table()
 
 
 def test_nothing_is_settled_while_a_table_is_written() -> None:
