@@ -7,6 +7,7 @@ import random
 import re
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AsyncExitStack
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -228,6 +229,24 @@ async def test_positions_of_times_are_those_of_a_log_in_memory(twins: Twins) -> 
             assert response.json()["position"] == found["position"]
             assert queue in GAPPED or found["position"] == wanted["position"]
             await twins.call("GET", f"/v1/queues/{queue}/records", params={"since": time, "limit": "3"})
+
+
+async def test_positions_of_times_are_looked_up_in_the_order_of_files(
+    full: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Queues are visited by id, however a request lists them, and the response is in the order of the request."""
+    inspection, visited = full.log.inspection, list[str]()
+    find = inspection.position_at
+
+    async def note(queue: str, time: datetime) -> int:
+        visited.append(queue)
+        return await find(queue, time)
+
+    monkeypatch.setattr(inspection, "position_at", note)
+    wanted = [{"queue": "r"}, {"queue": "missing"}, {"queue": "q"}]
+    response = await full.call("POST", "/v1/positions", {"time": "2026-01-01T00:00:00Z", "queues": wanted})
+    assert [each["queue"] for each in response.json()["queues"]] == ["r", "missing", "q"]
+    assert visited == ["q", "r"]
 
 
 async def test_tails_are_those_of_a_log_in_memory(twins: Twins) -> None:
