@@ -143,7 +143,7 @@ class ReadOnlyLog:
         bound = None if bounds is None else MemoryBound(directory, memory_bytes, writes=False)
         self._follower = Follower(directory, self.recovered, failed_looks, bound)
         self._gathered = GatheredReader(
-            directory, self._fits, writes=False, pass_bytes=max(memory_bytes // 4, PASS_BYTES)
+            directory, self._fits, may_write=lambda size: False, pass_bytes=max(memory_bytes // 4, PASS_BYTES)
         )
 
     def _fits(self, found: GatheredHead, wanted: GatheredHead) -> bool:

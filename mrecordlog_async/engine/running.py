@@ -104,7 +104,7 @@ class Engine:
         )
         self.changes = Changes(self._loop, self.queues, Acknowledgements(self._loop, self.queues))
         place = LogDirectory(options.files or opened.directory.files, self.directory)
-        self.disk_reads = DiskReads(place, self.queues, self.counters, limits.memory_bytes)
+        self.disk_reads = DiskReads(place, self.queues, self.counters, opened.journal.space, limits)
         self.spill: Spill | None = None
         capacity = Capacity(limits, opened.queues, opened.journal.space.batch_bytes_max)
         self._refusals = Refusals(self.counters, self.directory, self._loop.time)
@@ -140,7 +140,6 @@ class Engine:
         if self.spill is not None:
             self.spill.look()
         if self.disk_reads.has_files:
-            self.disk_reads.take_made(self.opened.journal.space.note_gathered)
             self.disk_reads.forget_dead()
 
     def _fence_holders(self) -> asyncio.Future[object] | None:

@@ -4,8 +4,8 @@ Readers of many queues go through a file in the order of its queues, and each wa
 read serves the next hundred. So does a reader of one large queue, whose places are next to each other.
 
 A file that is missing, damaged, or not that of its segment is made again, by one pass over the segment. The segment is
-what counts: only if that is damaged too, there is an error. A reader that writes nothing keeps the records of the pass
-instead, of a part of one segment at a time.
+what counts: only if that is damaged too, there is an error. Where the disk has no room for the file, or nothing may be
+written, the records of the pass are kept instead, of a part of one segment at a time.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class GatheredReader:
     """The open gathered files of a log, and their pieces that were read last. Several threads may use it at a time.
 
     made: sizes of the files that were made again, by segment, until they are taken. damaged: how many were found to be
-    damaged. failed: what could not be made, and until when it is not tried again.
+    damaged. failed: what could not be made, and until when it is not tried again; None if it could not be written.
     """
 
     def __init__(
@@ -93,15 +93,16 @@ class GatheredReader:
         directory: LogDirectory,
         fits: Callable[[GatheredHead, GatheredHead], bool] = is_exact,
         *,
-        writes: bool = True,
+        may_write: Callable[[int], bool] = lambda size: True,
         pass_bytes: int = PASS_BYTES,
     ) -> None:
-        """Read the files in *directory* whose head *fits* the wanted one; *writes*: replace those that do not.
+        """Read the files in *directory* whose head *fits* the wanted one.
 
-        *pass_bytes*: a pass over a segment takes about as much memory.
+        *may_write*: returns whether a file of this size may take the place of one that does not fit. *pass_bytes*:
+        a pass over a segment takes about as much memory.
         """
         self._fits = fits
-        self._writes = writes
+        self._may_write = may_write
         self._pass_bytes = pass_bytes
         self._kept: SegmentParts | None = None  # with what the last pass collected, if it writes nothing
         self.made: dict[int, int] = {}
@@ -112,7 +113,7 @@ class GatheredReader:
         self._lock = Lock()  # of the two above; held for moments
         self._pieces = Pieces()
         self._making = Lock()  # one segment at a time: each takes the memory of a segment
-        self.failed: dict[int, tuple[CorruptionError | OSError, float]] = {}
+        self.failed: dict[int, tuple[CorruptionError | OSError | None, float]] = {}
 
     def read(self, wanted: WantedRuns) -> FoundRuns:
         """Return what is *wanted*; see `read_many`."""
@@ -123,22 +124,25 @@ class GatheredReader:
 
         Raises:
             CorruptionError: Neither the file nor the segment can be read.
-            OSError: The disk refuses a read, or the file that is to be made again.
+            OSError: The disk refuses a read.
         """
         with UsedPieces(self._pieces) as pieces:
             return [self._read_or_make(one, pieces) for one in wanted]
 
     def _read_or_make(self, wanted: WantedRuns, pieces: UsedPieces) -> FoundRuns:
+        number = wanted.head.segment
         try:
             return self._read(wanted, pieces)
         except (OSError, GatheredError) as error:
-            if not self._writes:
-                return self._read_by_passes(wanted)
-            self._make_again(wanted.head, error)
+            seen = self._files.get(number)
+            with self._making:
+                # Unless another thread has just made it.
+                if self._files.get(number) is seen and not self._make_again(wanted.head, error):
+                    return self._read_by_passes(wanted)
         try:
             return self._read(wanted, pieces)
         except GatheredError as error:
-            name = segment_name(wanted.head.segment)
+            name = segment_name(number)
             raise CorruptionError(name, None, f"its gathered file cannot be read, even made again: {error}") from None
 
     @property
@@ -217,24 +221,23 @@ class GatheredReader:
             opened.close()
         return file
 
-    def _make_again(self, head: GatheredHead, error: Exception) -> None:
-        """Make a file again, unless another thread just has."""
+    def _make_again(self, head: GatheredHead, error: Exception) -> bool:
+        """Make a file again; return False if the disk has no room for it."""
         number = head.segment
-        seen = self._files.get(number)
-        with self._making:
-            if self._files.get(number) is not seen:
-                return
-            failed, until = self.failed.get(number, (None, 0.0))
-            if failed is not None and monotonic() < until:
-                raise failed
-            self.damaged += isinstance(error, GatheredError)
-            logger.warning("the gathered file of %s cannot be used (%s): it is made again", segment_name(number), error)
-            try:
-                self._make(head)
-            except (CorruptionError, OSError) as caught:
-                self.failed[number] = caught, monotonic() + FAILED_SECONDS
-                raise
-            self.failed.pop(number, None)
+        failed, until = self.failed.get(number, (None, 0.0))
+        if monotonic() < until and failed is not None:
+            raise failed
+        if monotonic() < until or not self._may_write(head.end):
+            return False
+        self.damaged += isinstance(error, GatheredError)
+        logger.warning("the gathered file of %s cannot be used (%s): it is made again", segment_name(number), error)
+        try:
+            is_made = self._make(head)
+        except (CorruptionError, OSError) as caught:
+            self.failed[number] = caught, monotonic() + FAILED_SECONDS
+            raise
+        self.failed[number] = None, 0.0 if is_made else monotonic() + FAILED_SECONDS
+        return is_made
 
     def _parts(self, head: GatheredHead) -> SegmentParts:
         if identify(self._directory, head.segment) != head.whole:
@@ -259,10 +262,11 @@ class GatheredReader:
         stop = min(runs[-1].next_position, wanted.stop)
         return FoundRuns(cut_to(runs, wanted.start, stop), times.between(wanted.start, stop), stop)
 
-    def _make(self, head: GatheredHead) -> None:
+    def _make(self, head: GatheredHead) -> bool:
         _, size, error = write_collected(self._directory, head.whole, self._parts(head))
         if error is not None:
-            raise error
+            logger.warning("the gathered file of %s was not written: %s", segment_name(head.segment), error)
+            return False
         opened = GatheredFile(self._directory.files, gathered_path(self._directory.path, head.segment))
         with self._lock:
             if (before := self._files.get(head.segment)) is not None:
@@ -271,3 +275,4 @@ class GatheredReader:
             self.made[head.segment] = size
         if before is not None:
             self._pieces.forget(before)
+        return True

@@ -9,6 +9,7 @@ tables are read for that, with the checksums of their frames, but they are not d
 
 from __future__ import annotations
 
+import errno
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
@@ -31,6 +32,9 @@ from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import read_exact
 from mrecordlog_async.storage.gathered_files import gathered_path, write_gathered
 from mrecordlog_async.storage.segment import segment_name
+
+KEPT_FREE = 0.05
+"""This part of the file system is kept free of gathered files: they can be made again, and segments cannot."""
 
 PIECES_OF_PART = 16
 """A queue that is larger than a part is divided at about this fraction of one."""
@@ -90,12 +94,20 @@ def write_collected(
     gathering = Gathering(head)
     buffers = _buffers(gathering, parts)
     try:
+        _check_room(directory, head.end)
         size = write_gathered(directory.files, gathered_path(directory.path, head.segment), buffers)
     except OSError as error:
         for _ in buffers:
             pass
         return gathering.index, 0, error
     return gathering.index, size, None
+
+
+def _check_room(directory: LogDirectory, size: int) -> None:
+    """Raise OSError if a file of *size* bytes would take the last space, which segments need."""
+    whole, free = directory.space()
+    if whole and free - size < KEPT_FREE * whole:
+        raise OSError(errno.ENOSPC, f"the last {KEPT_FREE:.0%} of the file system are kept free")
 
 
 def index_of(head: GatheredHead, parts: Iterable[CollectedRuns]) -> GatheredIndex:
@@ -157,11 +169,25 @@ class SegmentParts:
         return [], Times.none()
 
     def _collect(self, number: int) -> CollectedRuns:
-        stop = self._starts[number + 1] if number + 1 < len(self._starts) else _LAST
-        queues = _SegmentQueues(self._starts[number], stop)
+        """Collect a part; its records are joined to runs as memory joins them."""
+        start, stop = self._starts[number], self._starts[number + 1] if number + 1 < len(self._starts) else _LAST
+        stores: dict[int, tuple[RetainedStore, Times]] = {}
         for batch in self._batches():
-            queues.add(batch.records, batch.commit.time_ns // TICK_NS)
-        return queues.collected()
+            tick = batch.commit.time_ns // TICK_NS
+            for queue_id, run, _ in chain.from_iterable(map(appends_of, batch.records)):
+                if start <= (queue_id, run[0]) < stop:
+                    if queue_id not in stores:
+                        stores[queue_id] = RetainedStore(queue_id), Times.none()
+                    store, times = stores[queue_id]
+                    store.append(run, len(run[1]) // OFFSET_BYTES - 1, len(run[2]), False)
+                    times.add(run[0], tick)
+        found = CollectedRuns()
+        for queue_id in sorted(stores):
+            store, times = stores.pop(queue_id)
+            found.begin(queue_id)
+            found.add_runs(store.pieces(0, POSITION_MAX + 1))
+            found.add_times(times)
+        return found
 
     def _divide(self, bytes_max: int) -> list[tuple[int, int]]:
         """Return where each part begins."""
@@ -197,35 +223,3 @@ class SegmentParts:
             directory.files.drop_cache(handle)
         if parser.end != head.end:
             raise CorruptionError(segment_name(number), parser.end, f"batch {parser.due_batch} is damaged")
-
-
-class _SegmentQueues:
-    """The records of a part of a segment by queue, joined to runs as memory joins them."""
-
-    def __init__(self, start: tuple[int, int], stop: tuple[int, int]) -> None:
-        self._start = start
-        self._stop = stop
-        self._stores: dict[int, tuple[RetainedStore, Times]] = {}
-
-    def add(self, records: Sequence[object], tick: int) -> None:
-        """Add the records of a batch that was stored at *tick*, as far as they belong to the part."""
-        for queue_id, run, _ in chain.from_iterable(map(appends_of, records)):
-            if not self._start <= (queue_id, run[0]) < self._stop:
-                continue
-            found = self._stores.get(queue_id)
-            if found is None:
-                found = self._stores[queue_id] = RetainedStore(queue_id), Times.none()
-            store, times = found
-            store.append(run, len(run[1]) // OFFSET_BYTES - 1, len(run[2]), False)
-            times.add(run[0], tick)
-
-    def collected(self) -> CollectedRuns:
-        """Return them in order."""
-        found = CollectedRuns()
-        for queue_id in sorted(self._stores):
-            store, times = self._stores.pop(queue_id)
-            found.begin(queue_id)
-            runs: list[HeldRun] = store.pieces(0, POSITION_MAX + 1)
-            found.add_runs(runs)
-            found.add_times(times)
-        return found

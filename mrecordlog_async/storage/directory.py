@@ -258,6 +258,14 @@ class LogDirectory:
             return self.files.size(handle) < size
         return header.segment != number or self.files.size(handle) < size
 
+    def space(self) -> tuple[int, int]:
+        """Return the size of the file system and what is free of it; see `FileSystem.space_of`."""
+        handle = self.files.open_directory(self.path)
+        try:
+            return self.files.space_of(handle)
+        finally:
+            self.files.close(handle)
+
     def pieces(self, handle: int, offset: int, stop: int) -> Iterator[tuple[int, bytes]]:
         """Yield (offset, bytes) of an open segment in whole blocks, from the block of *offset* up to *stop*."""
         return read_pieces(self.files, handle, offset, stop)

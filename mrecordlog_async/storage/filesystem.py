@@ -98,8 +98,11 @@ class FileSystem(Protocol):
     def links(self, handle: int) -> int:
         """Return the file's link count: 0 once it is removed, 2 or more if a hard link shares its bytes."""
 
-    def capacity_of(self, handle: int) -> int:
-        """Return the total size of the file system that holds the file or directory; 0 if it does not report one."""
+    def space_of(self, handle: int) -> tuple[int, int]:
+        """Return the size of the file system that holds the file or directory, and what this user may still take of it.
+
+        In bytes; zeros if it does not report them.
+        """
 
     def recycles(self, handle: int) -> bool:
         """Return whether a file of this file system may be written again as another segment: ext4 and XFS only.

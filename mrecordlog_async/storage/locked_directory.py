@@ -89,7 +89,7 @@ class LockedDirectory:
     def capacity_bytes(self) -> int:
         """Return the size of the file system in bytes, 0 if it does not report one."""
         try:
-            return self.files.capacity_of(self._handle)
+            return self.files.space_of(self._handle)[0]
         except OSError:
             return 0
 

@@ -152,10 +152,10 @@ class OsFileSystem:
                 return int(found[_NLINK_AT])
         return os.fstat(handle).st_nlink
 
-    def capacity_of(self, handle: int) -> int:
+    def space_of(self, handle: int) -> tuple[int, int]:
         """See `FileSystem`."""
         found = os.fstatvfs(handle)
-        return found.f_blocks * found.f_frsize
+        return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
     def recycles(self, handle: int) -> bool:
         """See `FileSystem`. fstatfs(2) names the file system; an overlay has its own number and is not recycled on."""

@@ -463,9 +463,9 @@ class MemoryDisk:
         node, _ = self._handle(handle)
         return sum(named == node for directory in self._directories.values() for named in directory.current.values())
 
-    def capacity_of(self, handle: int) -> int:
-        self._begin("capacity_of")
-        return self.capacity_bytes or 0
+    def space_of(self, handle: int) -> tuple[int, int]:
+        self._begin("space_of")
+        return self.capacity_bytes or 0, self._free_bytes() or 0
 
     def give_to_owner_of(self, path: str, handle: int) -> None:
         """Nothing here has an owner."""

@@ -21,6 +21,7 @@ from mrecordlog_async import CorruptionError, Limits, LogFullError, MultiRecordL
 from mrecordlog_async.maintenance import snapshot
 from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.model import Record, time_of_tick
+from mrecordlog_async.options import GIB
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from mrecordlog_async.support.clock import Clock
 from tests import damage
@@ -249,31 +250,68 @@ class NoGatheredFiles(OsFileSystem):
 async def test_a_gathered_file_without_space_refuses_no_append(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Records leave memory all the same; their file is made when they are first read, once there is space."""
+    """Records leave memory, and are read by a pass over their segment; their file is made once there is space."""
     files = NoGatheredFiles()
     async with MultiRecordLog.open(directory, limits=LIMITS, filesystem=files) as log:
         await fill(log)
         assert gathered(directory) == []
         assert "was not written" in caplog.text
-        with pytest.raises(OSError, match="no space"):
-            await read_all(log)
+        assert await read_all(log) == records(0, 3_000)
+        assert gathered(directory) == []
+        assert "no space" in caplog.text
         files.refuses = False
         log._engine.disk_reads.reader.failed.clear()  # it is tried again after ten seconds
         assert await read_all(log) == records(0, 3_000)
         assert gathered(directory) != []
 
 
-async def test_segments_go_before_gathered_files_at_the_limit_of_the_disk(directory: Path) -> None:
-    """Gathered files are written while there is room for another segment: the limit refuses no append for them."""
+async def test_gathered_files_are_given_up_before_an_append_is_refused(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The newest go first. Every record is read meanwhile, and later ones are gathered again."""
     limits = Limits(memory_bytes=MIB, disk_bytes=6 * MIB, beyond_memory="disk")
+    seen = list[list[Path]]()
     async with MultiRecordLog.open(directory, limits=limits) as log:
         with pytest.raises(LogFullError):
-            await fill(log, records=10_000)
-        stored = log.queue_summary("q").bytes
-        assert stored > 2.5 * MIB
+            while True:
+                await fill(log, records=100)
+                seen.append(gathered(directory))
+        stored = log.next_position("q")
+        assert log.queue_summary("q").bytes > 4 * MIB  # without any gathered file; the rest is reserved
+        most = max(seen, key=len)
+        assert len(most) > 3
+        for files in seen[seen.index(most) :]:
+            assert files == most[: len(files)]
+        assert caplog.text.count("the disk is full") >= len(most)
+        assert await read_all(log) == records(0, stored)
+        assert log.resource_usage().disk_bytes <= limits.disk_bytes
+        assert not [link for link in descriptors() if ".runs" in link]
+        await log.truncate("q", stored - 500)
+        await fill(log, records=800)
         assert gathered(directory) != []
-        await log.truncate("q", log.next_position("q") // 2)
-        await fill(log, records=200)
+        assert await read_all(log) == records(stored - 499, stored + 800)
+
+
+class LastPart(OsFileSystem):
+    """A file system of which only the last 4 % are free while `full` is true."""
+
+    full = True
+
+    def space_of(self, handle: int) -> tuple[int, int]:
+        return 100 * GIB, (4 if self.full else 50) * GIB
+
+
+async def test_the_last_space_of_a_file_system_is_kept_for_segments(directory: Path) -> None:
+    """Below a twentieth no gathered file is written; above it they are again. Records are read all the same."""
+    files = LastPart()
+    async with MultiRecordLog.open(directory, limits=LIMITS, filesystem=files) as log:
+        await fill(log)
+        assert gathered(directory) == []
+        assert await read_all(log) == records(0, 3_000)
+        files.full = False
+        await fill(log)
+        assert gathered(directory) != []
+        assert await read_all(log) == records(0, 6_000)
 
 
 class BadReads(OsFileSystem):

@@ -55,7 +55,7 @@ SEGMENT_BYTES = 32_768
 HAND_OVER_TURNS = 3
 STEP_TURNS = 2
 UNEVENTFUL = (
-    *("read", "read_into", "size", "list_names", "open", "open_directory", "lock", "links", "capacity_of"),
+    *("read", "read_into", "size", "list_names", "open", "open_directory", "lock", "links", "space_of"),
     *(
         "duplicate",
         "set_direct",

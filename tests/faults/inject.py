@@ -66,7 +66,7 @@ ERRORS: dict[str, list[tuple[str, int]]] = {
     "read": [("before", errno.EIO)],
     "size": [("before", errno.EIO)],
     "list_names": [("before", errno.EIO)],
-    "capacity_of": [("before", errno.EIO)],
+    "space_of": [("before", errno.EIO)],
     "recycles": [("before", errno.EIO)],
     "is_alone": [("before", errno.EAGAIN)],
     "is_replaceable": [("before", errno.EIO)],

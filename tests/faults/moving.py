@@ -66,9 +66,9 @@ class MovingDisk:
         self.let_pass()
         return len(self._content(handle))
 
-    def capacity_of(self, handle: int) -> int:
+    def space_of(self, handle: int) -> tuple[int, int]:
         self.let_pass()
-        return 0
+        return 0, 0
 
     def links(self, handle: int) -> int:
         self.let_pass()

@@ -33,9 +33,9 @@ class Watched(OsFileSystem):
         self.open_handles.add(handle := super().lock(path))
         return handle
 
-    def capacity_of(self, handle: int) -> int:
-        self._fail("capacity_of")
-        return super().capacity_of(handle)
+    def space_of(self, handle: int) -> tuple[int, int]:
+        self._fail("space_of")
+        return super().space_of(handle)
 
     def create(self, path: str) -> int:
         self._fail("create")
@@ -113,7 +113,7 @@ def test_a_temporary_file_replaces_what_a_crash_left(tmp_path: Path) -> None:
 
 def test_a_file_system_without_a_size_has_none(tmp_path: Path) -> None:
     """0 stands for unknown, and an error does not prevent opening."""
-    directory = LockedDirectory.take(LogDirectory.at(tmp_path, Watched("capacity_of")))
+    directory = LockedDirectory.take(LogDirectory.at(tmp_path, Watched("space_of")))
     assert directory.capacity_bytes() == 0
     directory.close()
 

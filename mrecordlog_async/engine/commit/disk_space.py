@@ -15,6 +15,9 @@ and belongs to the log's thread.
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Callable
+
 from mrecordlog_async.engine.commit.batch import CommitRequest
 from mrecordlog_async.engine.commit.other_segments import OlderSegments, Spare
 from mrecordlog_async.engine.intake.commands import Reserve
@@ -27,8 +30,15 @@ from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
 from mrecordlog_async.storage.locked_directory import RESERVE_BYTES, LockedDirectory
 from mrecordlog_async.storage.segment import LogEnd, SegmentFile
 
+_OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
 SEGMENTS_MIN = 8
 """`disk_bytes` has room for at least this many segments, whatever `segment_bytes` says."""
+
+
+def is_full(refusal: OSError | LogFullError) -> bool:
+    """Return whether *refusal* is for lack of space, which truncates, deletes or other programs may free."""
+    return isinstance(refusal, LogFullError) or refusal.errno in _OUT_OF_SPACE
 
 
 class DiskSpace:
@@ -88,6 +98,10 @@ class DiskSpace:
         """Count the gathered file of segment *number*, which has live records. Called on the event loop."""
         self.older.gathered[number] = size
 
+    def is_gathered(self, number: int) -> bool:
+        """Return whether segment *number* has a gathered file, as far as it was noted."""
+        return number in self.older.gathered
+
     def batch_bytes_max(self) -> tuple[int, str]:
         """Return the size of the largest batch that an empty log can take, and the name of what limits it."""
         limit, capacity, preamble = self.limit_bytes, self._capacity_bytes, self._preamble_bytes(0)
@@ -111,6 +125,16 @@ class DiskSpace:
         """Note that the log continues in *file* at *end*; the segment until now becomes an older one."""
         self.older.add(self._end.segment, self._file.reserved_bytes)
         self._file, self._end = file, end
+
+    def with_room(self, work: Callable[..., object], *arguments: object) -> None:
+        """Do *work*. Where it finds no space, gathered files are given up until it does: they can be made again."""
+        while True:
+            try:
+                work(*arguments)
+                return
+            except (OSError, LogFullError) as refusal:
+                if not is_full(refusal) or not self.older.give_up_gathered():
+                    raise
 
     def reserve(self, end: int, request: CommitRequest) -> None:
         """Reserve space for a batch up to *end* and the reserve after it, which only some batches may use.

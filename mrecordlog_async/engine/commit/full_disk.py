@@ -14,7 +14,8 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 
 from mrecordlog_async.engine.commit.batch import Roll
-from mrecordlog_async.engine.commit.storing import BatchStore, is_full
+from mrecordlog_async.engine.commit.disk_space import is_full
+from mrecordlog_async.engine.commit.storing import BatchStore
 from mrecordlog_async.engine.commit.upkeep import LogParts, Upkeep
 from mrecordlog_async.engine.intake.commands import AppendGroup, AppendRecords, Command, Reserve
 from mrecordlog_async.errors import LogFullError

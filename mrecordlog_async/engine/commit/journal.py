@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 from mrecordlog_async.engine.commit.batch import (
@@ -213,14 +213,14 @@ class Journal:
         rolled = self._is_shared() or (request.roll is Roll.IF_FULL and self.space.is_full(batch.end))
         if request.reserve is Reserve.NOTHING or (request.reserve is Reserve.HALF and rolled):
             # Before the batch: once it has used the last space, there is none for the spare that rolling needs.
-            self.space.prepare_spare(request.more_table_bytes)
+            self.space.with_room(self.space.prepare_spare, request.more_table_bytes)
             if rolled:
-                self.space.check_room_after_roll(batch.end - self.end.offset)
+                self.space.with_room(self.space.check_room_after_roll, batch.end - self.end.offset)
         if rolled:
-            self.roll(request.oldest_segment)
+            self.space.with_room(self.roll, request.oldest_segment)
             # The frames again: their checksums depend on the segment and the offset. The bodies do not.
             batch = self._encode(records, bodies, request)
-        self.space.reserve(batch.end, request)
+        self.space.with_room(self.space.reserve, batch.end, request)
         return self._write(batch, rolled, begun)
 
     def commit_mark(self, oldest_segment: int | None) -> CommitResult | None:

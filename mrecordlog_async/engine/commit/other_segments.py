@@ -24,6 +24,7 @@ Everything here blocks and belongs to the log's thread; the loop may read `reser
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Sequence
 
 from mrecordlog_async.engine.commit.batch import LogIOError, sync_directory, sync_file
@@ -35,6 +36,8 @@ from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
 from mrecordlog_async.storage.gathered_files import gathered_path
 from mrecordlog_async.storage.locked_directory import LockedDirectory, write_preamble
 from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, SegmentFile
+
+logger = logging.getLogger("mrecordlog_async")
 
 SHRINK_BYTES = 16 * MIB
 """A removed segment's space is freed in steps of this size: freeing 1 GiB at once blocked ext4, and with it every
@@ -287,11 +290,33 @@ class OlderSegments:
                 break
             self.bytes -= size  # what is not freed yet counts as `unfreed_bytes`
             removed += 1
-            if self.gathered.pop(number, None) is not None:
+            if (gathered := self.gathered.pop(number, None)) is not None:
                 with contextlib.suppress(OSError):  # the next opening removes it
-                    self._files.unlink(gathered_path(self._directory.path, number))
+                    self._remove(gathered_path(self._directory.path, number), gathered)
         del self.segments[:removed]  # all at once: each single deletion would move the thousands that follow
         return removed
+
+    def give_up_gathered(self) -> bool:
+        """Remove the newest gathered file; return whether there was one.
+
+        Readers go from old to new: the one that is furthest behind keeps its files for longest, and it is the one whose
+        progress frees space.
+        """
+        if not self.gathered:
+            return False
+        number, size = max(list(self.gathered.items()))
+        try:
+            self._directory.check_place()
+            with contextlib.suppress(FileNotFoundError):
+                self._files.unlink(gathered_path(self._directory.path, number))
+        except OSError:
+            return False
+        self.gathered.pop(number, None)
+        logger.warning(
+            "%s: the disk is full: the gathered file of segment %d is removed (%d bytes); its records are read slower",
+            *(self._directory.path, number, size),
+        )
+        return True
 
     def shrink(self, everything: bool) -> None:
         """Free a step of a removed segment's space, or with *everything* the space of all of them."""
@@ -312,7 +337,7 @@ class OlderSegments:
             yield handle
 
     def _remove(self, path: str, size: int) -> None:
-        """Unlink a segment; a large one stays open, so that its space can be freed in steps.
+        """Unlink a file; a large one stays open, so that its space can be freed in steps.
 
         Whether another process uses the bytes is checked after the unlink: from then on no other one can open them.
         """

@@ -7,11 +7,11 @@ sync, so a reader sees nothing that a crash could take.
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import Sequence
 from functools import partial
 
 from mrecordlog_async.engine.commit.batch import CommitRequest, CommitResult, Roll
+from mrecordlog_async.engine.commit.disk_space import is_full
 from mrecordlog_async.engine.commit.unsynced import UnsyncedChanges
 from mrecordlog_async.engine.commit.upkeep import LogParts, Upkeep
 from mrecordlog_async.engine.intake.commands import AppendGroup, Command, Reserve
@@ -28,13 +28,6 @@ CALLERS_PER_TURN = 128
 
 SPANS_MAX = 100
 """The times of the records that are acknowledged together are grouped into this many: a night has 288,000 of them."""
-
-_OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-
-
-def is_full(refusal: OSError | LogFullError) -> bool:
-    """Return whether *refusal* is for lack of space, which truncates, deletes or other programs may free."""
-    return isinstance(refusal, LogFullError) or refusal.errno in _OUT_OF_SPACE
 
 
 class BatchStore:
@@ -167,7 +160,7 @@ class BatchStore:
     def refuse(self, commands: list[Command], refusal: Exception) -> None:
         """Refuse *commands*; nothing of them was written."""
         error = refusal
-        if isinstance(refusal, OSError) and refusal.errno in _OUT_OF_SPACE:
+        if isinstance(refusal, OSError) and is_full(refusal):
             error = LogFullError("space")
             error.__cause__ = refusal
         if isinstance(error, LogFullError) and error.resource in ("disk", "space"):

@@ -11,11 +11,11 @@ import asyncio
 import logging
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain, islice
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.memory.cutting import UNLIMITED, Head, head_of, head_of_runs, runs_of
@@ -25,7 +25,7 @@ from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.times import NO_TICK
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.model import POSITION_MAX, Record, Run, Times
-from mrecordlog_async.options import MIB
+from mrecordlog_async.options import MIB, Limits
 from mrecordlog_async.recovery.gathered_reader import (
     PASS_BYTES,
     FoundRuns,
@@ -147,18 +147,41 @@ class Ahead:
         self.records, self.bytes = iter(()), 0
 
 
+class CompleteSegments(Protocol):
+    """The part of the log's disk space that spilling needs. A reader's thread may ask it, too."""
+
+    @property
+    def complete(self) -> list[tuple[int, int]]:
+        """(number, bytes) of the segments before the current one, oldest first."""
+
+    @property
+    def taken_bytes(self) -> int:
+        """Space of all files of the log."""
+
+    def note_gathered(self, number: int, size: int) -> None:
+        """Count the gathered file of a segment."""
+
+    def is_gathered(self, number: int) -> bool:
+        """Return whether a segment has a gathered file that was counted, and was not given up since."""
+
+
 class DiskReads:
     """Reads from the gathered files of one open log. The engine owns it."""
 
     def __init__(
-        self, directory: LogDirectory, queues: Queues, counters: Counters | None = None, memory_bytes: int = 0
+        self, directory: LogDirectory, queues: Queues, counters: Counters, space: CompleteSegments, limits: Limits
     ) -> None:
         """Read from *directory* what is retained of *queues*; count in *counters* what is found to be damaged.
 
-        *memory_bytes*: the limit of the log; a quarter of it may be used where a gathered file must be made again.
+        A gathered file that is missing is made again within *limits*, with up to a quarter of the memory.
         """
-        self.reader = GatheredReader(directory, pass_bytes=max(memory_bytes // 4, PASS_BYTES))
-        self._counters = Counters() if counters is None else counters
+        self.reader = GatheredReader(
+            directory,
+            may_write=lambda size: space.taken_bytes + size <= limits.disk_bytes,
+            pass_bytes=max(limits.memory_bytes // 4, PASS_BYTES),
+        )
+        self._space = space
+        self._counters = counters
         self._queues = queues
         self._loop = asyncio.get_running_loop()
         self._threads: ThreadPoolExecutor | None = None  # started by the first read
@@ -512,18 +535,20 @@ class DiskReads:
         """True if any file is open."""
         return self.reader.has_files
 
-    def take_made(self, note: Callable[[int, int], None]) -> None:
-        """Call *note* with the segment and the size of each file that was made again."""
+    def take_made(self) -> None:
+        """Count each file that was made again."""
         while self.reader.made:
             segment, size = self.reader.made.popitem()
             if segment in self._queues.pins.gathered:
-                note(segment, size)
+                self._space.note_gathered(segment, size)
 
     def forget_dead(self) -> None:
-        """Close the files of segments that no queue needs, so that their space is free."""
+        """Close the files of segments that no queue needs, and those that were given up: their space is free then."""
+        self.take_made()
         gathered = self._queues.pins.gathered
         for segment in self.reader.open_segments():
-            if segment not in gathered and not self._under_way[segment]:
+            is_dead = segment not in gathered or not self._space.is_gathered(segment)
+            if is_dead and not self._under_way[segment]:
                 self.reader.close(segment)
 
     def close(self) -> None:

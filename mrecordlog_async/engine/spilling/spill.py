@@ -6,9 +6,9 @@
    memory and never notice.
 3. Meanwhile appends wait in line (`Admission`), up to `SLACK_BYTES` above the limit.
 
-A file that cannot be written, or has no room below `disk_bytes`, refuses no append: its places are known, so the
-records leave anyway, and the file is made from its segment when it is first read. Everything here runs on the event
-loop, in steps with rests between them.
+A file that cannot be written, or has no room below `disk_bytes` or on the file system, refuses no append: its places
+are known, so the records leave anyway, and the file is made from its segment when it is first read. Everything here
+runs on the event loop, in steps with rests between them.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from time import perf_counter
-from typing import Protocol
 
 from mrecordlog_async.engine.intake.admission import Admission
-from mrecordlog_async.engine.spilling.disk_reads import DiskReads
+from mrecordlog_async.engine.spilling.disk_reads import CompleteSegments, DiskReads
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.gathered import GatheredIndex
 from mrecordlog_async.memory.collected import CollectedRuns
@@ -47,21 +46,6 @@ KEPT = 0.9
 """Segments leave until this part of the limit is left."""
 
 
-class CompleteSegments(Protocol):
-    """The part of the log's disk space that is needed here."""
-
-    @property
-    def complete(self) -> list[tuple[int, int]]:
-        """(number, bytes) of the segments before the current one, oldest first."""
-
-    @property
-    def taken_bytes(self) -> int:
-        """Space of all files of the log."""
-
-    def note_gathered(self, number: int, size: int) -> None:
-        """Count the gathered file of a segment."""
-
-
 class Spill:
     """Gathers segments and has them leave memory. The engine owns it. Below half of the limit it has no task."""
 
@@ -80,6 +64,7 @@ class Spill:
         self._thread: ThreadPoolExecutor | None = None
         self._left = set(queues.pins.gathered)  # segments whose records are not in memory
         self._newest_seen = -1  # the newest segment that was gathered, or needs not be
+        self._was_refused = False  # the last file that was to be written
         self._wanted = 0  # memory that an append in line waits for
         self._stopped = False
 
@@ -177,7 +162,8 @@ class Spill:
         if not self._queues.pins.is_needed(number):  # it was truncated, and maybe removed, meanwhile
             await self._loop.run_in_executor(self._thread, self._remove, number)
             return
-        self._space.note_gathered(number, size)
+        if size:
+            self._space.note_gathered(number, size)
         self._queues.pins.add_gathered(index)
         self._admission.update()
 
@@ -194,11 +180,12 @@ class Spill:
         if not writes:
             return index_of(head, [collected]), 0
         index, size, error = write_collected(self._directory, head, [collected])
-        if error is not None:
+        if error is not None and not self._was_refused:
             logger.warning(
                 "%s: the gathered file of segment %d was not written (%s); it is made when it is read",
                 *(self._directory.path, number, error),
             )
+        self._was_refused = error is not None
         return index, size
 
     def _remove(self, number: int) -> None:
