@@ -9,7 +9,7 @@ from mrecordlog_async.options import MIB
 from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.storage.directory import Listing, LogDirectory
 from mrecordlog_async.storage.filesystem import read_exact
-from mrecordlog_async.storage.gathered_files import gathered_number, gathered_path
+from mrecordlog_async.storage.gathered_files import gathered_bytes, gathered_number, gathered_path
 from mrecordlog_async.storage.segment import SegmentFile, segment_name
 
 logger = logging.getLogger("mrecordlog_async")
@@ -51,24 +51,15 @@ def remove_leftovers(directory: LogDirectory, listing: Listing, recovered: Recov
     for name in listing.temporary:
         with contextlib.suppress(OSError):
             directory.files.unlink(f"{directory.path}/{name}")
-    for name in listing.others:
-        if (number := gathered_number(name)) is not None and number not in recovered.gathered:
-            recovered.gathered |= _gathered_next_to_its_segment(directory, recovered, number)
+    live, gathered = dict(recovered.older), recovered.gathered
+    for number in {*map(gathered_number, listing.others), *gathered} - {None}:
+        with contextlib.suppress(OSError):
+            if number not in live:  # some that fitted were read before it was known that their segment is dead
+                gathered.pop(number, None)
+                directory.files.unlink(gathered_path(directory.path, number))
+            elif number not in gathered:
+                gathered[number] = gathered_bytes(directory, number)
     recovered.leftovers = [number for number in recovered.leftovers if not _is_removed(directory, number)]
-
-
-def _gathered_next_to_its_segment(directory: LogDirectory, recovered: RecoveredLog, number: int) -> dict[int, int]:
-    """Return the size of a gathered file that is not used now, if its segment is live; otherwise remove it."""
-    path = gathered_path(directory.path, number)
-    with contextlib.suppress(OSError):
-        if number in dict(recovered.older):
-            handle = directory.files.open(path, write=False)
-            try:
-                return {number: directory.files.size(handle)}
-            finally:
-                directory.files.close(handle)
-        directory.files.unlink(path)
-    return {}
 
 
 def _is_removed(directory: LogDirectory, number: int) -> bool:

@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Any, TypeVarTuple
 from unittest.mock import patch
 
@@ -39,6 +40,7 @@ from mrecordlog_async.maintenance.placed_log import PlacedLog, open_placed_log
 from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.memory.settings import options_of
 from mrecordlog_async.memory.times import TICK_NS
+from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.support.clock import Clock
 
 from .disk import WRITES, Disk, Fault, Snapshot
@@ -116,6 +118,14 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         fd.on_ring = int
         return True
 
+    def run_in_executor(
+        self, executor: concurrent.futures.Executor | None, func: Callable[..., Any], *args: Any
+    ) -> asyncio.Future[Any]:
+        """Run a job of the threads that gather and read some turns after it was submitted, as a turn of this loop."""
+        future: asyncio.Future[Any] = super().create_future()
+        self._call_later(HAND_OVER_TURNS, partial(_run_into, future, func, args))
+        return future
+
     def _call_later(self, turns: int, callback: Callable[[], object]) -> None:
         if turns:
             self.call_soon(self._call_later, turns - 1, callback)
@@ -125,6 +135,15 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def create_future(self) -> asyncio.Future[Any]:
         call, self.next_call = self.next_call, None
         return super().create_future() if call is None else _TellingFuture(call, self)
+
+
+def _run_into(future: asyncio.Future[Any], work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
+    result, error = None, None
+    try:
+        result = work(*arguments)
+    except BaseException as caught:
+        error = caught
+    _tell(future, result, error)
 
 
 class _TellingFuture(asyncio.Future[Any]):
@@ -401,7 +420,7 @@ class Run:
         assert self.log._engine.expiry is not None
         self.log._engine.expiry._submit = self._expire
         self.opened = True
-        state = state_of(self.log._engine.queues)
+        state = self._state(self.log)
         Verdict(self.model).check(state, self.model.bounds(), "reopened")
         first_batch = self.log._engine.opened.journal.end.last_batch + 1
         self.lives.append(Life(Model.under(self.policy, state, was_closed), first_batch))
@@ -590,13 +609,23 @@ class Run:
 
     def _look(self, directory: str) -> State:
         """Read a log without faults, and without counting the calls."""
+        with self._unnoticed():
+            return state_of(ReadOnlyLog.open(directory, filesystem=self.disk).recovered.queues)
+
+    def _state(self, log: MultiRecordLog) -> State:
+        """Return what an open log holds, in memory and on the disk."""
+        with self._unnoticed():
+            return state_of(log._engine.queues, LogDirectory(self.disk, self.directory))
+
+    @contextmanager
+    def _unnoticed(self) -> Iterator[None]:
+        """Use the disk without faults, and without counting the calls."""
         disk = self.disk
         kept = disk.on_call, disk.fault, disk.calls
         disk.on_call, disk.fault = lambda call: None, None
-        state = state_of(ReadOnlyLog.open(directory, filesystem=disk).recovered.queues)
+        yield
         disk.on_call, disk.fault, disk.calls = kept
         del disk.call_names[disk.calls :]
-        return state
 
     def check_shown(self) -> None:
         """Check what readers saw during the run against the results of the calls."""
@@ -764,6 +793,9 @@ def repeatable(thread: type[LoopThread] = LoopThread) -> Iterator[VirtualLoop]:
     loop, take = VirtualLoop(), Admission.take
     with (
         patch("mrecordlog_async.engine.open_async.LogThread", thread),
+        # Each step of spilling takes a turn of the loop.
+        patch("mrecordlog_async.engine.spilling.spill.perf_counter", count().__next__),
+        patch("mrecordlog_async.engine.spilling.spill.REST_SECONDS", 0),
         patch.object(Admission, "take", lambda self: _tell_taken(take(self))),
         without_chance(),
     ):
@@ -800,9 +832,9 @@ def run_history(history: History, run: Run, fault: Fault | None = None, thread: 
             if copy.log is not None:
                 await copy.close()
         if run.log is not None:
-            queues = run.log._engine.queues
+            log = run.log
             await run.close()  # a log that was just opened still ends the holders from before a crash
-            run.seen = state_of(queues)  # reads continue even if the log has failed
+            run.seen = run._state(log)  # reads continue even if the log has failed
         await run.turns(9)  # for the rest of an opening that failed
 
     with repeatable(thread) as loop:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from mrecordlog_async.engine.commit.batch import CommitRequest
@@ -36,7 +37,9 @@ from mrecordlog_async.format.stored_options import KEEP_UNTIL_ACKNOWLEDGED, Stor
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.readonly import ReadOnlyLog
+from mrecordlog_async.recovery.beyond_memory import MemoryBounds
 from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.storage.gathered_files import GATHERED_SUFFIX
 from mrecordlog_async.storage.lock import LOCK_NAME
 from mrecordlog_async.storage.segment import list_segments
 
@@ -78,10 +81,25 @@ OpenedAgain = dict[tuple[str, int], tuple[State, Table]]
 """What a log was found to hold when it was opened again, by its directory and the fingerprint of the disk."""
 
 
+_bounds: MemoryBounds | None = None  # of every log that is opened here
+
+
+@contextmanager
+def bounded(memory_bytes: int) -> Iterator[None]:
+    """Have the logs that are opened here keep this much in memory, by their gathered files where these fit."""
+    global _bounds
+    _bounds = MemoryBounds(memory_bytes, by_index=True, is_usual=True)
+    try:
+        yield
+    finally:
+        _bounds = None
+
+
 def recover(disk: Disk, where: str, directory: str = DIRECTORY) -> OpenedLog:
     """Open the log on *disk*; raise Violation if it does not open, for any reason."""
+    options = OpenOptions(SEGMENT_BYTES, 1 << 40, direct=disk.has_direct, bounds=_bounds)
     try:
-        return open_log(LogDirectory(disk, directory), OpenOptions(SEGMENT_BYTES, 1 << 40, direct=disk.has_direct))
+        return open_log(LogDirectory(disk, directory), options)
     except (RecordLogError, OSError) as error:
         raise Violation(f"{where}: the log does not open: {type(error).__name__}: {error}") from error
 
@@ -170,7 +188,7 @@ class Explorer:
                 return
             if reader == "writer":
                 opened = recover(disk, place, self._directory)
-                seen = state_of(opened.queues)
+                seen = _state(opened)
             else:
                 try:
                     seen = state_of(ReadOnlyLog.open(self._directory, filesystem=disk).recovered.queues)
@@ -196,11 +214,11 @@ class Explorer:
         disk.on_call = lambda call: moments.append((disk.snapshot(), durable, len(states)))
         disk.on_half_written = lambda: disk.on_call("half of a write")
         opened = recover(disk, where, self._directory)
-        states.append(state_of(opened.queues))
+        states.append(_state(opened))
         verdict.check(states[0], moment.killed, where)
         for records, synced in way(opened.queues):
             commit(opened, records, sync=synced)
-            states.append(state_of(opened.queues))
+            states.append(_state(opened))
             durable = len(states) - 1 if synced else durable
         moments.append((disk.snapshot(), durable, len(states)))
         opened.close()
@@ -243,7 +261,7 @@ class Explorer:
         allowed = [state]
         for size in (40, 700):
             _append(opened, state.queues[0].name, b"again" * (size // 5))
-            allowed.append(state_of(opened.queues))
+            allowed.append(_state(opened))
         moments.append(disk.snapshot())
         for index, moment in enumerate(_distinct(moments)):
             for name, plan in few_plans(moment, chance):
@@ -267,7 +285,7 @@ def open_twice(disk: Disk, where: str, directory: str = DIRECTORY, found_again: 
     same place: if the first opening leaves the same disk as another one did, the others find the same on it.
     """
     opened = recover(disk, where, directory)
-    state, table = state_of(opened.queues), opened.queues.table()
+    state, table = _state(opened), opened.queues.table()
     _check_files(disk, opened, where, directory)
     opened.close()
     found_again = {} if found_again is None else found_again
@@ -284,7 +302,7 @@ def open_twice(disk: Disk, where: str, directory: str = DIRECTORY, found_again: 
 def _open_again(disk: Disk, where: str, directory: str) -> tuple[State, Table]:
     reader = state_of(ReadOnlyLog.open(directory, filesystem=disk).recovered.queues)
     again = recover(disk, where, directory)
-    state = state_of(again.queues)
+    state = _state(again)
     if reader != state:
         raise Violation(f"{where}: a reader sees another log than its next writer")
     if not again.report.clean:
@@ -294,11 +312,17 @@ def _open_again(disk: Disk, where: str, directory: str) -> tuple[State, Table]:
     return state, table
 
 
+def _state(opened: OpenedLog) -> State:
+    """Return what an open log holds, in memory and on the disk."""
+    return state_of(opened.queues, opened.directory.log)
+
+
 def _check_files(disk: Disk, opened: OpenedLog, where: str, directory: str) -> None:
     names = set(disk.content(directory))
     last, spare = opened.journal.end.segment, f"wal-{opened.journal.end.segment + 1:020}.tmp"
     oldest = min([number for number, _ in opened.journal.space.complete], default=last)
     due = {f"wal-{number:020}" for number in range(oldest, last + 1)} | {LOCK_NAME, spare}
+    names -= {f"{name}{GATHERED_SUFFIX}" for name in due}  # they may be there, as long as their segment is
     if names != due or list_segments(list(names))[-1] != last:
         raise Violation(f"{where}: files {sorted(names)}, due were {sorted(due)}")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from unittest.mock import patch
 
@@ -36,6 +36,7 @@ class Case:
     thread's jobs. by_taking: some calls wait in line, so their order is the order in which the writer takes them.
     sector_bytes, has_direct, has_thread: as of `Disk`; without direct access, segments are written through the cache.
     recycle: dead segments become later ones. staging_bytes: what one direct write takes, None for the size as it is.
+    memory_bytes: if not 0, records leave memory above it.
     piece_bytes: if not 0, batches of this size are written in pieces of this size, and runs are half as large.
     """
 
@@ -54,6 +55,7 @@ class Case:
     staging_bytes: int | None = None
     piece_bytes: int = 0
     recycle: bool = True
+    memory_bytes: int = 0
 
     def run(self, fault: Fault | None = None, *, moments: bool = True) -> Run:
         """Run it on a fresh disk."""
@@ -63,7 +65,10 @@ class Case:
             has_direct=self.has_direct,
             has_thread=self.has_thread,
         )
-        run = Run(disk, self.policy, self.limits)
+        limits = self.limits
+        if self.memory_bytes:
+            limits = replace(limits, memory_bytes=self.memory_bytes, beyond_memory="disk")
+        run = Run(disk, self.policy, limits)
         run.record_moments, run.by_taking, run.recycle = moments, self.by_taking, self.recycle
         return self.run_as(run, fault)
 

@@ -27,8 +27,11 @@ from mrecordlog_async.errors import (
 from mrecordlog_async.format.controls import NO_OWNER, consumer_bytes, rule_bytes
 from mrecordlog_async.format.table import OPENING_BYTES, TABLE_HEADER_BYTES, entry_bytes
 from mrecordlog_async.memory.loose import PLACE_BITS
+from mrecordlog_async.memory.pieces import cut_to
 from mrecordlog_async.memory.queue import Queue as LogQueue
 from mrecordlog_async.memory.queues import CONSUMER_OVERHEAD_BYTES, Queues, memory_of_name, memory_of_rule
+from mrecordlog_async.recovery.gathered_reader import GatheredReader, wanted_runs
+from mrecordlog_async.storage.directory import LogDirectory
 
 from .settings_model import (
     DURABLE,
@@ -295,9 +298,12 @@ class Fold:
         )
 
 
-def state_of(queues: Queues) -> State:
-    """Return what a reader of the log sees; check the log's sums first."""
-    state = _state_of(queues)
+def state_of(queues: Queues, directory: LogDirectory | None = None) -> State:
+    """Return what a reader of the log sees; check the log's sums first.
+
+    directory: where the records are that have left memory; None if none have.
+    """
+    state = _state_of(queues, None if directory is None else GatheredReader(directory, may_write=lambda size: False))
     check_sums(queues, state)
     return state
 
@@ -317,19 +323,24 @@ def check_sums(queues: Queues, state: State) -> None:
         loose.update(place >> PLACE_BITS for place in queue.store.loose)
         live_bytes = sum(len(payload) for _, payload in seen.records)
         found = (queue.records, queue.live_bytes())
-        if found != (len(seen.records), live_bytes):
+        # Of a place on the disk that a truncate has cut, all bytes count.
+        if found != (len(seen.records), live_bytes) and not (queue.memory_first and found > (len(seen.records), 0)):
             raise Violation(
                 f"{seen.name}: {found} records and bytes counted, {len(seen.records), live_bytes} are there"
             )
         if [*queue.store.loose] != sorted(set(queue.store.loose)):
             raise Violation(f"{seen.name}: its loose records are not in the order of arrival")
-        runs = seen.records[: len(seen.records) - len(queue.store.loose)]  # loose records are charged with their blocks
+        # Loose records are charged with their blocks, and those on the disk with their segment.
+        runs = [each for each in seen.records if each[0] >= queue.memory_first]
+        runs = runs[: len(runs) - len(queue.store.loose)]
         least = sum(len(payload) for _, payload in runs) + 4 * len(runs)
         if not least <= queue.memory_bytes <= queue.store.held_bytes + MOST_BYTES * (len(seen.records) + 4):
             raise Violation(f"{seen.name}: {queue.memory_bytes} bytes of memory counted for {least} of records")
         if queue.first_segment() != min(queue.segments(), default=None):
             raise Violation(f"{seen.name}: the first of its segments is not {queue.first_segment()}")
-    memory_bytes += check_blocks(queues, loose) + sum(map(memory_of_rule, queues.rules.all))
+    memory_bytes += (
+        check_blocks(queues, loose) + queues.pins.gathered_bytes + sum(map(memory_of_rule, queues.rules.all))
+    )
     consumers = sum(len(queue.consumers) for queue in queues)
     limited = {queue.name for queue in queues if queue.options and (queue.options[0] & 4 or any(queue.options[1:3]))}
     if (queues.consumer_count, queues.limited) != (consumers, limited):
@@ -358,34 +369,52 @@ MOST_BYTES = 400
 """More than a single record in its own run costs in addition to its payload."""
 
 
-def _state_of(queues: Queues) -> State:
-    return State(
-        queues.next_queue_id,
-        tuple(
-            QueueState(
-                queue.name,
-                queue.id,
-                queue.first_position,
-                queue.next_position,
-                tuple(tuple(record) for run in queue.runs(None, None) for record in run.records()),  # type: ignore[misc]  # pairs
-                tuple((name, *state) for name, state in sorted(queue.consumer_states())),
-                tuple(queue.options) if queue.options is not None else NO_OPTIONS,  # type: ignore[arg-type]  # five
-                _shown_ticks(queue) if queue.records else (),
-            )
-            for queue in sorted(queues, key=lambda queue: queue.name)
-        ),
-        tuple((rule.pattern, rule.name) for rule in sorted(queues.rules.all)),
+def _state_of(queues: Queues, reader: GatheredReader | None) -> State:
+    seen = tuple(_queue_state(queue, reader) for queue in sorted(queues, key=lambda queue: queue.name))
+    for segment in reader.open_segments() if reader is not None else ():
+        reader.close(segment)
+    rules = tuple((rule.pattern, rule.name) for rule in sorted(queues.rules.all))
+    return State(queues.next_queue_id, seen, rules)
+
+
+def _queue_state(queue: LogQueue, reader: GatheredReader | None) -> QueueState:
+    records, spans = _records_on_disk(queue, reader)
+    start = max(queue.first_position, queue.memory_first)
+    records += [(record.position, record.payload) for run in queue.runs(start, None) for record in run.records()]
+    if start < queue.next_position:
+        spans += queue.times(start, queue.next_position).spans(start, queue.next_position)
+    return QueueState(
+        queue.name,
+        queue.id,
+        queue.first_position,
+        queue.next_position,
+        tuple(records),
+        tuple((name, *state) for name, state in sorted(queue.consumer_states())),
+        tuple(queue.options) if queue.options is not None else NO_OPTIONS,  # type: ignore[arg-type]  # five
+        _shown_ticks([position for position, _ in records], spans),
     )
 
 
-def _shown_ticks(queue: LogQueue) -> tuple[tuple[int, int], ...]:
+def _records_on_disk(
+    queue: LogQueue, reader: GatheredReader | None
+) -> tuple[list[tuple[int, bytes]], list[tuple[int, int, int]]]:
+    """Return the records that have left memory, and the spans of positions that have the same tick."""
+    records, spans = list[tuple[int, bytes]](), list[tuple[int, int, int]]()
+    position = queue.first_position
+    while (wanted := wanted_runs(queue, position, queue.memory_first, 1)) is not None:
+        assert reader is not None, "records have left memory"
+        found = reader.read(wanted)
+        stop = min(found.next_position, queue.memory_first)
+        records += [
+            (record.position, record.payload) for run in cut_to(found.runs, position, stop) for record in run.records()
+        ]
+        spans += found.times.spans(position, stop)
+        position = stop
+    return records, spans
+
+
+def _shown_ticks(positions: list[int], spans: list[tuple[int, int, int]]) -> tuple[tuple[int, int], ...]:
     """Return the first retained position of each time, and the time. A span that has lost its records is left out."""
-    spans = list(queue.tick_spans())
-    if len({tick for _, _, tick in spans}) == 1:
-        first = queue.first_record()
-        assert first is not None
-        return ((first, spans[0][2]),)
-    positions = [position for run in queue.runs(None, None) for position, _ in run.records()]
     return _changes(
         (positions[at], tick)
         for start, stop, tick in spans
