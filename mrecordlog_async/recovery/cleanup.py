@@ -52,7 +52,7 @@ def remove_leftovers(directory: LogDirectory, listing: Listing, recovered: Recov
         with contextlib.suppress(OSError):
             directory.files.unlink(f"{directory.path}/{name}")
     live, gathered = dict(recovered.older), recovered.gathered
-    for number in {*map(gathered_number, listing.others), *gathered} - {None}:
+    for number in {number for name in listing.others if (number := gathered_number(name)) is not None} | set(gathered):
         with contextlib.suppress(OSError):
             if number not in live:  # some that fitted were read before it was known that their segment is dead
                 gathered.pop(number, None)

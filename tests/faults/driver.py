@@ -23,7 +23,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
-from typing import Any, TypeVarTuple
+from typing import Any, TypeVar, TypeVarTuple
 from unittest.mock import patch
 
 from mrecordlog_async import Limits, LogFailedError, MultiRecordLog, PersistPolicy, ReadOnlyLog, RecordLogError
@@ -48,6 +48,7 @@ from .disk_thread import ModelDiskThread
 from .judge import ID_STEP, NO_OPTIONS, Bounds, Call, Model, State, Verdict, Violation, as_payloads, state_of
 
 Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
 
 DIRECTORY = "/data/wal"
 COPY = "/data/copy"
@@ -119,10 +120,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return True
 
     def run_in_executor(
-        self, executor: concurrent.futures.Executor | None, func: Callable[..., Any], *args: Any
-    ) -> asyncio.Future[Any]:
+        self, executor: concurrent.futures.Executor | None, func: Callable[[*Arguments], Result], *args: *Arguments
+    ) -> asyncio.Future[Result]:
         """Run a job of the threads that gather and read some turns after it was submitted, as a turn of this loop."""
-        future: asyncio.Future[Any] = super().create_future()
+        future: asyncio.Future[Result] = super().create_future()
         self._call_later(HAND_OVER_TURNS, partial(_run_into, future, func, args))
         return future
 

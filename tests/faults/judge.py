@@ -371,8 +371,9 @@ MOST_BYTES = 400
 
 def _state_of(queues: Queues, reader: GatheredReader | None) -> State:
     seen = tuple(_queue_state(queue, reader) for queue in sorted(queues, key=lambda queue: queue.name))
-    for segment in reader.open_segments() if reader is not None else ():
-        reader.close(segment)
+    if reader is not None:
+        for segment in reader.open_segments():
+            reader.close(segment)
     rules = tuple((rule.pattern, rule.name) for rule in sorted(queues.rules.all))
     return State(queues.next_queue_id, seen, rules)
 
