@@ -44,7 +44,7 @@ LITTLE = {
 }
 """The memory of each history: little enough that segments are gathered, and enough for its largest call."""
 
-EVERY = 41
+EVERY = 101
 """The suite checks only every n-th moment of each; a campaign can check all."""
 
 
