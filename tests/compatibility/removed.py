@@ -17,6 +17,7 @@ REMOVED: dict[str, str] = {
     "drain --adopt-output": _PARQUET,
     "drain --format": _PARQUET,
     "load-parquet": "`load-table`, for Delta tables; rows of other files are written with Spark",
+    "mrecordlog_async.FileSystem.capacity_of": "`FileSystem.space_of`, which says what is free, too",
     "mrecordlog_async.MultiRecordLog.acknowledge": _INSPECTION,
     "mrecordlog_async.MultiRecordLog.at": _INSPECTION,
     "mrecordlog_async.MultiRecordLog.attach_consumer": _INSPECTION,
