@@ -3,7 +3,8 @@
     seq 1 100 | python examples/set_aside.py ./wal
     python examples/set_aside.py ./wal --replay
 
-An order that is no number fails each time. It goes to the queue `orders.dead` with the reason, and the others go on.
+An order that is not a number fails every time: it goes to the queue `orders.dead` with the reason, and the worker goes
+on with the others.
 `--replay` prints what was stored within the last hour, whether it was processed or not.
 """
 

@@ -33,7 +33,7 @@ from mrecordlog_async.model import (
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.recovery.beyond_memory import MemoryBound, MemoryBounds, has_state
 from mrecordlog_async.recovery.follower import Follower, LostTrackError
-from mrecordlog_async.recovery.gathered_reader import PASS_BYTES, GatheredReader, wanted_runs
+from mrecordlog_async.recovery.gathered_reader import GatheredReader, wanted_runs
 from mrecordlog_async.recovery.live_reader import read_live_log
 from mrecordlog_async.recovery.places import PlacedStores
 from mrecordlog_async.recovery.recovered import RecoveredLog
@@ -142,9 +142,7 @@ class ReadOnlyLog:
         memory_bytes = 0 if bounds is None else bounds.memory_bytes
         bound = None if bounds is None else MemoryBound(directory, memory_bytes, writes=False)
         self._follower = Follower(directory, self.recovered, failed_looks, bound)
-        self._gathered = GatheredReader(
-            directory, self._fits, may_write=lambda size: False, pass_bytes=max(memory_bytes // 4, PASS_BYTES)
-        )
+        self._gathered = GatheredReader(directory, self._fits, may_write=lambda size: False, memory_bytes=memory_bytes)
 
     def _fits(self, found: GatheredHead, wanted: GatheredHead) -> bool:
         """Return whether a gathered file has the records of a segment that this log retains."""

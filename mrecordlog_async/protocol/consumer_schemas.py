@@ -114,7 +114,7 @@ class ConsumerResponse(Response, frozen=True, gc=False):
 class RuleResponse(Response, frozen=True, gc=False):
     """A rule: every queue whose name matches gets the consumer when it is created."""
 
-    pattern: Annotated[str, says("What names are compared with; `*` stands for any characters.")]
+    pattern: Annotated[str, says("The pattern that names must match; `*` stands for any characters.")]
     consumer: Annotated[str, says("Name of the consumer.")]
 
 

@@ -27,14 +27,14 @@ from mrecordlog_async.model import POSITION_MAX, Times
 from mrecordlog_async.options import MIB
 from mrecordlog_async.recovery.gathering import SegmentParts, identify, write_collected
 from mrecordlog_async.storage.directory import LogDirectory
-from mrecordlog_async.storage.gathered_files import GatheredFile, gathered_path
+from mrecordlog_async.storage.gathered_files import PIECE_BYTES, GatheredFile, gathered_path
 from mrecordlog_async.storage.gathered_pieces import Pieces, UsedPieces
 from mrecordlog_async.storage.segment import segment_name
 
 logger = logging.getLogger("mrecordlog_async")
 
 PASS_BYTES = 64 * MIB
-"""A segment is gathered in parts of this size: each takes a pass over it."""
+"""A segment is gathered in parts of at least this size: each takes a pass over it."""
 
 FAILED_SECONDS = 10.0
 """A segment that could not be gathered is not read again for this long: the pass takes seconds."""
@@ -94,16 +94,16 @@ class GatheredReader:
         fits: Callable[[GatheredHead, GatheredHead], bool] = is_exact,
         *,
         may_write: Callable[[int], bool] = lambda size: True,
-        pass_bytes: int = PASS_BYTES,
+        memory_bytes: int = 0,
     ) -> None:
         """Read the files in *directory* whose head *fits* the wanted one.
 
-        *may_write*: returns whether a file of this size may take the place of one that does not fit. *pass_bytes*:
-        a pass over a segment takes about as much memory.
+        *may_write*: returns whether a file of this size may take the place of one that does not fit. *memory_bytes*:
+        the limit of the log's memory; a pass over a segment may take a quarter of it.
         """
         self._fits = fits
         self._may_write = may_write
-        self._pass_bytes = pass_bytes
+        self._pass_bytes = max(memory_bytes // 4, PASS_BYTES)
         self._kept: SegmentParts | None = None  # with what the last pass collected, if it writes nothing
         self.made: dict[int, int] = {}
         self.damaged = 0
@@ -198,8 +198,8 @@ class GatheredReader:
         if file is None or not (places := file.index.places(queue_id, position, POSITION_MAX + 1)):
             return None
         start, length = file.index.offsets[places[0]], file.index.lengths[places[0]]
-        number = (start + length - 1) // MIB
-        return number if length <= MIB and not self._pieces.has(file, number) else None
+        number = (start + length - 1) // PIECE_BYTES
+        return number if length <= PIECE_BYTES and not self._pieces.has(file, number) else None
 
     def read_ahead(self, head: GatheredHead, number: int) -> None:
         """Read a piece that is about to be wanted. An error is left to the read that wants it."""

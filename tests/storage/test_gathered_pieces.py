@@ -55,7 +55,7 @@ def test_a_piece_that_several_threads_want_is_read_once() -> None:
 
 
 def test_a_buffer_is_used_again_when_nobody_reads_from_it() -> None:
-    """What one reads from stays as it is, however many pieces are read meanwhile; other buffers serve again."""
+    """A piece that a job reads from does not change, however many others are read; free buffers are used again."""
     pieces, file = Pieces(), CountingFile()
     held = pieces.take(file_of(file), 0)
     buffers = {id(held.bytes.obj)}

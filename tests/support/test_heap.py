@@ -1,4 +1,4 @@
-"""What a process of ours keeps of memory that it has freed."""
+"""How much of the memory that it has freed a process keeps."""
 
 from __future__ import annotations
 

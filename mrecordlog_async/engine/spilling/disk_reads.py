@@ -27,7 +27,6 @@ from mrecordlog_async.metrics import Counters
 from mrecordlog_async.model import POSITION_MAX, Record, Run, Times
 from mrecordlog_async.options import MIB, Limits
 from mrecordlog_async.recovery.gathered_reader import (
-    PASS_BYTES,
     FoundRuns,
     GatheredReader,
     WantedRuns,
@@ -178,7 +177,7 @@ class DiskReads:
         self.reader = GatheredReader(
             directory,
             may_write=lambda size: space.taken_bytes + size <= limits.disk_bytes,
-            pass_bytes=max(limits.memory_bytes // 4, PASS_BYTES),
+            memory_bytes=limits.memory_bytes,
         )
         self._space = space
         self._counters = counters
@@ -294,11 +293,15 @@ class DiskReads:
         Does not wait if they are in memory. What is truncated meanwhile may be among them, or missing.
         """
         position, records, loaded = max(start, queue.first_position), 0, LoadedRuns([], Times.none(), True)
+
+        def left() -> LoadLimits:
+            return LoadLimits(limits.runs - len(loaded.held), limits.records - records, limits.bytes - loaded.bytes)
+
         while position < min(stop, queue.memory_first):
-            left = LoadLimits(limits.runs - len(loaded.held), limits.records - records, limits.bytes - loaded.bytes)
-            if min(left) <= 0:
+            window = left()
+            if min(window) <= 0:
                 return loaded
-            located = self._locate_on_disk(queue, position, stop, left.records, min(left.bytes, LOADED_AT_ONCE))
+            located = self._locate_on_disk(queue, position, stop, window.records, min(window.bytes, LOADED_AT_ONCE))
             if not located.wanted:  # positions have a gap
                 position = min(stop, queue.memory_first)
                 break
@@ -315,8 +318,7 @@ class DiskReads:
             position = located.next_position
         if position >= stop or len(loaded.held) >= limits.runs or not self.is_there(queue):
             return loaded
-        rest = LoadLimits(limits.runs - len(loaded.held), limits.records - records, limits.bytes - loaded.bytes)
-        more = in_memory(queue, position, stop, rest)
+        more = in_memory(queue, position, stop, left())
         if not loaded.held:
             return more
         loaded.held.extend(more.held)
