@@ -34,6 +34,10 @@ logger = logging.getLogger("mrecordlog_async")
 SLACK_PART, SLACK_BYTES_MAX = 16, 64 * MIB
 """Records leave once memory is above its limit by a sixteenth, or 64 MiB: what fitted while the log was open stays."""
 
+STRICT_BYTES = 16 * MIB
+"""A single segment may exceed the limit by this much, so that `range` still returns it. The process takes more than the
+records that are counted, and opening is to take at most 64 MiB above the limit."""
+
 
 class MemoryBounds(NamedTuple):
     """Bounds of the memory that the records of a log take while it is opened.
@@ -155,19 +159,19 @@ class MemoryBound:
         Raises:
             SegmentTooLargeError: That is not enough, and *segment* must fit.
         """
-        most = self._memory_bytes + min(self._memory_bytes // SLACK_PART, SLACK_BYTES_MAX)
-        if queues.memory_bytes <= most:
+        limit = self._memory_bytes
+        if queues.memory_bytes <= limit + min(limit // SLACK_PART, SLACK_BYTES_MAX):
             return
         for number, _ in queues.pins.by_segment():
-            if number >= segment or queues.memory_bytes <= self._memory_bytes:
+            if number >= segment or queues.memory_bytes <= limit:
                 break
             if number not in self._left:
                 self._left.add(number)
                 self._leave(queues, number, batch)
-        if self.strict_from is not None and segment >= self.strict_from and queues.memory_bytes > most:
+        if self.strict_from is not None and segment >= self.strict_from and queues.memory_bytes > limit + STRICT_BYTES:
             # Queues and places take memory too, which no gathering frees.
             records_bytes = queues.memory_bytes - queues.overhead_bytes - queues.pins.gathered_bytes
-            if records_bytes > self._memory_bytes // 4:
+            if records_bytes > limit // 4:
                 raise SegmentTooLargeError(segment)
 
     def _leave(self, queues: Queues, number: int, batch: int) -> None:

@@ -14,6 +14,7 @@ import random
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from unittest.mock import patch
 
 from mrecordlog_async.engine.commit.batch import CommitRequest
 from mrecordlog_async.engine.commit.open import OpenedLog, OpenOptions, open_log
@@ -90,7 +91,8 @@ def bounded(memory_bytes: int) -> Iterator[None]:
     global _bounds
     _bounds = MemoryBounds(memory_bytes, by_index=True, is_usual=True)
     try:
-        yield
+        with patch("mrecordlog_async.recovery.beyond_memory.STRICT_BYTES", memory_bytes // 16):
+            yield
     finally:
         _bounds = None
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import LastEnd, Limits, MultiRecordLog, PersistPolicy
+from mrecordlog_async.recovery import beyond_memory
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
 
@@ -97,9 +98,19 @@ async def test_what_fitted_while_the_log_was_open_stays_in_memory(directory: Pat
     assert not list(directory.glob("*.runs"))
 
 
+async def test_a_last_segment_a_little_larger_than_memory_stays_in_it(directory: Path) -> None:
+    """Opened with lower limits than it was written with, `range` returns what is in its only segment."""
+    written = await write(directory, 400 * MIB, 12 * MIB)
+    async with MultiRecordLog.open(directory, limits=Limits(memory_bytes=MIB)) as log:
+        assert len(list(log.range("q"))) == written
+
+
 @pytest.mark.parametrize("torn", [False, True])
-async def test_a_last_segment_that_is_completed_keeps_how_the_log_ended(directory: Path, torn: bool) -> None:
+async def test_a_last_segment_that_is_completed_keeps_how_the_log_ended(
+    directory: Path, torn: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A closed log is opened as a closed one, a torn tail is reported once, and appends continue."""
+    monkeypatch.setattr(beyond_memory, "STRICT_BYTES", 0)
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
         for position in range(0, 2_000, 100):
@@ -122,8 +133,9 @@ async def test_a_last_segment_that_is_completed_keeps_how_the_log_ended(director
         assert [record.position for record in log.range("q")] == list(range(1_800, stored + 1))
 
 
-async def test_a_full_disk_keeps_no_log_from_opening(directory: Path) -> None:
+async def test_a_full_disk_keeps_no_log_from_opening(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the last segment cannot be completed, opening takes the memory that it needs."""
+    monkeypatch.setattr(beyond_memory, "STRICT_BYTES", 0)
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
         for position in range(0, 2_000, 100):
