@@ -133,6 +133,8 @@ class Engine:
         self.writer = Writer(parts, self.options.policy, self._on_failed, self.epochs_from, ids_from)
         self._writer_task = self._loop.create_task(self.writer.run(), name="mrecordlog writer")
         self._writer_task.add_done_callback(self._on_writer_done)
+        if self.spill is not None:
+            self.spill.begin_segment = self.writer.begin_segment
 
     def _applied(self, queue_ids: Iterable[int], moves: Sequence[ConsumerMove] = ()) -> None:
         """Wake those who wait for these queues, which a batch has changed; have records leave memory if that is due."""

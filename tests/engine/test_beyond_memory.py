@@ -14,10 +14,20 @@ import sys
 from collections.abc import AsyncIterator
 from datetime import datetime
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from mrecordlog_async import CorruptionError, Limits, LogFullError, MultiRecordLog, PersistPolicy, RecordsOnDiskError
+from mrecordlog_async import (
+    CorruptionError,
+    Limits,
+    LogClosedError,
+    LogFullError,
+    MultiRecordLog,
+    PersistPolicy,
+    RecordsOnDiskError,
+    RecordTooLargeError,
+)
 from mrecordlog_async.maintenance import snapshot
 from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.model import Record, time_of_tick
@@ -80,6 +90,18 @@ async def test_a_small_memory_changes_no_result(directory: Path, seed: int, gaps
     assert history.on_disk > 20
 
 
+class NoNewFiles(OsFileSystem):
+    """A disk that has no space for files whose names contain `part`, while `refuses` is set."""
+
+    part = ""
+    refuses = False
+
+    def create(self, path: str) -> int:
+        if self.refuses and self.part in path:
+            raise OSError(errno.ENOSPC, "no space")
+        return super().create(path)
+
+
 async def test_no_append_is_refused_while_records_can_leave(directory: Path) -> None:
     """Callers are held up, not refused, however fast they are; memory stays near its limit."""
     async with MultiRecordLog.open(directory, limits=LIMITS) as log:
@@ -91,6 +113,77 @@ async def test_no_append_is_refused_while_records_can_leave(directory: Path) -> 
         assert not any(log.stats().refused.values())
         assert highest < 2 * MIB
         assert len(await read_all(log)) == 8_000
+
+
+@pytest.mark.parametrize("on_full", ["raise", "wait"])
+async def test_a_large_append_is_not_refused_while_records_can_leave(
+    directory: Path, on_full: Literal["raise", "wait"]
+) -> None:
+    """Where only the current segment has records in memory, the log continues in a new one, and they leave as well."""
+    large = [bytes(40_000)] * 23  # of 1 MiB; before it, what a segment takes at most
+    limits = Limits(memory_bytes=MIB, beyond_memory="disk", on_full=on_full)
+    async with MultiRecordLog.open(directory, limits=limits) as log, asyncio.timeout(60):
+        await log.create_queue("q")
+        for round in range(3):
+            for _ in range(8):
+                await log.append_records("q", None, [bytes(1_000)] * 24)
+            assert await log.append_records("q", None, large) == round * (192 + 23) + 214
+        results = await asyncio.gather(*(log.append_records("q", None, large) for _ in range(4)))
+        assert results == [644 + 23 * each for each in range(1, 5)]
+        assert not any(log.stats().refused.values())
+        assert log.resource_usage().memory_bytes <= MIB
+        assert len(await read_all(log)) == 737
+
+
+async def test_an_append_that_never_fits_is_said_to_be_too_large(log: MultiRecordLog) -> None:
+    """It can be stored only if the limit is raised, whatever leaves memory: a truncate would not help."""
+    for large in (10_000, 20_000):  # a record each: 40,000 records cost as much as their payloads
+        with pytest.raises(RecordTooLargeError, match="memory_bytes"):
+            await log.append_records("q", None, [bytes(100)] * large)
+    log.inspection.check_memory(2 * MIB)  # nor is its body refused before it is read: that would say "truncate"
+
+
+class NoNewSegments(NoNewFiles):
+    """A disk that has no space for another segment while `refuses` is set."""
+
+    part = ".tmp"
+
+
+@pytest.mark.parametrize("on_full", ["raise", "wait"])
+async def test_a_large_append_waits_for_the_disk_as_others_do(
+    directory: Path, on_full: Literal["raise", "wait"]
+) -> None:
+    """Where the disk has no space for the new segment, it is refused, or waits; it is stored once there is some."""
+    files = NoNewSegments()
+    limits = Limits(memory_bytes=MIB, beyond_memory="disk", on_full=on_full)
+    async with MultiRecordLog.open(directory, limits=limits, filesystem=files) as log, asyncio.timeout(60):
+        await log.create_queue("q")
+        await log.append_records("q", None, [bytes(1_000)] * 200)
+        files.refuses = True
+        await asyncio.to_thread(log._engine.opened.journal.space.spare.discard)
+        call = asyncio.ensure_future(log.append_records("q", None, [bytes(40_000)] * 23))
+        await asyncio.wait([call], timeout=1.5)
+        assert call.done() is (on_full == "raise")
+        if call.done():
+            assert isinstance(call.exception(), LogFullError)
+        files.refuses = False
+        if on_full == "raise":
+            await asyncio.sleep(1)  # the disk is asked once a second
+            call = asyncio.ensure_future(log.append_records("q", None, [bytes(40_000)] * 23))
+        assert await call == 222
+
+
+async def test_a_log_closes_while_an_append_waits_for_a_new_segment(directory: Path) -> None:
+    """Nothing hangs; the append was not stored."""
+    async with MultiRecordLog.open(directory, limits=LIMITS) as log:
+        await log.create_queue("q")
+        await log.append_records("q", None, [bytes(1_000)] * 200)
+        call = asyncio.ensure_future(log.append_records("q", None, [bytes(40_000)] * 23))
+        await asyncio.sleep(0)
+    (result,) = await asyncio.gather(call, return_exceptions=True)
+    assert isinstance(result, LogClosedError)
+    async with MultiRecordLog.open(directory, limits=LIMITS) as log:
+        assert log.next_position("q") == 200
 
 
 async def test_what_is_not_in_memory_is_refused_where_nothing_waits(log: MultiRecordLog) -> None:
@@ -236,15 +329,10 @@ async def test_damage_to_file_and_segment_is_an_error_for_the_reader_alone(
     assert [record.position async for record in log.read("q")] == list(range(1_001, 3_001))
 
 
-class NoGatheredFiles(OsFileSystem):
+class NoGatheredFiles(NoNewFiles):
     """A disk that has no space for gathered files while `refuses` is set."""
 
-    refuses = True
-
-    def create(self, path: str) -> int:
-        if self.refuses and ".runs" in path:
-            raise OSError(errno.ENOSPC, "no space")
-        return super().create(path)
+    part, refuses = ".runs", True
 
 
 async def test_a_gathered_file_without_space_refuses_no_append(

@@ -84,6 +84,11 @@ class DiskSpace:
         return self.older.segments
 
     @property
+    def current(self) -> int:
+        """The number of the segment that is being written."""
+        return self._end.segment
+
+    @property
     def taken_bytes(self) -> int:
         """Space reserved by all segments, their gathered files, and the spare."""
         current, older = max(self._file.reserved_bytes, self._end.offset), self.older

@@ -11,6 +11,7 @@ import logging
 import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -121,13 +122,35 @@ class Upkeep:
         self._thread = parts.thread
         self.timers = Timers(asyncio.get_running_loop(), parts.admission.sleep.wake)
         self.joining = Joining(parts.queues, self._note_freed)
+        self._new_segment: asyncio.Future[bool] | None = None  # somebody waits for it
+
+    def begin_segment(self) -> asyncio.Future[bool]:
+        """Have the log continue in a new segment soon; return whether it does, or the disk has no space for one.
+
+        The future is cancelled if the writer ends before that.
+        """
+        if self._new_segment is None:
+            self._new_segment = asyncio.get_running_loop().create_future()
+            self._admission.sleep.wake()
+        return self._new_segment
+
+    def wants_segment(self) -> bool:
+        """Return whether `maintain` is to begin a new segment."""
+        return self._new_segment is not None
+
+    def stop(self) -> None:
+        """Do nothing later: the writer ends."""
+        self.timers.cancel()
+        self.joining.stop()
+        if self._new_segment is not None:
+            self._new_segment.cancel()
 
     def is_due(self) -> bool:
         """Return whether `maintain` has something to do; never because of what it tried in vain."""
         journal, state = self._journal, self.state
         if self.timers.sync_due or self.timers.mark_due or state.early_roll or journal.space.older.has_unfreed():
             return True
-        if journal.space.wants_spare() and not state.spare_failed:
+        if self._new_segment is not None or (journal.space.wants_spare() and not state.spare_failed):
             return True
         if journal.reclaimable() and not state.unlink_failed:
             return True
@@ -138,6 +161,12 @@ class Upkeep:
         journal = self._journal
         if journal.space.wants_spare() and not self.state.spare_failed:
             await self._prepare_spare()
+        if self._new_segment is not None:
+            roll = partial(journal.space.with_room, journal.roll)
+            is_begun, waiter = await self._if_space_allows(roll, self._queues.pins.oldest()), self._new_segment
+            self._new_segment = None
+            if not waiter.done():
+                waiter.set_result(is_begun)
         if self.timers.sync_due:
             self.timers.sync_due = False
             if not journal.all_synced:

@@ -91,8 +91,7 @@ class Writer:
             if not isinstance(error, Exception):
                 raise
         finally:
-            self._timers.cancel()
-            self._upkeep.joining.stop()
+            self._upkeep.stop()
 
     # One batch.
 
@@ -128,6 +127,10 @@ class Writer:
         """Call *observe* after every batch that was stored."""
         self._upkeep.on_commit = observe
 
+    def begin_segment(self) -> asyncio.Future[bool]:
+        """See `Upkeep.begin_segment`."""
+        return self._upkeep.begin_segment()
+
     def oldest_since(self) -> float | None:
         """Return since when the oldest unfinished call waits, on `perf_counter`; None if none does."""
         begun = [self._since] if self._in_flight else []
@@ -154,7 +157,8 @@ class Writer:
         while not (self._admission.has_pending() or self._timers.mark_due or self._timers.sync_due):
             if self.closing and not self._set_aside:
                 return False
-            if self._journal.space.older.has_unfreed() or self._queues.settling.has_sparse():
+            has_unfreed = self._journal.space.older.has_unfreed() or self._queues.settling.has_sparse()
+            if has_unfreed or self._upkeep.wants_segment():
                 break
             await self._admission.sleep.wait()
         return True

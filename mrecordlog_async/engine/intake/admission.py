@@ -431,7 +431,12 @@ class Admission:
         return -1 if self.waiting_for_space else self.capacity.budget(self.pending_bytes)
 
     def check_memory(self, size: int) -> None:
-        """Raise LogFullError, and count it, if memory has no space for an append of *size* bytes that is to come."""
+        """Raise LogFullError, and count it, if memory has no space for an append of *size* bytes that is to come.
+
+        One that is too large for memory is left to the append, whose records may be smaller than what they come in.
+        """
+        if size > self.capacity.memory_at_best():
+            return
         error = self.capacity.lack_of_memory(size, self.pending_bytes + self._line_bytes)
         if error is not None:
             raise self.refusals.counted(error, None)

@@ -23,8 +23,9 @@ class Capacity:
     """The limits of one log, next to what its queues hold. *pending_bytes* is the charge of all admitted calls."""
 
     def __init__(self, limits: Limits, queues: Queues, disk_bytes_at_best: DiskBytes | None = None) -> None:
-        # Begins to have records leave memory until this many more bytes fit; returns False if none can leave.
-        self.make_room: Callable[[int], bool] | None = None
+        # Begins to have records leave memory until a call of this size fits next to the bytes of those before it;
+        # returns False if nothing that leaves would help.
+        self.make_room: Callable[[int, int], bool] | None = None
         self._limits = limits
         self._queues = queues
         self._in_memory = LargestHolder(queues, largest_in_memory)
@@ -41,7 +42,7 @@ class Capacity:
         left = self._memory_left(pending_bytes, size)
         if left >= size:
             return None
-        leaves = self.make_room is not None and self.make_room(pending_bytes + size)
+        leaves = self.make_room is not None and self.make_room(size, pending_bytes)
         if leaves and left + SLACK_BYTES >= size:
             return None
         return self.memory_full(pending_bytes)
@@ -66,12 +67,14 @@ class Capacity:
             self._queues.settling.free_memory(wanted - limit + self._queues.memory_bytes)
         return limit - self._queues.memory_bytes
 
+    def memory_at_best(self) -> int:
+        """Return what records may take of the memory: no truncate frees what queues, consumers and rules cost."""
+        return max(self._limits.memory_bytes - self._queues.overhead_bytes, 0)
+
     def never_fits(self, call: AppendRecords | AppendGroup) -> RecordTooLargeError | None:
         """Return why *call* could not be stored even in a log without records, or None if it could."""
-        # No truncate frees what queues, consumers and rules themselves cost.
-        memory = self._limits.memory_bytes - self._queues.overhead_bytes
-        if call.bytes > memory:
-            return RecordTooLargeError(call.bytes, max(memory, 0), "memory_bytes")
+        if call.bytes > (memory := self.memory_at_best()):
+            return RecordTooLargeError(call.bytes, memory, "memory_bytes")
         (disk, name), size = self._disk_bytes_at_best(), frames_bytes_max(call.bytes)
         return RecordTooLargeError(size, disk, name) if size > disk else None
 
@@ -81,9 +84,9 @@ class Capacity:
         """Return why *call*, the first in line after *pending_bytes*, must stop waiting, or None if it may wait."""
         if self._limits.on_full == "wait":
             if self.make_room is not None:
-                self.make_room(pending_bytes + call.bytes)
+                self.make_room(call.bytes, pending_bytes)
             return self.never_fits(call)
-        return self.lack_of_memory(call.bytes, pending_bytes)
+        return self.never_fits(call) or self.lack_of_memory(call.bytes, pending_bytes)
 
     def check(self, call: AppendRecords, *, waits: bool) -> None:
         """Raise RecordTooLargeError if a record of *call* exceeds `record_bytes`, or if *call* would wait forever."""

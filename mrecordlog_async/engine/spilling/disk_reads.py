@@ -154,6 +154,10 @@ class CompleteSegments(Protocol):
         """(number, bytes) of the segments before the current one, oldest first."""
 
     @property
+    def current(self) -> int:
+        """The number of the current segment."""
+
+    @property
     def taken_bytes(self) -> int:
         """Space of all files of the log."""
 

@@ -4,7 +4,8 @@
    writes them to its gathered file. One segment after the other.
 2. Above the limit, gathered segments leave memory, oldest first, down to 90 % of it. Consumers that keep up read from
    memory and never notice.
-3. Meanwhile appends wait in line (`Admission`), up to `SLACK_BYTES` above the limit.
+3. Meanwhile appends wait in line (`Admission`), up to `SLACK_BYTES` above the limit. Where that is not enough for the
+   first in line, the log continues in a new segment, and the records of the current one leave as well.
 
 A file that cannot be written, or has no room below `disk_bytes` or on the file system, refuses no append: its places
 are known, so the records leave anyway, and the file is made from its segment when it is first read. Everything here
@@ -16,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
@@ -39,6 +40,9 @@ logger = logging.getLogger("mrecordlog_async")
 WORK_SECONDS = 0.001
 REST_SECONDS = 0.006
 """A step takes this long, so spilling takes a seventh of the event loop while it runs."""
+
+RETRY_SECONDS = 1.0
+"""A roll that the disk refused is tried again after this long."""
 
 MAX_BYTES = 1 << 63
 
@@ -65,7 +69,12 @@ class Spill:
         self._left = set(queues.pins.gathered)  # segments whose records are not in memory
         self._newest_seen = -1  # the newest segment that was gathered, or needs not be
         self._was_refused = False  # the last file that was to be written
-        self._wanted = 0  # memory that an append in line waits for
+        self._wanted = 0  # memory that an append in line waits for, with those before it
+        self._call_bytes = 0  # of that append
+        self.begin_segment: Callable[[], Awaitable[bool]] | None = (
+            None  # has the log continue in a new segment, if it can
+        )
+        self._next_roll: asyncio.TimerHandle | None = None  # after one that the disk refused
         self._stopped = False
 
     def look(self) -> None:
@@ -73,12 +82,19 @@ class Spill:
         if self._queues.memory_bytes > self._gather_above and self._task is None and self._has_work():
             self._begin()
 
-    def make_room(self, size: int) -> bool:
-        """Have records leave memory until *size* more bytes fit. Returns False if nothing can leave it."""
-        self._wanted = size
+    def make_room(self, size: int, pending_bytes: int) -> bool:
+        """Have records leave memory until a call of *size* bytes fits next to *pending_bytes* of calls before it.
+
+        Returns False if nothing leaves that would help.
+        """
+        self._wanted, self._call_bytes = pending_bytes + size, size
         if self._task is None and self._has_work():
             self._begin()
-        return self._task is not None
+        if self._task is not None:
+            return True
+        is_in_time = pending_bytes > 0 and self._may_fit()  # what is about to be stored can leave then
+        self._wanted = self._call_bytes = 0
+        return is_in_time
 
     def _begin(self) -> None:
         self._task = self._loop.create_task(self._run(), name="mrecordlog spill")
@@ -87,7 +103,19 @@ class Spill:
     def _has_work(self) -> bool:
         if self._stopped:
             return False
-        return self._next_to_gather() is not None or (self._is_full() and self._next_to_leave() is not None)
+        return self._next_to_gather() is not None or (
+            self._is_full() and (self._next_to_leave() is not None or self._can_roll())
+        )
+
+    def _may_fit(self) -> bool:
+        """Return whether the call that waits fits once all records have left memory, as far as they may."""
+        may_roll = not self._stopped and self._next_roll is None
+        least = self._queues.overhead_bytes + self._queues.pins.gathered_bytes
+        return may_roll and least + self._call_bytes <= self._limits.memory_bytes
+
+    def _can_roll(self) -> bool:
+        """Return whether a new segment helps the call that waits: the records of the current one can leave then."""
+        return self._call_bytes > 0 and self._may_fit() and self._queues.pins.is_needed(self._space.current)
 
     def _is_full(self) -> bool:
         return self._queues.memory_bytes + self._wanted > self._limits.memory_bytes
@@ -99,6 +127,8 @@ class Spill:
     async def stop(self) -> None:
         """End after the current step."""
         self._stopped = True
+        if self._next_roll is not None:
+            self._next_roll.cancel()
         if self._task is not None:
             with suppress(BaseException):
                 await asyncio.shield(self._task)
@@ -120,12 +150,24 @@ class Spill:
             number = self._next_to_gather()
             if number is not None:
                 await self._gather(number)
-            elif not self._is_full() or self._next_to_leave() is None:
+            elif not self._is_full() or (self._next_to_leave() is None and not await self._roll()):
                 return
+
+    async def _roll(self) -> bool:
+        """Have the log continue in a new segment if that helps, and the disk allows it; return whether it does."""
+        if not self._can_roll() or self.begin_segment is None:
+            return False
+        if not await self.begin_segment():
+            self._next_roll = self._loop.call_later(RETRY_SECONDS, self._on_next_roll)
+        return self._next_roll is None
+
+    def _on_next_roll(self) -> None:
+        self._next_roll = None
+        self._admission.update()
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._task = None
-        self._wanted = 0
+        self._wanted = self._call_bytes = 0
         if not task.cancelled() and (error := task.exception()) is not None:
             self._stopped = True  # appends are refused at the limit, as without it
             logger.error("%s: records no longer leave memory", self._directory.path, exc_info=error)
@@ -136,7 +178,9 @@ class Spill:
     def _next_to_gather(self) -> int | None:
         """Return the oldest complete segment that is not gathered yet and has live records, or None."""
         older, pins = self._space.complete, self._queues.pins
-        if not older or older[-1][0] <= self._newest_seen or self._queues.memory_bytes <= self._gather_above:
+        if not older or older[-1][0] <= self._newest_seen:
+            return None
+        if self._queues.memory_bytes <= self._gather_above and not self._is_full():
             return None
         for number, _ in older[bisect_right(older, (self._newest_seen, MAX_BYTES)) :]:
             if pins.is_needed(number) and number not in pins.gathered:
