@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, KeysView, Sequence
 from heapq import heappop, heappush
 from struct import Struct
 from typing import NamedTuple
@@ -82,6 +82,11 @@ class SegmentPins:
             self._ids.pop(segment, None)
             if (index := self.gathered.pop(segment, None)) is not None:
                 self.gathered_bytes -= index.memory_bytes
+
+    @property
+    def segments(self) -> KeysView[int]:
+        """The segments that are needed, unsorted."""
+        return self._queues.keys()
 
     def is_needed(self, segment: int) -> bool:
         """Return whether a queue has records in *segment*."""

@@ -25,7 +25,7 @@ from mrecordlog_async.memory.pieces import cut_to
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.model import POSITION_MAX, Times
 from mrecordlog_async.options import MIB
-from mrecordlog_async.recovery.gathering import SegmentParts, identify, write_collected
+from mrecordlog_async.recovery.gathering import NO_LOG_ID, SegmentParts, identify, write_collected
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.gathered_files import PIECE_BYTES, GatheredFile, gathered_path
 from mrecordlog_async.storage.gathered_pieces import Pieces, UsedPieces
@@ -240,9 +240,10 @@ class GatheredReader:
         return is_made
 
     def _parts(self, head: GatheredHead) -> SegmentParts:
-        if identify(self._directory, head.segment) != head.whole:
+        found = identify(self._directory, head.segment)
+        if found != head.whole and head.log_id != NO_LOG_ID:
             raise CorruptionError(segment_name(head.segment), None, "it is not the segment that was written here")
-        return SegmentParts(self._directory, head.whole, self._pass_bytes)
+        return SegmentParts(self._directory, found, self._pass_bytes)
 
     def _read_by_passes(self, wanted: WantedRuns) -> FoundRuns:
         """Return what is wanted from a pass over the segment: the last one, if it was of this part of it."""
@@ -263,7 +264,7 @@ class GatheredReader:
         return FoundRuns(cut_to(runs, wanted.start, stop), times.between(wanted.start, stop), stop)
 
     def _make(self, head: GatheredHead) -> bool:
-        _, size, error = write_collected(self._directory, head.whole, self._parts(head))
+        _, size, error = write_collected(self._directory, (parts := self._parts(head)).head, parts)
         if error is not None:
             logger.warning("the gathered file of %s was not written: %s", segment_name(head.segment), error)
             return False

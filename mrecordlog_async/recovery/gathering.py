@@ -22,6 +22,7 @@ from mrecordlog_async.format.frame import BLOCK_BYTES, FULL, LAST, Buffer, read_
 from mrecordlog_async.format.gathered import GatheredHead, GatheredIndex, Gathering
 from mrecordlog_async.format.header import HEADER_BYTES, HeaderError, SegmentHeader
 from mrecordlog_async.format.parse import MalformedError, ParsedBatch, SegmentParser
+from mrecordlog_async.format.record import LOG_ID_BYTES
 from mrecordlog_async.format.runs import appends_of
 from mrecordlog_async.memory.collected import CollectedRuns, held_run
 from mrecordlog_async.memory.gapped import HeldRun
@@ -38,6 +39,8 @@ KEPT_FREE = 0.05
 
 PIECES_OF_PART = 16
 """A queue that is larger than a part is divided at about this fraction of one."""
+
+NO_LOG_ID = bytes(LOG_ID_BYTES)
 
 _FIRST, _LAST = (-1, 0), (1 << 64, 0)  # before and after all queue ids
 
@@ -56,6 +59,11 @@ def identify(directory: LogDirectory, number: int, opening: int = 0, batch: int 
     if following.log_id != own.log_id:
         raise CorruptionError(segment_name(number + 1), 0, "the segment belongs to another log")
     return GatheredHead(own.log_id, number, following.previous_end, own_table, next_table, opening, batch)
+
+
+def unidentified(number: int, opening: int, batch: int) -> GatheredHead:
+    """Return the head of the gathered file of a segment that cannot be identified now: no later opening believes it."""
+    return GatheredHead(NO_LOG_ID, number, 0, 0, 0, opening, batch)
 
 
 def _table_of(directory: LogDirectory, number: int) -> tuple[SegmentHeader, int]:

@@ -329,6 +329,39 @@ async def test_damage_to_file_and_segment_is_an_error_for_the_reader_alone(
     assert [record.position async for record in log.read("q")] == list(range(1_001, 3_001))
 
 
+class BadTables(OsFileSystem):
+    """A disk of which every read of segments fails while `fails` is set."""
+
+    fails = False
+
+    def read(self, handle: int, length: int, offset: int) -> bytes:
+        if self.fails:
+            raise OSError(errno.EIO, "bad sector")
+        return super().read(handle, length, offset)
+
+
+@pytest.mark.parametrize("for_good", [False, True])
+async def test_a_segment_that_cannot_be_identified_leaves_memory_as_others_do(directory: Path, for_good: bool) -> None:
+    """Its table is read to name its gathered file. If that fails, no record of it is lost, and none after it."""
+    files = BadTables()
+    async with MultiRecordLog.open(directory, limits=LIMITS, filesystem=files) as log:
+        await fill(log, records=500)
+        files.fails = True
+        await fill(log, records=500)
+        files.fails = for_good
+        await fill(log)
+        assert log.memory_first("q") > 2_000
+        assert await read_all(log) == records(0, 4_000)
+        files.fails = False
+        for file in gathered(directory):
+            await asyncio.to_thread(file.unlink)
+        for segment in log._engine.disk_reads.reader.open_segments():
+            log._engine.disk_reads.reader.close(segment)
+        assert await read_all(log) == records(0, 4_000)
+    async with MultiRecordLog.open(directory, limits=LIMITS) as log:
+        assert await read_all(log) == records(0, 4_000)
+
+
 class NoGatheredFiles(NoNewFiles):
     """A disk that has no space for gathered files while `refuses` is set."""
 

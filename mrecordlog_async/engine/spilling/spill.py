@@ -31,7 +31,7 @@ from mrecordlog_async.memory.collected import CollectedRuns
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.spilling import collect, leave
 from mrecordlog_async.options import Limits
-from mrecordlog_async.recovery.gathering import identify, index_of, write_collected
+from mrecordlog_async.recovery.gathering import identify, index_of, unidentified, write_collected
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.gathered_files import gathered_path
 
@@ -194,15 +194,10 @@ class Spill:
         await self._take_steps(collect(self._queues, number, collected))
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "mrecordlog gather")
-        try:
-            write = partial(self._write, writes=self._has_disk_space(number))
-            index, size = await self._loop.run_in_executor(
-                self._thread, write, number, self._queues.opening, self._queues.last_batch, collected
-            )
-        except (CorruptionError, OSError) as error:
-            if self._queues.pins.is_needed(number):  # otherwise it was truncated, and removed, meanwhile
-                logger.warning("%s: segment %d cannot be gathered: %s", self._directory.path, number, error)
-            return
+        write = partial(self._write, writes=self._has_disk_space(number))
+        index, size = await self._loop.run_in_executor(
+            self._thread, write, number, self._queues.opening, self._queues.last_batch, collected
+        )
         if not self._queues.pins.is_needed(number):  # it was truncated, and maybe removed, meanwhile
             await self._loop.run_in_executor(self._thread, self._remove, number)
             return
@@ -220,16 +215,21 @@ class Spill:
         self, number: int, opening: int, batch: int, collected: CollectedRuns, *, writes: bool
     ) -> tuple[GatheredIndex, int]:
         """Write the file of a segment; without it if the disk refuses it, or not *writes*. Runs on the thread."""
-        head = identify(self._directory, number, opening, batch)
+        try:
+            head = identify(self._directory, number, opening, batch)
+        except (CorruptionError, OSError) as error:  # what was collected is whole; the next opening reads the segment
+            if self._queues.pins.is_needed(number):  # otherwise it was truncated, and removed, meanwhile
+                logger.warning("%s: segment %d cannot be identified: %s", self._directory.path, number, error)
+            head = unidentified(number, opening, batch)
         if not writes:
             return index_of(head, [collected]), 0
-        index, size, error = write_collected(self._directory, head, [collected])
-        if error is not None and not self._was_refused:
+        index, size, refusal = write_collected(self._directory, head, [collected])
+        if refusal is not None and not self._was_refused:
             logger.warning(
                 "%s: the gathered file of segment %d was not written (%s); it is made when it is read",
-                *(self._directory.path, number, error),
+                *(self._directory.path, number, refusal),
             )
-        self._was_refused = error is not None
+        self._was_refused = refusal is not None
         return index, size
 
     def _remove(self, number: int) -> None:
@@ -248,9 +248,10 @@ class Spill:
             self._left.add(index.head.segment)
 
     def _next_to_leave(self) -> GatheredIndex | None:
-        gathered = self._queues.pins.gathered
-        number = min(gathered.keys() - self._left, default=None)
-        return None if number is None else gathered[number]
+        """Return the oldest segment whose records are in memory, if it is gathered: no other may leave before it."""
+        pins = self._queues.pins
+        number = min(pins.segments - self._left, default=None)
+        return None if number is None else pins.gathered.get(number)
 
     async def _take_steps(self, steps: Iterator[None]) -> None:
         lock = self._queues.settling.lock
