@@ -17,21 +17,24 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from functools import partial
 
 from mrecordlog_async import CorruptionError
 from mrecordlog_async.readonly import ReadOnlyLog
+from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.storage.gathered_files import GATHERED_SUFFIX
 
 from .consumer_histories import CONSUMER_CASES
 from .damage import Intact, on_disk
 from .driver import DIRECTORY, without_chance
-from .explore import Explorer, Tally, open_twice
-from .histories import CASES, Case
+from .explore import Explorer, Tally, open_twice, recover, shown
+from .histories import CASES, LITTLE_MEMORY, Case
 from .inject import faults, inject
 from .judge import state_of
 from .random_history import random_case
 
-WRITTEN = CASES | CONSUMER_CASES
+WRITTEN = CASES | CONSUMER_CASES | {f"{name}, little memory": case for name, case in LITTLE_MEMORY.items()}
 FAULTS_A_ROUND = 40
 DAMAGES_A_ROUND = 60
 
@@ -69,17 +72,19 @@ def damage_round(case: Case, seed: int, tally: Tally) -> None:
         for closed in (True, False):
             intact = Intact.of(run, closed=closed)
             for _ in range(DAMAGES_A_ROUND // 2):
-                _damaged(intact, chance)
+                with case.sizes() if case.memory_bytes else nullcontext():
+                    _damaged(intact, chance, case.memory_bytes // 2)
                 tally.damaged_logs += 1
 
 
-def _damaged(intact: Intact, chance: random.Random) -> None:
+def _damaged(intact: Intact, chance: random.Random, memory_bytes: int) -> None:
     files: dict[str, bytes | None] = dict(intact.files)
     changed: list[tuple[str, int]] = []
+    ends = intact.ends | {name: len(data) for name, data in intact.files.items() if name.endswith(GATHERED_SUFFIX)}
     for _ in range(chance.choice([1, 1, 2, 3])):
-        name = chance.choice(sorted(intact.ends))
+        name = chance.choice(sorted(ends))
         content = bytearray(files[name] or b"")
-        at = chance.randrange(intact.ends[name] + 200)
+        at = chance.randrange(ends[name] + 200)
         length = chance.choice([1, 1, 4, 64, 512, 4_096])
         old = bytes(content[at : at + length])
         new = chance.choice([bytes(len(old)), chance.randbytes(len(old)), bytes(byte ^ 1 for byte in old)])
@@ -89,13 +94,19 @@ def _damaged(intact: Intact, chance: random.Random) -> None:
             changed.append((name, at))
     disk = on_disk(files)
     try:
-        seen = state_of(ReadOnlyLog.open(DIRECTORY, filesystem=disk).recovered.queues)
+        log = ReadOnlyLog.open(DIRECTORY, filesystem=disk, memory_bytes=memory_bytes or None)
+        seen = state_of(log.recovered.queues, LogDirectory(disk, DIRECTORY))
     except CorruptionError:
         return
-    before_end = [name for name, at in changed if at < intact.ends[name]]
+    before_end = [name for name, at in changed if at < ends[name]]
     assert seen in intact.states, f"a wrong state after damage at {changed}"
     assert seen == intact.states[-1] or (not intact.closed and intact.last in before_end), f"lost after {changed}"
-    assert open_twice(on_disk(files), "damaged") == seen
+    if not memory_bytes:
+        assert open_twice(on_disk(files), "damaged") == seen
+        return
+    opened = recover(on_disk(files), "damaged")  # an old segment may be, which nothing reads
+    assert shown(opened) == seen
+    opened.close()
 
 
 KINDS: dict[str, Callable[[Case, int, Tally], None]] = {

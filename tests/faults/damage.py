@@ -16,6 +16,7 @@ from mrecordlog_async.format.frame import BLOCK_BYTES, FILLER, read_frame, segme
 from mrecordlog_async.format.header import HEADER_BYTES, decode_closed, decode_header
 from mrecordlog_async.format.parse import COMMIT_FRAME_BYTES, ParsedBatch, SegmentParser
 from mrecordlog_async.readonly import ReadOnlyLog
+from mrecordlog_async.storage.gathered_files import GATHERED_SUFFIX
 
 from .disk import SECTOR_BYTES, Disk
 from .driver import DIRECTORY, Run
@@ -83,7 +84,7 @@ class Intact:
         end = decode_closed(files["CLOSED"]).end
         if not closed:
             del files["CLOSED"]
-        segments = sorted(name for name in files if name.startswith("wal-"))
+        segments = sorted(name for name in files if name.startswith("wal-") and not name.endswith(GATHERED_SUFFIX))
         last = files[segments[-1]]
         ends = {name: decode_header(files[after]).previous_end for name, after in itertools.pairwise(segments)}  # pairs
         header = decode_header(last[:HEADER_BYTES])

@@ -89,12 +89,12 @@ _bounds: MemoryBounds | None = None  # of every log that is opened here
 def bounded(memory_bytes: int) -> Iterator[None]:
     """Have the logs that are opened here keep this much in memory, by their gathered files where these fit."""
     global _bounds
-    _bounds = MemoryBounds(memory_bytes, by_index=True, is_usual=True)
+    before, _bounds = _bounds, MemoryBounds(memory_bytes, by_index=True, is_usual=True)
     try:
         with patch("mrecordlog_async.recovery.beyond_memory.STRICT_BYTES", memory_bytes // 16):
             yield
     finally:
-        _bounds = None
+        _bounds = before
 
 
 def recover(disk: Disk, where: str, directory: str = DIRECTORY) -> OpenedLog:
@@ -190,7 +190,7 @@ class Explorer:
                 return
             if reader == "writer":
                 opened = recover(disk, place, self._directory)
-                seen = _state(opened)
+                seen = shown(opened)
             else:
                 try:
                     seen = state_of(ReadOnlyLog.open(self._directory, filesystem=disk).recovered.queues)
@@ -216,11 +216,11 @@ class Explorer:
         disk.on_call = lambda call: moments.append((disk.snapshot(), durable, len(states)))
         disk.on_half_written = lambda: disk.on_call("half of a write")
         opened = recover(disk, where, self._directory)
-        states.append(_state(opened))
+        states.append(shown(opened))
         verdict.check(states[0], moment.killed, where)
         for records, synced in way(opened.queues):
             commit(opened, records, sync=synced)
-            states.append(_state(opened))
+            states.append(shown(opened))
             durable = len(states) - 1 if synced else durable
         moments.append((disk.snapshot(), durable, len(states)))
         opened.close()
@@ -263,7 +263,7 @@ class Explorer:
         allowed = [state]
         for size in (40, 700):
             _append(opened, state.queues[0].name, b"again" * (size // 5))
-            allowed.append(_state(opened))
+            allowed.append(shown(opened))
         moments.append(disk.snapshot())
         for index, moment in enumerate(_distinct(moments)):
             for name, plan in few_plans(moment, chance):
@@ -287,7 +287,7 @@ def open_twice(disk: Disk, where: str, directory: str = DIRECTORY, found_again: 
     same place: if the first opening leaves the same disk as another one did, the others find the same on it.
     """
     opened = recover(disk, where, directory)
-    state, table = _state(opened), opened.queues.table()
+    state, table = shown(opened), opened.queues.table()
     _check_files(disk, opened, where, directory)
     opened.close()
     found_again = {} if found_again is None else found_again
@@ -304,7 +304,7 @@ def open_twice(disk: Disk, where: str, directory: str = DIRECTORY, found_again: 
 def _open_again(disk: Disk, where: str, directory: str) -> tuple[State, Table]:
     reader = state_of(ReadOnlyLog.open(directory, filesystem=disk).recovered.queues)
     again = recover(disk, where, directory)
-    state = _state(again)
+    state = shown(again)
     if reader != state:
         raise Violation(f"{where}: a reader sees another log than its next writer")
     if not again.report.clean:
@@ -314,7 +314,7 @@ def _open_again(disk: Disk, where: str, directory: str) -> tuple[State, Table]:
     return state, table
 
 
-def _state(opened: OpenedLog) -> State:
+def shown(opened: OpenedLog) -> State:
     """Return what an open log holds, in memory and on the disk."""
     return state_of(opened.queues, opened.directory.log)
 

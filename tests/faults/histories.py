@@ -21,6 +21,7 @@ from mrecordlog_async.storage.segment import segment_name
 
 from .disk import SECTOR_BYTES, Disk, Fault
 from .driver import DIRECTORY, SEGMENT_BYTES, History, LoopThread, Run, SteppingThread, run_history
+from .explore import bounded
 from .judge import Violation
 
 BLOCK_BYTES = 32_768
@@ -69,7 +70,11 @@ class Case:
         if self.memory_bytes:
             limits = replace(limits, memory_bytes=self.memory_bytes, beyond_memory="disk")
         run = Run(disk, self.policy, limits)
-        run.record_moments, run.by_taking, run.recycle = moments, self.by_taking, self.recycle
+        run.record_moments, run.by_taking, run.recycle = (
+            moments,
+            self.by_taking or bool(self.memory_bytes),
+            self.recycle,
+        )
         return self.run_as(run, fault)
 
     def run_as(self, run: Run, fault: Fault | None = None) -> Run:
@@ -77,15 +82,18 @@ class Case:
         with self.sizes():
             run_history(self.history, run, fault, SteppingThread if self.stepping else LoopThread)
         if fault is None and not self.may_refuse:
-            wrong = [call for life in run.lives for call in life.model.calls if call.outcome in ("absent", "unknown")]
+            calls = [call for life in run.lives for call in life.model.calls if call.error is not None]
+            wrong = [call for call in calls if call.outcome in ("absent", "unknown")]
             assert run.stopped is None and not wrong, f"{run.stopped!r}, {wrong[:1]}"
         return run
 
     @contextmanager
     def sizes(self) -> Iterator[None]:
-        """Set the sizes of this case. The log that it leaves is opened with them as well."""
+        """Set the sizes of this case. The log that it leaves is opened with them as well, with half of the memory."""
         with ExitStack() as stack:
             stack.enter_context(early_roll(self.early_roll_bytes))
+            if self.memory_bytes:
+                stack.enter_context(bounded(self.memory_bytes // 2))
             if self.small:
                 stack.enter_context(small_sizes())
             if self.staging_bytes:
@@ -951,3 +959,36 @@ STATED_IN_FLIGHT = {
     "stepping, thread": Case(stated_in_flight, stepping=True, has_thread=True, may_refuse=True),
 }
 """Not among the others: a log that failed must not state its end."""
+
+
+KB = 1_000
+_LITTLE = {
+    "rolls": 128 * KB,
+    "never, rolls": 128 * KB,
+    "rolls, small": 64 * KB,
+    "recycles": 32 * KB,
+    "small recycled, thread": 32 * KB,
+    "few callers, stepping, thread": 64 * KB,
+    "singles": 256 * KB,
+    "singles, small": 256 * KB,
+    "large": 128 * KB,
+    "large, small, cached": 128 * KB,
+    "many queues": 256 * KB,
+    "interval": 64 * KB,
+    "never": 64 * KB,
+    "full disk": 64 * KB,
+    "disk limit": 64 * KB,
+    "waits for memory": 64 * KB,
+    "spare cut": 64 * KB,
+    "busy": 32 * KB,
+    "copied": 64 * KB,
+    "copy outlives": 128 * KB,
+    "copy drained": 64 * KB,
+    "changed without records": 64 * KB,
+    "in pieces, stepping, thread": 128 * KB,
+    "recreated": 32 * KB,
+}
+"""The memory of each history: little enough that segments are gathered, and enough for its largest call."""
+
+LITTLE_MEMORY = {name: replace(CASES[name], memory_bytes=size) for name, size in _LITTLE.items()}
+"""Histories whose segments are gathered, and leave memory."""

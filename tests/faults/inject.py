@@ -15,9 +15,9 @@ from mrecordlog_async.model import POSITION_MAX
 
 from .disk import Fault, Plan
 from .driver import Run, without_chance
-from .explore import Explorer, recover
+from .explore import Explorer, recover, shown
 from .histories import Case
-from .judge import Bounds, State, Verdict, Violation, state_of
+from .judge import Bounds, State, Verdict, Violation
 from .states import few_plans
 
 ERRORS: dict[str, list[tuple[str, int]]] = {
@@ -156,7 +156,7 @@ def _judge(run: Run, explorer: Explorer, where: str) -> None:
         _check_doubts(run, left, f"{where}; cut, {name}")
     reopened = snapshot.kill()
     opened = recover(reopened, f"{where}; reopened")
-    seen = state_of(opened.queues)
+    seen = shown(opened)
     opened.close()
     verdict.check(seen, bounds, f"{where}; reopened")
     if seen.queues and explorer.open_twice(reopened.snapshot().cut(Plan()), where) != seen:

@@ -43,6 +43,7 @@ def random_case(seed: int) -> Case:
         small=chance.random() < 0.3,
         stepping=chance.random() < 0.4,
         has_thread=chance.random() < 0.5,
+        memory_bytes=chance.choice([0, 0, 32_000, 64_000, 200_000]),
     )
 
 
