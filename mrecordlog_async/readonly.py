@@ -143,6 +143,7 @@ class ReadOnlyLog:
         bound = None if bounds is None else MemoryBound(directory, memory_bytes, writes=False)
         self._follower = Follower(directory, self.recovered, failed_looks, bound)
         self._gathered = GatheredReader(directory, self._fits, may_write=lambda size: False, memory_bytes=memory_bytes)
+        self._gathered.count_cuts(self.recovered.queues)
 
     def _fits(self, found: GatheredHead, wanted: GatheredHead) -> bool:
         """Return whether a gathered file has the records of a segment that this log retains."""
@@ -164,7 +165,9 @@ class ReadOnlyLog:
         """
         self._lookup.check_readable()
         try:
-            return self._follower.read_on()
+            is_new = self._follower.read_on()
+            self._gathered.count_cuts(self.recovered.queues)
+            return is_new
         except LostTrackError:
             return self._read_again()
         finally:
@@ -178,7 +181,7 @@ class ReadOnlyLog:
         failed_looks = self._follower.failed_looks
         self.went_back |= self._is_older_copy(before, recovered)
         self.recovered, self._lookup.queues = recovered, recovered.queues
-        self._close_files()
+        self._gathered.close_all()
         self._follow(failed_looks)
         return (recovered.log_id, recovered.last) != (before.log_id, before.last)
 
@@ -323,11 +326,7 @@ class ReadOnlyLog:
     def close(self) -> None:
         """Release what was read; later reads raise LogClosedError."""
         self._lookup.closed = LogClosedError
-        self._close_files()
-
-    def _close_files(self) -> None:
-        for segment in self._gathered.open_segments():
-            self._gathered.close(segment)
+        self._gathered.close_all()
 
     def __enter__(self) -> ReadOnlyLog:
         return self

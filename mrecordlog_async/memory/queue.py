@@ -49,13 +49,15 @@ class SegmentPins:
     """Counts, for each segment, the queues that have records in it.
 
     gathered: the index of each segment whose records may leave memory, or have left it. gathered_bytes: their memory.
-    disk_only_bytes: payload bytes of the retained records that have left it.
+    disk_only_bytes: payload bytes of the retained records that have left it. cuts: what a place with gaps has from a
+    position of a queue on, records and bytes, where a truncate has left a part of it.
     """
 
     def __init__(self) -> None:
         self.gathered: dict[int, GatheredIndex] = {}
         self.gathered_bytes = 0
         self.disk_only_bytes = 0
+        self.cuts: dict[tuple[int, int], tuple[int, int]] = {}
         self._queues: dict[int, int] = {}
         self._ids: dict[int, array[int]] = {}  # the queues that entered each segment, as long as it is not gathered
         self._oldest: list[int] = []  # a heap of every needed segment, and of some that were dropped
@@ -383,7 +385,8 @@ class Queue:
     def amount(self, start: int, stop: int) -> tuple[int, int]:
         """Return the number of retained records with positions *start* … *stop* - 1, and their payload bytes.
 
-        Of a place on the disk that is cut, all bytes count, and all records if its positions have gaps.
+        Of a place on the disk that is cut, all bytes count, and all records if its positions have gaps; but not where
+        a truncate has cut it.
         """
         start, stop = max(start, self.first_position), min(stop, self.next_position)
         records = size = 0
@@ -590,9 +593,13 @@ class Queue:
         # What is on the disk before this needs no look, but for a place that shares a run with memory.
         start = max(self.memory_first - 1, self.first_position)
         before = self._shares(start)
+        is_cut = index.first_positions[place] < self.first_position and index.has_gaps(place)
+        of_cut = self.amount(self.first_position, end) if is_cut else (0, 0)
         left = store.leave(end)
         if not left.grown:
             return 0
+        if is_cut:
+            self._pins.cuts.setdefault((self.id, self.first_position), of_cut)
         self.memory_first = end if left.following is None else min(left.following, end)
         if self.memory_first <= self.first_position:
             self.memory_first = 0
@@ -643,8 +650,27 @@ class Queue:
             self.store.records -= records - records_left
             self.store.held_bytes -= size - bytes_left
             self._pins.disk_only_bytes -= size - bytes_left
+        self._pins.cuts.pop((self.id, self.first_position), None)
         if first >= self.memory_first:
             self.memory_first = 0
+
+    def cut_place(self, first: int) -> tuple[GatheredIndex, int] | None:
+        """Return the place on the disk that a truncate to position *first* cuts, if only a read can count the rest."""
+        for index, place in self.places(first, self.memory_first):
+            is_cut = index.first_positions[place] < first and index.has_gaps(place)
+            return (index, place) if is_cut and (self.id, first) not in self._pins.cuts else None
+        return None
+
+    def note_cut(self, first: int, records: int, size: int) -> None:
+        """Note what the place that `cut_place` returned has from position *first* on. Until then all of it counts."""
+        index, place = next(self.places(first, self.memory_first))
+        before = self._share(index, place, first, self.memory_first)
+        self._pins.cuts[self.id, first] = records, size
+        if first == self.first_position:
+            after = self._share(index, place, first, self.memory_first)
+            self.store.records += after[0] - before[0]
+            self.store.held_bytes += after[1] - before[1]
+            self._pins.disk_only_bytes += after[1] - before[1]
 
     def _shares(self, start: int) -> tuple[int, int]:
         """Return what the places on the disk that reach past *start* count for."""
@@ -664,6 +690,8 @@ class Queue:
         if start >= min(end, stop) or first >= stop:
             return 0, 0
         records, size = index.records[place], index.payload_bytes[place]
+        if start > first:
+            records, size = self._pins.cuts.get((self.id, start), (records, size))
         if end > self.memory_first:
             in_memory = self.store.before(end)
             records, size = records - in_memory[0], size - in_memory[1]

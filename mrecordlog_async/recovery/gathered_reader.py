@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from threading import Lock
 from time import monotonic
 from typing import NamedTuple
@@ -23,6 +24,7 @@ from mrecordlog_async.memory.collected import held_run
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.pieces import cut_to
 from mrecordlog_async.memory.queue import Queue
+from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import POSITION_MAX, Times
 from mrecordlog_async.options import MIB
 from mrecordlog_async.recovery.gathering import NO_LOG_ID, SegmentParts, identify, write_collected
@@ -65,6 +67,15 @@ def wanted_runs(queue: Queue, start: int, stop: int, bytes_max: int) -> WantedRu
     return None
 
 
+def cut_runs(queue: Queue, first: int) -> WantedRuns | None:
+    """Return what is to be read to count what a truncate to position *first* leaves; None if that is known."""
+    if not queue.first_position <= first < queue.memory_first or (found := queue.cut_place(first)) is None:
+        return None
+    index, place = found
+    stop, size = index.next_positions[place], index.lengths[place]
+    return WantedRuns(index.head, queue.id, first, stop, size, range(place, place + 1))
+
+
 class FoundRuns(NamedTuple):
     """Runs, cut to what was wanted; there may be none where positions have gaps. times: when they were stored.
 
@@ -74,6 +85,10 @@ class FoundRuns(NamedTuple):
     runs: list[HeldRun]
     times: Times
     next_position: int
+
+    def amount(self) -> tuple[int, int]:
+        """Return the number of records and their payload bytes."""
+        return sum(run.record_count for run in self.runs), sum(len(run.payload) for run in self.runs)
 
 
 def is_exact(found: GatheredHead, wanted: GatheredHead) -> bool:
@@ -145,6 +160,16 @@ class GatheredReader:
             name = segment_name(number)
             raise CorruptionError(name, None, f"its gathered file cannot be read, even made again: {error}") from None
 
+    def count_cuts(self, queues: Queues) -> None:
+        """Count what truncates have left of places whose positions have gaps. What cannot be read counts in full."""
+        if not queues.pins.gathered:
+            return
+        found = ((queue, cut_runs(queue, queue.first_position)) for queue in queues if queue.memory_first)
+        cut = [(wanted.head.segment, queue.id, queue, wanted) for queue, wanted in found if wanted is not None]
+        for _, _, queue, wanted in sorted(cut, key=itemgetter(0, 1)):
+            with suppress(CorruptionError, OSError):
+                queue.note_cut(wanted.start, *self.read(wanted).amount())
+
     @property
     def has_files(self) -> bool:
         """True if any file is open."""
@@ -167,6 +192,11 @@ class GatheredReader:
             if file is not None:
                 self._pieces.forget(file)
                 file.close()
+
+    def close_all(self) -> None:
+        """Close every file; see `close`."""
+        for segment in self.open_segments():
+            self.close(segment)
 
     def _read(self, wanted: WantedRuns, pieces: UsedPieces) -> FoundRuns:
         head, queue_id, start, stop, bytes_max, places = wanted

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from datetime import datetime
+from itertools import accumulate
 from pathlib import Path
 from typing import Literal
 
@@ -25,6 +26,7 @@ from mrecordlog_async import (
     LogFullError,
     MultiRecordLog,
     PersistPolicy,
+    ReadOnlyLog,
     RecordsOnDiskError,
     RecordTooLargeError,
 )
@@ -100,6 +102,25 @@ class NoNewFiles(OsFileSystem):
         if self.refuses and self.part in path:
             raise OSError(errno.ENOSPC, "no space")
         return super().create(path)
+
+
+class BadReads(OsFileSystem):
+    """A disk of which reads of segments fail while `fails` is set, and of gathered files one of `every`."""
+
+    fails = False
+    every = 1 << 30
+    reads = 0
+
+    def read(self, handle: int, length: int, offset: int) -> bytes:
+        if self.fails:
+            raise OSError(errno.EIO, "bad sector")
+        return super().read(handle, length, offset)
+
+    def read_into(self, handle: int, buffer: memoryview, offset: int) -> int:
+        self.reads += 1
+        if self.reads % self.every == 0:
+            raise OSError(errno.EIO, "bad sector")
+        return super().read_into(handle, buffer, offset)
 
 
 async def test_no_append_is_refused_while_records_can_leave(directory: Path) -> None:
@@ -232,6 +253,53 @@ def descriptors() -> list[str]:
     return found
 
 
+async def test_counts_are_exact_where_positions_have_gaps(directory: Path) -> None:
+    """What a truncate leaves of a place on the disk is read before it is counted: now, when opened, and by readers."""
+    rng, positions = random.Random(1), list[int]()
+    async with MultiRecordLog.open(directory, limits=LIMITS) as log:
+        await log.create_queue("q")
+        for _ in range(150):
+            first = log.next_position("q") + rng.choice([0, 1, 1000])
+            positions += range(first, first + 20)
+            await log.append_records("q", first, list(map(payload, range(first, first + 20))))
+        assert log.memory_first("q") > positions[1_500]
+        calls = sorted(rng.sample(positions[:1_500], 6))
+        dropped = await asyncio.gather(*(log.truncate("q", position) for position in calls))
+        assert list(accumulate(dropped)) == [positions.index(position) + 1 for position in calls]
+        left = positions[sum(dropped) :]
+        expected = len(left), sum(len(payload(position)) for position in left)
+        assert counted(log) == expected
+    async with MultiRecordLog.open(directory, limits=LIMITS) as log:
+        assert counted(log) == expected
+        reader = await asyncio.to_thread(ReadOnlyLog.open, directory, memory_bytes=MIB)
+        assert counted(reader) == expected
+        assert await log.truncate("q", left[20]) == 21
+        assert await asyncio.to_thread(reader.refresh)
+        assert counted(reader) == counted(log)
+        await asyncio.to_thread(reader.close)
+
+
+def counted(log: MultiRecordLog | ReadOnlyLog) -> tuple[int, int]:
+    """Return the number of records that queue "q" says it has, and their bytes."""
+    summary = log.queue_summary("q")
+    return summary.records, summary.bytes
+
+
+async def test_a_truncate_needs_no_disk_that_can_be_read(directory: Path) -> None:
+    """What cannot be read of a place with gaps counts in full, and is dropped with the rest of it."""
+    files = BadReads()
+    async with MultiRecordLog.open(directory, limits=LIMITS, filesystem=files) as log:
+        await log.create_queue("q")
+        for position in range(0, 6_000, 40):
+            await log.append_records("q", position, list(map(payload, range(position, position + 20))))
+        files.every, files.fails = 1, True
+        assert await log.truncate("q", 1_005) < 506
+        assert log.first_position("q") == 1_006
+        files.every, files.fails = 1 << 30, False
+        assert await log.truncate("q", 6_000) > 2_494
+        assert counted(log) == (0, 0)
+
+
 async def test_consumers_go_back_to_the_first_record(log: MultiRecordLog) -> None:
     """A consumer begins on the disk, continues in memory, seeks back, and its lag counts what is on the disk."""
     async with log.consumer("q", "c", create=True) as consumer:
@@ -329,21 +397,10 @@ async def test_damage_to_file_and_segment_is_an_error_for_the_reader_alone(
     assert [record.position async for record in log.read("q")] == list(range(1_001, 3_001))
 
 
-class BadTables(OsFileSystem):
-    """A disk of which every read of segments fails while `fails` is set."""
-
-    fails = False
-
-    def read(self, handle: int, length: int, offset: int) -> bytes:
-        if self.fails:
-            raise OSError(errno.EIO, "bad sector")
-        return super().read(handle, length, offset)
-
-
 @pytest.mark.parametrize("for_good", [False, True])
 async def test_a_segment_that_cannot_be_identified_leaves_memory_as_others_do(directory: Path, for_good: bool) -> None:
     """Its table is read to name its gathered file. If that fails, no record of it is lost, and none after it."""
-    files = BadTables()
+    files = BadReads()
     async with MultiRecordLog.open(directory, limits=LIMITS, filesystem=files) as log:
         await fill(log, records=500)
         files.fails = True
@@ -435,22 +492,11 @@ async def test_the_last_space_of_a_file_system_is_kept_for_segments(directory: P
         assert await read_all(log) == records(0, 6_000)
 
 
-class BadReads(OsFileSystem):
-    """A disk of which every tenth direct read fails."""
-
-    def __init__(self) -> None:
-        self.reads = 0
-
-    def read_into(self, handle: int, buffer: memoryview, offset: int) -> int:
-        self.reads += 1
-        if self.reads % 10 == 0:
-            raise OSError(errno.EIO, "bad sector")
-        return super().read_into(handle, buffer, offset)
-
-
 async def test_an_error_of_the_disk_makes_the_file_again(directory: Path) -> None:
     """A gathered file that cannot be read is only a copy."""
-    async with MultiRecordLog.open(directory, limits=LIMITS, filesystem=BadReads()) as log:
+    files = BadReads()
+    files.every = 10
+    async with MultiRecordLog.open(directory, limits=LIMITS, filesystem=files) as log:
         await fill(log)
         assert await read_all(log) == records(0, 3_000)
 

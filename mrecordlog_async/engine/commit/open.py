@@ -30,6 +30,7 @@ from mrecordlog_async.memory.store import RetainedStores
 from mrecordlog_async.model import RecoveryReport
 from mrecordlog_async.recovery.beyond_memory import MemoryBounds, SegmentTooLargeError
 from mrecordlog_async.recovery.cleanup import remove_leftovers, zero_tail
+from mrecordlog_async.recovery.gathered_reader import GatheredReader
 from mrecordlog_async.recovery.places import PlacedStores
 from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.recovery.recovery import Progress, read_log
@@ -197,6 +198,9 @@ def _recover_or_create(
                 "%s: the records do not fit into %d bytes of memory: the oldest ones stay on the disk",
                 *(directory.path, bounds.memory_bytes),
             )
+        reader = GatheredReader(directory.log, may_write=lambda size: False)
+        reader.count_cuts(recovered.queues)
+        reader.close_all()
         file = _take_over(directory, recovered)
         recovered.tail = tail or recovered.tail  # for the report
     if LAST_END_NAME in listing.others:

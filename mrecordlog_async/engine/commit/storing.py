@@ -93,6 +93,8 @@ class BatchStore:
         callers have run, and what they append next is one batch again.
         """
         finished = 0
+        if result is not None and batch.removals:  # before anything of it is applied
+            await self._set_aside.count_cuts(result.records)
         dropped = self.apply(result, batch.moves) if result is not None else []
         self._counters.duplicates += batch.duplicates_within
         self._counters.dropped_records += sum(dropped[removal] for removal in batch.makes_room)

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import chain, islice
@@ -30,6 +30,7 @@ from mrecordlog_async.recovery.gathered_reader import (
     FoundRuns,
     GatheredReader,
     WantedRuns,
+    cut_runs,
     wanted_runs,
 )
 from mrecordlog_async.storage.directory import LogDirectory
@@ -426,6 +427,25 @@ class DiskReads:
                 loaded[at].held.extend(runs)
                 loaded[at].times.add_spans(times, part.start, part.stop)
 
+    async def count_cuts(self, truncates: Iterable[tuple[int, int]]) -> None:
+        """Count what truncates, each of a queue's id to a first position, are about to leave of places with gaps.
+
+        What cannot be read counts in full. Other records may leave memory meanwhile.
+        """
+        queues = [(self._queues.by_id(queue_id), first) for queue_id, first in truncates]
+        while True:
+            found = ((queue, cut_runs(queue, first)) for queue, first in queues if queue is not None)
+            located = [Located(queue, [one], NOTHING, one.stop, 0) for queue, one in found if one is not None]
+            if not located:
+                return
+            try:
+                for group in groups_of(located):
+                    read = await self._done(await self._begin([part for _, part in group]))
+                    for (at, part), runs in zip(group, read, strict=True):
+                        located[at].queue.note_cut(part.start, *runs.amount())
+            except (CorruptionError, OSError):
+                return
+
     def _keep(self, held: list[HeldRun]) -> Ahead:
         """Return *held*, which was read from the disk, to be handed out; have other readers forget theirs for it."""
         ahead = Ahead(held, sum(len(run.payload) for run in held))
@@ -561,8 +581,7 @@ class DiskReads:
         """Close every file, after the reads that are under way. Blocks for these."""
         if self._threads is not None:
             self._threads.shutdown()
-        for segment in self.reader.open_segments():
-            self.reader.close(segment)
+        self.reader.close_all()
 
 
 def in_memory(queue: Queue, start: int, stop: int, limits: LoadLimits) -> LoadedRuns:

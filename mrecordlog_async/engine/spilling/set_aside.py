@@ -7,10 +7,13 @@ the read but its caller, and it comes back as a call that was just made.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 
 from mrecordlog_async.engine.intake.admission import Admission
 from mrecordlog_async.engine.intake.commands import AppendRecords
 from mrecordlog_async.engine.spilling.disk_reads import DiskReads
+from mrecordlog_async.format.controls import Truncate
+from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.memory.cutting import runs_of
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import Run
@@ -33,6 +36,12 @@ class SetAside:
         task = asyncio.get_running_loop().create_task(self._read(call), name="mrecordlog compare")
         self._tasks.add(task)
         task.add_done_callback(self._on_done)
+
+    async def count_cuts(self, records: Iterable[LogRecord]) -> None:
+        """Count what the truncates among *records*, which are stored, leave of places with gaps; see `DiskReads`."""
+        if self._reads is not None and self._queues.pins.gathered:
+            truncates = [(record.id, record.position + 1) for record in records if isinstance(record, Truncate)]
+            await self._reads.count_cuts(truncates)
 
     async def _read(self, call: AppendRecords) -> None:
         try:
