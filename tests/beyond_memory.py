@@ -1,11 +1,13 @@
 """A log with little memory next to a model that has all of it: histories of all calls, and every read compared.
 
-`python -m tests.beyond_memory DIRECTORY SECONDS [SEED]` runs them for as long as wanted.
+`python -m tests.beyond_memory DIRECTORY SECONDS [SEED]` runs them for as long as wanted, and `python -m
+tests.beyond_memory DIRECTORY --cycles 1000` fills, reads and truncates a log so often: nothing may pile up.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import shutil
 import sys
@@ -276,8 +278,38 @@ def differences(found: list[Record], wanted: list[Record]) -> str:
     return f"{len(found)} instead of {len(wanted)} records; from record {at} on, positions {positions}"
 
 
+async def cycles(directory: Path, count: int) -> None:
+    """Fill a log, read it in any way and truncate it, *count* times: descriptors, memory and the disk come back."""
+    async with MultiRecordLog.open(directory, limits=LIMITS, segment_bytes=64 << 10) as log:
+        await log.create_queue("q")
+        seen = list[tuple[int, int]]()
+        for cycle in range(count):
+            for _ in range(14):
+                await log.append_records("q", None, [bytes(4_000)] * 25)
+            first, end = log.first_position("q"), log.next_position("q")
+            if cycle % 3 == 0:
+                loaded = await log.inspection.load("q", first, end, runs_max=10_000)
+                assert loaded.held[-1].next_position == end
+            elif cycle % 3 == 1:
+                await log.inspection.read_located([log.inspection.locate("q", first, end, runs_max=250, bytes_max=MIB)])
+            else:
+                await anext(log.tail("q"))
+            await log.truncate("q", end - 1)
+            if cycle % 15 == 14:
+                await log.sync()
+                while list(directory.glob("*.runs")):
+                    await asyncio.sleep(0.01)
+                usage = log.resource_usage()
+                assert usage.disk_bytes < MIB
+                seen.append((len(os.listdir("/proc/self/fd")), usage.memory_bytes))
+        assert max(seen) <= (seen[0][0] + 1, seen[0][1])  # a segment may be about to be deleted
+
+
 def main() -> None:
     """Run histories until the time is over."""
+    if "--cycles" in sys.argv:
+        asyncio.run(cycles(Path(sys.argv[1]), int(sys.argv[3])))
+        return
     directory, seconds = Path(sys.argv[1]), float(sys.argv[2])
     seed = int(sys.argv[3]) if len(sys.argv) > 3 else 0
     until = time.monotonic() + seconds

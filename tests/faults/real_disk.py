@@ -1,9 +1,12 @@
-"""Power cuts on real file systems: `sudo python -m tests.faults.real_disk --rounds 100 --file-system xfs`.
+"""Power cuts on real file systems: `sudo python -m tests.faults.real_disk --rounds 100 --file-system xfs [--gather]`.
 
 Each round runs a process that appends and truncates in a log of small segments, which it recycles, on a mounted image.
 At a random moment the file system is shut down without writing its journal, as a power cut does. Then the image is
 mounted again, and the log must hold every acknowledged append, and no record that was truncated, with its own bytes.
 The same log continues in the next round. Needs root, loop devices, and mkfs.
+
+With `--gather` the log retains several times its memory, so segments are gathered and leave memory all the time. It is
+opened by the indexes of their files, and once more with memory for everything. With `--kill` only the process dies.
 """
 
 from __future__ import annotations
@@ -21,11 +24,14 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from mrecordlog_async import MultiRecordLog
+from mrecordlog_async import Limits, MultiRecordLog
 
 IMAGE_BYTES = 400 << 20
 SEGMENT_BYTES = 256 << 10
-KEPT_RECORDS = 12
+KEPT_RECORDS = {False: 12, True: 500}  # and with segments that are gathered
+LIMITS = {False: Limits(), True: Limits(memory_bytes=1 << 20, beyond_memory="disk")}
+LINES = {False: 60, True: 300}
+"""The power is cut after at most this many lines that the writer prints."""
 SHUTDOWN = 0x8004587D  # XFS_IOC_GOINGDOWN, which ext4 knows as EXT4_IOC_SHUTDOWN
 WITHOUT_JOURNAL = 2
 MAKE = {"ext4": ["mkfs.ext4", "-q", "-F"], "xfs": ["mkfs.xfs", "-q", "-f"]}
@@ -37,9 +43,10 @@ def payload(position: int) -> bytes:
     return chance.randbytes(chance.choice([60, 3_000, 40_000]))
 
 
-async def write(directory: str) -> None:
+async def write(directory: str, gather: bool) -> None:
     """Append and truncate until the disk fails; print each position that was acknowledged."""
-    async with MultiRecordLog.open(directory, segment_bytes=SEGMENT_BYTES) as log:
+    kept = KEPT_RECORDS[gather]
+    async with MultiRecordLog.open(directory, segment_bytes=SEGMENT_BYTES, limits=LIMITS[gather]) as log:
         await log.create_queue("q", exist_ok=True)
         print("opened", flush=True)
         while True:
@@ -47,9 +54,9 @@ async def write(directory: str) -> None:
             tasks = [log.append_record("q", at, payload(at)) for at in range(position, position + 3)]
             await asyncio.gather(*tasks)
             print("appended", position + 2, flush=True)
-            if position > KEPT_RECORDS:
-                await log.truncate("q", position - KEPT_RECORDS)
-                print("truncated", position - KEPT_RECORDS, flush=True)
+            if position > kept:
+                await log.truncate("q", position - kept)
+                print("truncated", position - kept, flush=True)
 
 
 @contextlib.contextmanager
@@ -86,15 +93,20 @@ def cut_power(mount: Path) -> None:
         os.close(handle)
 
 
-def write_and_cut(mount: Path, lines: int) -> tuple[int, int]:
-    """Run a writer, cut the power after some *lines*; return the last positions that it reported as stored, removed."""
+def write_and_cut(mount: Path, lines: int, *, gather: bool, kill: bool) -> tuple[int, int]:
+    """Run a writer, and cut the power after some *lines*, or *kill* it.
+
+    Returns the last positions that it reported as stored, and as removed.
+    """
     command = [sys.executable, "-m", "tests.faults.real_disk", "--write", str(mount / "wal")]
+    command += ["--gather"] if gather else []
     appended = truncated = -1
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         assert process.stdout is not None
         for number, line in enumerate(process.stdout):
             if number == lines:
-                cut_power(mount)
+                if not kill:
+                    cut_power(mount)
                 process.kill()
             word, _, position = line.partition(" ")
             appended = int(position) if word == "appended" else appended
@@ -102,29 +114,32 @@ def write_and_cut(mount: Path, lines: int) -> tuple[int, int]:
     return appended, truncated
 
 
-async def check(directory: Path, appended: int, truncated: int) -> int:
+async def check(directory: Path, appended: int, truncated: int, limits: Limits) -> int:
     """Open the log and raise AssertionError unless it keeps what was reported; return its last segment's number."""
-    async with MultiRecordLog.open(directory, segment_bytes=SEGMENT_BYTES, create=False) as log:
+    async with MultiRecordLog.open(directory, segment_bytes=SEGMENT_BYTES, create=False, limits=limits) as log:
         first, stop = log.first_position("q"), log.next_position("q")
         assert stop > appended, f"position {appended} was acknowledged, and the log ends at {stop}"
         assert first > truncated, f"position {truncated} was truncated, and the log begins at {first}"
-        found = list(log.range("q"))
+        found = [record async for record in log.read("q")]
         assert [position for position, _ in found] == list(range(first, stop))
         for position, stored in found:
             assert bytes(stored) == payload(position), f"position {position} holds something else"
         return log.segments[-1]
 
 
-def run_rounds(kind: str, rounds: int, seed: int) -> int:
+def run_rounds(kind: str, rounds: int, seed: int, *, gather: bool = False, kill: bool = False) -> int:
     """Cut the power *rounds* times; return how many segments the log has had. Raises AssertionError."""
-    chance, last, at_least = random.Random(seed), 0, -1
+    chance, last, at_least, gathered = random.Random(seed), 0, -1, 0
     with image(kind) as (file, mount):
         for _ in range(rounds):
             with mounted(file, mount):
-                appended, truncated = write_and_cut(mount, chance.randrange(2, 60))
+                appended, truncated = write_and_cut(mount, chance.randrange(2, LINES[gather]), gather=gather, kill=kill)
             with mounted(file, mount):
+                gathered += len(list(mount.glob("wal/*.runs")))
                 at_least = max(at_least, appended)
-                last = asyncio.run(check(mount / "wal", at_least, truncated))
+                for limits in dict.fromkeys((LIMITS[gather], Limits())):
+                    last = asyncio.run(check(mount / "wal", at_least, truncated, limits))
+    assert gathered or not gather, "no segment was gathered"
     return last
 
 
@@ -134,14 +149,17 @@ def main() -> int:
     parser.add_argument("--file-system", choices=MAKE, default="ext4")
     parser.add_argument("--rounds", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--gather", action="store_true", help="with little memory")
+    parser.add_argument("--kill", action="store_true", help="kill the process, and leave the power on")
     parser.add_argument("--write", metavar="DIR", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.write:
-        asyncio.run(write(arguments.write))
-    segments = run_rounds(arguments.file_system, arguments.rounds, arguments.seed)
-    print(
-        f"{arguments.rounds} power cuts on {arguments.file_system}, {segments} segments: nothing acknowledged was lost"
+        asyncio.run(write(arguments.write, arguments.gather))
+    segments = run_rounds(
+        arguments.file_system, arguments.rounds, arguments.seed, gather=arguments.gather, kill=arguments.kill
     )
+    what = f"{arguments.rounds} {'kills' if arguments.kill else 'power cuts'} on {arguments.file_system}"
+    print(f"{what}, {segments} segments: nothing acknowledged was lost")
     return 0
 
 

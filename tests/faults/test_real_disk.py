@@ -16,9 +16,13 @@ from . import real_disk
 MIB = 1 << 20
 
 
+@pytest.mark.parametrize("gather", [False, True])
 @pytest.mark.parametrize("kind", real_disk.MAKE)
-def test_a_power_cut_on_a_real_file_system_loses_nothing(kind: str) -> None:
-    """Every acknowledged append and truncate is there after the image is mounted again, again and again."""
+def test_a_power_cut_on_a_real_file_system_loses_nothing(kind: str, gather: bool) -> None:
+    """Every acknowledged append and truncate is there after the image is mounted again, again and again.
+
+    With little memory, segments are gathered and leave it meanwhile.
+    """
     if os.geteuid():
         pytest.skip("mounting needs root")
     try:
@@ -26,7 +30,7 @@ def test_a_power_cut_on_a_real_file_system_loses_nothing(kind: str) -> None:
             pass
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no image of {kind} can be mounted here: {error}")
-    assert real_disk.run_rounds(kind, 3, seed=1) > 2
+    assert real_disk.run_rounds(kind, 3, seed=1, gather=gather) > 2
 
 
 async def test_a_full_file_system_has_room_for_segments_where_gathered_files_were(tmp_path: Path) -> None:
