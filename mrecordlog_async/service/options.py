@@ -56,12 +56,12 @@ class ServiceOptions:
     """
 
     body_bytes: int = 80 * MIB
-    bodies_bytes: int = 96 * MIB
+    bodies_bytes: int = 88 * MIB
     body_records: int = 250_000
     control_bytes: int = 16 * MIB
     read_bytes: int = 64 * MIB
     read_records: int = 100_000
-    sending_bytes: int = 96 * MIB
+    sending_bytes: int = 64 * MIB
     unread_bytes: int = 64 * MIB
     entries: int = 100_000
     pieces: int = 100_000

@@ -100,7 +100,7 @@ class Service:
         self.sending = Sending(self.options)
         self.names = Names()
         self.earlier_lists = EarlierLists()
-        self.heavy = asyncio.Semaphore(HEAVY)
+        self.heavy, self.heaviest = asyncio.Semaphore(HEAVY), asyncio.Lock()
         self.disk_reads = asyncio.Semaphore(DISK_READS)
         self.fraction = 0.0
         self.standalone = False  # no host application's signals or middlewares see its responses

@@ -17,8 +17,10 @@ from aiohttp.test_utils import make_mocked_request
 
 from mrecordlog_async.options import Limits
 from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.service.reading.fetch import HeldRuns, pinned_bytes
+from mrecordlog_async.service.reading.fetch import RUN_BYTES, HeldRuns, pinned_bytes
 from mrecordlog_async.service.routes import route
+from mrecordlog_async.service.routes.bulk import LARGE_BYTES
+from mrecordlog_async.service.wire.send import PIECE_CHARGE_BYTES
 from tests.cached_files import CachedFiles
 from tests.service import adversary
 from tests.service.test_security import HEAD, raw
@@ -119,6 +121,37 @@ async def test_responses_share_one_budget(directory: Path) -> None:
             await asyncio.sleep(0.001)
         whole = await served.call("GET", RECORDS, headers={"Accept": "application/octet-stream"})
         assert whole.body == bytes(30_000_000)
+
+
+async def test_a_fetch_of_many_ranges_is_charged_for_what_it_found(directory: Path) -> None:
+    """What refers to the records takes memory too: a second such fetch is refused, not added to it."""
+    async with serving(directory, ServiceOptions(sending_bytes=3 << 20)) as served:
+        await served.log.create_queue("q")
+        await served.log.append_records("q", None, [bytes(2_000)] * 5_000)
+        ranges = ",".join(f'{{"queue":"q","start":{at},"stop":{at + 1}}}' for at in range(5_000))
+        body = b'{"ranges":[%s]}' % ranges.encode()
+        async with raw(served) as reader:
+            reader.writer.transport.pause_reading()  # type: ignore[attr-defined]
+            await reader.send(b"POST /v1/fetch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+            while not served.service.sending.used:
+                await asyncio.sleep(0.001)
+            assert served.service.sending.used >= PIECE_CHARGE_BYTES + 5_000 * RUN_BYTES
+            refused = await served.call("POST", "/v1/fetch", body, headers={"Content-Type": "application/json"})
+            assert (refused.status, refused.json()["resource"]) == (429, "bytes being sent")
+
+
+async def test_large_bulk_requests_are_worked_on_one_at_a_time(served: Served) -> None:
+    """While one is decoded and answered, a second waits in line with its body alone, and a small one passes."""
+    one = b'{"queue":"%s","position":0}' % (b"x" * 200)
+    large = b'{"queues":[%s]}' % b",".join([one] * 6_000)
+    async with served.service.heaviest:
+        waiting = asyncio.create_task(served.call("POST", "/v1/truncate", BytesIO(large)))
+        while served.service.bodies.receiving_bytes < LARGE_BYTES:
+            await asyncio.sleep(0.001)
+        assert (await served.call("POST", "/v1/plan", {})).status == 200
+        assert not waiting.done()
+    assert (await waiting).status == 200
+    assert served.service.bodies.receiving_bytes == 0
 
 
 async def test_a_fetch_that_keeps_truncated_records_is_charged_for_them(directory: Path) -> None:

@@ -36,6 +36,9 @@ RUNS_AT_ONCE = 250
 
 RANGES_AT_ONCE = 1_000
 
+RUN_BYTES = 200
+"""Bytes of a found run besides its payload while its response is sent: the run, its part and its times."""
+
 
 WINDOW_BYTES = 16 * MIB
 """Records that are read from the disk at a time, for one response."""
@@ -66,6 +69,11 @@ class Fetcher:
         self._options = options
         self._turns = Turns()
         self._runs = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that what was found takes besides payloads, which may be less than that."""
+        return self._runs * RUN_BYTES
 
     async def fetch(self, ranges: Sequence[FetchRange]) -> list[HeldRuns]:
         """Return the runs of all ranges; raise the problem of the first range that cannot be returned whole.

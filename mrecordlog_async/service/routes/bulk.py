@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from datetime import datetime
 from functools import partial
 from typing import TypeVar
@@ -14,6 +14,7 @@ from aiohttp import web
 
 from mrecordlog_async.errors import ConsumerBehindError, QueueNotFoundError
 from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.options import MIB
 from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.bulk_schemas import (
     CreateManyRequest,
@@ -57,21 +58,26 @@ Body = TypeVar("Body")
 One = TypeVar("One")
 
 
+LARGE_BYTES = MIB
+"""A larger body of a bulk request waits until no other one is worked on."""
+
+
 @asynccontextmanager
 async def bulk_request(
     service: Service, request: web.Request, decoder: msgspec.json.Decoder[Body], *, strings_max: int = 0
 ) -> AsyncIterator[tuple[MultiRecordLog, Body]]:
     """Receive and decode the body of a bulk request; it is charged until the end of the `with` block.
 
-    strings_max: how many of its entries may be plain strings. Few such blocks run at once (`HEAVY`). An empty body
-    means `{}`.
+    strings_max: how many of its entries may be plain strings. Few such blocks run at once (`HEAVY`), and one with a
+    large body. An empty body means `{}`.
     """
     check_query(request, ())
     log = service.log
     with service.bodies.charge() as charge:
         body = await service.bodies.receive_control(request, charge)
-        # Only now: a body that arrives slowly must not keep others out.
-        async with service.heavy:
+        # Only now: a body that arrives slowly must not keep others out. What a large one is decoded into, and what is
+        # found for it, takes up to eight times its size; so there is one of them at a time.
+        async with service.heaviest if len(body) > LARGE_BYTES else nullcontext(), service.heavy:
             requested = await decode_control(decoder, body or b"{}", service.options.entries, strings_max)
             del body  # decoded, and not kept during the work; it stays charged
             yield log, requested
@@ -150,11 +156,13 @@ async def fetch_many(service: Service, request: web.Request) -> web.StreamRespon
                     request, max(size, WINDOW_BYTES if fetcher.left else 0) + PIECE_CHARGE_BYTES
                 )
             else:
-                out = service.sending.enter(request, pinned=partial(pinned_bytes, log, parts))
+                out = service.sending.enter(
+                    request, PIECE_CHARGE_BYTES + fetcher.held_bytes, partial(pinned_bytes, log, parts)
+                )
             pieces = wire.encode(_drained(parts))
         else:
             pieces = wire.encode_positions(await fetcher.positions(requested.ranges))
-            out = service.sending.enter(request)
+            out = service.sending.enter(request, PIECE_CHARGE_BYTES + fetcher.held_bytes)
     # Outside the block: a reader may take minutes, and what it holds is charged to the responses.
     gathered = _read_pieces(fetcher, parts) if fetcher.is_copy else wire.gather(pieces, PIECE_BYTES)
     return await send(request, response, gathered, out)

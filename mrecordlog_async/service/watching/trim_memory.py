@@ -13,39 +13,53 @@ import gc
 from mrecordlog_async.options import MIB
 from mrecordlog_async.protocol import arrow
 from mrecordlog_async.service.service import Service
-from mrecordlog_async.support.heap import trim_heap
+from mrecordlog_async.support.heap import resident_bytes, trim_heap
 
 WORTH_BYTES = 32 * MIB
-PAUSE_SECONDS = 10.0
+PAUSE_SECONDS = 2.0
 HANDSHAKES_WORTH = 500
 OBJECTS_MAX = 100_000
 """Above this many objects the young generations are not collected; it would take ten milliseconds."""
 
 
 class MemoryTrimmer:
-    """Checks once per second what the requests of a service hold, and trims after large ones."""
+    """Checks once per second how much memory no account of the service names, and trims when it has grown.
+
+    What requests and retained records hold is known; the rest is the program itself, and what was freed and stays with
+    the allocators. A look at the heap's own counts would not do: they include pages that were returned.
+    """
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._peak = 0
+        self._least = 0  # bytes that no account named, at their least since the last trim
         self._last = 0.0
         self._handshakes = 0
         self._releasing: asyncio.Future[None] | None = None
 
     def check(self) -> None:
-        """Return memory to the system if requests hold much less than before."""
-        held = self._service.bodies.budget.used + self._service.sending.used
+        """Return memory to the system if much more than before is held without an account."""
         handshakes = self._service.connections.handshakes  # that began since the start
-        self._peak = max(self._peak, held)
         if handshakes - self._handshakes >= HANDSHAKES_WORTH:
             self._handshakes = handshakes
             _collect_young()
-        now = asyncio.get_running_loop().time()
-        if self._peak - held < WORTH_BYTES or now - self._last < PAUSE_SECONDS:
+        if self._releasing is not None and not self._releasing.done():
             return
-        self._last, self._peak = now, held
+        unnamed, now = resident_bytes() - self._named_bytes(), asyncio.get_running_loop().time()
+        if self._releasing is not None:  # what is left is in use
+            self._releasing, self._least = None, unnamed
+        self._least = min(self._least or unnamed, unnamed)
+        if unnamed - self._least < WORTH_BYTES or now - self._last < PAUSE_SECONDS:
+            return
+        self._last = now
         _collect_young()
         self._releasing = asyncio.get_running_loop().run_in_executor(None, _release)
+
+    def _named_bytes(self) -> int:
+        """Return the memory that requests and retained records are charged for."""
+        service = self._service
+        log = service.log_or_none
+        records = 0 if log is None else log.resource_usage().memory_bytes
+        return service.bodies.budget.used + service.sending.budget.used + records
 
 
 def _collect_young() -> None:
