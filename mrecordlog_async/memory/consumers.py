@@ -125,6 +125,10 @@ class Consumers:
         self._dropped += records + count(at, position + 1)
         self._drop_outdated()
 
+    def slowest(self) -> str:
+        """Return the name of the consumer that is furthest behind; "" without consumers."""
+        return next(self.ascending(), (0, ""))[1]
+
     def ascending(self) -> Iterator[tuple[int, str]]:
         """Yield position and name of each consumer, the lowest first, some twice. They must not change meanwhile.
 

@@ -1,13 +1,9 @@
-"""Searches through all queues of a log, in steps or rarely.
-
-They find the queues that come first in an order, the largest one, and the one that keeps the oldest segment on disk.
-"""
+"""Searches through all queues of a log, in steps: what comes first in an order, and what keeps the oldest segment."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from heapq import nsmallest
-from time import perf_counter
 
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
@@ -36,62 +32,6 @@ def first_in_steps(queues: Iterable[Queue], order: str, most: int) -> Iterator[l
     for at in range(0, len(listed), QUEUES_PER_STEP):
         best = nsmallest(most, best + listed[at : at + QUEUES_PER_STEP], key=rank)
         yield best
-
-
-SECONDS_MIN = 1.0
-COST_FACTOR = 50
-"""The queues are searched again after a second, or after this many times what the last search took: 2 % of the time."""
-
-
-class LargestHolder:
-    """Finds what holds the most memory or disk space, for the error of a call that has no space.
-
-    Searched rarely: while memory is full, every append would ask.
-    """
-
-    def __init__(self, queues: Queues, search: Callable[[Queues], Queue | None]) -> None:
-        self._queues = queues
-        self._search = search
-        self._found = ("", "")
-        self._search_after = 0.0
-
-    def find(self) -> tuple[str, str]:
-        """Return the queue that holds the most, and its consumer that is furthest behind, as of a short while ago.
-
-        "" for neither.
-        """
-        begun = perf_counter()
-        if begun >= self._search_after:
-            found = self._search(self._queues)
-            self._found = ("", "") if found is None else (found.name, slowest_consumer(found))
-            ended = perf_counter()
-            self._search_after = ended + max(SECONDS_MIN, COST_FACTOR * (ended - begun))
-        return self._found
-
-
-def slowest_consumer(queue: Queue) -> str:
-    """Return the consumer of *queue* that is furthest behind; "" without consumers."""
-    return next(queue.consumers.ascending(), (0, ""))[1]
-
-
-def largest_in_memory(queues: Iterable[Queue]) -> Queue | None:
-    """Return the queue that takes the most memory."""
-    return max(queues, key=lambda queue: queue.memory_bytes, default=None)
-
-
-LIVE_PART = 4
-
-
-def largest_on_disk(queues: Iterable[Queue], disk_bytes: int) -> Queue | None:
-    """Return the queue that takes most of *disk_bytes*: by its records, or by the segments that they keep.
-
-    Where less than a quarter of the disk is live records, most of it is kept by the queue that has the oldest ones.
-    (Half of the disk may be their copies in gathered files.)
-    """
-    held = [(queue.live_bytes(), queue) for queue in queues]
-    if LIVE_PART * sum(size for size, _ in held) < disk_bytes:
-        return min((queue for _, queue in held), key=RANKS["segment"], default=None)
-    return max(held, key=lambda each: each[0], default=(0, None))[1]
 
 
 class OldestPin:

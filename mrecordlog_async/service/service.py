@@ -18,6 +18,7 @@ from importlib.metadata import version
 from time import monotonic
 from typing import Any
 
+from mrecordlog_async.engine.intake.refusals import CALM_SECONDS, Episode, Episodes
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import LogState, RecoveryProgress
@@ -32,7 +33,6 @@ from mrecordlog_async.service.wire.receive import Bodies
 from mrecordlog_async.service.wire.security import EmbeddedGuard, Guard
 from mrecordlog_async.service.wire.send import Sending
 from mrecordlog_async.service.wire.splitting import Splitter
-from mrecordlog_async.support.refusal_episodes import CALM_SECONDS, Episode, Episodes
 
 logger = logging.getLogger("mrecordlog_async.service")
 

@@ -24,10 +24,9 @@ from mrecordlog_async import (
     RecordLogError,
 )
 from mrecordlog_async.engine.intake.commands import Command
-from mrecordlog_async.engine.intake.refusals import Refusals, reason_of
+from mrecordlog_async.engine.intake.refusals import CALM_SECONDS, Refusals, reason_of
 from mrecordlog_async.metrics import REFUSED, Counters
 from mrecordlog_async.model import POSITION_MAX
-from mrecordlog_async.support.refusal_episodes import CALM_SECONDS
 from tests.cached_files import CachedFiles
 
 

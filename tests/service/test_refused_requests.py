@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from mrecordlog_async.engine.intake.refusals import CALM_SECONDS
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.service import RefusedRequests
-from mrecordlog_async.support.refusal_episodes import CALM_SECONDS
 from tests.serving import serving
 
 

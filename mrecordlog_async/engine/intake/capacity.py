@@ -1,19 +1,31 @@
-"""Decides whether a call fits, now, later or never: compares sizes with the limits, memory and the disk."""
+"""Decides whether a call fits, now, later or never: compares sizes with the limits, memory and the disk.
+
+The error of a call that does not fit names the queue that holds most of what is missing (`LargestHolder`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from time import perf_counter
 
 from mrecordlog_async.engine.intake.commands import SINGLE_OVERHEAD_BYTES, AppendGroup, AppendRecords
 from mrecordlog_async.errors import LogFullError, RecordTooLargeError
 from mrecordlog_async.format.frame import frames_bytes_max
+from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.memory.searches import LargestHolder, largest_in_memory, largest_on_disk
+from mrecordlog_async.memory.searches import RANKS
 from mrecordlog_async.options import MIB, Limits
 
 SLACK_BYTES = 64 * MIB
 """Appends may wait up to this much above the limit of memory, while older records are about to leave it."""
+
+SECONDS_MIN = 1.0
+COST_FACTOR = 50
+"""The queues are searched again after a second, or after this many times what the last search took: 2 % of the time."""
+
+LIVE_PART = 4
+"""Where less than a quarter of the disk is live records, the queue with the oldest ones holds most of it."""
 
 DiskBytes = Callable[[], tuple[int, str]]
 """Returns the size of the largest batch that a log without records could store, and the name of what limits it."""
@@ -102,3 +114,46 @@ class Capacity:
             raise RecordTooLargeError(call.bytes, limit, "pending_bytes")
         if (error := self.never_fits(call)) is not None:
             raise error
+
+
+class LargestHolder:
+    """Finds what holds the most memory or disk space, for the error of a call that has no space.
+
+    Searched rarely: while memory is full, every append would ask.
+    """
+
+    def __init__(self, queues: Queues, search: Callable[[Queues], Queue | None]) -> None:
+        self._queues = queues
+        self._search = search
+        self._found = ("", "")
+        self._search_after = 0.0
+
+    def find(self) -> tuple[str, str]:
+        """Return the queue that holds the most, and its consumer that is furthest behind, as of a short while ago.
+
+        "" for neither.
+        """
+        begun = perf_counter()
+        if begun >= self._search_after:
+            found = self._search(self._queues)
+            self._found = ("", "") if found is None else (found.name, found.consumers.slowest())
+            ended = perf_counter()
+            self._search_after = ended + max(SECONDS_MIN, COST_FACTOR * (ended - begun))
+        return self._found
+
+
+def largest_in_memory(queues: Iterable[Queue]) -> Queue | None:
+    """Return the queue that takes the most memory."""
+    return max(queues, key=lambda queue: queue.memory_bytes, default=None)
+
+
+def largest_on_disk(queues: Iterable[Queue], disk_bytes: int) -> Queue | None:
+    """Return the queue that takes most of *disk_bytes*: by its records, or by the segments that they keep.
+
+    Where less than a quarter of the disk is live records, most of it is kept by the queue that has the oldest ones.
+    (Half of the disk may be their copies in gathered files.)
+    """
+    held = [(queue.live_bytes(), queue) for queue in queues]
+    if LIVE_PART * sum(size for size, _ in held) < disk_bytes:
+        return min((queue for _, queue in held), key=RANKS["segment"], default=None)
+    return max(held, key=lambda each: each[0], default=(0, None))[1]

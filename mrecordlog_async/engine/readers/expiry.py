@@ -30,7 +30,6 @@ from mrecordlog_async.engine.readers.age_clock import AgeClock
 from mrecordlog_async.errors import CorruptionError, RecordLogError
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.memory.searches import slowest_consumer
 from mrecordlog_async.memory.times import TICK_NS, TICKS_PER_SECOND
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.model import Times
@@ -286,5 +285,5 @@ def _acknowledged(queue: Queue) -> int:
     """Return the position before which age alone decides: in front of all that a consumer still needs."""
     if _expires(queue):
         return queue.next_position
-    slowest = queue.consumer(slowest_consumer(queue))
+    slowest = queue.consumer(queue.consumers.slowest())
     return queue.first_position if slowest is None else slowest.position
