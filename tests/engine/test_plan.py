@@ -12,10 +12,9 @@ from hypothesis import given, settings
 
 from mrecordlog_async.engine.intake.commands import AppendGroup, AppendRecords, Command
 from mrecordlog_async.engine.intake.controls import CreateQueue, DeleteQueue, TruncateQueue
-from mrecordlog_async.engine.planning import append as plan_appends
-from mrecordlog_async.engine.planning.append import RUN_RECORDS_MIN
+from mrecordlog_async.engine.planning import plan as planning
 from mrecordlog_async.engine.planning.draft import CommandOutcome
-from mrecordlog_async.engine.planning.plan import plan
+from mrecordlog_async.engine.planning.plan import RUN_RECORDS_MIN, plan
 from mrecordlog_async.engine.planning.planned import PlannedMany, PlannedRun, build_records
 from mrecordlog_async.engine.planning.view import PlannedSingles, QueueView
 from mrecordlog_async.errors import LogFullError, PositionInPastError, QueueNameError, QueueNotFoundError
@@ -153,7 +152,7 @@ async def test_the_cost_of_a_group_does_not_depend_on_how_many_came_before_it(mo
         kept["groups"] += 1
         return PlannedSingles(*arguments)
 
-    monkeypatch.setattr(plan_appends, "PlannedSingles", counted)
+    monkeypatch.setattr(planning, "PlannedSingles", counted)
     made = plan(groups, queues, Limits())
     assert made.records == [PlannedMany([n, n + 1], [0, 0], [b"x", b"y"]) for n in range(1, 401, 2)]
     assert [outcome.value for outcome in made.outcomes] == [[0, 0]] * 200
