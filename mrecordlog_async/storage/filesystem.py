@@ -213,29 +213,6 @@ class FileSystem(Protocol):
         """
 
 
-class LinkCount:
-    """Number of names of an open file.
-
-    Attributes:
-        is_removed: It has lost its last name, as far as `read` has seen.
-    """
-
-    __slots__ = ("_files", "_had_name", "_handle", "is_removed")
-
-    def __init__(self, files: FileSystem, handle: int) -> None:
-        self._files = files
-        self._handle = handle
-        self._had_name = False
-        self.is_removed = False
-
-    def read(self) -> int:
-        """Return the number of names. Raises OSError if the system does not report it."""
-        links = self._files.links(self._handle)
-        self._had_name |= links > 0  # a file system that reports 0 for every file does not count names
-        self.is_removed = self._had_name and not links
-        return links
-
-
 def write_all(files: FileSystem, handle: int, buffers: Sequence[Buffer], offset: int) -> None:
     """Write every buffer, continuing after short writes; OSError(EIO) if a write makes no progress."""
     for rest in _calls(buffers):

@@ -16,9 +16,9 @@ from mrecordlog_async.format.header import HEADER_BYTES, Closed, SegmentHeader, 
 from mrecordlog_async.options import KIB
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.end_note import LAST_END_BYTES_MAX, LAST_END_NAME, EndNote, decode_end_note
-from mrecordlog_async.storage.filesystem import DiskThread, LinkCount, write_all
+from mrecordlog_async.storage.filesystem import DiskThread, write_all
 from mrecordlog_async.storage.lock import LOCK_NAME, take_lock
-from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, SegmentFile, segment_path
+from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, LinkCount, SegmentFile, segment_path
 
 RESERVE_BYTES = 64 * KIB
 """Space after every batch that only truncate and delete may use, so that they succeed on a full disk."""

@@ -17,7 +17,6 @@ from mrecordlog_async.storage.filesystem import (
     Buffer,
     DiskThread,
     FileSystem,
-    LinkCount,
     read_exact,
     write_all,
 )
@@ -253,3 +252,26 @@ class SegmentFile:
     def close(self) -> None:
         """Close the file."""
         self.files.close(self.handle)
+
+
+class LinkCount:
+    """Number of names of an open file.
+
+    Attributes:
+        is_removed: It has lost its last name, as far as `read` has seen.
+    """
+
+    __slots__ = ("_files", "_had_name", "_handle", "is_removed")
+
+    def __init__(self, files: FileSystem, handle: int) -> None:
+        self._files = files
+        self._handle = handle
+        self._had_name = False
+        self.is_removed = False
+
+    def read(self) -> int:
+        """Return the number of names. Raises OSError if the system does not report it."""
+        links = self._files.links(self._handle)
+        self._had_name |= links > 0  # a file system that reports 0 for every file does not count names
+        self.is_removed = self._had_name and not links
+        return links
