@@ -918,7 +918,7 @@ class MultiRecordLog:
             segments=len(journal.space.complete) + 1,
             disk_only_bytes=pins.disk_only_bytes,
             places_bytes=pins.gathered_bytes,
-            gathered_bytes=journal.space.older.gathered_bytes,
+            gathered_bytes=journal.space.gathered_bytes,
         )
 
     @property

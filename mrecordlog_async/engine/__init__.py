@@ -5,7 +5,7 @@
 | `intake` | who may enter, in what order, and what a refused call is counted as |
 | `planning` | what a batch writes, and what each of its calls returns |
 | `commit` | how a batch becomes durable |
-| `stream` | who waits for memory to change |
+| `readers` | who waits for memory to change |
 
 `running` is the engine of an open log: it owns these parts, and its state and end. `consuming` checks changes of
 consumers, `inspection` shows services and tools what users of a log do not need.

@@ -22,7 +22,7 @@ from functools import partial
 
 from mrecordlog_async.compiled.appends import ELSEWHERE
 from mrecordlog_async.engine.commit.open import OpenedLog
-from mrecordlog_async.engine.commit.thread import LogThread
+from mrecordlog_async.engine.commit.thread import LogThread, Watch
 from mrecordlog_async.engine.commit.upkeep import LogParts
 from mrecordlog_async.engine.commit.writer import Writer
 from mrecordlog_async.engine.intake.admission import Admission
@@ -37,7 +37,6 @@ from mrecordlog_async.engine.readers.age_clock import AgeClock
 from mrecordlog_async.engine.readers.expiry import Expiry
 from mrecordlog_async.engine.readers.subscribers import Changes
 from mrecordlog_async.engine.readers.tail import QueueWatch
-from mrecordlog_async.engine.readers.watch import Watch
 from mrecordlog_async.engine.spilling.disk_reads import DiskReads
 from mrecordlog_async.engine.spilling.set_aside import SetAside
 from mrecordlog_async.engine.spilling.spill import Spill

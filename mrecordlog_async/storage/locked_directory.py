@@ -100,6 +100,13 @@ class LockedDirectory:
         except OSError:
             return False
 
+    def lists(self, path: str) -> bool:
+        """Return whether the directory has a file at *path*; True if it cannot be listed."""
+        try:
+            return path.rpartition("/")[2] in self.files.list_names(self.path)
+        except OSError:
+            return True
+
     def create_temporary(self, path: str) -> tuple[str, int]:
         """Create an empty file that becomes *path* once it is whole; return its temporary path and its handle.
 

@@ -14,7 +14,7 @@ import pytest
 
 from mrecordlog_async import CorruptionError, MultiRecordLog, ReadOnlyLog
 from mrecordlog_async.cli.main import main
-from mrecordlog_async.engine.commit import other_segments
+from mrecordlog_async.engine.commit import dead_segments
 from mrecordlog_async.format.header import decode_closed, encode_closed
 from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.storage.filesystem import Buffer
@@ -92,14 +92,14 @@ SHRINK_BYTES = 64 * 1024
 @pytest.fixture
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Free the space of removed segments in steps that are small compared with a segment."""
-    monkeypatch.setattr(other_segments, "SHRINK_BYTES", SHRINK_BYTES)
+    monkeypatch.setattr(dead_segments, "SHRINK_BYTES", SHRINK_BYTES)
 
 
 async def drain(log: MultiRecordLog) -> None:
     """Truncate everything, and wait until the old segments are removed and their space is freed."""
     before = log.segments
     await log.truncate("q", log.next_position("q") - 1)
-    while log.segments[0] <= before[-1] or log._engine.opened.journal.space.older.has_unfreed():
+    while log.segments[0] <= before[-1] or log._engine.opened.journal.space.unfreed:
         await log.append_record("q", None, bytes(40_000))
         await log.truncate("q", log.next_position("q") - 1)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import LogFullError, LogLockedError, MultiRecordLog, PersistPolicy, ReadOnlyLog
-from mrecordlog_async.engine.commit import other_segments
+from mrecordlog_async.engine.commit import dead_segments
 from mrecordlog_async.engine.commit.open import OpenOptions, open_log
 from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.storage.directory import LogDirectory
@@ -26,7 +26,7 @@ SEGMENT_BYTES = 4 * BLOCK
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every segment be one whose space is given back in steps."""
-    monkeypatch.setattr(other_segments, "SHRINK_BYTES", BLOCK // 2)
+    monkeypatch.setattr(dead_segments, "SHRINK_BYTES", BLOCK // 2)
 
 
 async def fill(log: MultiRecordLog, records: int = 50) -> None:

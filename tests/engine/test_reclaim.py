@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from mrecordlog_async import Limits, LogFullError, MultiRecordLog
-from mrecordlog_async.engine.commit import other_segments, upkeep
+from mrecordlog_async.engine.commit import dead_segments, upkeep
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
 from tests.cached_files import CachedFiles
@@ -61,7 +61,7 @@ async def fill(log: MultiRecordLog, segments: int) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="needs a lease, to know that nobody else reads the segment")
 async def test_large_segments_are_given_back_in_steps(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A segment loses its name first, then its space step by step, and in the end no handle is left on it."""
-    monkeypatch.setattr(other_segments, "SHRINK_BYTES", BLOCK)
+    monkeypatch.setattr(dead_segments, "SHRINK_BYTES", BLOCK)
     files = Watched()
     async with MultiRecordLog.open(directory, segment_bytes=8 * BLOCK, filesystem=files) as log:
         await fill(log, 3)
@@ -83,7 +83,7 @@ async def test_close_lets_go_of_what_was_still_to_be_given_back(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Closing does not wait for the remaining steps; closing the handles frees the space."""
-    monkeypatch.setattr(other_segments, "SHRINK_BYTES", BLOCK)
+    monkeypatch.setattr(dead_segments, "SHRINK_BYTES", BLOCK)
     async with MultiRecordLog.open(directory, segment_bytes=8 * BLOCK) as log:
         await fill(log, 4)
         await log.truncate("q", log.next_position("q") - 2)

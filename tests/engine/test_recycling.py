@@ -213,9 +213,9 @@ async def test_what_is_too_small_or_much_too_large_is_unlinked(directory: Path, 
         journal = log._engine.opened.journal
         first = directory / damage.segments(directory)[0].name
         size = first.stat().st_size
-        spare = journal.space.spare
-        assert not await asyncio.to_thread(spare.recycle, str(first), 2, size + 1, size + 4_096)
-        assert not await asyncio.to_thread(spare.recycle, str(first), 2, 0, size - 17 * (1 << 20))
+        dead = journal.dead
+        assert not await asyncio.to_thread(dead.recycle, str(first), 2, size + 1, size + 4_096)
+        assert not await asyncio.to_thread(dead.recycle, str(first), 2, 0, size - 17 * (1 << 20))
         assert first.exists()
 
 
@@ -265,11 +265,11 @@ async def test_a_segment_that_cannot_be_recycled_is_removed(directory: Path, fil
                 return original(*arguments, **options)
             raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-        spare, oldest = log._engine.opened.journal.space.spare, first.stat().st_size
+        journal, oldest = log._engine.opened.journal, first.stat().st_size
 
         def recycle() -> tuple[bool, list[Path]]:
             setattr(files, call, fail)
-            taken = spare.recycle(str(first), 2, 0, oldest - oldest % 4_096 - 4_096)
+            taken = journal.dead.recycle(str(first), 2, 0, oldest - oldest % 4_096 - 4_096)
             setattr(files, call, original)
             return taken, [path for path in directory.iterdir() if path.name.endswith(".tmp")]
 
@@ -277,7 +277,7 @@ async def test_a_segment_that_cannot_be_recycled_is_removed(directory: Path, fil
         taken, temporary = await log._engine.thread.call(recycle)
         assert taken == (call in ("set_size", "reserve"))
         assert first.exists() != taken
-        assert not spare.is_recycled
+        assert not journal.space.spare.is_recycled
         if taken:
             assert not temporary
 

@@ -23,8 +23,8 @@ from mrecordlog_async import (
     QueueOptions,
 )
 from mrecordlog_async.engine.commit.journal import Journal
-from mrecordlog_async.engine.commit.small import CALLERS_MAX, SmallBatches
 from mrecordlog_async.engine.commit.storing import BatchStore
+from mrecordlog_async.engine.commit.writer import CALLERS_MAX, SmallBatches
 from tests.cached_files import CachedFiles, HangingDisk
 from tests.faults.driver import DIRECTORY, Run, repeatable
 from tests.faults.histories import CASES, early_roll

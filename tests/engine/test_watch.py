@@ -10,10 +10,9 @@ from time import perf_counter
 import pytest
 
 from mrecordlog_async import MultiRecordLog, metrics
-from mrecordlog_async.engine.commit.thread import Job, LogThread, ThreadProgress, timed
+from mrecordlog_async.engine.commit import thread as watching
+from mrecordlog_async.engine.commit.thread import Job, LogThread, ThreadProgress, Watch, timed
 from mrecordlog_async.engine.intake.refusals import Refusals
-from mrecordlog_async.engine.readers import watch as watching
-from mrecordlog_async.engine.readers.watch import Watch
 from mrecordlog_async.metrics import Counters, Recent
 from mrecordlog_async.support.clock import Clock
 from tests.cached_files import HangingDisk
@@ -32,12 +31,7 @@ async def test_a_disk_that_hangs_is_reported_while_it_hangs(
     directory: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By the loop, with the gauges; and once more when it responds again."""
-    slow_seconds = (
-        "mrecordlog_async.engine.readers.watch.SLOW_SECONDS",
-        "mrecordlog_async.engine.commit.thread.SLOW_SECONDS",
-    )
-    for name in slow_seconds:
-        monkeypatch.setattr(name, 3_600.0)
+    monkeypatch.setattr(watching, "SLOW_SECONDS", 3_600.0)
     monkeypatch.setattr(watching, "TICK_SECONDS", 0.01)
     disk = HangingDisk()
     async with MultiRecordLog.open(directory, filesystem=disk) as log:
@@ -50,8 +44,9 @@ async def test_a_disk_that_hangs_is_reported_while_it_hangs(
         try:
             await asyncio.to_thread(disk.waits.wait)
             later = asyncio.ensure_future(log.append_record("q", None, b"b"))
-            for name in slow_seconds:
-                monkeypatch.setattr(name, 0.01)  # not before both wait: an earlier commit may have been slow, too
+            monkeypatch.setattr(
+                watching, "SLOW_SECONDS", 0.01
+            )  # not before both wait: an earlier commit may have been slow, too
             line = (await lines(caplog, "hanging"))[0]
             assert "a commit has been under way" in line
             assert "records waiting: 2" in line

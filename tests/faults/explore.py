@@ -366,9 +366,9 @@ def empty(opened: OpenedLog) -> None:
     ]
     commit(opened, records)
     opened.journal.roll(opened.queues.pins.oldest())
-    opened.journal.space.reclaim(opened.journal.durable_oldest)
-    while opened.journal.space.older.has_unfreed():
-        opened.journal.space.older.shrink(False)
+    opened.journal.dead.reclaim(opened.journal.durable_oldest)
+    while opened.journal.space.unfreed:
+        opened.journal.dead.shrink(False)
 
 
 # What the successor of a process that died does, as (records, synced) of batch after batch.

@@ -121,7 +121,7 @@ SMALL_SIZES = {
     "mrecordlog_async.memory.queues.LOOSE_RECORDS_LEAST": 4,
     "mrecordlog_async.memory.store.LOOSE_RECORDS_MAX": 5,
     "mrecordlog_async.memory.store.LOOSE_SPREAD": 2,
-    "mrecordlog_async.engine.commit.other_segments.SHRINK_BYTES": 5_000,
+    "mrecordlog_async.engine.commit.dead_segments.SHRINK_BYTES": 5_000,
     "mrecordlog_async.engine.commit.batch.JOIN_BYTES_MAX": 300,
     "mrecordlog_async.engine.commit.batch.JOIN_BUFFER_BYTES": 8,
     "mrecordlog_async.engine.commit.journal.LARGE_BYTES": 9_000,

@@ -59,9 +59,9 @@ NEAREST = {
         "tests/engine/test_reclaim.py tests/engine/test_hard_links.py tests/engine/test_spare.py"
     ],
     "engine/commit/upkeep.py": ["tests/engine/test_reclaim.py tests/engine/test_spare.py tests/engine/test_mark.py"],
-    "engine/commit/small.py": ["tests/engine/test_small.py", "tests/engine/test_disk_thread.py"],
     "engine/commit/writer.py": [
-        "tests/engine/test_reclaim.py tests/engine/test_failing.py tests/engine/test_limits.py"
+        "tests/engine/test_small.py tests/engine/test_disk_thread.py",
+        "tests/engine/test_reclaim.py tests/engine/test_failing.py tests/engine/test_limits.py",
     ],
     "maintenance/salvage.py": ["tests/maintenance/test_salvage.py", "tests/cli/test_repair.py"],
     "maintenance/usage.py": ["tests/cli/test_inspect.py"],

@@ -11,17 +11,17 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 from unittest.mock import patch
 
-from mrecordlog_async.engine.commit import batch
+from mrecordlog_async.engine.commit import batch, disk_space
 from mrecordlog_async.engine.commit import journal as journal_module
 from mrecordlog_async.engine.commit import open as opening
-from mrecordlog_async.engine.commit import other_segments as spare
 from mrecordlog_async.engine.commit.batch import CommitRequest, Roll
+from mrecordlog_async.engine.commit.dead_segments import DeadSegments
 from mrecordlog_async.engine.commit.disk_space import DiskSpace
 from mrecordlog_async.engine.commit.journal import Journal
-from mrecordlog_async.engine.commit.small import SmallBatches
 from mrecordlog_async.engine.commit.storing import BatchStore
 from mrecordlog_async.engine.commit.thread import FileTurns
 from mrecordlog_async.engine.commit.upkeep import Upkeep
+from mrecordlog_async.engine.commit.writer import SmallBatches
 from mrecordlog_async.engine.intake.commands import Reserve
 from mrecordlog_async.engine.intake.controls import AttachConsumer, FenceHolders, MoveConsumer
 from mrecordlog_async.engine.planning import consumer as consumer_planning
@@ -171,7 +171,7 @@ def no_fsync() -> AbstractContextManager[Any]:
 
 
 def no_fsync_of_the_directory() -> AbstractContextManager[Any]:
-    return patch.object(spare, "sync_directory", lambda directory: None)
+    return patch.object(disk_space, "sync_directory", lambda directory: None)
 
 
 def parent_directory_not_synced() -> AbstractContextManager[Any]:
@@ -446,15 +446,16 @@ def unlinked_before_the_commit_that_justifies_it() -> AbstractContextManager[Any
     def must_name(self: Upkeep, oldest: int | None) -> bool:
         return False
 
-    original = DiskSpace.reclaim
+    original = DeadSegments.reclaim
 
-    def reclaim(self: DiskSpace, durable_oldest: int, recycle: bool = True) -> int:
-        oldest = self._queues.pins.oldest()
-        return original(self, self._end.segment if oldest is None else oldest, recycle)
+    def reclaim(self: DeadSegments, durable_oldest: int, recycle: bool = True) -> int:
+        space = self._space
+        oldest = space._queues.pins.oldest()
+        return original(self, space._end.segment if oldest is None else oldest, recycle)
 
     stack = contextlib.ExitStack()
     stack.enter_context(patch.object(Journal, "reclaimable", reclaimable))
-    stack.enter_context(patch.object(DiskSpace, "reclaim", reclaim))
+    stack.enter_context(patch.object(DeadSegments, "reclaim", reclaim))
     stack.enter_context(patch.object(Upkeep, "_must_name_oldest", must_name))
     return stack
 
@@ -530,7 +531,7 @@ def old_segment_not_synced_on_roll() -> AbstractContextManager[Any]:
 
 
 def header_published_before_its_file_is_durable() -> AbstractContextManager[Any]:
-    return patch.object(spare, "sync_file", lambda file: None)
+    return patch.object(disk_space, "sync_file", lambda file: None)
 
 
 def queue_id_reused() -> AbstractContextManager[Any]:

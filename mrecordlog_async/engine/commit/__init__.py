@@ -2,12 +2,11 @@
 
 | on the event loop | what it does |
 |---|---|
-| `writer` | takes a batch, has it planned and stored, applies it and acknowledges its calls |
-| `small` | its first case: a small batch of one queue, stored without a turn of the writer's task |
-| `full_disk` | stores in parts what a full disk allows |
+| `writer` | takes a batch and has it stored; its first case, a small batch of one queue, without a turn of its task |
+| `storing` | one batch: stored, applied and acknowledged, as a whole or in the parts that a full disk allows |
 | `upkeep` | spare, dead segments, timed syncs, the idle mark |
 | `unsynced` | what a crash may take under the weaker policies |
-| `thread` | the log's own thread |
+| `thread` | the log's own thread, and the watch over it |
 
 Everything else belongs to the log's thread, and does not know asyncio:
 
@@ -15,7 +14,7 @@ Everything else belongs to the log's thread, and does not know asyncio:
 |---|---|
 | `batch` | a batch as the two sides exchange it: its request, its bytes and its result |
 | `journal` | the current segment: writes batches, rolls to the next one |
-| `other_segments` | the segments after and before it |
-| `disk_space` | how much of the disk the log may take |
+| `disk_space` | how much of the disk the log may take; the spare, which becomes the next segment |
+| `dead_segments` | removes the segments in which nothing is live, or makes them the spare |
 | `open` | everything before the first batch |
 """

@@ -6,8 +6,8 @@ Strategy:
 2. Each segment ends with a **reserve** that appends leave alone: truncates and deletes, which free space, are stored
    in it on a full disk.
 3. A **spare** (the next segment as a `.tmp`, its space reserved) is kept ready, so that rolling works on a full disk:
-   only a roll lets the space of older segments be freed. A dead segment may become the spare. It is cut before a batch
-   is refused for lack of space.
+   only a roll lets the space of older segments be freed. It is a fresh, small file, or was a segment (`DeadSegments`).
+   It is cut before a batch is refused for lack of space.
 
 The event loop may read numbers at any time, and decides from them between two jobs of the log's thread. The rest blocks
 and belongs to the log's thread.
@@ -15,20 +15,24 @@ and belongs to the log's thread.
 
 from __future__ import annotations
 
+import contextlib
 import errno
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Sequence
 
-from mrecordlog_async.engine.commit.batch import CommitRequest
-from mrecordlog_async.engine.commit.other_segments import OlderSegments, Spare
+from mrecordlog_async.engine.commit.batch import CommitRequest, LogIOError, sync_directory, sync_file
 from mrecordlog_async.engine.intake.commands import Reserve
 from mrecordlog_async.errors import LogFullError
-from mrecordlog_async.format.frame import BLOCK_BYTES, frames_bytes_max
-from mrecordlog_async.format.header import HEADER_BYTES
+from mrecordlog_async.format.frame import BLOCK_BYTES, Buffer, frames_bytes_max
+from mrecordlog_async.format.header import HEADER_BYTES, SegmentHeader
 from mrecordlog_async.recovery.recovered import RecoveredLog
-from mrecordlog_async.storage.direct import Staging, whole_blocks
+from mrecordlog_async.storage.direct import UNSUPPORTED, Staging, whole_blocks
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
-from mrecordlog_async.storage.locked_directory import RESERVE_BYTES, LockedDirectory
+from mrecordlog_async.storage.gathered_files import gathered_path
+from mrecordlog_async.storage.locked_directory import RESERVE_BYTES, LockedDirectory, write_preamble
 from mrecordlog_async.storage.segment import LogEnd, SegmentFile
+
+logger = logging.getLogger("mrecordlog_async")
 
 _OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
@@ -45,6 +49,9 @@ class DiskSpace:
     """The disk space of one log. The journal owns it, and says which segment is the current one.
 
     limit_bytes: for all segments and the spare. opening_bytes: what the table grows by with the first batch.
+    complete: (number, bytes) of the segments before the current one, oldest first. gathered: the sizes of the gathered
+    files next to them, by number. `DeadSegments` removes both, and notes in unfreed what then still takes space, as
+    (handle, bytes), and in unremoved why it did not remove all of them the last time.
     """
 
     def __init__(
@@ -67,9 +74,12 @@ class DiskSpace:
         self.limit_bytes = limit_bytes
         self.opening_bytes = 0
         self.spare = Spare(directory, staging)
-        undeletable = [(number, 0) for number in recovered.leftovers]
-        self.older = OlderSegments(directory, undeletable + recovered.older)
-        self.older.gathered.update(recovered.gathered)
+        self.complete = [*((number, 0) for number in recovered.leftovers), *recovered.older]
+        self.complete_bytes = sum(size for _, size in self.complete)
+        self.gathered = dict(recovered.gathered)  # the event loop adds to it
+        self.unfreed: list[tuple[int, int]] = []
+        self.unremoved: OSError | None = None
+        self._directory = directory
         self._capacity_bytes = directory.capacity_bytes()  # as it was when the log was opened
         self._queues = recovered.queues
         self._file = file
@@ -79,11 +89,6 @@ class DiskSpace:
     # What the event loop reads between batches.
 
     @property
-    def complete(self) -> list[tuple[int, int]]:
-        """(number, bytes) of the segments before the current one, oldest first."""
-        return self.older.segments
-
-    @property
     def current(self) -> int:
         """The number of the segment that is being written."""
         return self._end.segment
@@ -91,21 +96,26 @@ class DiskSpace:
     @property
     def taken_bytes(self) -> int:
         """Space reserved by all segments, their gathered files, and the spare."""
-        current, older = max(self._file.reserved_bytes, self._end.offset), self.older
-        return older.bytes + older.gathered_bytes + older.unfreed_bytes + current + self.spare.reserved_bytes
+        current = max(self._file.reserved_bytes, self._end.offset) + self.spare.reserved_bytes
+        return self.complete_bytes + self.gathered_bytes + sum(size for _, size in self.unfreed) + current
+
+    @property
+    def gathered_bytes(self) -> int:
+        """Space of the gathered files."""
+        return sum(list(self.gathered.values()))
 
     @property
     def written_bytes(self) -> int:
         """Bytes of segments that hold something."""
-        return self.older.bytes + self._end.offset
+        return self.complete_bytes + self._end.offset
 
     def note_gathered(self, number: int, size: int) -> None:
         """Count the gathered file of segment *number*, which has live records. Called on the event loop."""
-        self.older.gathered[number] = size
+        self.gathered[number] = size
 
     def is_gathered(self, number: int) -> bool:
         """Return whether segment *number* has a gathered file, as far as it was noted."""
-        return number in self.older.gathered
+        return number in self.gathered
 
     def batch_bytes_max(self) -> tuple[int, str]:
         """Return the size of the largest batch that an empty log can take, and the name of what limits it."""
@@ -128,7 +138,8 @@ class DiskSpace:
 
     def enter(self, file: SegmentFile, end: LogEnd) -> None:
         """Note that the log continues in *file* at *end*; the segment until now becomes an older one."""
-        self.older.add(self._end.segment, self._file.reserved_bytes)
+        self.complete.append((self._end.segment, self._file.reserved_bytes))
+        self.complete_bytes += self._file.reserved_bytes
         self._file, self._end = file, end
 
     def with_room(self, work: Callable[..., object], *arguments: object) -> None:
@@ -138,7 +149,7 @@ class DiskSpace:
                 work(*arguments)
                 return
             except (OSError, LogFullError) as refusal:
-                if not is_full(refusal) or not self.older.give_up_gathered():
+                if not is_full(refusal) or not self._give_up_gathered():
                     raise
 
     def reserve(self, end: int, request: CommitRequest) -> None:
@@ -189,26 +200,18 @@ class DiskSpace:
         fresh = self._preamble_bytes(more_table_bytes)
         return self.spare.cut(whole_blocks(fresh + fresh // 4))
 
-    def reclaim(self, durable_oldest: int, recycle: bool = True) -> int:
-        """Remove the segments below the oldest live one; return how many were removed (see `OlderSegments`).
-
-        Args:
-            durable_oldest: What is on the medium for certain.
-            recycle: One of them may become the spare; False if its space is needed, or nothing is live.
-        """
-        return self.older.reclaim(durable_oldest, self._reuse if recycle and self._recycles else _leave)
-
-    def _reuse(self, path: str) -> bool:
-        """Make a dead segment the spare, unless that is one already; return whether the file was taken away.
+    def wanted_of_dead(self) -> tuple[int, int, int] | None:
+        """Return which segment a dead one should become: its number, and its bytes at least and at most. None if not.
 
         Only for direct writes: through the cache, a write of a part of a page must first read what the page held. And
         only far enough below the limit: otherwise the spare would soon be cut again, to make room.
         """
-        if self.spare.is_recycled or not self._file.is_direct or self._room() < self._segment_bytes:
-            return False
+        is_gain = self._recycles and not self.spare.is_recycled and self._file.is_direct
+        if not is_gain or self._room() < self._segment_bytes:
+            return None
         fresh = self._preamble_bytes(0)
         whole = whole_blocks(fresh + self._segment_bytes)
-        return self.spare.recycle(path, self._end.segment + 1, max(whole // 2, fresh), whole)
+        return self._end.segment + 1, max(whole // 2, fresh), whole
 
     def _try_to_reserve(self, end: int, wanted: int, request: CommitRequest) -> None:
         file = self._file
@@ -235,14 +238,152 @@ class DiskSpace:
     def _check(self, more: int) -> None:
         """Raise LogFullError if *more* bytes do not fit below the limit; its cause is what keeps dead segments."""
         if more > 0 and more > self._room():
-            raise LogFullError("disk", self.taken_bytes, self.limit_bytes) from self.older.error
+            raise LogFullError("disk", self.taken_bytes, self.limit_bytes) from self.unremoved
 
     def _preamble_bytes(self, more_table_bytes: int) -> int:
         """Return what the next segment needs before its first batch, and the reserve."""
         table_bytes = frames_bytes_max(self._queues.table_bytes + more_table_bytes + self.opening_bytes)
         return whole_blocks(HEADER_BYTES + table_bytes + RESERVE_BYTES)
 
+    def _give_up_gathered(self) -> bool:
+        """Remove the newest gathered file; return whether there was one.
 
-def _leave(path: str) -> bool:
-    """Leave a dead segment to be removed."""
-    return False
+        Readers go from old to new: the one that is furthest behind keeps its files for longest, and it is the one whose
+        progress frees space.
+        """
+        if not self.gathered:
+            return False
+        number, size = max(list(self.gathered.items()))
+        try:
+            self._directory.check_place()
+            with contextlib.suppress(FileNotFoundError):
+                self._directory.files.unlink(gathered_path(self._directory.path, number))
+        except OSError:
+            return False
+        self.gathered.pop(number, None)
+        logger.warning(
+            "%s: the disk is full: the gathered file of segment %d is removed (%d bytes); its records are read slower",
+            *(self._directory.path, number, size),
+        )
+        return True
+
+
+class Spare:
+    """At most one file that no batch has entered. `file` is None while there is none.
+
+    is_recycled: the file was a segment before (`DeadSegments`). The others are fresh and small.
+    """
+
+    def __init__(self, directory: LockedDirectory, staging: Staging | None = None) -> None:
+        """With *staging*, the segments that this becomes are written past the page cache, if their files can be."""
+        self.file: SegmentFile | None = None
+        self.is_recycled = False
+        self._directory = directory
+        self._staging = staging
+
+    @property
+    def reserved_bytes(self) -> int:
+        """Space that the spare takes on the disk."""
+        return self.file.reserved_bytes if self.file is not None else 0
+
+    def cut(self, size: int) -> bool:
+        """Give back the space of the spare after *size* bytes; return whether there was any."""
+        spare = self.file
+        if spare is None or spare.reserved_bytes <= size:
+            return False
+        try:
+            if not spare.may_be_shared():
+                self._directory.files.set_size(spare.handle, size)
+                spare.reserved_bytes = size
+                return True
+        except OSError:
+            pass
+        self.discard()  # it belongs to others too, or its size is not known
+        return True
+
+    def prepare(self, number: int, wanted: int) -> None:
+        """Make the spare for segment *number* if there is none, reserve *wanted* bytes and sync it.
+
+        A spare that cannot grow is kept: it still serves a smaller table.
+
+        Raises:
+            OSError: The disk has no room.
+            LogIOError: The sync failed.
+        """
+        spare = self.file
+        if spare is None:
+            files, path = self._directory.files, self._directory.path_of(number)
+            spare = SegmentFile(files, *self._directory.create_temporary(path), 0)
+            self.is_recycled = False
+        try:
+            spare.reserve(wanted, wanted + wanted // 4)
+        except OSError:
+            if self.file is None:
+                self.remove(spare)
+            raise
+        self.file = spare
+        sync_file(spare)
+
+    def publish(self, header: SegmentHeader, table: Sequence[Buffer]) -> tuple[SegmentFile, int]:
+        """Make the spare the segment of *header* and *table*, durable with its name; there is no spare after that.
+
+        Returns:
+            The segment, and the offset where its first batch begins.
+
+        Raises:
+            OSError: It failed before the segment had its name; the file is removed.
+            LogIOError: Whether the segment exists is not known, or not for certain on the medium.
+        """
+        self._directory.check_place()
+        spare, self.file, self.is_recycled = self.file, None, False
+        assert spare is not None, "prepared just before"
+        path = self._directory.path_of(header.segment)
+        try:
+            table_end = self._write_preamble(spare, header, table)
+            # Durable before it has its name: a segment without an intact header and table is damage.
+            sync_file(spare)
+            self._rename(spare, path)
+            sync_directory(self._directory)
+        except OSError:
+            self.remove(spare)
+            raise
+        except LogIOError:
+            spare.close()
+            raise
+        spare.path = path
+        return spare, table_end
+
+    def discard(self) -> None:
+        """Close and remove the spare, if there is one."""
+        if self.file is not None:
+            self.remove(self.file)
+            self.file, self.is_recycled = None, False
+
+    def _write_preamble(self, spare: SegmentFile, header: SegmentHeader, table: Sequence[Buffer]) -> int:
+        """Write the segment's head directly if the file can be written so, which is found out here."""
+        if self._staging is not None:
+            spare.begin_direct(self._staging, 0)
+        try:
+            return write_preamble(spare, header, table)
+        except OSError as error:
+            if not spare.is_direct or error.errno not in UNSUPPORTED:
+                raise
+            spare.end_direct()
+            return write_preamble(spare, header, table)
+
+    def _rename(self, spare: SegmentFile, path: str) -> None:
+        try:
+            self._directory.files.rename(spare.path, path)
+        except OSError as error:
+            # Some errors leave open whether the rename happened. If the segment exists while batches are still written
+            # to the previous one, the next open reports damage.
+            if self._directory.lists(path):
+                raise LogIOError(f"rename failed half-way: {error}") from error
+            raise
+
+    def remove(self, spare: SegmentFile) -> None:
+        """Close and remove *spare*, which this was or was about to become."""
+        spare.close()
+        with contextlib.suppress(OSError):
+            self._directory.check_place()
+            self._directory.files.unlink(spare.path)

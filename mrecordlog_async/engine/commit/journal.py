@@ -33,6 +33,7 @@ from mrecordlog_async.engine.commit.batch import (
     let_others_run,
     sync_file,
 )
+from mrecordlog_async.engine.commit.dead_segments import DeadSegments
 from mrecordlog_async.engine.commit.disk_space import DiskSpace
 from mrecordlog_async.engine.intake.commands import Reserve
 from mrecordlog_async.engine.planning.planned import build_records
@@ -83,6 +84,7 @@ class Journal:
         self._seed = segment_seed(recovered.log_id, recovered.end.segment)
         self._nonce = nonce  # until the first batch is written
         self.space = space
+        self.dead = DeadSegments(directory, space)
         space.opening_bytes = OPENING_BYTES if nonce is not None else 0
         self._staging = staging
         self.clock = system()  # the one that opens the log may set another
@@ -293,7 +295,7 @@ class Journal:
         if self._staging is not None:
             self._staging.close_writes(self.directory.files)
         self.space.spare.discard()
-        self.space.older.shrink(everything=True)
+        self.dead.shrink(everything=True)
         self._file.close()
 
     def handles(self) -> Iterator[int]:
@@ -301,7 +303,8 @@ class Journal:
         yield self._file.handle
         if self.space.spare.file is not None:
             yield self.space.spare.file.handle
-        yield from self.space.older.handles()
+        for handle, _ in self.space.unfreed:
+            yield handle
 
     # Steps.
 

@@ -70,9 +70,10 @@ class LogParts:
     set_aside: SetAside
 
 
-@dataclass(slots=True)
-class UpkeepState:
-    """State that upkeep keeps between batches. Only the writer's task reads and writes it, on the event loop.
+class Upkeep:
+    """Maintains the journal between batches, for the writer that owns it.
+
+    Its flags are read and written on the event loop only:
 
     | flag | set by | cleared by |
     |---|---|---|
@@ -81,39 +82,22 @@ class UpkeepState:
     | unlink_failed | a dead segment that could not be removed | any stored batch; a batch that the disk refused |
     | early_roll | a batch that the disk refused | an attempt to roll, or a segment that could not be removed |
     | short_of_space | a batch that the disk refused | a stored batch with appends |
+
+    freed_bytes: freed in memory since the heap was last trimmed.
     """
 
-    # The last batch has its mark, or no reserved space is left for one: either way, it is not tried again.
-    marked: bool = False
-    # Do not ask a full disk for a spare after every batch; the next append asks again by itself.
-    spare_failed: bool = False
-    # Do not try after every batch to remove what the system refused to remove.
-    unlink_failed: bool = False
-    # Replace the current segment once nothing in it is live, however small it is: its space is needed.
-    early_roll: bool = False
-    # Free the space of removed segments at once, not in steps: appends wait for it.
-    short_of_space: bool = False
-    # Bytes freed in memory since the heap was last trimmed.
-    freed_bytes: int = 0
-
-    def disk_refused(self) -> None:
-        """Note that the disk had no space for a batch."""
-        self.early_roll = self.short_of_space = True
-        # The segments that could not be removed hold the space; without it, no batch may be storable.
-        self.unlink_failed = False
-
-    def batch_stored(self, reserve: Reserve) -> None:
-        """Note a stored batch. One that may have used the *reserve* does not prove that there is space."""
-        self.marked = False
-        if reserve is Reserve.NOTHING:
-            self.short_of_space = False
-
-
-class Upkeep:
-    """Maintains the journal between batches, for the writer that owns it."""
-
     def __init__(self, parts: LogParts) -> None:
-        self.state = UpkeepState()
+        # The last batch has its mark, or no reserved space is left for one: either way, it is not tried again.
+        self._marked = False
+        # Do not ask a full disk for a spare after every batch; the next append asks again by itself.
+        self._spare_failed = False
+        # Do not try after every batch to remove what the system refused to remove.
+        self._unlink_failed = False
+        # Replace the current segment once nothing in it is live, however small it is: its space is needed.
+        self._early_roll = False
+        # Free the space of removed segments at once, not in steps: appends wait for it.
+        self._short_of_space = False
+        self.freed_bytes = 0
         self.on_commit: Callable[[CommitResult], object] | None = None  # for telemetry, if there is any
         self._journal = parts.journal
         self._queues = parts.queues
@@ -145,21 +129,33 @@ class Upkeep:
         if self._new_segment is not None:
             self._new_segment.cancel()
 
+    def disk_refused(self) -> None:
+        """Note that the disk had no space for a batch."""
+        self._early_roll = self._short_of_space = True
+        # The segments that could not be removed hold the space; without it, no batch may be storable.
+        self._unlink_failed = False
+
+    def batch_stored(self, reserve: Reserve) -> None:
+        """Note a stored batch. One that may have used the *reserve* does not prove that there is space."""
+        self._marked = False
+        if reserve is Reserve.NOTHING:
+            self._short_of_space = False
+
     def is_due(self) -> bool:
         """Return whether `maintain` has something to do; never because of what it tried in vain."""
-        journal, state = self._journal, self.state
-        if self.timers.sync_due or self.timers.mark_due or state.early_roll or journal.space.older.has_unfreed():
+        journal = self._journal
+        if self.timers.sync_due or self.timers.mark_due or self._early_roll or journal.space.unfreed:
             return True
-        if self._new_segment is not None or (journal.space.wants_spare() and not state.spare_failed):
+        if self._new_segment is not None or (journal.space.wants_spare() and not self._spare_failed):
             return True
-        if journal.reclaimable() and not state.unlink_failed:
+        if journal.reclaimable() and not self._unlink_failed:
             return True
-        return worth_trimming(state.freed_bytes, self._queues.memory_bytes)
+        return worth_trimming(self.freed_bytes, self._queues.memory_bytes)
 
     async def maintain(self) -> None:
         """Prepare the spare, reclaim dead segments, run the timed sync and the idle mark."""
         journal = self._journal
-        if journal.space.wants_spare() and not self.state.spare_failed:
+        if journal.space.wants_spare() and not self._spare_failed:
             await self._prepare_spare()
         if self._new_segment is not None:
             roll = partial(journal.space.with_room, journal.roll)
@@ -171,19 +167,19 @@ class Upkeep:
             self.timers.sync_due = False
             if not journal.all_synced:
                 await self.sync()
-        if journal.space.complete or self.state.early_roll or self._queues.pins.oldest() is None:
+        if journal.space.complete or self._early_roll or self._queues.pins.oldest() is None:
             await self._reclaim_segments()
-        if journal.space.older.has_unfreed():
-            await self._on_log_thread(journal.space.older.shrink, self.state.short_of_space)
+        if journal.space.unfreed:
+            await self._on_log_thread(journal.dead.shrink, self._short_of_space)
         if self._queues.settling.has_sparse():
             await self._settle_loose_records()
-        if worth_trimming(self.state.freed_bytes, self._queues.memory_bytes) and not self._admission.has_pending():
-            self.state.freed_bytes = 0
+        if worth_trimming(self.freed_bytes, self._queues.memory_bytes) and not self._admission.has_pending():
+            self.freed_bytes = 0
             await self._on_log_thread(trim_heap)
         if self.timers.mark_due:
             self.timers.mark_due = False
             if self.wants_mark():
-                self.state.marked = True
+                self._marked = True
                 result = await self._on_log_thread(journal.commit_mark, self._queues.pins.oldest())
                 if result is not None:
                     self._apply_opening(result)
@@ -199,7 +195,7 @@ class Upkeep:
 
     def _note_freed(self, freed: int) -> None:
         """Note that settling freed this many bytes, or with less than 0 took more."""
-        self.state.freed_bytes += max(freed, 0)
+        self.freed_bytes += max(freed, 0)
         self._admission.update()
 
     async def _reclaim_segments(self) -> None:
@@ -212,7 +208,7 @@ class Upkeep:
             # Segments that cannot be removed keep their space: another one would only add to it.
             if not journal.reclaimable():
                 left = await self._if_space_allows(journal.start_small)
-            self.state.early_roll = False  # tried once for each refusal, when nothing is live any more
+            self._early_roll = False  # tried once for each refusal, when nothing is live any more
         # If there is no space for the next segment, only naming the dead ones frees some: so this must not roll.
         if not left and self._must_name_oldest(oldest):
             request = CommitRequest([], oldest, sync=True, roll=Roll.IF_SHARED)
@@ -222,18 +218,18 @@ class Upkeep:
     async def _remove_dead_segments(self, oldest: int | None) -> None:
         """Remove the segments whose death is durable; *oldest*: the first one with anything live."""
         journal = self._journal
-        if not journal.reclaimable() or self.state.unlink_failed:
+        if not journal.reclaimable() or self._unlink_failed:
             return
         # Where space is short, or nothing is live, the log is to be small: no dead segment is kept as the spare.
-        recycle = not self.state.short_of_space and oldest is not None
-        removed = await self._on_log_thread(journal.space.reclaim, journal.durable_oldest, recycle)
+        recycle = not self._short_of_space and oldest is not None
+        removed = await self._on_log_thread(journal.dead.reclaim, journal.durable_oldest, recycle)
         self._counters.segments_removed += removed
         if removed:
             logger.debug("removed %d segments", removed)
-        self.state.unlink_failed = journal.reclaimable()
-        self.state.spare_failed = False
-        if self.state.short_of_space:
-            await self._on_log_thread(journal.space.older.shrink, True)
+        self._unlink_failed = journal.reclaimable()
+        self._spare_failed = False
+        if self._short_of_space:
+            await self._on_log_thread(journal.dead.shrink, True)
         if removed and self._admission.waiting_for_space:
             self.retry_parked()
 
@@ -241,14 +237,14 @@ class Upkeep:
         """Return whether an empty batch must say that older segments are dead, because no other batch is about to."""
         journal = self._journal
         # Where space is short, what waits is likely to be refused, and then names nothing.
-        if not journal.space.complete or (self._admission.has_pending() and not self.state.short_of_space):
+        if not journal.space.complete or (self._admission.has_pending() and not self._short_of_space):
             return False
         return (journal.end.segment if oldest is None else oldest) > journal.durable_oldest
 
     def _is_worth_a_roll(self) -> bool:
         at = self._journal.end
         used = at.offset - at.table_end
-        refused = self.state.early_roll and at.last_batch >= at.first_batch
+        refused = self._early_roll and at.last_batch >= at.first_batch
         return refused or used > max(EARLY_ROLL_BYTES, 4 * self._queues.table_bytes)
 
     async def _prepare_spare(self) -> None:
@@ -256,7 +252,7 @@ class Upkeep:
             await self._on_log_thread(self._journal.space.prepare_spare)
         except OSError:
             # The next append tries again, and is refused if there is still no space.
-            self.state.spare_failed = True
+            self._spare_failed = True
             self._counters.io_errors += 1
 
     async def _if_space_allows(self, work: Callable[..., Any], *arguments: object) -> bool:
@@ -302,12 +298,12 @@ class Upkeep:
         if result.synced:
             counters.syncs += 1
             counters.sync_seconds.observe(result.sync_seconds)
-        self.state.spare_failed = self.state.unlink_failed = False
+        self._spare_failed = self._unlink_failed = False
 
     def wants_mark(self) -> bool:
         """Return whether the last batch is durable and nothing after it says so yet."""
         journal = self._journal
-        return not self.state.marked and journal.all_synced and journal.end.last_batch >= journal.end.first_batch
+        return not self._marked and journal.all_synced and journal.end.last_batch >= journal.end.first_batch
 
     def retry_parked(self) -> None:
         """Let appends that wait for disk space try again."""

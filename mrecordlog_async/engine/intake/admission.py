@@ -450,7 +450,8 @@ class Admission:
     def _check_storable(self, call: AppendRecords) -> None:
         """Raise why *call* could never be stored, whatever the log holds."""
         try:
-            check_name(call.queue)
+            if type(call.queue) is not str:  # the planner says what is wrong with a string, if no queue has that name
+                check_name(call.queue)
             if call.queue in self._ended_queues:
                 raise self._ended_queues[call.queue]()
             # A call within the budget does not wait; whether it ever fits the disk is checked when the disk refuses it.
@@ -474,7 +475,7 @@ class WriterSleep:
     | the writer | what waits is stored by | `wake` |
     |---|---|---|
     | is awake | the writer: it looks again before it sleeps | does nothing |
-    | sleeps | `commit.small`, the first case, if it is a group and the only thing; else the writer | wakes it |
+    | sleeps | `SmallBatches`, the first case, if it is a group and the only thing; else the writer | wakes it |
     | is held: a small batch is in flight | either of them, after `release` | is remembered |
 
     The writer's task and its first case take turns and never run next to each other: the positions of a batch follow
