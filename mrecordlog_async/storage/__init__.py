@@ -4,6 +4,7 @@
 |---|---|
 | `filesystem` | what the log needs of a file system; whole reads and writes |
 | `os_filesystem` | the real one |
+| `os_locks` | its locks, which a forked child must not keep |
 | `directory` | the files of a log: their names, listing, headers and `CLOSED` |
 | `locked_directory` | what only the lock's holder may change in that directory |
 | `lock` | one writer per directory |

@@ -1,4 +1,4 @@
-"""The real disk: the only place of the log that calls the operating system."""
+"""The real disk: with `os_locks`, the only place of the log that calls the operating system."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import stat
 import struct
 import sys
 import threading
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 
 from mrecordlog_async.compiled import new_disk_thread
 from mrecordlog_async.storage.filesystem import Buffer, DiskThread
+from mrecordlog_async.storage.os_locks import DISK_THREADS, HELD_LOCKS, release_lock, take_lock
 
 try:
     import fcntl
@@ -56,26 +56,6 @@ _syscall = getattr(_library, "syscall", None)
 if _syscall is not None:
     _syscall.restype = ctypes.c_long
 
-_disk_threads: weakref.WeakSet[DiskThread] = weakref.WeakSet()
-_locks: set[int] = set()
-_fork_guard = threading.Lock()
-"""Prevents a fork between taking a lock and recording it: `_drop_locks` knows every lock that a child inherits."""
-
-
-def _drop_locks() -> None:
-    """Close this forked child's copies of the locks; otherwise they stay locked after the parent releases them."""
-    for handle in _locks:
-        os.close(handle)
-    _locks.clear()
-    for thread in _disk_threads:  # each has a duplicate of a lock
-        thread.forget()
-    _disk_threads.clear()
-    _fork_guard.release()
-
-
-if IS_POSIX:
-    os.register_at_fork(before=_fork_guard.acquire, after_in_parent=_fork_guard.release, after_in_child=_drop_locks)
-
 
 class OsFileSystem:
     """The real disk, through the `os` module."""
@@ -108,9 +88,7 @@ class OsFileSystem:
 
     def create(self, path: str) -> int:
         """See `FileSystem`."""
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        _give(handle, _parent(path))
-        return handle
+        return _create(path)
 
     def give_to_owner_of(self, path: str, handle: int) -> None:
         """See `FileSystem`."""
@@ -128,11 +106,8 @@ class OsFileSystem:
 
     def close(self, handle: int) -> None:
         """See `FileSystem`."""
-        if handle in _locks:
-            # Not by the close alone: a process that was forked just now, or that is being started, may have a copy.
-            with contextlib.suppress(OSError):
-                fcntl.flock(handle, fcntl.LOCK_UN)
-        _locks.discard(handle)
+        if handle in HELD_LOCKS:
+            release_lock(handle)
         with contextlib.suppress(OSError):
             os.close(handle)
 
@@ -267,7 +242,7 @@ class OsFileSystem:
             thread: DiskThread = new_disk_thread()
         except OSError:  # no descriptor, no thread
             return None
-        _disk_threads.add(thread)
+        DISK_THREADS.add(thread)
         return thread
 
     def reserve(self, handle: int, offset: int, length: int) -> None:
@@ -340,24 +315,8 @@ class OsFileSystem:
             threading.Thread(target=_note_and_close, args=(os.dup(directory), name, text), daemon=True).start()
 
     def lock(self, path: str) -> int:
-        """See `FileSystem`. flock belongs to the open file: it ends with the process; no other close releases it."""
-        with _fork_guard:
-            handle = self._lock(path)
-            _locks.add(handle)
-            return handle
-
-    def _lock(self, path: str) -> int:
-        while True:
-            handle = _open_or_create(path, os.O_RDWR)
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_named(handle, path):
-                    return handle
-            except BaseException:
-                os.close(handle)
-                raise
-            # The file was replaced between open and flock: this lock excludes nobody.
-            os.close(handle)
+        """See `FileSystem`."""
+        return take_lock(path, _create)
 
 
 def _call_aio(call: int, *arguments: int) -> int:
@@ -394,6 +353,12 @@ def _note(directory: int, name: str, text: bytes) -> None:
             os.close(handle)
 
 
+def _create(path: str) -> int:
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    _give(handle, _parent(path))
+    return handle
+
+
 def _give(handle: int, like: str | int) -> None:
     """Have an open file belong to the owner of *like*, a path or a handle."""
     if os.geteuid() != 0:
@@ -402,18 +367,6 @@ def _give(handle: int, like: str | int) -> None:
         owner = os.stat(like)
         if owner.st_uid or owner.st_gid:
             os.fchown(handle, owner.st_uid, owner.st_gid)
-
-
-def _open_or_create(path: str, flags: int) -> int:
-    """Open a file, or create it. One that exists keeps its owner: root must not give away what it did not make."""
-    flags |= os.O_CLOEXEC | os.O_NOFOLLOW
-    while True:
-        with contextlib.suppress(FileNotFoundError):
-            return os.open(path, flags)
-        with contextlib.suppress(FileExistsError):  # another process was faster
-            handle = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
-            _give(handle, _parent(path))
-            return handle
 
 
 def _parent(path: str) -> str:
@@ -450,14 +403,6 @@ def drop_cache(handle: int) -> None:
     """Drop an open file's clean pages from the page cache, on systems with a call for it."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(handle, 0, 0, _FADV_DONTNEED)
-
-
-def _is_named(handle: int, path: str) -> bool:
-    """Return whether *path* still names the open file."""
-    try:
-        return os.path.samestat(os.fstat(handle), os.stat(path, follow_symlinks=False))
-    except FileNotFoundError:
-        return False
 
 
 def _reserve_by_writing(handle: int, offset: int, length: int) -> None:
