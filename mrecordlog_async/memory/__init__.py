@@ -7,7 +7,8 @@ what reopening would show.
 |---|---|
 | `queues` | all queues of a log, and how log records change them |
 | `queue` | one queue: its positions, its segments, its last append |
-| `store` | the records of a queue, and when they were stored |
+| `stores` | what a queue asks of the place of its records |
+| `store` | that place in an open log: runs, open ones, and loose records |
 | `pieces`, `gapped` | runs, many of them by column; runs with gaps |
 | `collected` | the records of one segment, for a gathered file |
 | `spilling` | records of whole segments leave memory, in steps |

@@ -25,7 +25,8 @@ from mrecordlog_async.memory.consumers import NO_CONSUMERS, Consumers
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.loose import NO_PLACES, any_in_block
 from mrecordlog_async.memory.pieces import as_runs, checksum_of, cut_ends
-from mrecordlog_async.memory.store import RetainedStore, Store
+from mrecordlog_async.memory.store import RetainedStore
+from mrecordlog_async.memory.stores import Store
 from mrecordlog_async.memory.times import (
     ENTRY_BYTES,
     NO_TICK,

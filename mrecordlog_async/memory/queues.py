@@ -38,7 +38,8 @@ from mrecordlog_async.format.table import (
 from mrecordlog_async.memory.consumers import NO_CONSUMERS, Rules
 from mrecordlog_async.memory.loose import LOOSE_BYTES_MAX, LOOSE_RECORDS_MIN, NO_PLACES, Blocks, Settling
 from mrecordlog_async.memory.queue import QUEUE_OVERHEAD_BYTES, Queue, ReplayError, SegmentPins
-from mrecordlog_async.memory.store import LOOSE_RECORDS_LEAST, RetainedStores, Stores
+from mrecordlog_async.memory.store import LOOSE_RECORDS_LEAST, RetainedStores
+from mrecordlog_async.memory.stores import Stores
 from mrecordlog_async.memory.times import NO_TICK
 from mrecordlog_async.model import OFFSET_BYTES
 

@@ -17,7 +17,7 @@ from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.loose import NO_PLACES, Blocks
 from mrecordlog_async.memory.pieces import checksum_of
 from mrecordlog_async.memory.queue import Queue
-from mrecordlog_async.memory.store import Left
+from mrecordlog_async.memory.stores import Left
 from mrecordlog_async.model import Record, Run
 
 PLACE_BYTES = 1 << 18

@@ -17,7 +17,8 @@ from mrecordlog_async.format.parse import MalformedError, ParsedBatch
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.memory.queue import ReplayError
 from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.memory.store import RetainedStores, Stores
+from mrecordlog_async.memory.store import RetainedStores
+from mrecordlog_async.memory.stores import Stores
 from mrecordlog_async.memory.times import TICK_NS
 from mrecordlog_async.recovery.beyond_memory import MemoryBound
 from mrecordlog_async.recovery.recovered import Counts
