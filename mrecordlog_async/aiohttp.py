@@ -34,7 +34,8 @@ try:
     from yarl import URL
 
     from mrecordlog_async.embedding import EmbedOptions, Queues, Worker, check_options, embedded
-    from mrecordlog_async.log import MultiRecordLog, check_queues
+    from mrecordlog_async.log import MultiRecordLog
+    from mrecordlog_async.options import check_queues
     from mrecordlog_async.service.app import build_app
     from mrecordlog_async.service.options import ServiceOptions
     from mrecordlog_async.service.service import Service

@@ -46,9 +46,9 @@ try:
 
     from mrecordlog_async.embedding import EmbedOptions, Queues, Worker, check_options, embedded
     from mrecordlog_async.errors import LogClosedError, QueueNotFoundError, RecordLogError
-    from mrecordlog_async.log import MultiRecordLog, check_queues
+    from mrecordlog_async.log import MultiRecordLog
     from mrecordlog_async.model import LogState, Record
-    from mrecordlog_async.options import check_type
+    from mrecordlog_async.options import check_queues, check_type
     from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, problem_of
     from mrecordlog_async.service.options import ServiceOptions
     from mrecordlog_async.support.stop_signal import on_stop_signal

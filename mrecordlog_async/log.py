@@ -58,7 +58,18 @@ from mrecordlog_async.model import (
     json_payload,
 )
 from mrecordlog_async.names import check_name
-from mrecordlog_async.options import GIB, MIB, Limits, PersistPolicy, QueueOptions, check_type
+from mrecordlog_async.options import (
+    GIB,
+    MIB,
+    SEGMENT_BYTES_MIN,
+    Limits,
+    PersistPolicy,
+    QueueOptions,
+    check_names,
+    check_queues,
+    check_segment_bytes,
+    check_type,
+)
 from mrecordlog_async.record_log import Payload
 from mrecordlog_async.recovery.beyond_memory import MemoryBounds
 from mrecordlog_async.storage.directory import LogDirectory
@@ -67,20 +78,11 @@ from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from mrecordlog_async.support.clock import Clock, system
 from mrecordlog_async.support.coroutine_mark import coroutine_function
 
-SEGMENT_BYTES_MIN = 32_768
-"""A segment holds at least one block."""
-
 READ_RECORDS, READ_BYTES = 10_000, MIB
 """`read` takes this much at a time, at most."""
 
 QUEUES_AT_ONCE = 1_000
 """Declared queues are created in groups of this size: one takes the event loop 5 ms."""
-
-
-def check_segment_bytes(segment_bytes: object) -> None:
-    """Raise ValueError for a size that no segment can have."""
-    if not isinstance(segment_bytes, int) or segment_bytes < SEGMENT_BYTES_MIN:
-        raise ValueError(f"segment_bytes must be at least {SEGMENT_BYTES_MIN}, not {segment_bytes!r}")
 
 
 class MultiRecordLog:
@@ -1059,19 +1061,3 @@ def check_payloads(payloads: Iterable[Payload]) -> Iterable[Payload]:
     if isinstance(payloads, str | bytes | bytearray | memoryview):
         raise TypeError("append_records takes an iterable of payloads, not a single one; use append_record")
     return payloads
-
-
-def check_names(queues: Iterable[str]) -> tuple[str, ...]:
-    """Return distinct names of queues; raise TypeError for a single name: each letter would become a queue."""
-    if isinstance(queues, str | bytes):
-        raise TypeError(f"queues takes an iterable of names, not a single one; pass [{queues!r}]")
-    return tuple(dict.fromkeys(queues))
-
-
-def check_queues(queues: Iterable[str] | Mapping[str, QueueOptions]) -> dict[str, QueueOptions | None]:
-    """Return the names with their options; raise TypeError for a single name, or for other options."""
-    declared = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(check_names(queues))
-    for queue, options in declared.items():
-        if options is not None:
-            check_type(f"queues[{queue!r}]", options, QueueOptions)
-    return declared

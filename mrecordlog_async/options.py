@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Literal, NamedTuple, get_args, get_origin, get_type_hints
@@ -275,3 +275,29 @@ def _check_seconds(name: str, value: object) -> None:
 
 
 _CHECKS = {"": _check_choice, "bytes": _check_limit, "records": _check_limit, "seconds": _check_seconds}
+
+
+SEGMENT_BYTES_MIN = 32_768
+"""A segment holds at least one block."""
+
+
+def check_segment_bytes(segment_bytes: object) -> None:
+    """Raise ValueError for a size that no segment can have."""
+    if not isinstance(segment_bytes, int) or segment_bytes < SEGMENT_BYTES_MIN:
+        raise ValueError(f"segment_bytes must be at least {SEGMENT_BYTES_MIN}, not {segment_bytes!r}")
+
+
+def check_names(queues: Iterable[str]) -> tuple[str, ...]:
+    """Return distinct names of queues; raise TypeError for a single name: each letter would become a queue."""
+    if isinstance(queues, str | bytes):
+        raise TypeError(f"queues takes an iterable of names, not a single one; pass [{queues!r}]")
+    return tuple(dict.fromkeys(queues))
+
+
+def check_queues(queues: Iterable[str] | Mapping[str, QueueOptions]) -> dict[str, QueueOptions | None]:
+    """Return the names with their options; raise TypeError for a single name, or for other options."""
+    declared = dict(queues) if isinstance(queues, Mapping) else dict.fromkeys(check_names(queues))
+    for queue, options in declared.items():
+        if options is not None:
+            check_type(f"queues[{queue!r}]", options, QueueOptions)
+    return declared

@@ -15,9 +15,9 @@ from typing import Self
 from mrecordlog_async.engine.commit.open import OpenOptions
 from mrecordlog_async.engine.open_async import open_log_async
 from mrecordlog_async.engine.running import Engine, EngineOptions
-from mrecordlog_async.log import MultiRecordLog, check_segment_bytes
+from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import RecoveryProgress, Start
-from mrecordlog_async.options import GIB, Limits, PersistPolicy, QueueOptions
+from mrecordlog_async.options import GIB, Limits, PersistPolicy, QueueOptions, check_segment_bytes
 from mrecordlog_async.recovery.place_reader import count_left, count_records
 from mrecordlog_async.recovery.places import PlacedStores, placed
 from mrecordlog_async.storage.directory import LogDirectory

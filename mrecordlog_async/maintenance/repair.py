@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from mrecordlog_async.errors import CorruptionError, PositionInPastError
-from mrecordlog_async.log import MultiRecordLog, check_segment_bytes
+from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.maintenance.damage import Damage
 from mrecordlog_async.maintenance.lenient_replay import SalvagedQueue
 from mrecordlog_async.maintenance.new_directory import free_names
@@ -18,7 +18,7 @@ from mrecordlog_async.maintenance.salvage import Salvage, salvage_from, salvaged
 from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.maintenance.transfer import Carried, QueueShape, carry_all, new_log, with_room, write_queues
 from mrecordlog_async.model import RecoveryProgress
-from mrecordlog_async.options import GIB, QueueOptions
+from mrecordlog_async.options import GIB, QueueOptions, check_segment_bytes
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.lock import LOCK_NAME, locked_by_another

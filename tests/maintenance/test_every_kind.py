@@ -11,13 +11,13 @@ import pytest
 from mrecordlog_async import MultiRecordLog, QueueOptions, ReadOnlyLog
 from mrecordlog_async.format.parse import ParsedBatch
 from mrecordlog_async.format.record import LogRecord
-from mrecordlog_async.log import SEGMENT_BYTES_MIN
 from mrecordlog_async.maintenance.headers import read_headers
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.maintenance.repair import repair
 from mrecordlog_async.maintenance.salvage import salvage
 from mrecordlog_async.maintenance.usage import usage
 from mrecordlog_async.model import Record
+from mrecordlog_async.options import SEGMENT_BYTES_MIN
 from mrecordlog_async.storage.directory import LogDirectory
 from tests import damage
 from tests.cli.carried import OWNER, settings_seen

@@ -154,7 +154,7 @@ def _service_options(values: dict[str, Any]) -> ServiceOptions:
 
 
 def _log_options(values: dict[str, Any], directory: str) -> dict[str, Any]:
-    from mrecordlog_async.log import check_segment_bytes
+    from mrecordlog_async.options import check_segment_bytes
 
     disk_bytes, memory_bytes = values["disk_bytes"], values["memory_bytes"]
     if disk_bytes is None:
