@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrecordlog_async.compiled import appends
+from mrecordlog_async.engine.intake import appends
 from mrecordlog_async.errors import LogClosedError
 
 loops = pytest.importorskip("mrecordlog_async.compiled._loops", reason="nothing is compiled: python hatch_build.py")

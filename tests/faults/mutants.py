@@ -46,7 +46,7 @@ NEAREST = {
     "recovery/live_reader.py": ["tests/test_readonly.py", "tests/faults/test_beside_a_writer.py"],
     "recovery": ["tests/recovery", "tests/engine/test_hard_links.py"],
     "engine/commit/open.py": ["tests/recovery/test_recovery.py tests/engine/test_hard_links.py"],
-    "compiled/appends.py": ["tests/engine/test_admission.py tests/engine/test_append_soon.py"],
+    "engine/intake/appends.py": ["tests/engine/test_admission.py tests/engine/test_append_soon.py"],
     "engine/intake/admission.py": [
         "tests/engine/test_admission.py tests/engine/test_append_soon.py tests/engine/test_limits.py"
     ],

@@ -35,7 +35,7 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any, Concatenate, ParamSpec
 
-from mrecordlog_async.compiled.appends import ELSEWHERE, single_appends
+from mrecordlog_async.engine.intake.appends import ELSEWHERE, single_appends
 from mrecordlog_async.engine.intake.capacity import Capacity
 from mrecordlog_async.engine.intake.commands import (
     SINGLE_OVERHEAD_BYTES,

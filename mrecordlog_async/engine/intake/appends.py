@@ -1,4 +1,4 @@
-"""The ways to append one record, and what becomes of them where a part is compiled.
+"""The ways to append one record, and what becomes of them where a part is compiled: an append begins here.
 
 `SingleAppends` has the ways to append one record: with a wait, or with a future. This is the hot path. Each compares a
 charge with the budget, spends it, and joins the open group: no await stands between the comparison and the group, so
@@ -13,6 +13,7 @@ from threading import get_ident
 from typing import Any, Protocol
 
 from mrecordlog_async.compiled import LOOPS
+from mrecordlog_async.engine.intake.commands import AppendGroup
 from mrecordlog_async.errors import LogClosedError
 
 ELSEWHERE = (
@@ -22,18 +23,10 @@ ELSEWHERE = (
 """Message of the error for a call that was not made on the log's event loop."""
 
 
-class CallGroup(Protocol):
-    """Single records that are stored together, by column."""
-
-    queues: list[str]
-    payloads: list[bytes]
-    futures: list[asyncio.Future[Any]]
-
-
 class SlowerAppends(Protocol):
     """Calls for single records that may not join a group at once. `Admission` has them."""
 
-    def open_group(self) -> CallGroup:
+    def open_group(self) -> AppendGroup:
         """Start a group for single records. The caller adds the first record at once."""
 
     def check_loop(self) -> None:
@@ -58,7 +51,7 @@ class SingleAppends:
     ) -> None:
         """Charge each record *overhead* bytes besides its payload, which has *record_bytes* at most."""
         self.budget = 0
-        self.group: Any = None
+        self.group: AppendGroup | None = None
         self.thread_id = get_ident()
         self._admission = admission
         self._loop = loop
