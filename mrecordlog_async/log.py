@@ -40,6 +40,7 @@ from mrecordlog_async.memory.pieces import as_runs
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.reads import check_bounds, held_between, position_of, summarize, time_at
 from mrecordlog_async.memory.settings import options_of, values_of
+from mrecordlog_async.memory.stored_times import position_at
 from mrecordlog_async.memory.times import tick_of_time
 from mrecordlog_async.metrics import Counters, Histogram, WorkerCounts
 from mrecordlog_async.model import (
@@ -742,7 +743,7 @@ class MultiRecordLog:
             QueueNotFoundError: No queue has this name.
             ValueError: *time* has no time zone, or is in the future.
         """
-        return self._lookup.find(queue).position_at(tick_of_time(time))
+        return position_at(self._lookup.find(queue), tick_of_time(time))
 
     # Consumers: named, durable positions on queues.
 

@@ -19,6 +19,7 @@ from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.reads import QueueLookup, check_bounds, held_between, summarize, time_at
 from mrecordlog_async.memory.settings import consumer_summaries, options_of
 from mrecordlog_async.memory.store import RetainedStores
+from mrecordlog_async.memory.stored_times import position_at, position_from
 from mrecordlog_async.memory.times import tick_of_time
 from mrecordlog_async.model import (
     POSITION_MAX,
@@ -245,7 +246,7 @@ class ReadOnlyLog:
         tick, position = tick_of_time(start), queue.first_position
         while True:
             try:
-                return queue.position_from(position, tick)
+                return position_from(queue, position, tick)
             except RecordsOnDiskError as error:
                 wanted = wanted_runs(queue, error.position, POSITION_MAX, 1)
                 assert wanted is not None, "the time changes inside a place on the disk"
@@ -305,7 +306,7 @@ class ReadOnlyLog:
 
     def position_at(self, queue: str, time: datetime) -> int:
         """Return the first position that was stored at *time* or later; see `MultiRecordLog.position_at`."""
-        return self._lookup.find(queue).position_at(tick_of_time(time))
+        return position_at(self._lookup.find(queue), tick_of_time(time))
 
     def queue_options(self, queue: str) -> QueueOptions:
         """Return the options of *queue*. Whether it is sealed is in its summary."""

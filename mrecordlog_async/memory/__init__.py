@@ -13,7 +13,7 @@ what reopening would show.
 | `collected` | the records of one segment, for a gathered file |
 | `spilling` | records of whole segments leave memory, in steps |
 | `loose` | single records that stay in the block they arrived in |
-| `times` | when records were stored, where it changes |
+| `times` | when records were stored, where it changes; `stored_times` reads it of a queue |
 | `consumers` | the consumers of a queue, and the rules that create them |
 | `reads`, `setting_reads` | what readers of an open log and of a directory ask |
 | `cutting` | the first records of a queue, as many as limits allow |

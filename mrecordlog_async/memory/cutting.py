@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import NamedTuple
 
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.queue import Queue
+from mrecordlog_async.memory.stored_times import held_times
 from mrecordlog_async.model import OFFSET_BYTES, Batch, Run, Times
 
 PIECES_AT_FIRST, PIECES_AT_ONCE = 4, 64
@@ -33,7 +35,8 @@ class Head(NamedTuple):
 
     def batch(self, queue: Queue) -> Batch:
         """Return the records, which are of *queue*, as they are handed out."""
-        return Batch(queue.name, queue.id, self.runs, self.start, self.stop, self.times or queue.held_times)
+        times = self.times or partial(held_times, queue)
+        return Batch(queue.name, queue.id, self.runs, self.start, self.stop, times)
 
 
 def pieces_of(queue: Queue, start: int | None, stop: int | None, records_max: int) -> Iterator[HeldRun]:

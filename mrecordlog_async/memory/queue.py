@@ -2,8 +2,8 @@
 
 Log records are applied by position alone, whatever memory holds: a queue is empty when first_position == next_position.
 Its records are in a `store`, its consumers in `consumers`. It knows itself which segments it needs, what its last
-append was, and when its records were stored: the newest record that is not loose has its time in `_tick`, and once two
-such records have different ones, `_ticks` has an entry wherever the time changes. A loose record has the time of its
+append was, and when its records were stored: the newest record that is not loose has its time in `tick`, and once two
+such records have different ones, `ticks` has an entry wherever the time changes. A loose record has the time of its
 block, so that storing it costs nothing here.
 """
 
@@ -33,14 +33,10 @@ from mrecordlog_async.memory.times import (
     TimeIndex,
     begin_times,
     drop_times,
-    first_at,
     memory_of_times,
     note_time,
-    spans_of,
-    tick_of,
-    times_between,
 )
-from mrecordlog_async.model import OFFSET_BYTES, Record, Run, Times
+from mrecordlog_async.model import OFFSET_BYTES, Record, Run
 
 QUEUE_OVERHEAD_BYTES = 500
 """Memory of an empty queue."""
@@ -140,8 +136,6 @@ class Queue:
     __slots__ = (
         "_older_segments",
         "_pins",
-        "_tick",
-        "_ticks",
         "began",
         "consumers",
         "first_position",
@@ -156,6 +150,8 @@ class Queue:
         "next_position",
         "options",
         "store",
+        "tick",
+        "ticks",
     )
 
     def __init__(self, queue_id: int, name: str, pins: SegmentPins, store: Store | None = None) -> None:
@@ -171,8 +167,8 @@ class Queue:
         self.last_first = -1  # first position of the append that ends at next_position; -1 if unknown
         self.last_checksum_of = -1  # the `last_first` that `last_checksum` belongs to
         self.last_checksum = 0
-        self._tick = NO_TICK  # when the newest record was stored that is not loose; NO_TICK if there is none
-        self._ticks: TimeIndex | None = None  # of these records, once two of them have different ones
+        self.tick = NO_TICK  # when the newest record was stored that is not loose; NO_TICK if there is none
+        self.ticks: TimeIndex | None = None  # of these records, once two of them have different ones
         self._older_segments = NO_SEGMENTS  # packed as `_OLDER`, which the cycle collector need not visit
         self.newest_segment: int | None = None  # with records up to next_position
         self.options: StoredOptions | None = None
@@ -234,7 +230,7 @@ class Queue:
             raise ReplayError(f"queue {self.name!r}: position {first} continues an append that does not end there")
         if first != self.next_position and self.first_position == 0 == self.next_position:
             self.first_position = self.began = first
-        if tick != self._tick:
+        if tick != self.tick:
             self._note_tick(first, tick)
         self.next_position = first + records
         self.memory_bytes += store.append(run, records, len(payload), continues)
@@ -263,9 +259,9 @@ class Queue:
             return 0
         held = self.memory_bytes
         ticks = store.loose_ticks()
-        if ticks.count(self._tick) < len(ticks):
+        if ticks.count(self.tick) < len(ticks):
             for position, tick in enumerate(ticks, store.loose_first):
-                if tick != self._tick:
+                if tick != self.tick:
                     self._note_tick(position, tick)
         self.last_first = self.next_position - 1
         # While its payload is read anyway. The next roll would compute those of all settled queues at once.
@@ -316,7 +312,7 @@ class Queue:
 
     def _clear(self) -> None:
         self.store.clear()
-        self._tick, self._ticks = NO_TICK, None
+        self.tick, self.ticks = NO_TICK, None
         self.memory_bytes = QUEUE_OVERHEAD_BYTES
         self.memory_first = 0
 
@@ -398,137 +394,35 @@ class Queue:
             records, size = records + run.record_count, size + len(run.payload)
         return records, size
 
-    # When records were stored.
+    # When records were stored. `stored_times` reads it.
 
-    def tick_at(self, position: int) -> int:
-        """Return when the record at *position* was stored, which is retained; `NO_TICK` if that is unknown."""
-        if position < self.memory_first:
-            tick, highest = self.ticks_of_place(position)
-            if tick != highest:
-                raise self.on_disk(position)
-            return tick
-        loose = position - self._loose_first()
-        if loose >= 0:
-            return self.store.loose_ticks(loose, loose + 1)[0]
-        return self._tick if self._ticks is None else tick_of(self._ticks, position)
-
-    def oldest_tick(self) -> int:
-        """Return when the oldest retained record was stored; `NO_TICK` if there is none, or it is unknown."""
-        first = self.first_record()
-        return NO_TICK if first is None else self.tick_near(first)
-
-    def tick_near(self, position: int) -> int:
-        """Return what `tick_at` does; for a record on the disk, when the first record of its place was stored."""
-        return self.ticks_of_place(position)[0] if position < self.memory_first else self.tick_at(position)
-
-    def ticks_of_place(self, position: int) -> tuple[int, int]:
-        """Return the first and the highest tick of the place on the disk that has *position*, or of the next one."""
-        index, place = next(self.places(position, self.memory_first))
-        return index.first_ticks[place], index.highest_ticks[place]
-
-    def position_at(self, tick: int) -> int:
-        """Return the first position that was stored at *tick* or later; the next position if none was.
-
-        Every retained record before it was stored earlier, even if the clock went back since. Raises RecordsOnDiskError
-        if it is in a place on the disk in which the time changes.
-        """
-        return self.position_from(self.first_position, tick)
-
-    def position_from(self, start: int, tick: int) -> int:
-        """Do what `position_at` does, where every retained record before *start* was stored before *tick*."""
-        for index, place in self.places(max(start, self.first_position), self.memory_first):
-            if index.highest_ticks[place] >= tick:
-                if index.first_ticks[place] < tick:
-                    raise self.on_disk(index.first_positions[place])
-                return max(index.first_positions[place], self.first_position)
-        for start, stored in self._first_ticks(tick):
-            if stored >= tick:
-                return max(start, self.first_position)
-        return self.next_position
-
-    def _first_ticks(self, tick: int) -> Iterator[tuple[int, int]]:
-        """Yield positions with their ticks; among them, in order, the first of all with *tick* or a later one."""
-        if self._ticks is not None:
-            found = first_at(self._ticks, tick)
-            if found is not None:
-                yield found, tick
-        elif self._tick != NO_TICK:
-            yield max(self.first_position, self.memory_first), self._tick
-        yield from zip(range(self._loose_first(), self.next_position), self.store.loose_ticks(), strict=True)
-
-    def tick_spans(
-        self, start: int = 0, stop: int | None = None, most: int | None = None
-    ) -> Iterator[tuple[int, int, int]]:
-        """Yield (first position, position after the last, tick) of retained positions *start* … *stop* - 1, in order.
-
-        The queue must not change meanwhile. Of a place on the disk, the tick is the highest one. most: yield about this
-        many spans of the other records; of more, one stands for those after it.
-        """
-        start, loose = max(start, self.first_position), self._loose_first()
-        stop = self.next_position if stop is None else min(stop, self.next_position)
-        for index, place in self.places(start, stop):
-            end = min(index.next_positions[place], self.memory_first, stop)
-            yield max(index.first_positions[place], start), end, index.highest_ticks[place]
-        start, end = max(start, self.memory_first), min(stop, loose)
-        if start < end and self._ticks is not None:
-            for position, following, tick in spans_of(self._ticks, start, end, most):
-                yield max(position, start), following, tick
-        elif start < end and self.store.has_runs():
-            yield start, end, self._tick
-        start = max(start, loose)
-        if start < stop:
-            for position, tick in enumerate(self.store.loose_ticks(start - loose, stop - loose), start):
-                yield position, position + 1, tick
-
-    def times(self, start: int, stop: int) -> Times:
-        """Return the times of positions *start* … *stop* - 1, at least one and none of them truncated."""
-        if start < self.memory_first:
-            raise self.on_disk(start)
-        loose = self._loose_first()
-        if start >= loose:
-            found = Times.none()
-        elif self._ticks is not None:
-            found = times_between(self._ticks, start, min(stop, loose))
-        else:
-            found = Times(array("q", (start,)), array("q", (self._tick,)))
-        if stop > loose:
-            first = max(start, loose)
-            for position, tick in enumerate(self.store.loose_ticks(first - loose, stop - loose), first):
-                found.add(position, tick)
-        return found
-
-    def held_times(self, start: int, stop: int) -> Times:
-        """Return what `times` does, of those positions whose records are in memory now."""
-        start = max(start, self.first_position, self.memory_first)
-        return self.times(start, stop) if start < stop else Times.none()
-
-    def _loose_first(self) -> int:
+    def loose_first(self) -> int:
         """Return the position of the first loose record; the next position if there is none."""
         return self.next_position - len(self.store.loose)
 
     def _note_tick(self, position: int, tick: int) -> None:
         """Note that the record at *position*, and those after it until the next note, were stored at *tick*."""
-        if self._tick != NO_TICK:
-            if self._ticks is None:
-                self._ticks = begin_times(max(self.first_position, self.memory_first), self._tick)
-                self.memory_bytes += memory_of_times(self._ticks)
-            note_time(self._ticks, position, tick, self._tick)
+        if self.tick != NO_TICK:
+            if self.ticks is None:
+                self.ticks = begin_times(max(self.first_position, self.memory_first), self.tick)
+                self.memory_bytes += memory_of_times(self.ticks)
+            note_time(self.ticks, position, tick, self.tick)
             self.memory_bytes += ENTRY_BYTES
-        self._tick = tick
+        self.tick = tick
 
     def _drop_ticks(self) -> None:
         """Forget the times of the records that were truncated; some are retained."""
         held = self._memory_of_ticks()
         if not self.store.has_runs() and not self.memory_first:  # every record is loose
-            self._tick, self._ticks = NO_TICK, None
-        elif self._ticks is not None:
+            self.tick, self.ticks = NO_TICK, None
+        elif self.ticks is not None:
             # From the first record on, not from first_position: an entry without a record must not be found.
             first = self.memory_first or self.first_record()
-            drop_times(self._ticks, self.first_position if first is None else first)
+            drop_times(self.ticks, self.first_position if first is None else first)
         self.memory_bytes += self._memory_of_ticks() - held
 
     def _memory_of_ticks(self) -> int:
-        return memory_of_times(self._ticks) if self._ticks is not None else 0
+        return memory_of_times(self.ticks) if self.ticks is not None else 0
 
     # Records on the disk: those before memory_first, in the places of gathered segments.
 
@@ -571,7 +465,7 @@ class Queue:
 
     def settle_before(self, stop: int) -> int:
         """Join the loose and open records if any is before *stop*; return as `append` does."""
-        grown = self.settle() if self._loose_first() < stop else 0
+        grown = self.settle() if self.loose_first() < stop else 0
         sealed = self.store.seal()
         self.memory_bytes += sealed
         return grown + sealed
@@ -616,9 +510,9 @@ class Queue:
         """Forget the times of the records that left memory."""
         held = self._memory_of_ticks()
         if not self.store.has_runs():
-            self._tick, self._ticks = NO_TICK, None
-        elif self._ticks is not None:
-            drop_times(self._ticks, self.memory_first)
+            self.tick, self.ticks = NO_TICK, None
+        elif self.ticks is not None:
+            drop_times(self.ticks, self.memory_first)
         self.memory_bytes += self._memory_of_ticks() - held
 
     def enter_gathered(self, index: GatheredIndex) -> None:
@@ -741,6 +635,10 @@ class Queue:
     def consumer(self, name: str) -> ConsumerState | None:
         """Return the state of a consumer, or None if it does not exist."""
         return self.consumers.get(name, self.first_position)
+
+    def slowest_consumer(self) -> str:
+        """Return the name of the consumer that is furthest behind; "" without consumers."""
+        return self.consumers.slowest() if self.consumers is not NO_CONSUMERS else ""
 
     def consumer_states(self) -> Iterator[tuple[str, ConsumerState]]:
         """Yield name and state of each consumer, unsorted."""

@@ -11,6 +11,7 @@ from mrecordlog_async.memory.cutting import first_records
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.stored_times import oldest_tick, position_at, tick_at, times_of
 from mrecordlog_async.memory.times import NO_TICK, tick_of_time
 from mrecordlog_async.model import QueueSummary, Start, Times, time_of_tick
 from mrecordlog_async.names import check_name
@@ -80,7 +81,7 @@ def held_between(queue: Queue, start: Start | None, stop: int | None, limit: int
 
 def position_of(queue: Queue, start: Start | None) -> int | None:
     """Return the position that *start* means in *queue*."""
-    return queue.position_at(tick_of_time(start)) if isinstance(start, datetime) else start
+    return position_at(queue, tick_of_time(start)) if isinstance(start, datetime) else start
 
 
 def check_bounds(start: object, stop: object) -> None:
@@ -93,14 +94,14 @@ def check_bounds(start: object, stop: object) -> None:
 def time_at(queue: Queue, position: int) -> datetime | None:
     """Return when the record of *queue* at *position* was stored, or None if none is retained there."""
     check_bounds(position, None)
-    return time_of_tick(queue.tick_at(position)) if queue.held(position, position + 1) else None
+    return time_of_tick(tick_at(queue, position)) if queue.held(position, position + 1) else None
 
 
 def times_between(queue: Queue, start: int | None, stop: int | None) -> Times:
     """Return when the records of *queue* with positions *start* … *stop* - 1 were stored, all at once."""
     first = queue.first_position if start is None else max(start, queue.first_position)
     end = queue.next_position if stop is None else min(stop, queue.next_position)
-    return queue.times(first, end) if first < end else Times.none()
+    return times_of(queue, first, end) if first < end else Times.none()
 
 
 def fingerprint(queue: Queue) -> int:
@@ -125,5 +126,5 @@ def summarize(queue: Queue) -> QueueSummary:
         first_segment=queue.first_segment(),
         began=queue.began,
         sealed=queue.is_sealed(),
-        oldest_time=time_of_tick(tick) if (tick := queue.oldest_tick()) != NO_TICK else None,
+        oldest_time=time_of_tick(tick) if (tick := oldest_tick(queue)) != NO_TICK else None,
     )

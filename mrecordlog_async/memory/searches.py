@@ -7,6 +7,7 @@ from heapq import nsmallest
 
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.stored_times import oldest_tick
 from mrecordlog_async.memory.times import NO_TICK
 from mrecordlog_async.metrics import SegmentPin
 
@@ -20,7 +21,7 @@ RANKS: dict[str, Callable[[Queue], float]] = {
     "records": lambda queue: -queue.records,
     "bytes": lambda queue: -queue.live_bytes(),
     "segment": lambda queue: LAST if (first := queue.first_segment()) is None else first,
-    "age": lambda queue: LAST if (tick := queue.oldest_tick()) == NO_TICK else tick,
+    "age": lambda queue: LAST if (tick := oldest_tick(queue)) == NO_TICK else tick,
 }
 """Ranks by the name of their order; the lowest comes first: most records, most bytes, oldest segment, oldest record."""
 

@@ -10,6 +10,7 @@ from mrecordlog_async.batches import owner_uuid
 from mrecordlog_async.format.controls import NO_OWNER, ConsumerState
 from mrecordlog_async.format.stored_options import DROP_OLDEST, KEEP_UNTIL_ACKNOWLEDGED, StoredOptions
 from mrecordlog_async.memory.queue import Queue
+from mrecordlog_async.memory.stored_times import oldest_tick, tick_at, tick_near
 from mrecordlog_async.memory.times import age_of
 from mrecordlog_async.model import ConsumerSummary
 from mrecordlog_async.options import QUEUE_CHOICES, QUEUE_OPTIONS, SECOND_NS, QueueOptions, check_type
@@ -88,11 +89,11 @@ def _summary(
 def _oldest_tick(queue: Queue, position: int) -> int:
     """Return when the first record from *position* on was stored; there must be one."""
     if position <= queue.first_position:
-        return queue.oldest_tick()
+        return oldest_tick(queue)
     if position < queue.memory_first:
-        return queue.tick_near(position)
+        return tick_near(queue, position)
     (piece, *_) = queue.held(position, None, 1) or queue.held(position, None)
-    return queue.tick_at(piece.first_position)
+    return tick_at(queue, piece.first_position)
 
 
 def waiting_from(queue: Queue, positions: Collection[int]) -> dict[int, tuple[int, int]]:

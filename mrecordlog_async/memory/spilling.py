@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from mrecordlog_async.format.gathered import GatheredIndex
 from mrecordlog_async.memory.collected import CollectedRuns
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.stored_times import times_of
 
 PIECES_AT_ONCE = 64
 """Runs of one queue in a step: as objects the garbage collector sees no more than these at a time."""
@@ -26,7 +27,7 @@ def collect(queues: Queues, segment: int, found: CollectedRuns) -> Iterator[None
         position, stop = bounds
         queues.settling.grown_bytes += queue.settle_before(stop)
         found.begin(queue_id)
-        found.add_times(queue.times(position, stop))
+        found.add_times(times_of(queue, position, stop))
         while held := queue.held(position, stop, PIECES_AT_ONCE):
             found.add_runs(held)
             position = held[-1].next_position

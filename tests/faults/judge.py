@@ -30,6 +30,7 @@ from mrecordlog_async.memory.loose import PLACE_BITS
 from mrecordlog_async.memory.pieces import cut_to
 from mrecordlog_async.memory.queue import Queue as LogQueue
 from mrecordlog_async.memory.queues import CONSUMER_OVERHEAD_BYTES, Queues, memory_of_name, memory_of_rule
+from mrecordlog_async.memory.stored_times import times_of
 from mrecordlog_async.recovery.gathered_reader import GatheredReader, wanted_runs
 from mrecordlog_async.storage.directory import LogDirectory
 
@@ -388,7 +389,7 @@ def _queue_state(queue: LogQueue, reader: GatheredReader | None) -> QueueState:
     start = max(queue.first_position, queue.memory_first)
     records += [(record.position, record.payload) for run in queue.runs(start, None) for record in run.records()]
     if start < queue.next_position:
-        spans += queue.times(start, queue.next_position).spans(start, queue.next_position)
+        spans += times_of(queue, start, queue.next_position).spans(start, queue.next_position)
     return QueueState(
         queue.name,
         queue.id,

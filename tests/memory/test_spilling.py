@@ -15,6 +15,7 @@ from mrecordlog_async.memory.collected import CollectedRuns, held_run
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.spilling import collect, leave
+from mrecordlog_async.memory.stored_times import oldest_tick, position_at, tick_spans
 from mrecordlog_async.model import Record, Run
 
 
@@ -167,14 +168,14 @@ def compare(twin: Queues, spilled: Spilled, gaps: bool) -> None:
 
 def check_times(queue: Queue, other: Queue) -> None:
     """Compare what is known of times without a read."""
-    tick = queue.oldest_tick()
-    assert other.oldest_tick() <= tick
+    tick = oldest_tick(queue)
+    assert oldest_tick(other) <= tick
     try:
-        assert other.position_at(tick) == queue.position_at(tick)
+        assert position_at(other, tick) == position_at(queue, tick)
     except RecordsOnDiskError:
         assert other.memory_first
-    spans = [*other.tick_spans()]
+    spans = [*tick_spans(other)]
     assert [start for start, _, _ in spans] == sorted({start for start, _, _ in spans})
-    exact = {start: at for start, _, at in queue.tick_spans()}
+    exact = {start: at for start, _, at in tick_spans(queue)}
     assert all(at >= exact.get(start, at) for start, _, at in spans)
     assert all(at == exact.get(start, at) for start, _, at in spans if start >= other.memory_first)

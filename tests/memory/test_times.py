@@ -14,6 +14,7 @@ from mrecordlog_async.format.runs import Append, Many
 from mrecordlog_async.memory import store as retained
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.stored_times import oldest_tick, position_at, tick_at, tick_spans, times_of
 from mrecordlog_async.memory.times import (
     NO_TICK,
     TICK_NS,
@@ -99,10 +100,10 @@ class Model:
 
 def _check(queue: Queue, ticks: dict[int, int]) -> None:
     positions = sorted(ticks)
-    assert {at: queue.tick_at(at) for at in positions} == ticks
-    assert queue.oldest_tick() == (ticks[positions[0]] if positions else NO_TICK)
+    assert {at: tick_at(queue, at) for at in positions} == ticks
+    assert oldest_tick(queue) == (ticks[positions[0]] if positions else NO_TICK)
     for tick in {near for stored in ticks.values() for near in (stored - 1, stored, stored + 1)} | {NO_TICK}:
-        found = queue.position_at(tick)
+        found = position_at(queue, tick)
         assert queue.first_position <= found <= queue.next_position
         first = next((at for at in positions if ticks[at] >= tick), queue.next_position)
         assert found <= first
@@ -110,7 +111,7 @@ def _check(queue: Queue, ticks: dict[int, int]) -> None:
     first, last = queue.first_position, queue.next_position
     for start, stop in ((first, last), ((first + last) // 2, last), (first, (first + last) // 2)):
         if start < stop:
-            spans = list(queue.times(start, stop).spans(start, stop))
+            spans = list(times_of(queue, start, stop).spans(start, stop))
             assert (spans[0][0], spans[-1][1]) == (start, stop)
             spread = {at: tick for begin, end, tick in spans for at in range(begin, end)}
             assert {at: spread[at] for at in positions if start <= at < stop} == {
@@ -165,9 +166,9 @@ def test_a_time_whose_records_are_truncated_is_not_found(cut_at: int) -> None:
     queues.apply(0, Truncate(1, cut_at))
     queue = queues.by_id(1)
     assert queue is not None
-    assert queue.position_at(1_050) == 50
-    assert queue.position_at(1_051) == 51
-    assert [tick for _, _, tick in queue.tick_spans()] == [1_040, 1_050]
+    assert position_at(queue, 1_050) == 50
+    assert position_at(queue, 1_051) == 51
+    assert [tick for _, _, tick in tick_spans(queue)] == [1_040, 1_050]
     _check(queue, dict.fromkeys(range(7, 50), 1_040) | {50: 1_050})
 
 

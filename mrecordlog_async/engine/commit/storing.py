@@ -23,6 +23,7 @@ from mrecordlog_async.engine.planning.draft import CommandOutcome, Plan
 from mrecordlog_async.engine.planning.plan import plan
 from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.format.record import queue_ids
+from mrecordlog_async.memory.stored_times import tick_spans
 from mrecordlog_async.memory.times import NO_TICK, TICKS_PER_SECOND
 from mrecordlog_async.options import PersistPolicy
 
@@ -145,7 +146,7 @@ class BatchStore:
             if queue is None or move.seeks:
                 continue
             visible = self._counters.visible_to(move.consumer)
-            for start, stop, tick in queue.tick_spans(move.before, move.position, SPANS_MAX):
+            for start, stop, tick in tick_spans(queue, move.before, move.position, SPANS_MAX):
                 if tick != NO_TICK:
                     records = queue.count(start, stop) if queue.has_gaps() else stop - start
                     visible.observe(max(now - tick, 0) / TICKS_PER_SECOND, records)

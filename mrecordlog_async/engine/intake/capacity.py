@@ -136,7 +136,7 @@ class LargestHolder:
         begun = perf_counter()
         if begun >= self._search_after:
             found = self._search(self._queues)
-            self._found = ("", "") if found is None else (found.name, found.consumers.slowest())
+            self._found = ("", "") if found is None else (found.name, found.slowest_consumer())
             ended = perf_counter()
             self._search_after = ended + max(SECONDS_MIN, COST_FACTOR * (ended - begun))
         return self._found

@@ -30,6 +30,7 @@ from mrecordlog_async.engine.readers.age_clock import AgeClock
 from mrecordlog_async.errors import CorruptionError, RecordLogError
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.stored_times import tick_spans, ticks_of_place
 from mrecordlog_async.memory.times import TICK_NS, TICKS_PER_SECOND
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.model import Times
@@ -157,9 +158,9 @@ class Expiry:
         return True
 
     def _spans(self, queue: Queue) -> Iterator[tuple[int, int, int]]:
-        """Yield what `Queue.tick_spans` does; of a place whose times were read, these."""
+        """Yield what `tick_spans` does; of a place whose times were read, these."""
         known_stop, times = self._times.get(queue.id, (0, Times.none()))
-        for start, stop, tick in queue.tick_spans():
+        for start, stop, tick in tick_spans(queue):
             if stop == known_stop:
                 yield from times.spans(start, stop)
             else:
@@ -170,7 +171,7 @@ class Expiry:
         known_stop, age = self._times.get(queue.id, (0, None))[0], _age(queue)
         if start < known_stop or start >= queue.memory_first or queue.id in self._reads or age is None:
             return
-        first, last = queue.ticks_of_place(start)
+        first, last = ticks_of_place(queue, start)
         if first <= old and last - first > age // 100:
             self._reads[queue.id] = self._loop.create_task(self._read(queue, start, stop), name="mrecordlog times")
 
@@ -285,5 +286,5 @@ def _acknowledged(queue: Queue) -> int:
     """Return the position before which age alone decides: in front of all that a consumer still needs."""
     if _expires(queue):
         return queue.next_position
-    slowest = queue.consumer(queue.consumers.slowest())
+    slowest = queue.consumer(queue.slowest_consumer())
     return queue.first_position if slowest is None else slowest.position

@@ -22,6 +22,7 @@ from mrecordlog_async.memory.cutting import UNLIMITED, Head, head_of, head_of_ru
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.stored_times import held_times, position_from, tick_at, times_of
 from mrecordlog_async.memory.times import NO_TICK
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.model import POSITION_MAX, Record, Run, Times
@@ -489,7 +490,7 @@ class DiskReads:
         head = head_of_runs(runs_left, first, records_max, bytes_max, queue.next_position)
         if not head.runs:
             return None
-        times.append(queue.held_times(max(position, head.start), head.stop))
+        times.append(held_times(queue, max(position, head.start), head.stop))
         return head._replace(times=Times.joined(times))
 
     async def ahead(self, queue: Queue, start: int) -> Ahead:
@@ -522,7 +523,7 @@ class DiskReads:
                 return next((tick for _, _, tick in found.times.spans(position, position + 1)), NO_TICK)
         if not self.is_there(queue) or position < queue.memory_first:
             return NO_TICK
-        return queue.tick_at(position) if queue.held(position, position + 1) else NO_TICK
+        return tick_at(queue, position) if queue.held(position, position + 1) else NO_TICK
 
     async def times_of_place(self, queue: Queue, position: int) -> Times:
         """Return the times of the place on the disk that has *position*; nothing if it is not there any more."""
@@ -530,7 +531,7 @@ class DiskReads:
         return Times.none() if found is None else found.times
 
     async def position_at(self, queue: Queue, tick: int) -> int:
-        """Return the first position that was stored at *tick* or later; see `Queue.position_at`."""
+        """Return the first position that was stored at *tick* or later; see `stored_times.position_at`."""
         start = queue.first_position
         while self.is_there(queue):
             place = next(
@@ -547,7 +548,7 @@ class DiskReads:
                 if stored >= tick and found.next_position > queue.first_position:
                     return max(position, queue.first_position)
             start = found.next_position
-        return queue.position_from(start, tick)
+        return position_from(queue, start, tick)
 
     # Files.
 
@@ -594,5 +595,5 @@ def in_memory(queue: Queue, start: int, stop: int, limits: LoadLimits) -> Loaded
             del held[at + 1 :]
             break
     return LoadedRuns(
-        held, queue.times(max(start, queue.first_position), held[-1].next_position) if held else Times.none()
+        held, times_of(queue, max(start, queue.first_position), held[-1].next_position) if held else Times.none()
     )
