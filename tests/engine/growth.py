@@ -11,6 +11,7 @@ import gc
 import os
 from collections.abc import Callable, Iterable, Iterator
 
+from mrecordlog_async.engine.commit.batch import build_records
 from mrecordlog_async.engine.intake.commands import AppendGroup, Command
 from mrecordlog_async.engine.intake.controls import (
     ChangeRule,
@@ -21,7 +22,6 @@ from mrecordlog_async.engine.intake.controls import (
     TruncateQueue,
 )
 from mrecordlog_async.engine.planning.plan import plan
-from mrecordlog_async.engine.planning.planned import build_records
 from mrecordlog_async.format.controls import NO_OWNER, ConsumerRule, ConsumerState, Create, SetConsumer, SetOptions
 from mrecordlog_async.format.runs import Append
 from mrecordlog_async.format.stored_options import DROP_OLDEST, KEEP_UNTIL_ACKNOWLEDGED, StoredOptions

@@ -10,13 +10,13 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
+from mrecordlog_async.engine.commit.batch import build_records
 from mrecordlog_async.engine.intake.commands import AppendGroup, AppendRecords, Command
 from mrecordlog_async.engine.intake.controls import CreateQueue, DeleteQueue, TruncateQueue
 from mrecordlog_async.engine.planning import plan as planning
 from mrecordlog_async.engine.planning.draft import CommandOutcome
 from mrecordlog_async.engine.planning.plan import RUN_RECORDS_MIN, plan
-from mrecordlog_async.engine.planning.planned import PlannedMany, PlannedRun, build_records
-from mrecordlog_async.engine.planning.view import PlannedSingles, QueueView
+from mrecordlog_async.engine.planning.view import PlannedMany, PlannedRun, PlannedSingles, QueueView
 from mrecordlog_async.errors import LogFullError, PositionInPastError, QueueNameError, QueueNotFoundError
 from mrecordlog_async.format import runs as log_runs
 from mrecordlog_async.format.controls import Create, Delete, SetOptions, Truncate

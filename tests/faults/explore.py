@@ -19,7 +19,7 @@ from unittest.mock import patch
 from mrecordlog_async.engine.commit.batch import CommitRequest
 from mrecordlog_async.engine.commit.open import OpenedLog, OpenOptions, open_log
 from mrecordlog_async.engine.intake.commands import Reserve
-from mrecordlog_async.engine.planning.planned import PlannedRun
+from mrecordlog_async.engine.planning.view import PlannedRun
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.format.controls import (
     ConsumerDelete,

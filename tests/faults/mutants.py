@@ -52,8 +52,7 @@ NEAREST = {
     ],
     "engine/intake/capacity.py": ["tests/engine/test_admission.py tests/engine/test_limits.py"],
     "engine/planning/plan.py": ["tests/engine/test_plan.py tests/engine/test_limits.py"],
-    "engine/planning/view.py": ["tests/engine/test_plan.py tests/test_history.py"],
-    "engine/planning/planned.py": ["tests/engine/test_planned.py tests/engine/test_limits.py"],
+    "engine/planning/view.py": ["tests/engine/test_plan.py tests/engine/test_planned.py tests/test_history.py"],
     "engine/commit/batch.py": ["tests/engine/test_planned.py tests/engine/test_limits.py"],
     "engine/commit/journal.py": [
         "tests/engine/test_reclaim.py tests/engine/test_hard_links.py tests/engine/test_spare.py"

@@ -1,15 +1,18 @@
-"""A batch between the event loop and the log's thread: the request, its bytes, its result, and what ends the log."""
+"""A batch between the event loop and the log's thread: the request, its bytes, its result, and what ends the log.
+
+The thread makes log records and frames of what was planned, so that joining payloads does not hold the event loop.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
-from itertools import chain
+from itertools import chain, repeat
 from time import sleep
 from typing import NamedTuple
 
 from mrecordlog_async.engine.intake.commands import Reserve
-from mrecordlog_async.engine.planning.planned import PlannedRecord
+from mrecordlog_async.engine.planning.view import PlannedMany, PlannedRecord, PlannedRun, split_into_runs
 from mrecordlog_async.format.frame import (
     FRAME_HEADER_BYTES,
     Buffer,
@@ -20,6 +23,8 @@ from mrecordlog_async.format.frame import (
     frames_end,
 )
 from mrecordlog_async.format.record import COMMIT_BYTES, Commit, LogRecord, encode_commit
+from mrecordlog_async.format.runs import MANY_BYTES_MAX, MANY_RECORDS_MAX, Append, Many, many_bytes
+from mrecordlog_async.model import Run, offsets_of_one
 from mrecordlog_async.options import KIB
 from mrecordlog_async.storage.locked_directory import LockedDirectory
 from mrecordlog_async.storage.segment import LogEnd, SegmentFile
@@ -88,6 +93,55 @@ class CommitResult(NamedTuple):
     sync_seconds: float
     tick: int
     batch: int
+
+
+def build_records(records: Iterable[PlannedRecord]) -> list[LogRecord]:
+    """Turn a plan's records into log records: their payloads are joined into runs."""
+    built: list[LogRecord] = []
+    for record in records:
+        if type(record) is PlannedRun:
+            queue_id, first_position, payloads = record
+            if len(payloads) == 1:  # most batches of few callers: as below, without the calls
+                run = tuple.__new__(Run, (first_position, offsets_of_one(len(payloads[0])), payloads[0]))
+                built.append(tuple.__new__(Append, (queue_id, run, False)))
+            else:
+                runs = split_into_runs(first_position, payloads)
+                built += map(Append, repeat(queue_id), runs, chain((False,), repeat(True)))
+        elif type(record) is PlannedMany:
+            built += split_into_manys(record)
+        else:
+            built.append(record)  # type: ignore[arg-type]  # not planned records here; mypy keeps the union
+    return built
+
+
+def split_into_manys(planned: PlannedMany) -> Iterator[Append | Many]:
+    """Cut single records of several queues into MANYs as large as these may be. A larger record becomes an APPEND."""
+    for start in range(0, len(planned.payloads), MANY_RECORDS_MAX):
+        part = _part(planned, start, start + MANY_RECORDS_MAX)
+        if many_bytes(len(part.payloads), sum(map(len, part.payloads))) <= MANY_BYTES_MAX:
+            yield Many.of(*part)
+        else:
+            yield from map(_many_or_append, _split_by_size(part))
+
+
+def _split_by_size(planned: PlannedMany) -> Iterator[PlannedMany]:
+    start = size = 0
+    for at, payload in enumerate(planned.payloads):
+        if at > start and many_bytes(at + 1 - start, size + len(payload)) > MANY_BYTES_MAX:
+            yield _part(planned, start, at)
+            start, size = at, 0
+        size += len(payload)
+    yield _part(planned, start, len(planned.payloads))
+
+
+def _part(planned: PlannedMany, start: int, stop: int) -> PlannedMany:
+    ids, positions, payloads = planned
+    return PlannedMany(ids[start:stop], positions[start:stop], payloads[start:stop])
+
+
+def _many_or_append(planned: PlannedMany) -> Append | Many:
+    ids, positions, payloads = planned
+    return Many.of(*planned) if len(payloads) > 1 else Append(ids[0], Run.of(positions[0], payloads))
 
 
 def encode_batch(

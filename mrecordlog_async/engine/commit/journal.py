@@ -26,6 +26,7 @@ from mrecordlog_async.engine.commit.batch import (
     EncodedBatch,
     LogIOError,
     Roll,
+    build_records,
     encode_batch,
     encode_in_block,
     encode_in_steps,
@@ -36,7 +37,6 @@ from mrecordlog_async.engine.commit.batch import (
 from mrecordlog_async.engine.commit.dead_segments import DeadSegments
 from mrecordlog_async.engine.commit.disk_space import DiskSpace
 from mrecordlog_async.engine.intake.commands import Reserve
-from mrecordlog_async.engine.planning.planned import build_records
 from mrecordlog_async.format.controls import Opened
 from mrecordlog_async.format.frame import Buffer, block_left, segment_seed
 from mrecordlog_async.format.header import Closed, SegmentHeader

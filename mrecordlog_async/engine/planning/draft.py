@@ -9,8 +9,7 @@ from typing import NamedTuple
 
 from mrecordlog_async.engine.intake.commands import AppendRecords, Command, Reserve
 from mrecordlog_async.engine.planning.consumer_view import ConsumerMove, PlannedRules
-from mrecordlog_async.engine.planning.planned import PlannedRecord, PlannedRun
-from mrecordlog_async.engine.planning.view import PlannedSingles, QueueView
+from mrecordlog_async.engine.planning.view import PlannedRecord, PlannedRun, PlannedSingles, QueueView
 from mrecordlog_async.errors import QueueNameError, QueueNotFoundError, RecordLogError
 from mrecordlog_async.format.controls import Truncate
 from mrecordlog_async.memory.queues import Queues

@@ -52,7 +52,6 @@ from mrecordlog_async.engine.planning.consumer import (
 )
 from mrecordlog_async.engine.planning.draft import REFUSED, CommandOutcome, Draft, Plan
 from mrecordlog_async.engine.planning.limits import plan_limited, refusal_of
-from mrecordlog_async.engine.planning.planned import PlannedMany
 from mrecordlog_async.engine.planning.queue import (
     plan_configure,
     plan_create,
@@ -61,7 +60,7 @@ from mrecordlog_async.engine.planning.queue import (
     plan_seal,
     plan_truncate,
 )
-from mrecordlog_async.engine.planning.view import PlannedSingles, QueueView
+from mrecordlog_async.engine.planning.view import PlannedMany, PlannedSingles, QueueView
 from mrecordlog_async.errors import LogFullError, PositionInPastError, RecordsOnDiskError
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues

@@ -1,18 +1,43 @@
-"""A queue and its consumers as the commands planned so far leave them, and what an append repeats of it. Pure."""
+"""The records that a plan writes, a queue as the commands planned so far leave it, and what an append repeats. Pure."""
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
+from itertools import accumulate
+from typing import NamedTuple
 
 from mrecordlog_async.engine.planning.consumer_view import PlannedConsumers
-from mrecordlog_async.engine.planning.planned import PlannedRun, split_into_runs
 from mrecordlog_async.format.controls import ConsumerState
+from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.format.stored_options import StoredOptions
 from mrecordlog_async.memory.consumers import NO_CONSUMERS, moved_up
 from mrecordlog_async.memory.queue import LastAppend, Queue, same_payloads
-from mrecordlog_async.model import Run
+from mrecordlog_async.model import OFFSET_BYTES, RUN_BYTES, Run
+
+
+class PlannedRun(NamedTuple):
+    """Payloads to be stored at consecutive positions, in one or more runs."""
+
+    id: int
+    first_position: int
+    payloads: Sequence[bytes]
+
+
+class PlannedMany(NamedTuple):
+    """Single records of several queues, each given by its place in the three sequences. A queue may occur repeatedly.
+
+    They are stored in MANYs, in this order.
+    """
+
+    ids: Sequence[int]
+    positions: Sequence[int]
+    payloads: Sequence[bytes]
+
+
+PlannedRecord = LogRecord | PlannedRun | PlannedMany
+"""Log records that a plan writes."""
 
 
 class QueueView:
@@ -252,3 +277,19 @@ class PlannedSingles:
         for payload in self._by_name[queue.name]:
             view.add_single(payload)
         return view
+
+
+def split_into_runs(first_position: int, payloads: Sequence[bytes]) -> list[Run]:
+    """Join *payloads* into runs of at most about `RUN_BYTES`. A larger payload becomes its own run."""
+    records = len(payloads)
+    if sum(map(len, payloads)) + OFFSET_BYTES * records <= RUN_BYTES:
+        return [Run.of(first_position, payloads)]
+    ends = list(accumulate(map(OFFSET_BYTES.__add__, map(len, payloads)), initial=0))
+    runs = []
+    start = 0
+    while start < records:
+        stop = max(bisect_right(ends, ends[start] + RUN_BYTES) - 1, start + 1)
+        part = payloads if stop - start == records else payloads[start:stop]
+        runs.append(Run.of(first_position + start, part))
+        start = stop
+    return runs
