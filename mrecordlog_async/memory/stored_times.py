@@ -1,4 +1,4 @@
-"""When the records of a queue were stored: of its loose records, of all others, and of those on the disk."""
+"""The times at which the records of a queue were stored: loose ones, all others, and those on the disk."""
 
 from __future__ import annotations
 

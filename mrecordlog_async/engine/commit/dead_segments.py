@@ -1,4 +1,4 @@
-"""What becomes of the segments in which nothing is live: each is removed, or is the next spare.
+"""Dead segments, in which nothing is live: each is removed, or is the next spare.
 
 They are removed oldest first, and their space is freed. If the directory was renamed, none is removed: its path may
 name another log, with segments of the same numbers.

@@ -25,7 +25,7 @@ COST_FACTOR = 50
 """The queues are searched again after a second, or after this many times what the last search took: 2 % of the time."""
 
 LIVE_PART = 4
-"""Where less than a quarter of the disk is live records, the queue with the oldest ones holds most of it."""
+"""With less than this part of a full disk for live records, the queue with the oldest ones holds most of it."""
 
 DiskBytes = Callable[[], tuple[int, str]]
 """Returns the size of the largest batch that a log without records could store, and the name of what limits it."""

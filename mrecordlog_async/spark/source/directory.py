@@ -16,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from mrecordlog_async.memory.queue import Queue
+from mrecordlog_async.memory.stored_times import times_of
 from mrecordlog_async.model import Times
 from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.readonly import ReadOnlyLog
@@ -129,7 +130,7 @@ def _positions_at(log: ReadOnlyLog, listing: Listing, time: datetime) -> GivenPo
 
 def _part(log: ReadOnlyLog, share: Share, queues: Mapping[int, Queue]) -> SegmentPart:
     names = {queue_id: queues[queue_id].name for queue_id in share.wanted}
-    times = {queue_id: queues[queue_id].times(start, stop) for queue_id, (start, stop) in share.wanted.items()}
+    times = {queue_id: times_of(queues[queue_id], start, stop) for queue_id, (start, stop) in share.wanted.items()}
     return SegmentPart(log.directory, log.recovered.log_id, log.recovered.last, share, names, times)
 
 
