@@ -41,7 +41,6 @@ from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.reads import check_bounds, held_between, position_of, summarize, time_at
 from mrecordlog_async.memory.settings import options_of, values_of
 from mrecordlog_async.memory.stored_times import position_at
-from mrecordlog_async.memory.times import tick_of_time
 from mrecordlog_async.metrics import Counters, Histogram, WorkerCounts
 from mrecordlog_async.model import (
     Batch,
@@ -57,6 +56,7 @@ from mrecordlog_async.model import (
     check_position,
     check_start,
     json_payload,
+    tick_of_time,
 )
 from mrecordlog_async.names import check_name
 from mrecordlog_async.options import (

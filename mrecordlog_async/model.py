@@ -9,6 +9,7 @@ positions are stored differently in memory (`memory/gapped.py`); they become run
 from __future__ import annotations
 
 import json
+import time
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -235,6 +236,13 @@ class Times:
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
+TICK_NS = 100_000_000
+TICKS_PER_SECOND = 10
+"""A tick is 0.1 s. Ticks are counted from `EPOCH`, and are what a log notes of times."""
+
+FUTURE_SECONDS_MAX = 60
+"""A time may be this far ahead of this machine's clock: it may come from another machine."""
+
 
 def time_of_tick(tick: int) -> datetime:
     """Return tenths of a second since 1970 as a time in UTC."""
@@ -244,6 +252,28 @@ def time_of_tick(tick: int) -> datetime:
 def text_of_tick(tick: int) -> str:
     """Return tenths of a second since 1970 as text, like 2026-11-22T09:30:00.1Z."""
     return f"{time_of_tick(tick):%Y-%m-%dT%H:%M:%S}.{tick % 10}Z"
+
+
+def age_of(tick: int) -> float:
+    """Return how many seconds ago *tick* was, by the clock of this machine; 0 for a tick in the future."""
+    return max(time.time() - tick / TICKS_PER_SECOND, 0.0)
+
+
+def tick_of_time(moment: datetime) -> int:
+    """Return the tick that *moment* is in.
+
+    Raises:
+        TypeError: It is not a datetime.
+        ValueError: It has no time zone, or it is in the future.
+    """
+    if not isinstance(moment, datetime):
+        raise TypeError(f"a time must be a datetime with a time zone, not {type(moment).__name__}")
+    if moment.utcoffset() is None:
+        raise ValueError(f"time {moment} has no time zone: use datetime.now(UTC) or moment.astimezone()")
+    since = moment - EPOCH
+    if since.total_seconds() > time.time() + FUTURE_SECONDS_MAX:
+        raise ValueError(f"time {moment} is in the future: it is {time_of_tick(time.time_ns() // TICK_NS)} now")
+    return since // timedelta(milliseconds=100)
 
 
 _Payloads = list[bytes]

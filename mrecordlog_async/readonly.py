@@ -20,7 +20,6 @@ from mrecordlog_async.memory.reads import QueueLookup, check_bounds, held_betwee
 from mrecordlog_async.memory.settings import consumer_summaries, options_of
 from mrecordlog_async.memory.store import RetainedStores
 from mrecordlog_async.memory.stored_times import position_at, position_from
-from mrecordlog_async.memory.times import tick_of_time
 from mrecordlog_async.model import (
     POSITION_MAX,
     ConsumerSummary,
@@ -30,6 +29,7 @@ from mrecordlog_async.model import (
     RecoveryReport,
     Run,
     Start,
+    tick_of_time,
 )
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.recovery.beyond_memory import MemoryBound, MemoryBounds, has_state

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import Limits, MultiRecordLog, ReadOnlyLog, RecordsOnDiskError
-from mrecordlog_async.memory.times import TICK_NS
-from mrecordlog_async.model import Record, time_of_tick
+from mrecordlog_async.model import TICK_NS, Record, time_of_tick
 from mrecordlog_async.support.clock import Clock
 from tests import damage
 from tests.clocks import opening

@@ -12,8 +12,7 @@ import pytest
 
 from mrecordlog_async import MultiRecordLog, QueueNotFoundError, ReadOnlyLog
 from mrecordlog_async.maintenance.stored_log import StoredLog
-from mrecordlog_async.memory.times import TICK_NS
-from mrecordlog_async.model import time_of_tick
+from mrecordlog_async.model import TICK_NS, time_of_tick
 from mrecordlog_async.support.clock import Clock
 from tests.clocks import opening
 

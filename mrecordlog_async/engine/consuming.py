@@ -26,8 +26,7 @@ from mrecordlog_async.errors import ConsumerFencedError, ConsumerHeldError, Cons
 from mrecordlog_async.format.controls import TableRule
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.settings import consumer_summaries, owner_bytes
-from mrecordlog_async.memory.times import tick_of_time
-from mrecordlog_async.model import ConsumerSummary, Start, check_position, check_start
+from mrecordlog_async.model import ConsumerSummary, Start, check_position, check_start, tick_of_time
 from mrecordlog_async.names import check_consumer_name, check_name, check_new_consumer_name
 from mrecordlog_async.patterns import is_pattern, matches
 

@@ -22,9 +22,8 @@ from mrecordlog_async.memory.cutting import UNLIMITED
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.reads import fingerprint, position_of, times_between
 from mrecordlog_async.memory.searches import QUEUES_PER_STEP, OldestPin, first_in_steps
-from mrecordlog_async.memory.times import tick_of_time
 from mrecordlog_async.metrics import SegmentPin
-from mrecordlog_async.model import ConsumerSummary, Start, Times
+from mrecordlog_async.model import ConsumerSummary, Start, Times, tick_of_time
 
 Extent = tuple[int, int, int, int]
 """Id, `began`, first position and next position of a queue, as `QueueSummary` describes them."""

@@ -12,8 +12,8 @@ from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.stored_times import oldest_tick, position_at, tick_at, times_of
-from mrecordlog_async.memory.times import NO_TICK, tick_of_time
-from mrecordlog_async.model import QueueSummary, Start, Times, time_of_tick
+from mrecordlog_async.memory.times import NO_TICK
+from mrecordlog_async.model import QueueSummary, Start, Times, tick_of_time, time_of_tick
 from mrecordlog_async.names import check_name
 
 

@@ -11,8 +11,7 @@ from mrecordlog_async.format.controls import NO_OWNER, ConsumerState
 from mrecordlog_async.format.stored_options import DROP_OLDEST, KEEP_UNTIL_ACKNOWLEDGED, StoredOptions
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.stored_times import oldest_tick, tick_at, tick_near
-from mrecordlog_async.memory.times import age_of
-from mrecordlog_async.model import ConsumerSummary
+from mrecordlog_async.model import ConsumerSummary, age_of
 from mrecordlog_async.options import QUEUE_CHOICES, QUEUE_OPTIONS, SECOND_NS, QueueOptions, check_type
 
 _FLAGS = {"keep": KEEP_UNTIL_ACKNOWLEDGED, "when_full": DROP_OLDEST}

@@ -6,18 +6,13 @@ restart. It is the wall clock of the machine: it may go back, and then ticks do 
 
 from __future__ import annotations
 
-import time
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from datetime import datetime, timedelta
 from itertools import pairwise
 from struct import Struct
 
-from mrecordlog_async.model import EPOCH, Times, time_of_tick
-
-TICK_NS = 100_000_000
-TICKS_PER_SECOND = 10
+from mrecordlog_async.model import Times
 
 NO_TICK = 0
 """No record, or a time that is not known."""
@@ -27,9 +22,6 @@ ENTRY_BYTES = 18
 
 INDEX_OVERHEAD_BYTES = 80
 """Memory of an index in addition to its entries."""
-
-FUTURE_SECONDS_MAX = 60
-"""A time may be this far ahead of this machine's clock: it may come from another machine."""
 
 
 TimeIndex = bytearray
@@ -115,25 +107,3 @@ def _positions(index: TimeIndex) -> memoryview[int]:
 
 def _ticks(index: TimeIndex) -> memoryview[int]:
     return memoryview(index).cast("q")[1::2]
-
-
-def age_of(tick: int) -> float:
-    """Return how many seconds ago *tick* was, by the clock of this machine; 0 for a tick in the future."""
-    return max(time.time() - tick / TICKS_PER_SECOND, 0.0)
-
-
-def tick_of_time(moment: datetime) -> int:
-    """Return the tick that *moment* is in.
-
-    Raises:
-        TypeError: It is not a datetime.
-        ValueError: It has no time zone, or it is in the future.
-    """
-    if not isinstance(moment, datetime):
-        raise TypeError(f"a time must be a datetime with a time zone, not {type(moment).__name__}")
-    if moment.utcoffset() is None:
-        raise ValueError(f"time {moment} has no time zone: use datetime.now(UTC) or moment.astimezone()")
-    since = moment - EPOCH
-    if since.total_seconds() > time.time() + FUTURE_SECONDS_MAX:
-        raise ValueError(f"time {moment} is in the future: it is {time_of_tick(time.time_ns() // TICK_NS)} now")
-    return since // timedelta(milliseconds=100)

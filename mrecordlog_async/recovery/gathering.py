@@ -27,8 +27,7 @@ from mrecordlog_async.format.runs import appends_of
 from mrecordlog_async.memory.collected import CollectedRuns, held_run
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.store import RetainedStore
-from mrecordlog_async.memory.times import TICK_NS
-from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, Times
+from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, TICK_NS, Times
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import read_exact
 from mrecordlog_async.storage.gathered_files import gathered_path, write_gathered

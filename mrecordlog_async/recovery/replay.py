@@ -19,7 +19,7 @@ from mrecordlog_async.memory.queue import ReplayError
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.store import RetainedStores
 from mrecordlog_async.memory.stores import Stores
-from mrecordlog_async.memory.times import TICK_NS
+from mrecordlog_async.model import TICK_NS
 from mrecordlog_async.recovery.beyond_memory import MemoryBound
 from mrecordlog_async.recovery.recovered import Counts
 from mrecordlog_async.recovery.segment_files import OpenSegment

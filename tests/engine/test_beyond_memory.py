@@ -31,8 +31,7 @@ from mrecordlog_async import (
     RecordTooLargeError,
 )
 from mrecordlog_async.maintenance import snapshot
-from mrecordlog_async.memory.times import TICK_NS
-from mrecordlog_async.model import Record, time_of_tick
+from mrecordlog_async.model import TICK_NS, Record, time_of_tick
 from mrecordlog_async.options import GIB
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from mrecordlog_async.support.clock import Clock

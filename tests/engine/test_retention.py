@@ -18,7 +18,7 @@ from mrecordlog_async import Limits, LogState, MultiRecordLog, PositionInPastErr
 from mrecordlog_async.engine.commit.journal import Journal
 from mrecordlog_async.engine.readers import expiry
 from mrecordlog_async.engine.readers.age_clock import AgeClock
-from mrecordlog_async.memory.times import TICK_NS
+from mrecordlog_async.model import TICK_NS
 from mrecordlog_async.support.clock import Clock
 from tests.clocks import opening
 from tests.engine.test_failing import Failing

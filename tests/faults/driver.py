@@ -39,7 +39,7 @@ from mrecordlog_async.format.stored_options import StoredOptions
 from mrecordlog_async.maintenance.placed_log import PlacedLog, open_placed_log
 from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.memory.settings import options_of
-from mrecordlog_async.memory.times import TICK_NS
+from mrecordlog_async.model import TICK_NS
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.support.clock import Clock
 

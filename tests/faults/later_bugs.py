@@ -21,7 +21,7 @@ from mrecordlog_async.engine.planning.queue import plan_truncate
 from mrecordlog_async.engine.planning.view import QueueView
 from mrecordlog_async.engine.readers.age_clock import AgeClock
 from mrecordlog_async.format.parse import ParsedBatch
-from mrecordlog_async.memory.times import TICK_NS
+from mrecordlog_async.model import TICK_NS
 from mrecordlog_async.recovery import torn_or_damaged
 from mrecordlog_async.recovery.replay import Replay
 

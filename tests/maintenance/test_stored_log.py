@@ -16,7 +16,7 @@ import pytest
 from mrecordlog_async import CorruptionError, MultiRecordLog, PersistPolicy, QueueNotFoundError, ReadOnlyLog
 from mrecordlog_async.maintenance import stored_log, verify
 from mrecordlog_async.maintenance.stored_log import StoredLog
-from mrecordlog_async.memory.times import TICK_NS
+from mrecordlog_async.model import TICK_NS
 from mrecordlog_async.options import MIB
 from mrecordlog_async.recovery import places
 from mrecordlog_async.recovery.segment_files import LogReplacedError

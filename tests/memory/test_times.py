@@ -17,16 +17,14 @@ from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.stored_times import oldest_tick, position_at, tick_at, tick_spans, times_of
 from mrecordlog_async.memory.times import (
     NO_TICK,
-    TICK_NS,
     begin_times,
     drop_times,
     first_at,
     memory_of_times,
     note_time,
     tick_of,
-    tick_of_time,
 )
-from mrecordlog_async.model import Run, Times, text_of_tick, time_of_tick
+from mrecordlog_async.model import TICK_NS, Run, Times, text_of_tick, tick_of_time, time_of_tick
 
 QUEUES = 5
 

@@ -18,8 +18,7 @@ import pytest
 
 from mrecordlog_async import Limits, MultiRecordLog
 from mrecordlog_async.format.gathered import PLACE_BYTES
-from mrecordlog_async.memory.times import TICK_NS
-from mrecordlog_async.model import text_of_tick
+from mrecordlog_async.model import TICK_NS, text_of_tick
 from mrecordlog_async.protocol import arrow, wire, wire_decoder
 from mrecordlog_async.service.reading.fetch import Fetcher
 from mrecordlog_async.support.clock import Clock

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from mrecordlog_async import ConsumerBehindError, MultiRecordLog
 from mrecordlog_async.memory.cutting import take_head
-from mrecordlog_async.memory.times import TICK_NS
-from mrecordlog_async.model import Run, text_of_tick
+from mrecordlog_async.model import TICK_NS, Run, text_of_tick
 from mrecordlog_async.protocol import wire, wire_decoder
 from mrecordlog_async.service.reading.plan import AvailableRange, Planner, split_limit
 from mrecordlog_async.support.clock import Clock

@@ -13,8 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from mrecordlog_async import Limits, Run
-from mrecordlog_async.memory.times import TICK_NS
-from mrecordlog_async.model import text_of_tick, time_of_tick
+from mrecordlog_async.model import TICK_NS, text_of_tick, time_of_tick
 from mrecordlog_async.protocol import wire, wire_decoder
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.support.clock import Clock

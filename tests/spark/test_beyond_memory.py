@@ -13,8 +13,7 @@ import pytest
 from deltalake import DeltaTable
 
 from mrecordlog_async import Limits, QueueOptions
-from mrecordlog_async.memory.times import TICK_NS
-from mrecordlog_async.model import time_of_tick
+from mrecordlog_async.model import TICK_NS, time_of_tick
 from mrecordlog_async.spark.drain.command import JobFailedError, failures_as_sentences
 from mrecordlog_async.spark.drain.job import run_drain
 from mrecordlog_async.spark.services.connection import ServiceRefusedError

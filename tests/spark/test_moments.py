@@ -10,8 +10,7 @@ import msgspec
 import pytest
 from pyspark import cloudpickle
 
-from mrecordlog_async.memory.times import TICK_NS
-from mrecordlog_async.model import time_of_tick
+from mrecordlog_async.model import TICK_NS, time_of_tick
 from mrecordlog_async.protocol.bulk_schemas import QueuePosition
 from mrecordlog_async.spark.services.client import ServiceClient
 from mrecordlog_async.spark.settings.option_values import OptionError

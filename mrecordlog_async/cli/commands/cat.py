@@ -27,8 +27,7 @@ from mrecordlog_async.cli.shell.services import RespondingServer, RespondingServ
 from mrecordlog_async.cli.shell.target import add_log, connect, is_service, is_several, run_async
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.maintenance.stored_log import StoredLog
-from mrecordlog_async.memory.times import tick_of_time
-from mrecordlog_async.model import Run, Times, text_of_tick
+from mrecordlog_async.model import Run, Times, text_of_tick, tick_of_time
 from mrecordlog_async.recovery.segment_files import LogReplacedError
 
 FOLLOW_SECONDS = 0.2

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TypeVar
 
 from mrecordlog_async.cli.shell.exit_codes import USAGE
-from mrecordlog_async.memory.times import tick_of_time
-from mrecordlog_async.model import Start
+from mrecordlog_async.model import Start, tick_of_time
 from mrecordlog_async.options import GIB, check_segment_bytes
 from mrecordlog_async.quantities import parse_moment, parse_seconds, parse_size
 from mrecordlog_async.servers.names import shown_url

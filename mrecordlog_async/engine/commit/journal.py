@@ -42,7 +42,7 @@ from mrecordlog_async.format.frame import Buffer, block_left, segment_seed
 from mrecordlog_async.format.header import Closed, SegmentHeader
 from mrecordlog_async.format.record import LogRecord, encode_record
 from mrecordlog_async.format.table import OPENING_BYTES
-from mrecordlog_async.memory.times import TICK_NS
+from mrecordlog_async.model import TICK_NS
 from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.storage.direct import LARGE_BYTES, Staging, disk_error
 from mrecordlog_async.storage.filesystem import DiskThread

@@ -24,7 +24,8 @@ from mrecordlog_async.engine.planning.plan import plan
 from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.format.record import queue_ids
 from mrecordlog_async.memory.stored_times import tick_spans
-from mrecordlog_async.memory.times import NO_TICK, TICKS_PER_SECOND
+from mrecordlog_async.memory.times import NO_TICK
+from mrecordlog_async.model import TICKS_PER_SECOND
 from mrecordlog_async.options import PersistPolicy
 
 CALLERS_PER_TURN = 128

@@ -31,9 +31,8 @@ from mrecordlog_async.errors import CorruptionError, RecordLogError
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.stored_times import tick_spans, ticks_of_place
-from mrecordlog_async.memory.times import TICK_NS, TICKS_PER_SECOND
 from mrecordlog_async.metrics import Counters
-from mrecordlog_async.model import Times
+from mrecordlog_async.model import TICK_NS, TICKS_PER_SECOND, Times
 
 PASS_TICKS = TICKS_PER_SECOND
 """Passes are at least this far apart."""

@@ -11,7 +11,7 @@ from aiohttp import web
 
 from mrecordlog_async.errors import ConsumerNameError, QueueNameError
 from mrecordlog_async.log import MultiRecordLog
-from mrecordlog_async.memory.times import tick_of_time
+from mrecordlog_async.model import tick_of_time
 from mrecordlog_async.names import check_consumer_name, check_name
 from mrecordlog_async.protocol.problems import bad_request
 from mrecordlog_async.support.nearest import did_you_mean, nearest

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
-from mrecordlog_async.memory.times import FUTURE_SECONDS_MAX
+from mrecordlog_async.model import FUTURE_SECONDS_MAX
 from mrecordlog_async.spark.positions.proof import Listed
 from mrecordlog_async.spark.services.connection import ServerDownError
 from mrecordlog_async.spark.services.fleet import Fleet, same_opening
