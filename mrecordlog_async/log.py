@@ -595,7 +595,7 @@ class MultiRecordLog:
         position = await self._position_of(found, start)
         check_bounds(position, stop)
         while stop is None or position < stop:
-            head = await self._engine.disk_reads.any_head(found, position, READ_RECORDS, READ_BYTES)
+            head = await self._engine.disk_reads.head(found, position, READ_RECORDS, READ_BYTES)
             if head is None:
                 return
             for record in head.batch(found):
@@ -630,7 +630,7 @@ class MultiRecordLog:
         found = self._lookup.find(queue)
         position = await self._position_of(found, start)
         check_bounds(position, None)
-        head = await self._engine.disk_reads.any_head(found, position, limits.records, limits.bytes)
+        head = await self._engine.disk_reads.head(found, position, limits.records, limits.bytes)
         return None if head is None else head.batch(found)
 
     def memory_first(self, queue: str) -> int:

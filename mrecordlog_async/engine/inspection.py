@@ -193,6 +193,11 @@ class Inspection:
             raise QueueNotFoundError(queue)
         return loaded
 
+    def read_ahead(self, queue: str, start: int, stop: int | None, size: int) -> None:
+        """Begin to read what a reader wants next that has read *size* bytes of the disk; see `DiskReads.read_ahead`."""
+        found = self._lookup.find(queue)
+        self._engine.disk_reads.read_ahead(found, start, found.next_position if stop is None else stop, size)
+
     def locate(self, queue: str, start: int, stop: int, *, runs_max: int, bytes_max: int) -> Located:
         """Return where records are, for `read_located`: what is in memory is held, and stays as it is.
 
@@ -208,6 +213,10 @@ class Inspection:
     def places(self, queue: str, start: int, stop: int, most: int) -> list[DiskPlace]:
         """Return what is known of records on the disk without reading them; see `DiskReads.places`."""
         return self._engine.disk_reads.places(self._lookup.find(queue), start, stop, most)
+
+    def amount_on_disk(self, queue: str, start: int, stop: int) -> tuple[int, int, list[DiskPlace]]:
+        """Return the sums of what `places` returns; see `DiskReads.amount`."""
+        return self._engine.disk_reads.amount(self._lookup.find(queue), start, stop)
 
     async def position_at(self, queue: str, time: datetime) -> int:
         """Do what `MultiRecordLog.position_at` does, reading the disk if that is needed.

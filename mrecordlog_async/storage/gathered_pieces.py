@@ -1,4 +1,4 @@
-"""The pieces of gathered files that were read last, 1 MiB each. Several threads use them at a time.
+"""The pieces of gathered files that were read last, up to 1 MiB each. Several threads use them at a time.
 
 They are read into buffers that are used again: 1 MiB that the system has to zero first takes as long as its checksum.
 So a piece counts who reads from it.
@@ -6,62 +6,85 @@ So a piece counts who reads from it.
 
 from __future__ import annotations
 
-import mmap
-from collections import OrderedDict
 from threading import Lock
 
-from mrecordlog_async.storage.gathered_files import PIECE_BYTES, GatheredFile
+from mrecordlog_async.storage.direct import whole_blocks
+from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
+from mrecordlog_async.storage.gathered_files import PIECE_BYTES, GatheredFile, aligned_buffer
 
-PIECES_MAX = 24
+PIECES_MAX = 16
 """Pieces that are kept."""
 
-USED_AT_ONCE = 2
-"""Pieces that one job uses at a time: a place may reach from one into the next."""
+PIECES_OF_BUFFER = 4
+"""Pieces whose memory is taken from the system at a time."""
 
 
 class FilePiece:
     """A part of a file. users: jobs that read from it, and 1 while it is kept. reading: held while it is read."""
 
-    def __init__(self, buffer: memoryview) -> None:
-        self.bytes = buffer
+    def __init__(self, file: GatheredFile, start: int, stop: int, buffer: memoryview) -> None:
+        self.file = file
+        self.start = start
+        self.stop = stop
+        self.buffer = buffer
         self.users = 1
         self.is_read = False
         self.reading = Lock()
+
+    def has(self, file: GatheredFile, start: int, stop: int) -> bool:
+        """Return whether bytes *start* … *stop* - 1 of *file* are in it, once it is read."""
+        return self.file is file and self.start <= start and stop <= self.stop
+
+    def bytes(self, start: int, stop: int) -> memoryview:
+        """Return bytes *start* … *stop* - 1 of its file."""
+        return self.buffer[start - self.start : stop - self.start]
 
 
 class Pieces:
     """The pieces that are kept, and buffers for others."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[tuple[GatheredFile, int], FilePiece] = OrderedDict()
+        self._kept: list[FilePiece] = []  # the one that was used last is the last
         self._free: list[memoryview] = []
         self._lock = Lock()  # held for moments
 
-    def take(self, file: GatheredFile, number: int) -> FilePiece:
-        """Return a piece of *file*, which is read once for all threads that want it; `release` it.
+    def take(self, file: GatheredFile, start: int, stop: int) -> FilePiece:
+        """Return a piece with bytes *start* … *stop* - 1 of *file*, which threads that want it share; `release` it.
+
+        Of few bytes, it has those after them: most often they are wanted next.
 
         Raises:
             OSError: It cannot be read.
-            GatheredError: The file ends before it.
+            GatheredError: The file ends before *stop*.
         """
         with self._lock:
-            piece = self._kept.get((file, number))
+            piece = next((each for each in self._kept if each.has(file, start, stop)), None)
             if piece is None:
-                buffer = self._free.pop() if self._free else memoryview(mmap.mmap(-1, PIECE_BYTES))
-                piece = self._kept[file, number] = FilePiece(buffer)
-            self._kept.move_to_end((file, number))
+                piece = self._new(file, start, stop)
+            else:
+                self._kept.remove(piece)
+            self._kept.append(piece)
             piece.users += 1
-            while len(self._kept) > PIECES_MAX:
-                self._drop(self._kept.popitem(last=False)[1])
         try:
             with piece.reading:
                 if not piece.is_read:
-                    file.read_piece(number, piece.bytes)
+                    size = piece.stop - piece.start
+                    file.read_into(piece.start, piece.buffer[: whole_blocks(size)], size)
                     piece.is_read = True
         except BaseException:
             self.release(piece)
             raise
         return piece
+
+    def _new(self, file: GatheredFile, start: int, stop: int) -> FilePiece:
+        while len(self._kept) >= PIECES_MAX:
+            self._drop(self._kept.pop(0))
+        if not self._free:
+            many = aligned_buffer(PIECES_OF_BUFFER * PIECE_BYTES)
+            self._free = [many[at : at + PIECE_BYTES] for at in range(0, len(many), PIECE_BYTES)]
+        base = start - start % DIRECT_BLOCK_BYTES
+        end = stop if stop - start >= PIECE_BYTES // 2 else base + PIECE_BYTES
+        return FilePiece(file, base, min(end, file.size), self._free.pop())
 
     def release(self, piece: FilePiece) -> None:
         """End a use of *piece*, whose bytes may be others from now on."""
@@ -70,48 +93,37 @@ class Pieces:
 
     def _drop(self, piece: FilePiece) -> None:
         piece.users -= 1
-        if not piece.users and len(self._free) < USED_AT_ONCE:
-            self._free.append(piece.bytes)
-
-    def has(self, file: GatheredFile, number: int) -> bool:
-        """Return whether a piece is kept, or is being read."""
-        return (file, number) in self._kept
+        if not piece.users:
+            self._free.append(piece.buffer)
 
     def forget(self, file: GatheredFile) -> None:
         """Keep no piece of *file*."""
         with self._lock:
-            for key in [each for each in self._kept if each[0] is file]:
-                self._drop(self._kept.pop(key))
+            for piece in [each for each in self._kept if each.file is file]:
+                self._kept.remove(piece)
+                self._drop(piece)
 
 
-class UsedPieces:
-    """The pieces that one job reads from, in a `with` block: neighbouring places take no lock."""
+class UsedPiece:
+    """The piece that one job reads from, in a `with` block: neighbouring places take no lock."""
 
     def __init__(self, pieces: Pieces) -> None:
         self._pieces = pieces
-        self._used: dict[tuple[GatheredFile, int], FilePiece] = {}
+        self._used: FilePiece | None = None
 
-    def __enter__(self) -> UsedPieces:
+    def __enter__(self) -> UsedPiece:
         return self
 
     def __exit__(self, *raised: object) -> None:
-        for piece in self._used.values():
-            self._pieces.release(piece)
+        if self._used is not None:
+            self._pieces.release(self._used)
 
-    def place(self, file: GatheredFile, start: int, length: int) -> memoryview:
-        """Return *length* bytes of *file* at *start*, valid until the next call; the errors are as of `take`."""
-        if length > PIECE_BYTES:
-            return file.read(start, length)
-        first, last = start // PIECE_BYTES, (start + length - 1) // PIECE_BYTES
-        begun, at = self._bytes(file, first), start % PIECE_BYTES
-        if first == last:
-            return begun[at : at + length]
-        return memoryview(b"".join((begun[at:], self._bytes(file, last)[: length - (PIECE_BYTES - at)])))
-
-    def _bytes(self, file: GatheredFile, number: int) -> memoryview:
-        piece = self._used.get((file, number))
-        if piece is None:
-            if len(self._used) == USED_AT_ONCE:
-                self._pieces.release(self._used.pop(next(iter(self._used))))
-            piece = self._used[file, number] = self._pieces.take(file, number)
-        return piece.bytes
+    def bytes(self, file: GatheredFile, start: int, stop: int) -> memoryview:
+        """Return bytes *start* … *stop* - 1 of *file*, valid until the next call; the errors are as of `take`."""
+        if stop - start + start % DIRECT_BLOCK_BYTES > PIECE_BYTES:
+            return file.read(start, stop - start)
+        if self._used is None or not self._used.has(file, start, stop):
+            self.__exit__()
+            self._used = None
+            self._used = self._pieces.take(file, start, stop)
+        return self._used.bytes(start, stop)

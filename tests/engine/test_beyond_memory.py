@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 from itertools import accumulate
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 
@@ -104,11 +104,9 @@ class NoNewFiles(OsFileSystem):
 
 
 class BadReads(OsFileSystem):
-    """A disk of which reads of segments fail while `fails` is set, and of gathered files one of `every`."""
+    """A disk of which reads of segments fail while `fails` is set, and of gathered files while `gathered_fail` is."""
 
-    fails = False
-    every = 1 << 30
-    reads = 0
+    fails = gathered_fail = False
 
     def read(self, handle: int, length: int, offset: int) -> bytes:
         if self.fails:
@@ -116,8 +114,7 @@ class BadReads(OsFileSystem):
         return super().read(handle, length, offset)
 
     def read_into(self, handle: int, buffer: memoryview, offset: int) -> int:
-        self.reads += 1
-        if self.reads % self.every == 0:
+        if self.gathered_fail:
             raise OSError(errno.EIO, "bad sector")
         return super().read_into(handle, buffer, offset)
 
@@ -291,10 +288,10 @@ async def test_a_truncate_needs_no_disk_that_can_be_read(directory: Path) -> Non
         await log.create_queue("q")
         for position in range(0, 6_000, 40):
             await log.append_records("q", position, list(map(payload, range(position, position + 20))))
-        files.every, files.fails = 1, True
+        files.fails = files.gathered_fail = True
         assert await log.truncate("q", 1_005) < 506
         assert log.first_position("q") == 1_006
-        files.every, files.fails = 1 << 30, False
+        files.fails = files.gathered_fail = False
         assert await log.truncate("q", 6_000) > 2_494
         assert counted(log) == (0, 0)
 
@@ -491,13 +488,78 @@ async def test_the_last_space_of_a_file_system_is_kept_for_segments(directory: P
         assert await read_all(log) == records(0, 6_000)
 
 
+class BadPieces(OsFileSystem):
+    """A disk on which the pieces of each gathered file cannot be read until the file is written again."""
+
+    def __init__(self) -> None:
+        self.paths, self.bad, self.failed = set[str](), set[int](), 0
+
+    def open(self, path: str, *, write: bool = True) -> int:
+        handle = super().open(path, write=write)
+        self.bad.discard(handle)
+        if path.endswith(".runs") and path not in self.paths:
+            self.bad.add(handle)
+        self.paths.add(path)
+        return handle
+
+    def read_into(self, handle: int, buffer: memoryview, offset: int) -> int:
+        if handle in self.bad and len(buffer) > 64 << 10:
+            self.failed += 1
+            raise OSError(errno.EIO, "bad sector")
+        return super().read_into(handle, buffer, offset)
+
+
 async def test_an_error_of_the_disk_makes_the_file_again(directory: Path) -> None:
     """A gathered file that cannot be read is only a copy."""
-    files = BadReads()
-    files.every = 10
-    async with MultiRecordLog.open(directory, limits=LIMITS, filesystem=files) as log:
+    disk = BadPieces()
+    async with MultiRecordLog.open(directory, limits=LIMITS, filesystem=disk) as log:
         await fill(log)
         assert await read_all(log) == records(0, 3_000)
+    assert disk.failed > 3
+
+
+def counting(log: MultiRecordLog, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the list to which each job that begins to read adds its bytes."""
+    reads, begun = log._engine.disk_reads, list[int]()
+    begin = reads._begin
+
+    def count(group: Any) -> Any:
+        begun.append(sum(part.bytes_max for _, part in group))
+        return begin(group)
+
+    monkeypatch.setattr(reads, "_begin", count)
+    return begun
+
+
+async def test_what_a_reader_wants_next_is_read_before(log: MultiRecordLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page finds its records read; what is on the disk after them is not read twice."""
+    begun, inspection, position = counting(log, monkeypatch), log.inspection, 0
+    found = list[Record]()
+    while position < log.memory_first("q"):
+        before = len(begun)
+        loaded = await inspection.load("q", position, runs_max=10_000, bytes_max=MIB)
+        assert not position or len(begun) - before <= 1  # only where the disk ends
+        found += [record for run in loaded.held for record in run.records()]
+        position = loaded.held[-1].next_position
+        inspection.read_ahead("q", position, None, loaded.bytes)
+    assert found == records(0, len(found))
+    inspection.read_ahead("q", 0, None, 1_000)  # a small read may be anybody's
+    assert not log._engine.disk_reads._next
+
+
+async def test_what_is_read_before_is_bounded_and_dropped(log: MultiRecordLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers that stop keep nothing, and those that come while there is no room read for themselves."""
+    monkeypatch.setattr("mrecordlog_async.engine.spilling.disk_reads.NEXT_BYTES", 2 * MIB)
+    monkeypatch.setattr("mrecordlog_async.engine.spilling.disk_reads.NEXT_SECONDS", 0)
+    begun, inspection = counting(log, monkeypatch), log.inspection
+    for position in range(10):
+        inspection.read_ahead("q", position, None, MIB)
+    assert MIB < sum(begun) < 2 * MIB
+    await asyncio.sleep(0.01)
+    assert not log._engine.disk_reads._next
+    inspection.read_ahead("q", 0, None, MIB)
+    await log.truncate("q", 100)
+    assert await read_all(log) == records(101, 3_000)
 
 
 async def test_a_log_that_refuses_keeps_what_does_not_fit_on_the_disk(

@@ -95,8 +95,8 @@ def test_what_is_laid_out_is_read_back(drawn: tuple[dict[int, list[StoredRun]], 
             assert (index.first_ticks[place], index.highest_ticks[place]) == (changes.ticks[0], max(changes.ticks))
             found += [(*run, b"") if isinstance(run, Run) else run for run in held]
         assert found == runs
-        records, size = index.amount(queue_id, 0, 2**62)
-        assert (records, size) == (sum(len(run[1]) // 4 - 1 for run in runs), sum(len(run[2]) for run in runs))
+        _, *amount = index.first(range(*index.bounds(queue_id)), 2**62, 2**62, 2**62)
+        assert amount == [sum(len(run[1]) // 4 - 1 for run in runs), sum(len(run[2]) for run in runs)]
 
 
 def test_every_byte_is_checked() -> None:
@@ -128,11 +128,24 @@ def test_a_place_of_another_file_is_refused() -> None:
         decode_place(memoryview(data)[at : at + length], checksum, HEAD._replace(segment=4).seed, 0, 1)
 
 
-def test_a_part_of_a_place_counts_its_records_where_positions_have_no_gaps() -> None:
-    """Records of a cut place are exact without gaps, and all of them with gaps; its bytes always count in full."""
+def test_places_are_taken_until_there_is_enough() -> None:
+    """As many as it takes to reach a limit, one at least, and no more than a length."""
+    runs = [stored(10 * at, [b"aa" * PLACE_BYTES] * 2) for at in range(4)]
+    _, index = file_of({1: runs}, {1: Times.none()})
+    places, size, length, most = range(4), 4 * PLACE_BYTES, index.lengths[0], 2**62
+    assert index.first(places, 1, most, most) == (range(1), 2, size)
+    assert index.first(places, 3, most, most) == index.first(places, 4, most, most) == (range(2), 4, 2 * size)
+    assert index.first(places, most, 1, most) == index.first(places, most, size, most) == (range(1), 2, size)
+    assert index.first(places, most, size + 1, most) == (range(2), 4, 2 * size)
+    assert index.first(places, most, most, 3 * length) == (range(3), 6, 3 * size)
+    assert index.first(places[1:], 9, most, 1) == (range(1, 2), 2, size)
+    assert index.first(places, most, most, most) == (places, 8, 4 * size)
+
+
+def test_what_a_cut_place_lacks_is_known_without_gaps() -> None:
+    """Records are exact and bytes are about; with gaps, it may be everything."""
     dense, gapped = stored(10, [b"aa"] * 6), stored(10, [b"aa"] * 6, [0, 2, 4, 6, 8, 10])
     _, index = file_of({1: [dense], 2: [gapped]}, {1: Times.none(), 2: Times.none()})
-    assert index.amount(1, 12, 100) == (4, 12)
-    assert index.amount(1, 12, 13) == (1, 12)
-    assert index.amount(2, 12, 100) == (6, 12)
-    assert index.amount(1, 16, 100) == index.amount(1, 0, 10) == index.amount(3, 0, 100) == (0, 0)
+    assert index.before(0, 12) == (2, 4)
+    assert index.before(1, 12) == (6, 12)
+    assert index.before(0, 10) == index.before(1, 3) == (0, 0)

@@ -381,6 +381,17 @@ async def test_a_response_of_several_parts_breaks_off_at_what_is_no_longer_there
             await response.read()
 
 
+async def test_a_response_that_is_read_at_once_has_a_length(full: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Readers then receive it without the framing of chunks. One of several parts has none."""
+    body = {"ranges": [{"queue": "q", "start": 3, "stop": 900}, {"queue": "r", "start": 0, "stop": 7}]}
+    whole = await full.call("POST", "/v1/fetch", body)
+    assert int(whole.headers["Content-Length"]) == len(whole.body)
+    monkeypatch.setattr("mrecordlog_async.service.reading.fetch.WINDOW_BYTES", 100_000)
+    parts = await full.call("POST", "/v1/fetch", body)
+    assert "Content-Length" not in parts.headers
+    assert contents(parts) == contents(whole)
+
+
 async def test_a_holder_that_is_fenced_during_a_read_gets_nothing(full: Served) -> None:
     """Between the request and the records, the disk is waited for: another one may attach meanwhile."""
     attached = (await full.call("POST", "/v1/queues/q/consumers/c/attach", {"create": True})).json()

@@ -11,47 +11,54 @@ import asyncio
 import logging
 import weakref
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from itertools import chain, islice
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 from mrecordlog_async.errors import CorruptionError
+from mrecordlog_async.format.gathered import PLACE_BYTES, GatheredIndex
 from mrecordlog_async.memory.cutting import UNLIMITED, Head, head_of, head_of_runs, runs_of
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.memory.stored_times import held_times, position_from, tick_at, times_of
+from mrecordlog_async.memory.stored_times import position_from, tick_at, times_of
 from mrecordlog_async.memory.times import NO_TICK
 from mrecordlog_async.metrics import Counters
-from mrecordlog_async.model import POSITION_MAX, Record, Run, Times
+from mrecordlog_async.model import POSITION_MAX, Record, Times
 from mrecordlog_async.options import MIB, Limits
 from mrecordlog_async.recovery.gathered_reader import (
     FoundRuns,
     GatheredReader,
     WantedRuns,
     cut_runs,
-    wanted_runs,
 )
 from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
+from mrecordlog_async.storage.gathered_files import PIECE_BYTES
 
 logger = logging.getLogger("mrecordlog_async")
 
-T = TypeVar("T")
-
 THREADS = 2
-BYTES_AT_ONCE = 1 * MIB
-"""A job reads at least a place, and about this much."""
+BYTES_AT_ONCE = PIECE_BYTES - 2 * DIRECT_BLOCK_BYTES
+"""A job reads at least a place, and about this much: with the rest of its blocks, no more than a piece."""
 
 JOBS_AT_ONCE = 3
 """Jobs of one read of many places: both threads read, and the next one waits for them, not for the event loop."""
 
-LOADED_AT_ONCE = 4 * MIB
+LOADED_AT_ONCE = 8 * MIB
 """Bytes after which a load looks whether it has as many runs as are wanted."""
 
-JOBS_BYTES = 24 * MIB
+JOBS_BYTES = 16 * MIB
 """Bytes that jobs are reading, or have read for readers that have not run since."""
+
+NEXT_BYTES = 16 * MIB
+"""Bytes that were read before anybody wanted them."""
+
+NEXT_SECONDS = 5.0
+"""They are dropped after this time: their reader has stopped, or is too slow to gain from them."""
 
 AHEAD_BYTES = 16 * MIB
 """Bytes that readers keep and have not handed out. With the pieces of files, all reads together take some 64 MiB."""
@@ -70,7 +77,7 @@ class LoadedRuns(NamedTuple):
     @property
     def bytes(self) -> int:
         """Payload bytes."""
-        return sum(len(run.payload) for run in self.held)
+        return sum([len(run.payload) for run in self.held])
 
 
 class LoadLimits(NamedTuple):
@@ -80,6 +87,17 @@ class LoadLimits(NamedTuple):
     records: int = UNLIMITED
     bytes: int = UNLIMITED
 
+    def without(self, loaded: LoadedRuns) -> LoadLimits:
+        """Return what is left of them."""
+        records = sum(run.record_count for run in loaded.held) if self.records < UNLIMITED else 0
+        return LoadLimits(self.runs - len(loaded.held), self.records - records, self.bytes - loaded.bytes)
+
+
+PLACE = LoadLimits(1, bytes=1)
+"""As little as can be read."""
+
+JOB = LoadLimits(1_000, bytes=BYTES_AT_ONCE - PLACE_BYTES)
+"""About as much as one job reads."""
 
 NOTHING = LoadedRuns([], Times.none())
 """No records are in memory. Never changed."""
@@ -100,6 +118,11 @@ class Located(NamedTuple):
 
 Group = list[tuple[int, WantedRuns]]
 """Parts of one gathered file, in its order, each with the number of what was located that it is of."""
+
+Job = asyncio.Future[list[FoundRuns]]
+"""A thread reads the parts of a group."""
+
+Begun = Sequence[tuple[Group, Job]]
 
 
 def groups_of(located: Sequence[Located]) -> Iterator[Group]:
@@ -194,32 +217,9 @@ class DiskReads:
         self._entering = asyncio.Lock()  # jobs begin in order: a large one is not overtaken for ever
         self._room: asyncio.Future[None] = self._loop.create_future()  # replaced by who waits for it
         self._bytes = 0  # of jobs
+        self._next: dict[tuple[int, int], tuple[Located, Begun]] = {}  # by queue id and position
         self._ahead: deque[weakref.ref[Ahead]] = deque()
         self._failed: set[int] = set()  # segments of which a read has failed
-
-    async def read_first(
-        self, queue: Queue, start: int, stop: int = POSITION_MAX + 1, bytes_max: int = BYTES_AT_ONCE
-    ) -> FoundRuns | None:
-        """Return the first records on the disk of positions *start* … *stop* - 1: a place at least.
-
-        Returns None if all of them are in memory, or the queue was deleted.
-
-        Raises:
-            CorruptionError: They cannot be read.
-            OSError: The disk refuses the read.
-        """
-        while (wanted := self._wanted(queue, start, stop, bytes_max)) is not None:
-            try:
-                (found,) = await self._done(await self._begin([wanted]))
-            except BaseException as error:
-                if self._wanted(queue, start, stop, bytes_max) == wanted:  # otherwise it was truncated meanwhile
-                    self._note_failed(queue, wanted, error)
-                    raise
-                continue
-            if self._wanted(queue, start, stop, bytes_max) is not None and queue.first_position < found.next_position:
-                self._read_ahead(wanted, found.next_position)
-                return found
-        return None
 
     def _note_failed(self, queue: Queue, wanted: WantedRuns, error: BaseException) -> None:
         """Count a read that fails, of records that are retained; log the first one of each segment."""
@@ -242,54 +242,41 @@ class DiskReads:
             extra={"facts": facts},
         )
 
-    def _wanted(self, queue: Queue, start: int, stop: int, bytes_max: int) -> WantedRuns | None:
-        return wanted_runs(queue, start, stop, bytes_max) if self.is_there(queue) else None
-
     def is_there(self, queue: Queue) -> bool:
         """Return whether *queue* still exists."""
         return self._queues.by_id(queue.id) is queue
 
-    async def _begin(self, wanted: list[WantedRuns]) -> asyncio.Future[list[FoundRuns]]:
-        """Have a thread read parts of one gathered file, once there is room for them; see `_done`."""
-        size = sum(one.bytes_max for one in wanted)
+    async def _enter(self, group: Group) -> Job:
+        """Have a thread read parts of one gathered file, once there is room for them."""
         async with self._entering:
-            while self._bytes and self._bytes + size > JOBS_BYTES:
+            while not self._has_room(sum(part.bytes_max for _, part in group)):
                 self._room = self._loop.create_future()
                 await self._room
-            self._bytes += size
-        job = self._start(wanted[0].head.segment, self.reader.read_many, wanted)
-        job.add_done_callback(partial(self._on_read, size))
-        return job
+            return self._begin(group)
 
-    async def _done(self, job: asyncio.Future[list[FoundRuns]]) -> list[FoundRuns]:
-        """Return what was read; the queues may be others by then. The job goes on if the caller is cancelled."""
-        return await asyncio.shield(job)
+    def _has_room(self, size: int) -> bool:
+        return not self._bytes or self._bytes + size <= JOBS_BYTES
 
-    def _start(self, segment: int, call: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
+    def _begin(self, group: Group) -> Job:
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, "mrecordlog read")
+        wanted = [part for _, part in group]
+        job = self._loop.run_in_executor(self._threads, self.reader.read_many, wanted)
+        size, segment = sum(part.bytes_max for part in wanted), wanted[0].head.segment
+        self._bytes += size
         self._under_way[segment] += 1
-        job = self._loop.run_in_executor(self._threads, call, *arguments)
-        job.add_done_callback(partial(self._on_end, segment))
+        job.add_done_callback(partial(self._on_end, segment, size))
         return job
 
-    def _on_end(self, segment: int, job: asyncio.Future[Any]) -> None:
+    def _on_end(self, segment: int, size: int, job: Job) -> None:
+        self._bytes -= size
         self._under_way[segment] -= 1
+        self._counters.damaged["gathered"] = self.reader.damaged
         if not job.cancelled():
             job.exception()  # it is retrieved: the caller may have been cancelled
-        self.forget_dead()
-
-    def _on_read(self, size: int, job: asyncio.Future[list[FoundRuns]]) -> None:
-        self._counters.damaged["gathered"] = self.reader.damaged
-        self._bytes -= size
         if not self._room.done():
             self._room.set_result(None)
-
-    def _read_ahead(self, read: WantedRuns, position: int) -> None:
-        """Have a thread read the piece in which a reader that continues at *position* finds its records."""
-        ahead = self.reader.ahead(read.head, read.queue_id, position)
-        if ahead is not None:
-            self._start(read.head.segment, self.reader.read_ahead, read.head, ahead)
+        self.forget_dead()
 
     # Records with their times, and many queues at a time.
 
@@ -297,40 +284,53 @@ class DiskReads:
         """Return the records at positions *start* … *stop* - 1, as many as *limits* allow and the rest of a piece.
 
         Does not wait if they are in memory. What is truncated meanwhile may be among them, or missing.
+
+        Raises:
+            CorruptionError: Records on the disk cannot be read.
+            OSError: The disk refuses a read.
         """
-        position, records, loaded = max(start, queue.first_position), 0, LoadedRuns([], Times.none(), True)
-
-        def left() -> LoadLimits:
-            return LoadLimits(limits.runs - len(loaded.held), limits.records - records, limits.bytes - loaded.bytes)
-
-        while position < min(stop, queue.memory_first):
-            window = left()
-            if min(window) <= 0:
-                return loaded
-            located = self._locate_on_disk(queue, position, stop, window.records, min(window.bytes, LOADED_AT_ONCE))
+        position, left, loaded = max(start, queue.first_position), limits, LoadedRuns([], Times.none(), True)
+        while position < min(stop, queue.memory_first) and min(left) > 0:
+            located, begun = self._next.pop((queue.id, position), (None, ()))
+            if located is None or located.next_position > stop:
+                bytes_max, begun = min(left.bytes, LOADED_AT_ONCE), ()
+                located = self._locate_on_disk(queue, position, stop, left.records, bytes_max)
             if not located.wanted:  # positions have a gap
                 position = min(stop, queue.memory_first)
                 break
             try:
-                (found,) = await self.read_located([located])
+                (found,) = await self.read_located([located], begun)
             except (CorruptionError, OSError):
                 if self.is_there(queue) and queue.first_position <= position:
                     raise
                 position = max(position, queue.first_position)  # it was truncated meanwhile
                 continue
-            loaded.times.add_spans(found.times, position, located.next_position)
             loaded.held.extend(found.held)
-            records += sum(run.record_count for run in found.held)
-            position = located.next_position
-        if position >= stop or len(loaded.held) >= limits.runs or not self.is_there(queue):
+            loaded.times.add_spans(found.times, position, located.next_position)
+            position, left = located.next_position, left.without(found)
+        if position >= stop or min(left) <= 0 or not self.is_there(queue):
             return loaded
-        more = in_memory(queue, position, stop, left())
+        more = in_memory(queue, position, stop, left)
         if not loaded.held:
             return more
         loaded.held.extend(more.held)
         if more.held:
             loaded.times.add_spans(more.times, position, more.held[-1].next_position)
         return loaded
+
+    def read_ahead(self, queue: Queue, start: int, stop: int, size: int) -> None:
+        """Begin to read what a reader wants next that has just read *size* bytes: as much again, if there is room.
+
+        `load` from *start* on finds it. What is not wanted for `NEXT_SECONDS` is dropped.
+        """
+        if size < BYTES_AT_ONCE // 2:  # few of many small reads are of one reader
+            return
+        key, located = (queue.id, start), self._locate_on_disk(queue, start, stop, UNLIMITED, size)
+        kept = located.bytes + sum(each.bytes for each, _ in self._next.values())
+        if located.wanted and key not in self._next and kept <= NEXT_BYTES and self._has_room(located.bytes):
+            with suppress(RuntimeError):  # the log is closing
+                self._next[key] = located, [(group, self._begin(group)) for group in groups_of([located])]
+                self._loop.call_later(NEXT_SECONDS, self._next.pop, key, None)
 
     def locate(self, queue: Queue, start: int, stop: int, limits: LoadLimits) -> Located:
         """Return where the first records at positions *start* … *stop* - 1 are, as many as *limits* allow.
@@ -347,25 +347,24 @@ class DiskReads:
         return Located(queue, [], loaded, min(end, stop), loaded.bytes)
 
     def _locate_on_disk(self, queue: Queue, start: int, stop: int, records_max: int, bytes_max: int) -> Located:
-        """Return where the first records on the disk are; nothing is wanted if there are none."""
+        """Return where the first records on the disk are, until a limit is reached; nothing is wanted without any."""
         wanted, size, position = list[WantedRuns](), 0, start
         end = min(stop, queue.memory_first)
         for index, places in queue.places_by_segment(start, end):
-            while places:
-                taken = index.within(places, records_max, min(bytes_max - size, BYTES_AT_ONCE))
-                if not taken:
-                    taken = places[:1]
-                    if wanted and size + index.length(taken) > bytes_max:
-                        return Located(queue, wanted, NOTHING, position, size)
+            if not wanted and places:
+                skipped = index.before(places[0], start)
+                records_max, bytes_max = records_max + skipped[0], bytes_max + skipped[1]
+            while places and records_max > 0 and bytes_max > 0:
+                taken, records, payload_bytes = index.first(places, records_max, bytes_max, BYTES_AT_ONCE)
                 length = index.length(taken)
-                begin = max(start, index.first_positions[taken[0]])
-                position = min(index.next_positions[taken[-1]], end)
+                if wanted and length > max(bytes_max, BYTES_AT_ONCE):  # a large run, for the next read
+                    return Located(queue, wanted, NOTHING, position, size)
+                begin, position = max(start, index.first_positions[taken[0]]), min(index.next_positions[taken[-1]], end)
                 wanted.append(WantedRuns(index.head, queue.id, begin, position, length, taken))
                 size, places = size + length, places[len(taken) :]
-                if records_max < UNLIMITED:
-                    records_max -= sum(index.records[taken[0] : taken.stop])
-                    if records_max <= 0:
-                        return Located(queue, wanted, NOTHING, position, size)
+                records_max, bytes_max = records_max - records, bytes_max - payload_bytes
+            if records_max <= 0 or bytes_max <= 0:
+                break
         return Located(queue, wanted, NOTHING, position, size)
 
     def places(self, queue: Queue, start: int, stop: int, most: int) -> list[DiskPlace]:
@@ -373,48 +372,61 @@ class DiskReads:
 
         Positions of a cut place are cut, and its bytes estimated, unless it has gaps: then only a read knows.
         """
-        found: list[DiskPlace] = []
-        for index, place in islice(queue.places(max(start, queue.first_position), stop), most):
-            first, end = index.first_positions[place], index.next_positions[place]
-            records, size = index.records[place], index.payload_bytes[place]
-            first_left, end_left = max(first, start, queue.first_position), min(end, stop, queue.memory_first)
-            is_whole = (first, end) == (first_left, end_left)
-            if not is_whole and index.has_gaps(place):
-                records = size = -1
-            elif not is_whole:
-                records, size = end_left - first_left, size * (end_left - first_left) // records
-            found.append(DiskPlace(first_left, end_left, records, size, index.first_ticks[place]))
-        return found
+        places = islice(queue.places(max(start, queue.first_position), stop), most)
+        return [self._place(queue, index, place, start, stop) for index, place in places]
 
-    async def read_located(self, located: Sequence[Located]) -> list[LoadedRuns]:
+    def _place(self, queue: Queue, index: GatheredIndex, place: int, start: int, stop: int) -> DiskPlace:
+        first, end = index.first_positions[place], index.next_positions[place]
+        records, size = index.records[place], index.payload_bytes[place]
+        first_left, end_left = max(first, start, queue.first_position), min(end, stop, queue.memory_first)
+        is_whole = (first, end) == (first_left, end_left)
+        if not is_whole and index.has_gaps(place):
+            records = size = -1
+        elif not is_whole:
+            records, size = end_left - first_left, size * (end_left - first_left) // records
+        return DiskPlace(first_left, end_left, records, size, index.first_ticks[place])
+
+    def amount(self, queue: Queue, start: int, stop: int) -> tuple[int, int, list[DiskPlace]]:
+        """Return what `places` adds up to: records and payload bytes, and those places of which that is not known."""
+        records, size, unknown = 0, 0, list[DiskPlace]()
+        pairs = [pair for pair in queue.places_by_segment(max(start, queue.first_position), stop) if pair[1]]
+        for index, places in pairs:
+            records += sum(index.records[places.start : places.stop])
+            size += sum(index.payload_bytes[places.start : places.stop])
+        # Only the first place and the last one may be cut.
+        for at, place in sorted({(0, pairs[0][1][0]), (len(pairs) - 1, pairs[-1][1][-1])} if pairs else ()):
+            index, end = pairs[at][0], self._place(queue, pairs[at][0], place, start, stop)
+            records, size = records - index.records[place], size - index.payload_bytes[place]
+            if end.records < 0:
+                unknown.append(end)
+            else:
+                records, size = records + end.records, size + end.bytes
+        return records, size, unknown
+
+    async def read_located(self, located: Sequence[Located], begun: Begun = ()) -> list[LoadedRuns]:
         """Return the records that were located, all of one file before the next, in the order in which they are in it.
 
         Readers of many queues then share the pieces of the files. What was truncated meanwhile may be among them.
+        *begun*: the jobs that read it, if they were started before.
 
         Raises:
             CorruptionError: Some cannot be read. So does what was removed meanwhile.
             OSError: The disk refuses a read.
         """
         loaded = [one.loaded for one in located]
-        under_way = deque[tuple[Group, asyncio.Future[list[FoundRuns]]]]()
-        for group in groups_of(located):
+        under_way = deque(begun)
+        for group in () if begun else groups_of(located):
             if len(under_way) == JOBS_AT_ONCE:
                 await self._end_group(*under_way.popleft(), located, loaded)
-            under_way.append((group, await self._begin([part for _, part in group])))
+            under_way.append((group, await self._enter(group)))
         while under_way:
             await self._end_group(*under_way.popleft(), located, loaded)
         return loaded
 
-    async def _end_group(
-        self,
-        group: Group,
-        job: asyncio.Future[list[FoundRuns]],
-        located: Sequence[Located],
-        loaded: list[LoadedRuns],
-    ) -> None:
+    async def _end_group(self, group: Group, job: Job, located: Sequence[Located], loaded: list[LoadedRuns]) -> None:
         """Add what *job* reads to what is *loaded*."""
         try:
-            read = await self._done(job)
+            read = await asyncio.shield(job)  # the job goes on if the caller is cancelled
         except BaseException as error:
             for at, part in group:
                 if self.is_there(queue := located[at].queue) and queue.first_position <= part.start:
@@ -441,7 +453,7 @@ class DiskReads:
                 return
             try:
                 for group in groups_of(located):
-                    read = await self._done(await self._begin([part for _, part in group]))
+                    read = await asyncio.shield(await self._enter(group))
                     for (at, part), runs in zip(group, read, strict=True):
                         located[at].queue.note_cut(part.start, *runs.amount())
             except (CorruptionError, OSError):
@@ -463,91 +475,65 @@ class DiskReads:
     async def head(self, queue: Queue, start: int, records_max: int, bytes_max: int) -> Head | None:
         """Return the first records from *start* on, from the disk and from memory: within both limits, at least one.
 
-        None if there is none any more. What was truncated until it returns is left out.
+        Does not wait if all are in memory. None if there is none any more. What was truncated until it returns is left
+        out.
         """
-        taken: list[Run] = []
-        times: list[Times] = []
-        position, records, size = start, 0, 0
-        while records < records_max and size < bytes_max:
-            found = await self.read_first(queue, position, bytes_max=min(bytes_max - size, BYTES_AT_ONCE))
-            if found is None:
-                break
-            runs = list(runs_of(found.runs))
-            taken += runs
-            times.append(found.times)
-            position = found.next_position
-            records += sum(run.record_count for run in runs)
-            size += sum(len(run.payload) for run in runs)
-        if not self.is_there(queue):
-            return None
-        first = max(start, queue.first_position)
-        position = max(position, first)
-        more: Iterator[Run] = iter(())
-        if position >= queue.memory_first:
-            there = queue.store.runs_from(position, records_max, bytes_max)  # the first one may begin on the disk
-            more = (run if run.first_position >= position else run.cut(position, POSITION_MAX + 1) for run in there)
-        runs_left = (run for run in chain(taken, more) if run.next_position > first)
-        head = head_of_runs(runs_left, first, records_max, bytes_max, queue.next_position)
-        if not head.runs:
-            return None
-        times.append(held_times(queue, max(position, head.start), head.stop))
-        return head._replace(times=Times.joined(times))
+        if max(start, queue.first_position) >= queue.memory_first:
+            head = head_of(queue, start, records_max, bytes_max)
+            return head if head.runs else None
+        limits = LoadLimits(UNLIMITED, records_max, bytes_max)
+        while (loaded := await self.load(queue, start, POSITION_MAX + 1, limits)).held and self.is_there(queue):
+            first = max(start, queue.first_position)
+            runs = (run for run in runs_of(loaded.held) if run.next_position > first)
+            head = head_of_runs(runs, first, records_max, bytes_max, queue.next_position)
+            if head.runs:
+                self.read_ahead(queue, head.stop, POSITION_MAX + 1, loaded.bytes)
+                return head._replace(times=loaded.times)
+        return None
 
     async def ahead(self, queue: Queue, start: int) -> Ahead:
         """Return the oldest records from *start* on, from the disk or, without waiting, as `Queue.head` does."""
-        while max(start, queue.first_position) < queue.memory_first:
-            found = await self.read_first(queue, start)
-            if found is not None and found.runs:
-                return self._keep(found.runs)
-            if not self.is_there(queue):
-                return Ahead([])
-            start = start if found is None else found.next_position
-        return Ahead(queue.head(start))
-
-    async def any_head(self, queue: Queue, start: int, records_max: int, bytes_max: int) -> Head | None:
-        """Do what `head` does, without waiting if everything from *start* on is in memory."""
-        if max(start, queue.first_position) < queue.memory_first:
-            return await self.head(queue, start, records_max, bytes_max)
-        head = head_of(queue, start, records_max, bytes_max)
-        return head if head.runs else None
+        while (start := max(start, queue.first_position)) < (stop := queue.memory_first) and self.is_there(queue):
+            loaded = await self.load(queue, start, stop, JOB)
+            if loaded.held:
+                self.read_ahead(queue, loaded.held[-1].next_position, POSITION_MAX + 1, loaded.bytes)
+                return self._keep(loaded.held)
+            start = stop
+        return Ahead(queue.head(start) if self.is_there(queue) else [])
 
     # Times.
 
     async def tick_at(self, queue: Queue, position: int) -> int:
         """Return when the record at *position* was stored; `NO_TICK` if none is retained there."""
         while self.is_there(queue) and queue.first_position <= position < queue.memory_first:
-            found = await self.read_first(queue, position, position + 1, 1)
-            if found is None or not any(run.before(position) < run.before(position + 1) for run in found.runs):
+            loaded = await self.load(queue, position, position + 1, PLACE)
+            if not loaded.held:
                 break
             if queue.first_position <= position:
-                return next((tick for _, _, tick in found.times.spans(position, position + 1)), NO_TICK)
+                return next((tick for _, _, tick in loaded.times.spans(position, position + 1)), NO_TICK)
         if not self.is_there(queue) or position < queue.memory_first:
             return NO_TICK
         return tick_at(queue, position) if queue.held(position, position + 1) else NO_TICK
 
     async def times_of_place(self, queue: Queue, position: int) -> Times:
         """Return the times of the place on the disk that has *position*; nothing if it is not there any more."""
-        found = await self.read_first(queue, position, bytes_max=1)
-        return Times.none() if found is None else found.times
+        return (await self.load(queue, position, queue.memory_first, PLACE)).times
 
     async def position_at(self, queue: Queue, tick: int) -> int:
         """Return the first position that was stored at *tick* or later; see `stored_times.position_at`."""
         start = queue.first_position
         while self.is_there(queue):
-            place = next(
-                (each for each in queue.places(start, queue.memory_first) if each[0].highest_ticks[each[1]] >= tick),
-                None,
-            )
-            if place is None or place[0].first_ticks[place[1]] >= tick:
+            places = queue.places(start, queue.memory_first)
+            index, place = next((each for each in places if each[0].highest_ticks[each[1]] >= tick), (None, 0))
+            if index is None or index.first_ticks[place] >= tick:
                 break
-            start = max(place[0].first_positions[place[1]], queue.first_position)
-            found = await self.read_first(queue, start, bytes_max=1)
-            if found is None:
-                continue
-            for position, stored in zip(found.times.positions, found.times.ticks, strict=True):
-                if stored >= tick and found.next_position > queue.first_position:
+            start = max(index.first_positions[place], queue.first_position)
+            stop = min(index.next_positions[place], queue.memory_first)
+            loaded = await self.load(queue, start, stop, PLACE)
+            for position, stored in zip(loaded.times.positions, loaded.times.ticks, strict=True):
+                if stored >= tick and stop > queue.first_position:
                     return max(position, queue.first_position)
-            start = found.next_position
+            start = stop
         return position_from(queue, start, tick)
 
     # Files.

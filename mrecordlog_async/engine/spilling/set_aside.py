@@ -11,10 +11,10 @@ from collections.abc import Iterable
 
 from mrecordlog_async.engine.intake.admission import Admission
 from mrecordlog_async.engine.intake.commands import AppendRecords
-from mrecordlog_async.engine.spilling.disk_reads import DiskReads
+from mrecordlog_async.engine.spilling.disk_reads import DiskReads, LoadLimits
 from mrecordlog_async.format.controls import Truncate
 from mrecordlog_async.format.record import LogRecord
-from mrecordlog_async.memory.cutting import runs_of
+from mrecordlog_async.memory.cutting import UNLIMITED, runs_of
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import Run
 
@@ -53,14 +53,15 @@ class SetAside:
             self._admission.take_again(call)
 
     async def _stored(self, call: AppendRecords) -> tuple[list[Run], int]:
-        queue, position = self._queues.get(call.queue), call.position
+        queue, position, found = self._queues.get(call.queue), call.position, list[Run]()
         assert self._reads is not None and position is not None, "records have left memory"
-        found: list[Run] = []
-        stop = position + len(call.payloads)
-        while queue is not None and (read := await self._reads.read_first(queue, position, stop)) is not None:
-            found += runs_of(read.runs)
-            position = read.next_position
-        return found, max(position, queue.memory_first if queue is not None else 0)
+        if queue is None:
+            return found, position
+        end = position + len(call.payloads)
+        while position < (stop := min(end, queue.memory_first)):
+            found += runs_of((await self._reads.load(queue, position, stop, LoadLimits(UNLIMITED))).held)
+            position = stop  # meanwhile, more of them may have left memory
+        return found, max(position, queue.memory_first)
 
     def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)

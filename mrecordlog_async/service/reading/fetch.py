@@ -57,8 +57,9 @@ class Fetcher:
     """Find the records of one `/v1/fetch`, in turns. Records that were found stay readable if they are truncated later.
 
     size: bytes of the response with payloads; None if positions have gaps, because its runs are then created while they
-    are sent. is_copy: what was found was read from the disk. left: the ranges that are not found yet, backwards.
-    continues: the first part that `more` returned is of the range that ended what it returned before.
+    are sent, or if some of it is read from the disk later. is_copy: what was found was read from the disk. left: the
+    ranges that are not found yet, backwards. continues: the first part that `more` returned is of the range that ended
+    what it returned before.
     """
 
     def __init__(self, log: MultiRecordLog, options: ServiceOptions) -> None:
@@ -82,8 +83,13 @@ class Fetcher:
         """
         await self._check(ranges)  # all of them first: the reader gets a problem, not a response that breaks off
         if await self._is_any_on_disk(ranges):
-            self.size, self.left, self.is_copy = None, list(reversed(ranges)), True
-            return await self.more()
+            self.left, self.is_copy = list(reversed(ranges)), True
+            parts = await self.more()
+            if self.left:  # more windows follow
+                self.size = None
+            for queue, _, held, times in parts:
+                self._add_size(held, wire.size_of_queue(queue, times))
+            return parts
         parts = []
         for one in ranges:
             # Again, because others ran since. From here to `_first_runs` nobody else runs.
@@ -95,8 +101,7 @@ class Fetcher:
                 async for held in self._more_runs(one, found[-1].next_position):
                     found += held
                     self._add_size(held)
-            if self.size is not None:
-                self.size += wire.size_of_queue(one.queue, times)
+            self._add_size([], wire.size_of_queue(one.queue, times))
             parts.append(HeldRuns(one.queue, queue_id, found, times))
             await self._turns.rest()
         return parts
@@ -148,12 +153,15 @@ class Fetcher:
             if wanted:
                 check_range(self._log, FetchRange(queue.name, wanted[0].start, wanted[-1].stop, queue.id))
 
-    def _add_size(self, held: list[HeldRun]) -> None:
+    def _add_size(self, held: list[HeldRun], more: int = 0) -> None:
+        """Add the bytes of *held* to the size, if it is known, and *more*."""
         for one in held:
-            if not isinstance(one, Run):
+            if isinstance(one, Run):
+                more += wire.size_of_run(one)
+            else:
                 self.size = None
-            elif self.size is not None:
-                self.size += wire.size_of_run(one)
+        if self.size is not None:
+            self.size += more
 
     async def positions(self, ranges: Sequence[FetchRange]) -> list[wire.QueuePositions]:
         """Return the positions that the ranges hold; no payload is kept in memory."""

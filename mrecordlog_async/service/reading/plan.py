@@ -121,6 +121,12 @@ class AvailableRange:
         """Id of the queue, by which records are sorted on the disk; 0 if it is missing."""
         return self.summary.id if self.summary is not None else 0
 
+    def add(self, held: list[HeldRun]) -> None:
+        """Count what is *held*."""
+        for one in held:
+            self.records += one.record_count
+            self.bytes += len(one.payload)
+
 
 @dataclass(slots=True)
 class Taken:
@@ -178,20 +184,18 @@ class Planner:
         if available.start <= summary.first_position and available.stop == summary.next_position:  # all that it holds
             available.records, available.bytes = summary.records, summary.bytes
             return available
-        async for part in self._parts(available):
-            if isinstance(part, DiskPlace) and part.records >= 0:
-                available.records += part.records
-                available.bytes += part.bytes
-            else:
-                for held in await self._held(available, part) if isinstance(part, DiskPlace) else [part]:
-                    available.records += held.record_count
-                    available.bytes += len(held.payload)
+        amount = self._log.inspection.amount_on_disk(requested.queue, available.start, available.stop)
+        available.records, available.bytes, unknown = amount
+        position = max(available.start, self._log.memory_first(requested.queue))
+        for place in unknown:
+            available.add(await self._held(available, place))
+        async for part in self._parts(available, position):
+            available.add(await self._held(available, part))
         return available
 
-    async def _parts(self, available: AvailableRange) -> AsyncIterator[DiskPlace | HeldRun]:
-        """Yield what is available, as it is kept, until the queue has moved (see `has_moved`)."""
-        queue, inspection = available.requested.queue, self._log.inspection
-        position, stop = available.start, available.stop
+    async def _parts(self, available: AvailableRange, position: int) -> AsyncIterator[DiskPlace | HeldRun]:
+        """Yield what is available from *position* on, as it is kept, until the queue has moved (see `has_moved`)."""
+        queue, inspection, stop = available.requested.queue, self._log.inspection, available.stop
         while position < stop and not has_moved(self._log, available):
             found: list[DiskPlace] | list[HeldRun] = inspection.places(queue, position, stop, RUNS_AT_ONCE)
             if not found:
@@ -204,8 +208,10 @@ class Planner:
             position = found[-1].next_position
             await self._turns.rest()
 
-    async def _held(self, available: AvailableRange, place: DiskPlace) -> list[HeldRun]:
-        """Read a place; return nothing if its records are no longer there."""
+    async def _held(self, available: AvailableRange, place: DiskPlace | HeldRun) -> list[HeldRun]:
+        """Return a part that `_parts` yielded as runs; nothing if it must be read, and is no longer there."""
+        if not isinstance(place, DiskPlace):
+            return [place]
         if has_moved(self._log, available):
             return []
         queue, start, stop = available.requested.queue, place.first_position, place.next_position
@@ -261,14 +267,14 @@ class Planner:
     async def _walk(self, available: AvailableRange, records_max: int, bytes_max: int, cutter: Cutter) -> Taken:
         """Take runs until the share is reached."""
         taken = Taken(available.stop)
-        async for part in self._parts(available):
+        async for part in self._parts(available, available.start):
             records_left, bytes_left = records_max - taken.records, bytes_max - taken.bytes
             if isinstance(part, DiskPlace):
                 known = 0 <= part.records <= records_left and part.bytes <= bytes_left
                 if known and cutter.add_place(part):
                     taken.records, taken.bytes = taken.records + part.records, taken.bytes + part.bytes
                     continue
-            held = await self._held(available, part) if isinstance(part, DiskPlace) else [part]
+            held = await self._held(available, part)
             if not await self._take_runs(taken, runs_of(held), records_max, bytes_max, cutter):
                 break
         taken.pieces = cutter.finish(taken.stop)
