@@ -35,6 +35,7 @@ a log of any number of segments is read with a handful of descriptors.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -57,6 +58,8 @@ from mrecordlog_async.recovery.segment_files import OpenSegment, SegmentFiles, S
 from mrecordlog_async.recovery.torn_or_damaged import LogTail, SegmentEnd, check_closed_segment, judge_end
 from mrecordlog_async.storage.directory import Listing, LogDirectory
 from mrecordlog_async.storage.segment import LogEnd, segment_name
+
+logger = logging.getLogger("mrecordlog_async")
 
 Progress = Callable[[RecoveryProgress], None]
 
@@ -95,7 +98,15 @@ def read_log(
     directory.check_log(listing)
     files = SegmentFiles(directory, has_lock=True)
     reading = _read_believed(files, listing, on_progress, new_stores, bounds)
-    check_nothing_is_missing(reading.recovered, reading.first_table)
+    try:
+        check_nothing_is_missing(reading.recovered, reading.first_table)
+    except CorruptionError as error:
+        if bounds is None or not bounds.by_index or not reading.recovered.queues.pins.gathered:
+            raise
+        # Only the segments count: no gathered file keeps a log from opening.
+        logger.warning("%s: the gathered files are not used: %s", directory.path, error)
+        bounds = bounds._replace(by_index=False)
+        return read_log(directory, listing, on_progress=on_progress, new_stores=new_stores, bounds=bounds)
     return reading.recovered
 
 
@@ -158,7 +169,7 @@ class _LogReader:
         self._first = first
         self._bound = None
         if bounds is not None and first is not None:
-            self._bound = MemoryBound(files.directory, bounds.memory_bytes, writes=files.has_lock)
+            self._bound = MemoryBound(files.directory, bounds, writes=files.has_lock)
             self._bound.strict_from = first.replayed_from if bounds.is_strict else None
         self._gathered: dict[int, int] = {}  # sizes of the gathered files that are used
         self._listing = listing

@@ -11,9 +11,9 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -30,7 +30,11 @@ from mrecordlog_async import (
     RecordsOnDiskError,
     RecordTooLargeError,
 )
+from mrecordlog_async.engine.spilling import spill
 from mrecordlog_async.maintenance import snapshot
+from mrecordlog_async.memory.collected import CollectedRuns
+from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.spilling import collect
 from mrecordlog_async.model import TICK_NS, Record, time_of_tick
 from mrecordlog_async.options import GIB
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
@@ -710,6 +714,49 @@ async def test_descriptors_and_disk_are_given_back(directory: Path) -> None:
         segments = {path.name for path in directory.glob("wal-*") if path.suffix == ""}
         assert {path.name.removesuffix(".runs") for path in gathered(directory)} <= segments
         assert len(log._engine.queues.pins.gathered) <= len(segments)
+
+
+async def test_a_log_that_is_closed_while_a_segment_is_collected_opens_again(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No gathered file has a part of its segment: the log would be opened by its index, and lack the rest."""
+    monkeypatch.setattr(spill, "WORK_SECONDS", 0)  # a queue in each step
+    monkeypatch.setattr(spill, "REST_SECONDS", 0.01)
+    names = [f"q{number}" for number in range(40)]
+    async with MultiRecordLog.open(directory, limits=LIMITS) as log:
+        await log.create_queues(names)
+        for at in range(0, 20, 2):
+            await asyncio.gather(*(log.append_records(name, at, [payload(at), payload(at + 1)]) for name in names))
+            if any(task.get_name() == "mrecordlog spill" for task in asyncio.all_tasks()):
+                break
+        stored = log.next_position("q0")
+        assert gathered(directory) == []
+    async with MultiRecordLog.open(directory, limits=LIMITS) as log:
+        for name in names:
+            assert await read_all(log, name) == records(0, stored)
+
+
+async def test_a_gathered_file_that_lacks_records_keeps_no_log_from_opening(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its checksums may be right: the segments are what counts."""
+
+    def collect_half(queues: Queues, segment: int, found: CollectedRuns) -> Iterator[None]:
+        return islice(collect(queues, segment, found), 5)
+
+    names = [f"q{number}" for number in range(10)]
+    async with MultiRecordLog.open(directory, limits=LIMITS) as log:
+        await log.create_queues(names)
+        monkeypatch.setattr(spill, "collect", collect_half)
+        for at in range(0, 60, 2):
+            await asyncio.gather(*(log.append_records(name, at, [payload(at), payload(at + 1)]) for name in names))
+        while not gathered(directory):
+            await asyncio.sleep(0.01)
+    monkeypatch.undo()
+    async with MultiRecordLog.open(directory, limits=LIMITS) as log:
+        assert "gathered files are not used" in caplog.text
+        for name in names:
+            assert await read_all(log, name) == records(0, 60)
 
 
 async def test_a_weak_policy_spills_as_well(directory: Path, caplog: pytest.LogCaptureFixture) -> None:

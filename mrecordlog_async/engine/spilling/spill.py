@@ -191,7 +191,8 @@ class Spill:
     async def _gather(self, number: int) -> None:
         self._newest_seen = number
         collected = CollectedRuns()
-        await self._take_steps(collect(self._queues, number, collected))
+        if not await self._take_steps(collect(self._queues, number, collected)):
+            return  # a file with a part of its segment would be believed by the next opening
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "mrecordlog gather")
         write = partial(self._write, writes=self._has_disk_space(number))
@@ -244,8 +245,8 @@ class Spill:
             index = self._next_to_leave()
             if index is None:
                 return
-            await self._take_steps(leave(self._queues, index))
-            self._left.add(index.head.segment)
+            if await self._take_steps(leave(self._queues, index)):
+                self._left.add(index.head.segment)
 
     def _next_to_leave(self) -> GatheredIndex | None:
         """Return the oldest segment whose records are in memory, if it is gathered: no other may leave before it."""
@@ -253,7 +254,8 @@ class Spill:
         number = min(pins.segments - self._left, default=None)
         return None if number is None else pins.gathered.get(number)
 
-    async def _take_steps(self, steps: Iterator[None]) -> None:
+    async def _take_steps(self, steps: Iterator[None]) -> bool:
+        """Take all *steps*, with rests between them; return whether all were taken, before the log is closed."""
         lock = self._queues.settling.lock
         while True:
             if lock.acquire(blocking=False):  # otherwise the log's thread writes a table
@@ -263,10 +265,10 @@ class Spill:
                         if perf_counter() >= until:
                             break
                     else:
-                        return
+                        return True
                 finally:
                     lock.release()
                     self._admission.update()
             if self._stopped:
-                return
+                return False
             await asyncio.sleep(REST_SECONDS)
