@@ -141,7 +141,7 @@ class ReadOnlyLog:
         """Continue from `recovered`."""
         directory, bounds = self._log_directory, self._bounds
         memory_bytes = 0 if bounds is None else bounds.memory_bytes
-        bound = None if bounds is None else MemoryBound(directory, memory_bytes, writes=False)
+        bound = None if bounds is None else MemoryBound(directory, bounds, writes=False)
         self._follower = Follower(directory, self.recovered, failed_looks, bound)
         self._gathered = GatheredReader(directory, self._fits, may_write=lambda size: False, memory_bytes=memory_bytes)
         self._gathered.count_cuts(self.recovered.queues)

@@ -24,6 +24,7 @@ from mrecordlog_async.format.gathered import GatheredError, GatheredHead, Gather
 from mrecordlog_async.memory.collected import CollectedRuns
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.spilling import collect, leave
+from mrecordlog_async.model import RUN_BYTES
 from mrecordlog_async.options import MIB
 from mrecordlog_async.recovery.gathering import SegmentParts, identify, index_of, write_collected
 from mrecordlog_async.storage.directory import LogDirectory
@@ -31,12 +32,13 @@ from mrecordlog_async.storage.gathered_files import GatheredFile, gathered_path
 
 logger = logging.getLogger("mrecordlog_async")
 
-SLACK_PART, SLACK_BYTES_MAX = 16, 64 * MIB
-"""Records leave once memory is above its limit by a sixteenth, or 64 MiB: what fitted while the log was open stays."""
+OPENING_BYTES = 64 * MIB
+"""Opening takes at most this much above the limit, with what is not counted: batches, buffers, parts of the heap."""
 
-STRICT_BYTES = 16 * MIB
-"""A single segment may exceed the limit by this much, so that `range` still returns it. The process takes more than the
-records that are counted, and opening is to take at most 64 MiB above the limit."""
+SLACK_PART, SLACK_BYTES_MAX = 16, 16 * MIB
+"""Records that would not leave an open log leave memory above the limit by a sixteenth, or 16 MiB: what fitted while
+the log was open stays (a replay counts less, or a thousandth more). A single segment may exceed the limit by 16 MiB, so
+that `range` still returns it."""
 
 
 class MemoryBounds(NamedTuple):
@@ -98,7 +100,7 @@ class GatheredFirst:
         self.by_index = bounds.by_index
         self.replayed_from = 0
         self._directory = directory
-        self._part_bytes = bounds.memory_bytes // 2 + SLACK_BYTES_MAX // 2  # nothing else is in memory then
+        self._part_bytes = (bounds.memory_bytes + OPENING_BYTES) // 2  # nothing else is in memory then
         self._writes = writes
         self._made: dict[int, GatheredSegment | None] = {}
 
@@ -144,12 +146,13 @@ class MemoryBound:
     files: sizes of the gathered files that were written. strict_from: the segments from it on must fit; None if none.
     """
 
-    def __init__(self, directory: LogDirectory, memory_bytes: int, *, writes: bool) -> None:
+    def __init__(self, directory: LogDirectory, bounds: MemoryBounds, *, writes: bool) -> None:
         """Begin with no records. *writes*: gathered files may be written; otherwise they are only laid out."""
         self.files: dict[int, int] = {}
         self.strict_from: int | None = None
         self._directory = directory
-        self._memory_bytes = memory_bytes
+        self._memory_bytes = bounds.memory_bytes
+        self._slack = 0 if bounds.is_usual else min(bounds.memory_bytes // SLACK_PART, SLACK_BYTES_MAX)
         self._writes = writes
         self._left: set[int] = set()
 
@@ -160,7 +163,9 @@ class MemoryBound:
             SegmentTooLargeError: That is not enough, and *segment* must fit.
         """
         limit = self._memory_bytes
-        if queues.memory_bytes <= limit + min(limit // SLACK_PART, SLACK_BYTES_MAX):
+        if not self._slack:  # gathering joins open runs, so the heap has these twice for a moment
+            limit -= min(len(queues) * RUN_BYTES, limit // SLACK_PART)
+        if queues.memory_bytes <= limit + self._slack:
             return
         for number, _ in queues.pins.by_segment():
             if number >= segment or queues.memory_bytes <= limit:
@@ -168,7 +173,11 @@ class MemoryBound:
             if number not in self._left:
                 self._left.add(number)
                 self._leave(queues, number, batch)
-        if self.strict_from is not None and segment >= self.strict_from and queues.memory_bytes > limit + STRICT_BYTES:
+        if (
+            self.strict_from is not None
+            and segment >= self.strict_from
+            and queues.memory_bytes > limit + SLACK_BYTES_MAX
+        ):
             # Queues and places take memory too, which no gathering frees.
             records_bytes = queues.memory_bytes - queues.overhead_bytes - queues.pins.gathered_bytes
             if records_bytes > limit // 4:

@@ -91,7 +91,7 @@ def bounded(memory_bytes: int) -> Iterator[None]:
     global _bounds
     before, _bounds = _bounds, MemoryBounds(memory_bytes, by_index=True, is_usual=True)
     try:
-        with patch("mrecordlog_async.recovery.beyond_memory.STRICT_BYTES", memory_bytes // 16):
+        with patch("mrecordlog_async.recovery.beyond_memory.SLACK_BYTES_MAX", memory_bytes // 16):
             yield
     finally:
         _bounds = before

@@ -110,7 +110,7 @@ async def test_a_last_segment_that_is_completed_keeps_how_the_log_ended(
     directory: Path, torn: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A closed log is opened as a closed one, a torn tail is reported once, and appends continue."""
-    monkeypatch.setattr(beyond_memory, "STRICT_BYTES", 0)
+    monkeypatch.setattr(beyond_memory, "SLACK_BYTES_MAX", 0)
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
         for position in range(0, 2_000, 100):
@@ -135,7 +135,7 @@ async def test_a_last_segment_that_is_completed_keeps_how_the_log_ended(
 
 async def test_a_full_disk_keeps_no_log_from_opening(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the last segment cannot be completed, opening takes the memory that it needs."""
-    monkeypatch.setattr(beyond_memory, "STRICT_BYTES", 0)
+    monkeypatch.setattr(beyond_memory, "SLACK_BYTES_MAX", 0)
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
         for position in range(0, 2_000, 100):
