@@ -215,8 +215,11 @@ class QueueOptions:
         ValueError: A value is outside its range, or two of them cannot be combined.
     """
 
-    # The fields are the only list of options: the HTTP bodies, `mrecordlog configure`, its output and dumps follow
-    # them. A limit is None by default, a choice has two words; `memory/settings` says how each is stored.
+    # The fields are the only list of options: the HTTP bodies, `mrecordlog configure`, its output, dumps and the page
+    # follow them, and tests/test_options.py tries each of them everywhere. A limit is None by default: a new one is a
+    # field here, one in `format/stored_options` (of the same name, or with `_ns` for seconds) and a line of the
+    # specification in `format`. A choice has two words, and its flag in `memory/settings`. What limits appends is
+    # checked in `engine/planning/limits`, ages in `engine/readers/expiry`.
     keep: Literal["until_truncated", "until_acknowledged"] = field(
         default="until_truncated", metadata=_about("what removes records", "keeps until acknowledged")
     )

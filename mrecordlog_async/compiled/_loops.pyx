@@ -324,7 +324,7 @@ cdef unsigned long long _number(object value) except? 1:
 
 
 # The bytes are those of `format.table.encode_entry`; this machine is little endian, or `format.frame` refuses it.
-cdef Py_ssize_t _put_entry(char* out, object queue, dict blocks, object no_consumers) except -1:
+cdef Py_ssize_t _put_entry(char* out, object queue, dict blocks, object plain, object no_consumers) except -1:
     """Write the entry of *queue* and return its size; 0 if it is not a plain one."""
     cdef entry_head head
     cdef entry_last_append last
@@ -332,7 +332,7 @@ cdef Py_ssize_t _put_entry(char* out, object queue, dict blocks, object no_consu
     cdef long long first, checksum
     cdef Py_ssize_t name_bytes, at
     cdef const char* name
-    if queue.options is not None or queue.consumers is not no_consumers:
+    if queue.settings is not plain or queue.consumers is not no_consumers:
         return 0
     text = queue.name
     if type(text) is not str:
@@ -375,18 +375,18 @@ cdef Py_ssize_t _put_entry(char* out, object queue, dict blocks, object no_consu
     return at
 
 
-def encode_queues(queues, blocks, bits, no_consumers, encode):
+def encode_queues(queues, blocks, bits, plain, no_consumers, encode):
     cdef list parts = []
     cdef bytearray buffer
     cdef char* out
     cdef Py_ssize_t used = 0, size
     if type(queues) is not list or type(blocks) is not dict or bits != 8:
-        return twins.encode_queues(queues, blocks, bits, no_consumers, encode)
+        return twins.encode_queues(queues, blocks, bits, plain, no_consumers, encode)
     buffer = bytearray(2 * PIECE_BYTES)
     out = PyByteArray_AsString(buffer)
     for queue in queues:
         try:
-            size = _put_entry(out + used, queue, blocks, no_consumers)
+            size = _put_entry(out + used, queue, blocks, plain, no_consumers)
         except Exception:  # the twin raises its own
             size = 0
         used += size

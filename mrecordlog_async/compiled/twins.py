@@ -101,12 +101,13 @@ def encode_queues(
     queues: Iterable[Queue],
     blocks: Mapping[int, LooseBlock],
     bits: int,
+    plain: object,
     no_consumers: object,
     encode: Callable[[Queue], bytes],
 ) -> bytes:
     """Return the entries of *queues* in a segment's table, as `encode` makes each.
 
-    blocks: with their loose records. no_consumers: what the `consumers` of a queue without any are.
+    blocks: with their loose records. plain, no_consumers: what `settings` and `consumers` of a queue without any are.
     """
     return b"".join(map(encode, queues))
 

@@ -143,9 +143,9 @@ named here mean the same. Names are UTF-8, 1 to 65,535 bytes.
     OPTIONS (10)  replaces the options of a queue
          0    1 kind
          1    8 queue id
-         9    1 flags: 1 keep until acknowledged, 2 drop the oldest records when full, 4 sealed, 8 the next part follows
-        10    8 most bytes   18  8 most records   26  8 highest age in nanoseconds; 0: no limit
-        34    8 age in nanoseconds up to which acknowledged records are kept (with flag 8)
+         9    1 flags: 1 keep until acknowledged, 2 drop the oldest records when full, 4 sealed, more below
+        10    8 most bytes   18  8 most records   26  8 highest age in nanoseconds; 0: no limit; then, not 0:
+         …    8 age in nanoseconds up to which acknowledged records are kept (with flag 8)
     CONSUMER_RULE (11)  queues created from now on whose names match get a consumer
          0    1 kind
          1    1 flags: 1 remove the rule

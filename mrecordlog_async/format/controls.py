@@ -1,9 +1,10 @@
 """The log records without payloads, byte by byte, with the checks when decoding.
 
 What such a record says of a queue, a consumer, a rule or an opening holds until another one says otherwise, so `table`
-repeats it in every segment; those parts of the table are here, too. A new kind has its number and its class here, a
-member of `Setting`, and a case in `encode_control` and in `decode_control`; the type checker then names every other
-place that it concerns.
+repeats it in every segment. Those parts of the table are here, too, but for the values that are set for a queue as a
+whole: `settings` is the list of these, and of the log records that replace one. Any other new kind has its number and
+its class here, a member of `Setting`, and a case in `encode_control` and in `decode_control`; the type checker then
+names every other place that it concerns.
 """
 
 from __future__ import annotations
@@ -11,19 +12,24 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple, assert_never
+from typing import NamedTuple
 
-from mrecordlog_async.format.fields import FieldReader, RecordError, decode_name, unpack, unpack_whole
-from mrecordlog_async.format.stored_options import StoredOptions, encode_options, read_options
+from mrecordlog_async.format.fields import KIND_AND_ID, FieldReader, RecordError, decode_name, unpack, unpack_whole
+from mrecordlog_async.format.settings import (
+    REPLACEMENT_KINDS,
+    Replacement,
+    decode_replacement,
+    encode_replacement,
+)
 from mrecordlog_async.model import POSITION_MAX
 
 CREATE, DELETE, TRUNCATE = 2, 3, 5
-CONSUMER, CONSUMER_DELETE, OPTIONS, CONSUMER_RULE, OPENED = range(8, 13)
+CONSUMER, CONSUMER_DELETE = 8, 9
+CONSUMER_RULE, OPENED = 11, 12
 
 OWNER_BYTES = 16
 NO_OWNER = bytes(OWNER_BYTES)
 
-_QUEUE_ID = struct.Struct("<BQ")
 _TRUNCATE = struct.Struct("<BQQ")
 _CONSUMER = struct.Struct(f"<BQQQ{OWNER_BYTES}s")
 _CONSUMER_RULE = struct.Struct("<BBH")
@@ -87,13 +93,6 @@ class ConsumerDelete(NamedTuple):
     name: str
 
 
-class SetOptions(NamedTuple):
-    """Replaces the options of a queue."""
-
-    id: int
-    values: StoredOptions
-
-
 class ConsumerRule(NamedTuple):
     """Adds a rule, or removes it: queues created from now on whose names match *pattern* get a consumer."""
 
@@ -112,7 +111,7 @@ class Opened(NamedTuple):
     first_batch: int
 
 
-QueueSetting = SetConsumer | ConsumerDelete | SetOptions
+QueueSetting = SetConsumer | ConsumerDelete | Replacement
 """The log records that set something of one queue."""
 
 Setting = QueueSetting | ConsumerRule | Opened
@@ -127,22 +126,20 @@ def encode_control(record: Control) -> bytes:
         case Truncate():
             return _TRUNCATE.pack(TRUNCATE, *record)
         case Create(queue_id, name):
-            return _QUEUE_ID.pack(CREATE, queue_id) + name.encode()
+            return KIND_AND_ID.pack(CREATE, queue_id) + name.encode()
         case Delete(queue_id):
-            return _QUEUE_ID.pack(DELETE, queue_id)
+            return KIND_AND_ID.pack(DELETE, queue_id)
         case SetConsumer(queue_id, name, state):
             return _CONSUMER.pack(CONSUMER, queue_id, *state) + name.encode()
         case ConsumerDelete(queue_id, name):
-            return _QUEUE_ID.pack(CONSUMER_DELETE, queue_id) + name.encode()
-        case SetOptions(queue_id, values):
-            return _QUEUE_ID.pack(OPTIONS, queue_id) + encode_options(values)
+            return KIND_AND_ID.pack(CONSUMER_DELETE, queue_id) + name.encode()
         case ConsumerRule(pattern, name, removes):
             encoded = pattern.encode()
             return _CONSUMER_RULE.pack(CONSUMER_RULE, removes * _REMOVE, len(encoded)) + encoded + name.encode()
         case Opened():
             return _OPENED.pack(OPENED, *record)
         case _:
-            assert_never(record)
+            return encode_replacement(record)
 
 
 def decode_control(kind: int, body: memoryview | bytes) -> Control:
@@ -153,32 +150,23 @@ def decode_control(kind: int, body: memoryview | bytes) -> Control:
             raise RecordError(f"a truncate names position {position}")
         return Truncate(queue_id, position)
     if kind == CREATE:
-        return Create(unpack(_QUEUE_ID, body)[1], decode_name(body[_QUEUE_ID.size :]))
+        return Create(unpack(KIND_AND_ID, body)[1], decode_name(body[KIND_AND_ID.size :]))
     if kind == DELETE:
-        return Delete(unpack_whole(_QUEUE_ID, body)[1])
+        return Delete(unpack_whole(KIND_AND_ID, body)[1])
     if kind == CONSUMER:
         _, queue_id, *fields = unpack(_CONSUMER, body)
         state = ConsumerState._make(fields)
         check_consumer(state)
         return SetConsumer(queue_id, decode_name(body[_CONSUMER.size :], "a consumer's name"), state)
     if kind == CONSUMER_DELETE:
-        return ConsumerDelete(unpack(_QUEUE_ID, body)[1], decode_name(body[_QUEUE_ID.size :], "a consumer's name"))
-    if kind == OPTIONS:
-        return _decode_options(body)
+        return ConsumerDelete(unpack(KIND_AND_ID, body)[1], decode_name(body[KIND_AND_ID.size :], "a consumer's name"))
+    if kind in REPLACEMENT_KINDS:
+        return decode_replacement(kind, body)
     if kind == CONSUMER_RULE:
         return _decode_rule(body)
     if kind == OPENED:
         return Opened(*unpack_whole(_OPENED, body)[1:])
     raise RecordError(f"unknown log record kind {kind}")
-
-
-def _decode_options(body: memoryview | bytes) -> SetOptions:
-    reader = FieldReader(body)
-    _, queue_id = reader.fields(_QUEUE_ID)
-    values = read_options(reader)
-    if reader.left():
-        raise RecordError("a log record has the wrong length")
-    return SetOptions(queue_id, values)
 
 
 def _decode_rule(body: memoryview | bytes) -> ConsumerRule:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import struct
 
+KIND_AND_ID = struct.Struct("<BQ")
+"""The beginning of a log record that names one queue and has no records: its kind, and the queue's id."""
+
 
 class RecordError(ValueError):
     """The bytes of a valid frame are not a log record that this version knows."""

@@ -3,43 +3,42 @@
     options = flags u8, most bytes u64, most records u64, highest age u64, then the optional parts that the flags name
 
 An option of a later version is an optional part: a flag, and 8 bytes only where it is set. So the bytes of a queue that
-does not use it stay as they were, and a version that does not know it refuses the flag.
+does not use it stay as they were, and a version that does not know it refuses the flag. A new option that is a limit is
+a field of `StoredOptions` after all others; its flag and its bytes follow from that place. A new choice is a flag, the
+highest that is free.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
+from operator import attrgetter
 from typing import NamedTuple
 
 from mrecordlog_async.format.fields import FieldReader, RecordError
 
 KEEP_UNTIL_ACKNOWLEDGED, DROP_OLDEST, SEALED = 1, 2, 4
-"""The flags of `StoredOptions`; those of optional parts follow. The next one is 16."""
+"""The flags of `StoredOptions`; those of optional parts follow."""
 
 _FIXED = struct.Struct("<BQQQ")
 _PART = struct.Struct("<Q")
 
-_PARTS: tuple[tuple[int, str], ...] = ((8, "keep_at_least_ns"),)
-"""Flag and field of each optional part, in the order of their bytes. 0.2.0 knows none of them."""
-
-_KNOWN_FLAGS = KEEP_UNTIL_ACKNOWLEDGED | DROP_OLDEST | SEALED
-_PART_FLAGS = sum(flag for flag, _ in _PARTS)
-
-OPTIONS_BYTES_MAX = _FIXED.size + len(_PARTS) * _PART.size
-
 
 class StoredOptions(NamedTuple):
-    """Options of a queue: flags, and limits where 0 means none. The flags of optional parts are not among them."""
+    """Options of a queue: flags, and limits where 0 means none. The flags of optional parts are not among them.
+
+    A limit in nanoseconds has a name with `_ns` and concerns no append; any other limits what is appended.
+    """
 
     flags: int = 0
     max_bytes: int = 0
     max_records: int = 0
     max_age_ns: int = 0
-    keep_at_least_ns: int = 0
+    keep_at_least_ns: int = 0  # the first that 0.2.0 does not know
 
     def limits_appends(self) -> bool:
         """Return whether an append may be refused, or needs room: the other options do not concern it."""
-        return bool(self.flags & SEALED or self.max_bytes or self.max_records)
+        return bool(self.flags & SEALED or any(_append_limits(self)))
 
     def removed_from_ns(self) -> int:
         """Return the age from which retention removes records, maybe only acknowledged ones; 0 if it removes none."""
@@ -48,13 +47,27 @@ class StoredOptions(NamedTuple):
 
 DEFAULT_OPTIONS = StoredOptions()
 
+_append_limits: Callable[[StoredOptions], tuple[int, ...]] = attrgetter(
+    *(name for name in StoredOptions._fields[1:] if not name.endswith("_ns"))
+)
+
+_PARTS = tuple((8 << at, name) for at, name in enumerate(StoredOptions._fields[4:]))
+"""Flag and field of each optional part, in the order of their bytes."""
+
+_KNOWN_FLAGS = KEEP_UNTIL_ACKNOWLEDGED | DROP_OLDEST | SEALED
+_PART_FLAGS = sum(flag for flag, _ in _PARTS)
+
+OPTIONS_BYTES_MAX = _FIXED.size + len(_PARTS) * _PART.size
+
 
 def encode_options(values: StoredOptions) -> bytes:
     """Encode the options of a queue."""
-    flags, max_bytes, max_records, max_age_ns = values[:4]
-    parts = [(flag, value) for flag, name in _PARTS if (value := getattr(values, name))]
-    fixed = _FIXED.pack(flags | sum(flag for flag, _ in parts), max_bytes, max_records, max_age_ns)
-    return b"".join((fixed, *(_PART.pack(value) for _, value in parts)))
+    flags, max_bytes, max_records, max_age_ns, *optional = values
+    parts = b""
+    if any(optional):
+        found = [(flag, _PART.pack(value)) for (flag, _), value in zip(_PARTS, optional, strict=True) if value]
+        flags, parts = flags | sum(flag for flag, _ in found), b"".join(part for _, part in found)
+    return _FIXED.pack(flags, max_bytes, max_records, max_age_ns) + parts
 
 
 def read_options(reader: FieldReader) -> StoredOptions:
@@ -63,7 +76,7 @@ def read_options(reader: FieldReader) -> StoredOptions:
     if flags & ~(_KNOWN_FLAGS | _PART_FLAGS):
         raise RecordError(f"the options of a queue have unknown flags {flags}")
     values = StoredOptions(flags & _KNOWN_FLAGS, *limits)
-    for flag, name in _PARTS:
+    for flag, name in _PARTS if flags & _PART_FLAGS else ():
         if flags & flag:
             (value,) = reader.fields(_PART)
             if not value:

@@ -9,7 +9,7 @@ import base64
 import binascii
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any, NamedTuple
 
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
@@ -117,12 +117,19 @@ def _count(facts: dict[str, Any], name: str, default: int = 0) -> int:
 
 _DEFAULTS = asdict(QueueOptions())
 
+_SIMPLE = {one.name: one.default for one in fields(QueueSettings) if one.name not in ("options", "consumers", "owners")}
+"""The settings that stand in a line as they are, each with what it is in a queue where it is not set."""
+
+_CALLED = {bool: "true or false", str: "text"}
+
 
 def settings_facts(settings: QueueSettings) -> dict[str, Any]:
     """Return what *settings* set, for JSON."""
-    options = {name: value for name, value in asdict(settings.options).items() if value != _DEFAULTS[name]}
-    consumers = [_consumer_facts(settings, name) for name in sorted(settings.consumers)]
-    facts = {"options": options, "sealed": settings.sealed, "consumers": consumers}
+    facts: dict[str, Any] = {
+        "options": {name: value for name, value in asdict(settings.options).items() if value != _DEFAULTS[name]},
+        **{name: getattr(settings, name) for name in _SIMPLE},
+        "consumers": [_consumer_facts(settings, name) for name in sorted(settings.consumers)],
+    }
     return {name: value for name, value in facts.items() if value}
 
 
@@ -139,10 +146,7 @@ def settings_of(facts: dict[str, Any]) -> QueueSettings:
     Raises:
         ValueError: A value is outside its range. The same goes for KeyError and TypeError.
     """
-    sealed = facts.get("sealed", False)
-    if type(sealed) is not bool:
-        raise ValueError(f"sealed must be true or false, not {sealed!r}")
-    settings = QueueSettings(QueueOptions(**facts.get("options", {})), sealed)
+    settings = QueueSettings(QueueOptions(**facts.get("options", {})), **_simple_settings(facts))
     for consumer in facts.get("consumers", ()):
         name, position, owner = consumer["consumer"], consumer["position"], consumer.get("owner")
         if type(name) is not str or type(position) is not int or not 0 <= position <= POSITION_MAX + 1:
@@ -152,6 +156,14 @@ def settings_of(facts: dict[str, Any]) -> QueueSettings:
             owner_bytes(owner)  # raises for one that is none
             settings.owners[name] = owner
     return settings
+
+
+def _simple_settings(facts: dict[str, Any]) -> dict[str, Any]:
+    found = {name: facts.get(name, default) for name, default in _SIMPLE.items()}
+    for name, default in _SIMPLE.items():
+        if type(found[name]) is not type(default):
+            raise ValueError(f"{name} must be {_CALLED[type(default)]}, not {found[name]!r}")
+    return found
 
 
 def queue_line(queue: str, first_position: int, next_position: int, remaining: int, settings: QueueSettings) -> str:

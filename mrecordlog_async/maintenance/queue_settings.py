@@ -11,10 +11,10 @@ from mrecordlog_async.format.controls import (
     ConsumerState,
     QueueSetting,
     SetConsumer,
-    SetOptions,
     Truncate,
 )
-from mrecordlog_async.format.stored_options import DEFAULT_OPTIONS, SEALED, StoredOptions
+from mrecordlog_async.format.settings import SetOptions, StoredSettings
+from mrecordlog_async.format.stored_options import SEALED
 from mrecordlog_async.memory.settings import options_of, owner_text
 from mrecordlog_async.options import QueueOptions
 
@@ -36,10 +36,11 @@ class QueueSettings:
     owners: dict[str, str] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, values: StoredOptions | None, consumers: Iterable[tuple[str, ConsumerState]]) -> QueueSettings:
+    def of(cls, stored: StoredSettings, consumers: Iterable[tuple[str, ConsumerState]]) -> QueueSettings:
         """Return the settings that a state of queues or a table has."""
-        flags = (values or DEFAULT_OPTIONS).flags
-        settings = cls(options_of(values), bool(flags & SEALED))
+        settings = cls()
+        for record in stored.replacements(0):
+            settings.apply(record)
         for name, state in sorted(consumers):
             settings.set_consumer(name, state)
         return settings
@@ -56,8 +57,8 @@ class QueueSettings:
             case ConsumerDelete(_, name):
                 self.consumers.pop(name, None)
                 self.owners.pop(name, None)
-            case SetOptions(_, values):
-                self.options, self.sealed = options_of(values), bool(values.flags & SEALED)
+            case SetOptions(_, options):
+                self.options, self.sealed = options_of(options), bool(options.flags & SEALED)
             case Truncate(_, position):
                 self.consumers = {name: max(at, position + 1) for name, at in self.consumers.items()}
             case _:

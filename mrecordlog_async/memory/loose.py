@@ -135,9 +135,11 @@ class Blocks:
         """Return when the records at *places* were stored."""
         return ticks_at(self._blocks, places, PLACE_BITS)
 
-    def encode_queues(self, queues: Sequence[Any], no_consumers: object, encode: Callable[[Any], bytes]) -> bytes:
+    def encode_queues(
+        self, queues: Sequence[Any], plain: object, no_consumers: object, encode: Callable[[Any], bytes]
+    ) -> bytes:
         """Return what *encode* makes of each of *queues*, whose loose records are here, as one."""
-        return encode_queues(queues, self._blocks, PLACE_BITS, no_consumers, encode)
+        return encode_queues(queues, self._blocks, PLACE_BITS, plain, no_consumers, encode)
 
     def release(self, places: Sequence[int]) -> None:
         """Note that the records at *places* are no longer loose. A block without any is dropped."""

@@ -19,7 +19,8 @@ from typing import NamedTuple
 from mrecordlog_async.errors import RecordsOnDiskError
 from mrecordlog_async.format.controls import ConsumerState, TableConsumer
 from mrecordlog_async.format.gathered import GatheredIndex
-from mrecordlog_async.format.stored_options import SEALED, StoredOptions
+from mrecordlog_async.format.settings import PLAIN
+from mrecordlog_async.format.stored_options import SEALED
 from mrecordlog_async.format.table import LastAppendDigest, TableEntry
 from mrecordlog_async.memory.consumers import NO_CONSUMERS, Consumers
 from mrecordlog_async.memory.gapped import HeldRun
@@ -148,7 +149,7 @@ class Queue:
         "name",
         "newest_segment",
         "next_position",
-        "options",
+        "settings",
         "store",
         "tick",
         "ticks",
@@ -171,7 +172,7 @@ class Queue:
         self.ticks: TimeIndex | None = None  # of these records, once two of them have different ones
         self._older_segments = NO_SEGMENTS  # packed as `_OLDER`, which the cycle collector need not visit
         self.newest_segment: int | None = None  # with records up to next_position
-        self.options: StoredOptions | None = None
+        self.settings = PLAIN
         self.consumers = NO_CONSUMERS
 
     def load(self, entry: TableEntry) -> None:
@@ -180,7 +181,7 @@ class Queue:
         if entry.last_append is not None:
             self.last_first, self.last_checksum = entry.last_append
             self.last_checksum_of = self.last_first
-        self.options = entry.options
+        self.settings = entry.settings
         for name, state in entry.consumers:
             self.set_consumer(name, state)
 
@@ -200,7 +201,7 @@ class Queue:
                 self.next_position,
                 self.began,
                 tuple.__new__(LastAppendDigest, (first, self.last_checksum)) if first >= 0 else None,
-                self.options,
+                self.settings,
                 tuple(map(TableConsumer._make, sorted(self.consumer_states()))) if has_consumers else (),
             ),
         )
@@ -649,7 +650,7 @@ class Queue:
 
     def is_sealed(self) -> bool:
         """Return whether the queue accepts no more records."""
-        return self.options is not None and bool(self.options.flags & SEALED)
+        return bool(self.settings.options.flags & SEALED)
 
     # Segments.
 

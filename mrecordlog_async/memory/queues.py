@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from itertools import count, islice
-from typing import assert_never
 
 from mrecordlog_async.format.controls import (
     ConsumerDelete,
@@ -14,7 +13,6 @@ from mrecordlog_async.format.controls import (
     Delete,
     Opened,
     SetConsumer,
-    SetOptions,
     Setting,
     TableRule,
     Truncate,
@@ -24,7 +22,7 @@ from mrecordlog_async.format.controls import (
 from mrecordlog_async.format.frame import Buffer
 from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.format.runs import Append, Many
-from mrecordlog_async.format.stored_options import DEFAULT_OPTIONS
+from mrecordlog_async.format.settings import PLAIN, Replacement, StoredSettings
 from mrecordlog_async.format.table import (
     ENTRIES_PER_PIECE,
     OPENING_BYTES,
@@ -95,11 +93,8 @@ class Queues:
             queue.load(entry)
             self._add(queue)
             self._charge_consumers([consumer.name for consumer in entry.consumers], 1)
-            if entry.options is not None:
-                if entry.options.limits_appends():
-                    self.limited.add(entry.name)
-                if entry.options.removed_from_ns():
-                    self.newly_aging.add(entry.id)
+            if entry.settings is not PLAIN:
+                self._count_settings(queue, PLAIN, entry.settings)
         for rule in table.rules:
             self._add_rule(rule)
         for opening in table.openings:
@@ -125,7 +120,7 @@ class Queues:
         """Yield the entries of all queues, a thousand at a time. The lock of `settling` is held."""
         queues = iter(self._by_id.values())
         while piece := list(islice(queues, ENTRIES_PER_PIECE)):
-            yield self.blocks.encode_queues(piece, NO_CONSUMERS, _encode_queue)
+            yield self.blocks.encode_queues(piece, PLAIN, NO_CONSUMERS, _encode_queue)
             if pause is not None:
                 pause()
 
@@ -236,15 +231,13 @@ class Queues:
             case ConsumerDelete(queue_id, name):
                 self._known(queue_id).delete_consumer(name)
                 self._charge_consumers([name], -1)
-            case SetOptions():
-                self._set_options(record)
             case ConsumerRule(pattern, name, removes):
                 change = self._remove_rule if removes else self._add_rule
                 change(TableRule(pattern, name))
             case Opened():
                 self._add_opening(record)
             case _:
-                assert_never(record)
+                self._replace(record)
 
     def _set_consumer(self, record: SetConsumer) -> None:
         queue = self._known(record.id)
@@ -255,18 +248,26 @@ class Queues:
         # Epochs come from the counter of queue ids, so that none is used twice.
         self.next_queue_id = max(self.next_queue_id, record.state.epoch + 1)
 
-    def _set_options(self, record: SetOptions) -> None:
+    def _replace(self, record: Replacement) -> None:
         queue = self._known(record.id)
-        ages = record.values.removed_from_ns()
-        if queue.options is not None and queue.options.removed_from_ns() and not ages:
-            self._stop_aging(queue)
-        queue.options = record.values if record.values != DEFAULT_OPTIONS else None
-        if record.values.limits_appends():
+        before, queue.settings = queue.settings, queue.settings.replaced(record)
+        self._count_settings(queue, before, queue.settings)
+
+    def _count_settings(self, queue: Queue, before: StoredSettings, after: StoredSettings) -> None:
+        """Have the sums and sets of queues say *after* of a queue of which they say *before*."""
+        more = after.more_bytes() - before.more_bytes()
+        self.table_bytes += more
+        self._charge(more)
+        if after.options.limits_appends():
             self.limited.add(queue.name)
         else:
             self.limited.discard(queue.name)
-        if ages:
+        if after.options == before.options:
+            return
+        if after.options.removed_from_ns():
             self.newly_aging.add(queue.id)
+        elif before.options.removed_from_ns():
+            self._stop_aging(queue)
 
     def aging_from(self) -> dict[int, int]:
         """Return the next position of each queue that was given a `max_age` since retention last looked, by its id."""
@@ -355,9 +356,8 @@ class Queues:
         self._charge(-QUEUE_OVERHEAD_BYTES - memory_of_name(queue.name))
         self.table_bytes -= entry_bytes(queue.name)
         self._charge_consumers(queue.consumers, -1)
-        self.limited.discard(queue.name)
-        if queue.options is not None and queue.options.removed_from_ns():
-            self._stop_aging(queue)
+        if queue.settings is not PLAIN:
+            self._count_settings(queue, queue.settings, PLAIN)
         del self._by_id[queue.id]
         del self._by_name[queue.name]
         self._remember(queue)

@@ -33,12 +33,10 @@ def values_of(options: QueueOptions) -> StoredOptions:
     return StoredOptions(flags, **limits)
 
 
-def options_of(values: StoredOptions | None) -> QueueOptions:
-    """Return the options of a queue; None stands for the default ones."""
-    found: dict[str, Any] = {}
-    if values is not None:
-        found = {name: QUEUE_CHOICES[name][bool(values.flags & flag)] for name, flag in _FLAGS.items()}
-        found |= {name: _limit(getattr(values, stored), stored) for name, stored in _LIMITS.items()}
+def options_of(values: StoredOptions) -> QueueOptions:
+    """Return the options of a queue as callers see them."""
+    found: dict[str, Any] = {name: QUEUE_CHOICES[name][bool(values.flags & flag)] for name, flag in _FLAGS.items()}
+    found |= {name: _limit(getattr(values, stored), stored) for name, stored in _LIMITS.items()}
     return QueueOptions(**found)
 
 

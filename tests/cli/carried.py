@@ -13,13 +13,13 @@ OWNER = str(uuid.UUID(int=7))
 
 
 async def all_settings(log: MultiRecordLog) -> None:
-    """Fill queues up to their limits, and give each its settings; a rule concerns those called job-…"""
+    """Fill queues up to their limits, and set every value for one of them; a rule concerns those called job-…"""
     full = QueueOptions(max_records=4, max_bytes=400, max_age=86_400.5)
     await log.create_queue("full", options=full)
     await log.append_records("full", 3, [b"x" * 100] * 4)
     await log.create_queue("ring", options=QueueOptions(max_records=3, when_full="drop_oldest"))
     await log.append_records("ring", None, [b"1", b"2", b"3"])
-    await log.create_queue("kept", options=QueueOptions(keep="until_acknowledged"))
+    await log.create_queue("kept", options=QueueOptions(keep="until_acknowledged", keep_at_least=3_600.0))
     await log.append_records("kept", None, [b"a", b"b", b"c", b"d"])
     await log.create_consumer("kept", "späte", start=4)  # the records before it stay
     await log.create_consumer("kept", "mailer", start=2)

@@ -8,12 +8,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mrecordlog_async import MultiRecordLog, QueueOptions, ReadOnlyLog
+from mrecordlog_async.cli.output.settings_text import settings_text
+from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from tests import damage, warm
 from tests.cli.carried import OWNER, all_settings, settings_seen
 from tests.cli.running import build, mrecordlog, three_queues
@@ -211,6 +214,23 @@ def test_settings_are_dumped_and_loaded(tmp_path: Path) -> None:
     again = mrecordlog("load", copy, stdin=lines)
     assert (again.code, again.out) == (0, "0 queues created, 0 records stored, 15 records already there\n")
     assert mrecordlog("dump", copy).out == lines
+
+
+def test_every_setting_is_carried(tmp_path: Path) -> None:
+    """Otherwise the tests of commands that carry settings pass without it: set a new one in `all_settings`."""
+    queues = settings_seen(build(tmp_path / "wal", all_settings))[0].values()
+    for kind, found in ((QueueSettings, queues), (QueueOptions, [one.options for one in queues])):
+        default = asdict(kind())
+        assert {name for name in default for one in found if asdict(one)[name] != default[name]} == set(default)
+
+
+def test_every_setting_is_shown(tmp_path: Path) -> None:
+    """What `ls` and `inspect` say of a queue is something else without any one of its settings, but for owners."""
+    plain, names = QueueSettings(), {one.name for one in fields(QueueSettings)} - {"owners"}
+    for found in settings_seen(build(tmp_path / "wal", all_settings))[0].values():
+        for name in names:
+            without = replace(found, **{name: getattr(plain, name)})
+            assert without == found or settings_text(without) != settings_text(found), name
 
 
 def test_settings_are_dumped_and_loaded_through_a_service(tmp_path: Path) -> None:

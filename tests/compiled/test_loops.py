@@ -16,14 +16,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mrecordlog_async.compiled import LooseBlock, twins
-from mrecordlog_async.format.controls import ConsumerState, Create, Delete, SetConsumer, SetOptions, Truncate
+from mrecordlog_async.format.controls import ConsumerState, Create, Delete, SetConsumer, Truncate
 from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.format.runs import Append, Many
-from mrecordlog_async.format.stored_options import StoredOptions
+from mrecordlog_async.format.settings import PLAIN
 from mrecordlog_async.format.table import encode_entry
 from mrecordlog_async.memory.consumers import NO_CONSUMERS
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import POSITION_MAX, Record, Run
+from tests.format.every_kind import EVERY_VALUE, resets
 
 loops = pytest.importorskip("mrecordlog_async.compiled._loops", reason="nothing is compiled: python hatch_build.py")
 
@@ -179,11 +180,11 @@ NAMES = ["a", "b" * 300, "ü", "\U0001f600-x", "plain", "q1", "q2", "q3"]
 
 @st.composite
 def changes(draw: st.DrawFn) -> list[LogRecord]:
-    """Draw what happens to eight queues: single records, runs, gaps, truncates, consumers, options and deletes."""
+    """Draw what happens to eight queues: single records, runs, gaps, truncates, consumers, settings and deletes."""
     ends = dict.fromkeys(range(1, len(NAMES) + 1), 0)
     found: list[LogRecord] = [Create(at, name) for at, name in enumerate(NAMES, 1)]
     for kind in draw(
-        st.lists(st.sampled_from(["many", "run", "truncate", "consumer", "options", "delete"]), max_size=25)
+        st.lists(st.sampled_from(["many", "run", "truncate", "consumer", "settings", "delete"]), max_size=25)
     ):
         if not ends:
             break
@@ -206,8 +207,8 @@ def changes(draw: st.DrawFn) -> list[LogRecord]:
             ends[first] = max(ends[first], position + 1)
         elif kind == "consumer":
             found.append(SetConsumer(first, "c", ConsumerState(draw(st.integers(0, ends[first])), 5, b"")))
-        elif kind == "options":
-            found.append(SetOptions(first, StoredOptions(max_records=draw(st.sampled_from([0, 3])))))
+        elif kind == "settings":
+            found.append(draw(st.sampled_from([*EVERY_VALUE.replacements(first), *resets(first)])))
         else:
             found.append(Delete(first))
             del ends[first]
@@ -216,7 +217,7 @@ def changes(draw: st.DrawFn) -> list[LogRecord]:
 
 def entries(module: ModuleType, queues: Queues) -> Any:
     """Return what a build makes of the queues for the table, or its error."""
-    made = partial(module.encode_queues, list(queues), dict(queues.blocks), 8, NO_CONSUMERS)
+    made = partial(module.encode_queues, list(queues), dict(queues.blocks), 8, PLAIN, NO_CONSUMERS)
     try:
         return made(lambda queue: encode_entry(queue.table_entry()))
     except Exception as error:
@@ -236,7 +237,7 @@ def test_the_entries_of_queues_in_a_table_are_the_same(happened: list[LogRecord]
 
 
 @pytest.mark.parametrize("where", ["id", "name", "first_position", "next_position", "began", "last_first", "consumers",
-                                   "last_checksum", "last_checksum_of", "options"])  # fmt: skip
+                                   "last_checksum", "last_checksum_of", "settings"])  # fmt: skip
 @pytest.mark.parametrize("loose", [True, False])
 def test_queues_that_no_log_has_make_the_same_entries_or_errors(where: str, loose: bool) -> None:
     """One field after the other is replaced by what it must not be."""

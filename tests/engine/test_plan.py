@@ -19,7 +19,8 @@ from mrecordlog_async.engine.planning.plan import RUN_RECORDS_MIN, plan
 from mrecordlog_async.engine.planning.view import PlannedMany, PlannedRun, PlannedSingles, QueueView
 from mrecordlog_async.errors import LogFullError, PositionInPastError, QueueNameError, QueueNotFoundError
 from mrecordlog_async.format import runs as log_runs
-from mrecordlog_async.format.controls import Create, Delete, SetOptions, Truncate
+from mrecordlog_async.format.controls import Create, Delete, Truncate
+from mrecordlog_async.format.settings import SetOptions
 from mrecordlog_async.format.stored_options import DROP_OLDEST, StoredOptions
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import POSITION_MAX, Run
@@ -290,11 +291,18 @@ def gathered(calls: list[tuple[Any, ...]]) -> list[Command]:
 
 
 def carry_out(commands: list[Command], queues: Queues) -> list[Any]:
-    """Plan, fold and finish as the writer does; return each caller's result, in call order."""
+    """Plan, fold and finish as the writer does; return each caller's result, in call order.
+
+    Raises AssertionError if the table has grown by more than the plan says.
+    """
     made = plan(commands, queues, Limits())
     for outcome in made.immediate:
         finish(outcome, outcome.value)
+    table_bytes = queues.table_bytes
     dropped = queues.apply_all(0, build_records(made.records))[2]
+    assert queues.table_bytes - table_bytes <= made.more_table_bytes, (
+        "a disk that is full could not hold the next table"
+    )
     for outcome in made.outcomes:
         finish(outcome, dropped[outcome.dropped_by] if outcome.dropped_by >= 0 else outcome.value)
     futures = [each for command in commands for each in getattr(command, "futures", None) or [command.future]]

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 
-from mrecordlog_async import Limits, PersistPolicy
+from mrecordlog_async import Limits, PersistPolicy, QueueOptions
 
 from .driver import Run
 from .histories import Case
-from .settings_model import DROP, KEEP
 
 NEVER = PersistPolicy.never()
 
 FIRST, SECOND = bytes(15) + b"1", bytes(15) + b"2"
 """Owners of consumers."""
+
+KEEP = QueueOptions(keep="until_acknowledged")
 
 LONG = "l" * 250
 """A consumer whose records soon fill a part of the reserve."""
@@ -22,7 +23,7 @@ LONG = "l" * 250
 async def consumers(run: Run) -> None:
     """Two consumers of a queue that keeps records for them, over rolls and a restart; one is fenced, one deleted."""
     await run.open()
-    await run.do("create", "a", options=(KEEP, 0, 0, 0, 0))
+    await run.do("create", "a", options=KEEP)
     await asyncio.gather(
         run.begin("rule", "*", consumer="lake"), run.begin_append("a", 300, 20), run.begin("create", "b")
     )
@@ -63,9 +64,9 @@ async def options(run: Run) -> None:
     """Queues that refuse or drop what is too much, options that change, and seals next to appends."""
     await run.open()
     await asyncio.gather(
-        run.begin("create", "full", options=(0, 0, 4, 0, 0)),
-        run.begin("create", "newest", options=(DROP, 0, 5, 0, 0)),
-        run.begin("create", "small", options=(DROP, 900, 0, 0, 0)),
+        run.begin("create", "full", options=QueueOptions(max_records=4)),
+        run.begin("create", "newest", options=QueueOptions(max_records=5, when_full="drop_oldest")),
+        run.begin("create", "small", options=QueueOptions(max_bytes=900, when_full="drop_oldest")),
         run.begin("create", "free"),
     )
     for size in (30, 200):
@@ -76,8 +77,8 @@ async def options(run: Run) -> None:
     await run.append("small", 901)
     await run.append("free", 30_000)
     await asyncio.gather(
-        run.begin("configure", "full", options=(0, 0, 3, 0, 0)),
-        run.begin("configure", "full", options=(DROP, 0, 3, 0, 0)),
+        run.begin("configure", "full", options=QueueOptions(max_records=3)),
+        run.begin("configure", "full", options=QueueOptions(max_records=3, when_full="drop_oldest")),
         run.begin_append("full", 10),
         run.begin("configure", "newest"),
         run.begin_append("newest", 10, 11, 12, 13),
@@ -99,7 +100,7 @@ async def options(run: Run) -> None:
 async def _begin_held(run: Run) -> None:
     """Create a queue that keeps records until they are acknowledged, with a holder that is past one of three."""
     await run.open()
-    await run.do("create", "a", options=(KEEP, 0, 0, 0, 0))
+    await run.do("create", "a", options=KEEP)
     await run.attach("a", "c")
     await run.append("a", 100, 100, 100)
     await run.acknowledge("a", "c", 0)
@@ -127,7 +128,7 @@ async def holders(run: Run) -> None:
 async def zombie(run: Run) -> None:
     """A holder from before a crash that calls only after later restarts, next to one that attached meanwhile."""
     await run.open()
-    await run.do("create", "a", options=(KEEP, 0, 0, 0, 0))
+    await run.do("create", "a", options=KEEP)
     await run.attach("a", "c")
     await run.attach("a", "d")
     await run.append("a", 100, 100, 100)
@@ -166,7 +167,7 @@ async def tools(run: Run) -> None:
 async def owners(run: Run) -> None:
     """Consumers that belong to an owner, to another one by force, and to nobody; over a roll, a restart and a death."""
     await run.open()
-    await run.do("create", "a", options=(KEEP, 0, 0, 0, 0))
+    await run.do("create", "a", options=KEEP)
     await run.attach("a", "c", owner=FIRST)
     await run.append("a", 100, 100, 100)
     await run.attach("a", "c", owner=SECOND)
@@ -226,7 +227,7 @@ async def rules(run: Run) -> None:
 async def reserve_of_consumers(run: Run) -> None:
     """A disk that appends have filled: what truncates succeeds, attaching does for a while, the rest is refused."""
     await run.open()
-    await run.do("create", "kept", options=(KEEP, 0, 0, 0, 0))
+    await run.do("create", "kept", options=KEEP)
     await run.do("create", "other")
     await run.attach("kept", "c")
     await run.attach("other", "c")

@@ -35,17 +35,15 @@ from mrecordlog_async.engine.intake.commands import AppendGroup, Command
 from mrecordlog_async.engine.intake.controls import Attached, ChangeRule, TruncateQueue
 from mrecordlog_async.engine.running import EngineOptions
 from mrecordlog_async.format.controls import NO_OWNER
-from mrecordlog_async.format.stored_options import StoredOptions
 from mrecordlog_async.maintenance.placed_log import PlacedLog, open_placed_log
 from mrecordlog_async.maintenance.snapshot import snapshot
-from mrecordlog_async.memory.settings import options_of
 from mrecordlog_async.model import TICK_NS
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.support.clock import Clock
 
 from .disk import WRITES, Disk, Fault, Snapshot
 from .disk_thread import ModelDiskThread
-from .judge import ID_STEP, NO_OPTIONS, Bounds, Call, Model, State, Verdict, Violation, as_payloads, state_of
+from .judge import ID_STEP, Bounds, Call, Model, State, Verdict, Violation, as_payloads, state_of
 
 Arguments = TypeVarTuple("Arguments")
 Result = TypeVar("Result")
@@ -720,8 +718,7 @@ def _coroutine(log: MultiRecordLog, placed: PlacedLog | None, call: Call) -> Cor
     if call.kind == "append":
         return log.append_records(call.queue, call.position, call.payloads)
     if call.kind == "create":
-        options = None if call.options == NO_OPTIONS else options_of(StoredOptions(*call.options))
-        return log.create_queue(call.queue, exist_ok=call.exist_ok, options=options)
+        return log.create_queue(call.queue, exist_ok=call.exist_ok, options=call.options)
     if call.kind == "delete":
         return log.delete_queue(call.queue, past_consumers=call.forced)
     if call.kind == "truncate":
@@ -731,7 +728,7 @@ def _coroutine(log: MultiRecordLog, placed: PlacedLog | None, call: Call) -> Cor
     if call.kind == "sync":
         return log.drain() if call.forced else log.sync()
     if call.kind == "configure":
-        return (placed or log).configure_queue(call.queue, options_of(StoredOptions(*call.options)))
+        return (placed or log).configure_queue(call.queue, call.options)
     return _setting(log, call)
 
 

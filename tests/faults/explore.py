@@ -29,12 +29,10 @@ from mrecordlog_async.format.controls import (
     Delete,
     Opened,
     SetConsumer,
-    SetOptions,
     Truncate,
 )
 from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.format.runs import MANY_RECORDS_MAX, Many
-from mrecordlog_async.format.stored_options import KEEP_UNTIL_ACKNOWLEDGED, StoredOptions
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.readonly import ReadOnlyLog
@@ -43,6 +41,7 @@ from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.gathered_files import GATHERED_SUFFIX
 from mrecordlog_async.storage.lock import LOCK_NAME
 from mrecordlog_async.storage.segment import list_segments
+from tests.format.every_kind import EVERY_VALUE
 
 from .disk import Disk, Plan, Snapshot
 from .driver import COPY, DIRECTORY, SEGMENT_BYTES, Moment, Run, without_chance
@@ -417,10 +416,7 @@ def changes_settings(queues: Queues) -> Iterator[Step]:
     for queue in list(queues)[:2]:
         state = ConsumerState(queue.first_position, batch, b"o" * 16)
         yield [SetConsumer(queue.id, "a", state), SetConsumer(queue.id, "b", state)], True
-        yield (
-            [SetOptions(queue.id, StoredOptions(KEEP_UNTIL_ACKNOWLEDGED, 5, 6, 7)), ConsumerDelete(queue.id, "b")],
-            False,
-        )
+        yield [*EVERY_VALUE.replacements(queue.id), ConsumerDelete(queue.id, "b")], False
     yield [*_record(queues, 33_000)], True
     yield [Truncate(queue.id, queue.next_position - 1) for queue in list(queues)[:1] if queue.next_position], True
     yield [*_record(queues, 33_000)], True

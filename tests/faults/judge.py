@@ -13,10 +13,11 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from itertools import count, product
 from typing import NamedTuple
 
-from mrecordlog_async import PersistPolicy
+from mrecordlog_async import PersistPolicy, QueueOptions
 from mrecordlog_async.errors import (
     ConsumerBehindError,
     LogFailedError,
@@ -25,11 +26,14 @@ from mrecordlog_async.errors import (
     QueueNotFoundError,
 )
 from mrecordlog_async.format.controls import NO_OWNER, consumer_bytes, rule_bytes
+from mrecordlog_async.format.settings import StoredSettings
+from mrecordlog_async.format.stored_options import SEALED
 from mrecordlog_async.format.table import OPENING_BYTES, TABLE_HEADER_BYTES, entry_bytes
 from mrecordlog_async.memory.loose import PLACE_BITS
 from mrecordlog_async.memory.pieces import cut_to
 from mrecordlog_async.memory.queue import Queue as LogQueue
 from mrecordlog_async.memory.queues import CONSUMER_OVERHEAD_BYTES, Queues, memory_of_name, memory_of_rule
+from mrecordlog_async.memory.settings import options_of
 from mrecordlog_async.memory.stored_times import times_of
 from mrecordlog_async.recovery.gathered_reader import GatheredReader, wanted_runs
 from mrecordlog_async.storage.directory import LogDirectory
@@ -37,9 +41,12 @@ from mrecordlog_async.storage.directory import LogDirectory
 from .settings_model import (
     DURABLE,
     MAY_CHANGE_NOTHING,
+    NOTHING_SET,
+    Settings,
     apply_setting,
     behind,
     is_refusal,
+    limits_appends,
     matching,
     moved_up,
     refused_append,
@@ -54,8 +61,6 @@ BRANCHES_MAX = 10
 
 ID_STEP = 70_000
 """How far the first id or epoch that an opening draws is moved up. The log draws this number at random."""
-
-NO_OPTIONS = (0, 0, 0, 0, 0)
 
 _ENDS = count(1)
 
@@ -82,7 +87,7 @@ class QueueState(NamedTuple):
     next: int
     records: tuple[tuple[int, bytes], ...]
     consumers: tuple[tuple[str, int, int, bytes], ...] = ()  # name, position, epoch, owner
-    options: tuple[int, int, int, int, int] = NO_OPTIONS  # flags, most bytes and records, most and least age
+    settings: Settings = NOTHING_SET
     ticks: tuple[tuple[int, int], ...] = ()  # the first retained position of each time, and the time
 
 
@@ -112,7 +117,7 @@ class Call:
     consumer: str = ""
     holder: tuple[int, int] | None = None  # queue id and epoch
     owner: bytes = NO_OWNER
-    options: tuple[int, int, int, int, int] = NO_OPTIONS
+    options: QueueOptions = NOTHING_SET.options
     forced: bool = False  # past consumers, or past an owner
     tick: int = 0  # the time by the wall clock, which stands still while any call is open
     outcome: str = "open"
@@ -165,14 +170,14 @@ class Queue:
         self.known_from = next_position  # records truncated below are not known, because the model began here
         self.ticks: dict[int, int] = {}  # of all records that are or were retained
         self.consumers: dict[str, tuple[int, int, bytes]] = {}  # position, epoch and owner
-        self.options = NO_OPTIONS
+        self.settings = NOTHING_SET
 
     def copy(self) -> Queue:
         """Return a queue that may change on its own."""
         copied = Queue(self.id, self.start, self.next)
         copied.records = dict(self.records)
         copied.truncated, copied.known_from = dict(self.truncated), self.known_from
-        copied.consumers, copied.options, copied.ticks = dict(self.consumers), self.options, dict(self.ticks)
+        copied.consumers, copied.settings, copied.ticks = dict(self.consumers), self.settings, dict(self.ticks)
         return copied
 
     def append(self, call: Call) -> object:
@@ -237,7 +242,7 @@ class Fold:
             fold.queues[queue.name] = Queue(queue.id, queue.start, queue.next)
             fold.queues[queue.name].records = dict(queue.records)
             fold.queues[queue.name].consumers = {name: (at, epoch, owner) for name, at, epoch, owner in queue.consumers}
-            fold.queues[queue.name].options = queue.options
+            fold.queues[queue.name].settings = queue.settings
             fold.queues[queue.name].ticks = _ticks_of(queue)
         fold.rules = set(state.rules)
         return fold
@@ -257,7 +262,7 @@ class Fold:
                 return False if call.exist_ok else QueueExistsError
             queue = self.queues[call.queue] = Queue(self.draw())
             queue.consumers = {name: (0, self.draw(), NO_OWNER) for name in matching(self.rules, call.queue)}
-            queue.options = call.options
+            queue.settings = Settings(call.options)
             return True
         if call.kind not in ("append", "truncate", "delete"):
             return apply_setting(self, call)
@@ -290,7 +295,7 @@ class Fold:
                     queue.next,
                     tuple(sorted(queue.records.items())),
                     tuple((each, *place) for each, place in sorted(queue.consumers.items())),
-                    queue.options,
+                    queue.settings,
                     _changes((position, queue.ticks[position]) for position in sorted(queue.records)),
                 )
                 for name, queue in sorted(self.queues.items())
@@ -318,8 +323,10 @@ def check_sums(queues: Queues, state: State) -> None:
         queue = queues.get(seen.name)
         assert queue is not None
         pins.update(queue.segments())
-        table_bytes += entry_bytes(seen.name) + sum(map(consumer_bytes, queue.consumers))
-        memory_bytes += queue.memory_bytes + CONSUMER_OVERHEAD_BYTES * len(queue.consumers)
+        table_bytes += entry_bytes(seen.name) + sum(map(consumer_bytes, queue.consumers)) + queue.settings.more_bytes()
+        memory_bytes += (
+            queue.memory_bytes + CONSUMER_OVERHEAD_BYTES * len(queue.consumers) + queue.settings.more_bytes()
+        )
         memory_bytes += sum(map(memory_of_name, (seen.name, *queue.consumers)))
         loose.update(place >> PLACE_BITS for place in queue.store.loose)
         live_bytes = sum(len(payload) for _, payload in seen.records)
@@ -343,7 +350,7 @@ def check_sums(queues: Queues, state: State) -> None:
         check_blocks(queues, loose) + queues.pins.gathered_bytes + sum(map(memory_of_rule, queues.rules.all))
     )
     consumers = sum(len(queue.consumers) for queue in queues)
-    limited = {queue.name for queue in queues if queue.options and (queue.options[0] & 4 or any(queue.options[1:3]))}
+    limited = {seen.name for seen in state.queues if limits_appends(seen.settings)}
     if (queues.consumer_count, queues.limited) != (consumers, limited):
         raise Violation(f"{queues.consumer_count} consumers, limits of {queues.limited} counted: not as they are")
     counted = (queues.memory_bytes, queues.table_bytes, queues.pins.oldest())
@@ -397,9 +404,15 @@ def _queue_state(queue: LogQueue, reader: GatheredReader | None) -> QueueState:
         queue.next_position,
         tuple(records),
         tuple((name, *state) for name, state in sorted(queue.consumer_states())),
-        tuple(queue.options) if queue.options is not None else NO_OPTIONS,  # type: ignore[arg-type]  # five
+        _shown_settings(queue.settings),
         _shown_ticks([position for position, _ in records], spans),
     )
+
+
+@lru_cache
+def _shown_settings(stored: StoredSettings) -> Settings:
+    (options,) = stored
+    return Settings(options_of(options), bool(options.flags & SEALED))
 
 
 def _records_on_disk(

@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 
-from mrecordlog_async import Limits, PersistPolicy
+from mrecordlog_async import Limits, PersistPolicy, QueueOptions
 from mrecordlog_async.format.controls import NO_OWNER
 
-from .consumer_histories import FIRST, SECOND
+from .consumer_histories import FIRST, KEEP, SECOND
 from .driver import History, Run
 from .histories import Case
 from .judge import BRANCHES_MAX
-from .settings_model import DROP, KEEP
 
 OPTIONS = [
-    (0, 0, 0, 0, 0),
-    (KEEP, 0, 0, 0, 0),
-    (KEEP, 0, 4, 0, 0),
-    (KEEP, 0, 0, 0, 1 << 40),
-    (0, 0, 9, 0, 0),
-    (DROP, 0, 5, 0, 0),
-    (DROP, 60_000, 0, 0, 0),
+    QueueOptions(),
+    KEEP,
+    replace(KEEP, max_records=4),
+    replace(KEEP, keep_at_least=1_000),
+    QueueOptions(max_records=9),
+    QueueOptions(max_records=5, when_full="drop_oldest"),
+    QueueOptions(max_bytes=60_000, when_full="drop_oldest"),
 ]
 SIZES = [0, 1, 7, 40, 400, 505, 2_000, 9_000, 30_000, 32_700, 40_000]
 

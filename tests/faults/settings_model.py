@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from mrecordlog_async import QueueOptions
 from mrecordlog_async.errors import (
     ConsumerBehindError,
     ConsumerExistsError,
@@ -20,11 +21,20 @@ from mrecordlog_async.errors import (
     RecordTooLargeError,
 )
 from mrecordlog_async.format.controls import NO_OWNER
+from mrecordlog_async.options import QUEUE_OPTIONS
 
 if TYPE_CHECKING:
     from .judge import Call, Fold, Queue
 
-KEEP, DROP, SEALED = 1, 2, 4
+
+class Settings(NamedTuple):
+    """What is set for a queue as a whole."""
+
+    options: QueueOptions
+    sealed: bool = False
+
+
+NOTHING_SET = Settings(QueueOptions())
 
 REFUSALS = (
     ConsumerBehindError,
@@ -68,9 +78,9 @@ def apply_setting(fold: Fold, call: Call) -> object:
     if call.kind == "configure":
         return _configure(queue, call)
     if call.kind == "seal":
-        if queue.options[0] & SEALED:
+        if queue.settings.sealed:
             return QueueSealedError
-        queue.options = (queue.options[0] | SEALED, *queue.options[1:])
+        queue.settings = queue.settings._replace(sealed=True)
         return queue.next
     return _consumer(fold, queue, call)
 
@@ -109,15 +119,14 @@ def fence(fold: Fold) -> None:
 
 
 def _configure(queue: Queue, call: Call) -> object:
-    flags, max_bytes, max_records, *_ = call.options
-    wanted = (flags | queue.options[0] & SEALED, *call.options[1:])
-    held = sum(map(len, queue.records.values()))
-    too_low = bool(max_records and len(queue.records) > max_records) or bool(max_bytes and held > max_bytes)
-    if wanted == queue.options:
+    wanted, held = call.options, sum(map(len, queue.records.values()))
+    too_low = bool(wanted.max_records and len(queue.records) > wanted.max_records)
+    too_low = too_low or bool(wanted.max_bytes and held > wanted.max_bytes)
+    if wanted == queue.settings.options:
         return None
-    if too_low and not flags & DROP:
+    if too_low and wanted.when_full == "refuse":
         return QueueOptionsError
-    queue.options = wanted
+    queue.settings = queue.settings._replace(options=wanted)
     truncate_to_slowest(queue)
     return None
 
@@ -167,21 +176,28 @@ def _clamped(queue: Queue, position: int | None) -> int:
 
 def truncate_to_slowest(queue: Queue) -> None:
     """Truncate a queue that keeps its records until they are acknowledged."""
-    if queue.options[0] & KEEP and not queue.options[4] and queue.consumers:
+    options = queue.settings.options
+    if options.keep == "until_acknowledged" and not options.keep_at_least and queue.consumers:
         queue.truncate(min(position for position, _, _ in queue.consumers.values()) - 1)
+
+
+def limits_appends(settings: Settings) -> bool:
+    """Return whether an append may be refused, or may have to make room."""
+    limits = [name for name, facts in QUEUE_OPTIONS.items() if facts.unit in ("bytes", "records")]
+    return settings.sealed or any(getattr(settings.options, name) for name in limits)
 
 
 def refused_append(queue: Queue, call: Call) -> object:
     """Return why an append that is not a repeat is refused, or None; drop what must go for it."""
-    flags, max_bytes, max_records, *_ = queue.options
+    options = queue.settings.options
     more, size = len(call.payloads), sum(map(len, call.payloads))
-    if flags & SEALED:
+    if queue.settings.sealed:
         return QueueSealedError
-    if (max_records and more > max_records) or (max_bytes and size > max_bytes):
+    if (options.max_records and more > options.max_records) or (options.max_bytes and size > options.max_bytes):
         return RecordTooLargeError
     if not _is_over(queue, more, size, 1.0):
         return None
-    if not flags & DROP:
+    if options.when_full == "refuse":
         return LogFullError
     while queue.records and _is_over(queue, more, size, 0.9):
         queue.truncate(min(queue.records))
@@ -189,10 +205,10 @@ def refused_append(queue: Queue, call: Call) -> object:
 
 
 def _is_over(queue: Queue, more: int, size: int, share: float) -> bool:
-    _, max_bytes, max_records, *_ = queue.options
+    max_bytes, max_records = queue.settings.options.max_bytes, queue.settings.options.max_records
     held = sum(map(len, queue.records.values()))
-    too_many = bool(max_records) and len(queue.records) + more > int(max_records * share)
-    return too_many or bool(max_bytes and held and held + size > int(max_bytes * share))
+    too_many = max_records is not None and len(queue.records) + more > int(max_records * share)
+    return too_many or (max_bytes is not None and held > 0 and held + size > int(max_bytes * share))
 
 
 def behind(queue: Queue, position: int, forced: bool) -> bool:

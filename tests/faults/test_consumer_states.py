@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import rule, run_state_machine_as_test
 
-from mrecordlog_async import LogFullError, PersistPolicy
+from mrecordlog_async import LogFullError, PersistPolicy, QueueOptions
 from mrecordlog_async.format.controls import NO_OWNER
 
-from .consumer_histories import CONSUMER_CASES, FIRST, SECOND
+from .consumer_histories import CONSUMER_CASES, FIRST, KEEP, SECOND
 from .explore import Explorer, Tally
 from .inject import faults, inject
-from .settings_model import DROP, KEEP
 from .test_state_machine import NAMES, LogMachine
 
 EVERY = {
@@ -80,13 +80,13 @@ CONSUMERS = st.sampled_from(["c", "d"])
 OWNERS = st.sampled_from([NO_OWNER, FIRST, SECOND])
 OPTIONS = st.sampled_from(
     [
-        (0, 0, 0, 0, 0),
-        (KEEP, 0, 0, 0, 0),
-        (KEEP, 0, 4, 0, 0),
-        (KEEP, 0, 0, 0, 1 << 60),
-        (0, 0, 3, 0, 0),
-        (DROP, 0, 3, 0, 0),
-        (DROP, 6_000, 7, 0, 0),
+        QueueOptions(),
+        KEEP,
+        replace(KEEP, max_records=4),
+        replace(KEEP, keep_at_least=1e9),
+        QueueOptions(max_records=3),
+        QueueOptions(max_records=3, when_full="drop_oldest"),
+        QueueOptions(max_bytes=6_000, max_records=7, when_full="drop_oldest"),
     ]
 )
 
@@ -95,7 +95,7 @@ class ConsumerMachine(LogMachine):
     """The machine of all logs, whose queues have consumers and options too."""
 
     @rule(queue=NAMES, options=OPTIONS, seed=st.integers(0, 10_000))
-    def work(self, queue: str, options: tuple[int, int, int, int, int], seed: int) -> None:
+    def work(self, queue: str, options: QueueOptions, seed: int) -> None:
         """Append and attach; then holders, present ones and some that were fenced off, move in any order."""
         chance = random.Random(seed)
         self._begin("create", queue, options=options, exist_ok=True)
@@ -137,7 +137,7 @@ class ConsumerMachine(LogMachine):
         self._begin(kind, pattern, consumer=consumer)
 
     @rule(queue=NAMES, options=OPTIONS)
-    def configure(self, queue: str, options: tuple[int, int, int, int, int]) -> None:
+    def configure(self, queue: str, options: QueueOptions) -> None:
         self._begin("configure", queue, options=options)
 
     @rule(queue=NAMES, distance=st.integers(-5, 2), forced=st.booleans())

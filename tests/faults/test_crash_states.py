@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from mrecordlog_async import LogClosedError
+from mrecordlog_async.format.controls import Create, Setting
 from mrecordlog_async.format.parse import COMMIT_FRAME_BYTES
 from mrecordlog_async.maintenance.snapshot import snapshot
+from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.readonly import ReadOnlyLog
 
 from .disk import Plan
 from .driver import COPY, DIRECTORY, Run, without_chance
-from .explore import Explorer, Tally, check_openings, recover
+from .explore import Explorer, Tally, changes_settings, check_openings, recover
 from .histories import BLOCK_BYTES, CASES, STATED_IN_FLIGHT, Case, commit_at
 from .judge import State, Verdict, Violation, state_of
 
@@ -234,3 +238,11 @@ def test_same_history_gives_the_same_calls() -> None:
     """The n-th call to the disk is the same one in every run."""
     first, second = CASES["concurrent"].run(), CASES["concurrent"].run()
     assert first.disk.call_names == second.disk.call_names
+
+
+def test_a_successor_changes_every_setting() -> None:
+    """What the next process does after a crash has every log record without payloads: a new one is not left out."""
+    queues = Queues(1)
+    queues.apply_all(0, [Create(1, "a"), Create(2, "b")])
+    made = {type(record) for records, _ in changes_settings(queues) for record in records}
+    assert made >= set(get_args(Setting))

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 import pytest
 
-from mrecordlog_async import PersistPolicy
+from mrecordlog_async import PersistPolicy, QueueOptions
 from mrecordlog_async.engine.intake.controls import TruncateQueue
 from mrecordlog_async.support.clock import Clock
 
@@ -26,7 +26,7 @@ from .judge import Violation
 
 NS = 1_000_000_000
 AGE_SECONDS = 30
-AGED = (0, 0, 0, AGE_SECONDS * NS, 0)
+AGED = QueueOptions(max_age=AGE_SECONDS)
 
 
 class Clocks:

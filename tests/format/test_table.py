@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from mrecordlog_async.format.controls import ConsumerState, Opened, TableConsumer, TableRule, consumer_bytes, rule_bytes
 from mrecordlog_async.format.fields import RecordError
-from mrecordlog_async.format.stored_options import StoredOptions
 from mrecordlog_async.format.table import (
     OPENING_BYTES,
     TABLE_HEADER_BYTES,
@@ -22,9 +21,10 @@ from mrecordlog_async.format.table import (
     entry_bytes,
 )
 
+from . import every_kind
+
 names = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20)
 numbers = st.integers(0, 2**64 - 1)
-options = st.none() | st.builds(StoredOptions, st.integers(1, 7), *[numbers] * len(StoredOptions._fields[1:]))
 
 
 @st.composite
@@ -46,7 +46,7 @@ def entries(draw: st.DrawFn, queue_id: int, name: str) -> TableEntry:
         after,
         draw(st.integers(0, first)),
         last,
-        draw(options),
+        draw(every_kind.settings()),
         tuple(map(TableConsumer._make, sorted(consumers.items()))),
     )
 
@@ -73,6 +73,7 @@ def test_tables_come_back(table: Table) -> None:
     assert len(encoded) <= (
         TABLE_HEADER_BYTES
         + sum(entry_bytes(entry.name) for entry in table.entries)
+        + sum(entry.settings.more_bytes() for entry in table.entries)
         + sum(consumer_bytes(consumer.name) for entry in table.entries for consumer in entry.consumers)
         + sum(map(rule_bytes, table.rules))
         + len(table.openings) * OPENING_BYTES

@@ -12,18 +12,19 @@ from mrecordlog_async.format.controls import (
     Delete,
     Opened,
     SetConsumer,
-    SetOptions,
     TableRule,
     Truncate,
 )
 from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.format.runs import Append, Many
+from mrecordlog_async.format.settings import PLAIN, SetOptions
 from mrecordlog_async.format.stored_options import DEFAULT_OPTIONS, SEALED, StoredOptions
 from mrecordlog_async.format.table import OPENINGS_MAX, TABLE_HEADER_BYTES, Table, decode_table, encode_table
 from mrecordlog_async.memory.pieces import checksum_of, checksum_of_one
 from mrecordlog_async.memory.queue import ReplayError
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import Run
+from tests.format.every_kind import EVERY_VALUE, resets
 
 OWNER = b"o" * 16
 
@@ -123,7 +124,7 @@ def test_default_options_are_none() -> None:
     """Options that say nothing take no space, so a queue that was configured and reset is a plain one again."""
     values = StoredOptions(SEALED, 1, 2, 3)
     queues = queues_after(SetOptions(1, values), SetOptions(2, values), SetOptions(2, DEFAULT_OPTIONS))
-    assert [queue.options for queue in queues] == [values, None]
+    assert [queue.settings for queue in queues] == [PLAIN.replaced(SetOptions(1, values)), PLAIN]
 
 
 def test_openings_are_remembered_up_to_a_number() -> None:
@@ -165,7 +166,7 @@ def test_the_table_holds_all_of_it_and_gives_it_back() -> None:
         Many.of([2], [7], [b"x"]),
         SetConsumer(1, "b", ConsumerState(1, 5, OWNER)),
         SetConsumer(1, "a", ConsumerState(2, 5, OWNER)),
-        SetOptions(2, StoredOptions(0, 0, 9, 0)),
+        *EVERY_VALUE.replacements(2),
         ConsumerRule("r*", "c", removes=False),
         ConsumerRule("*", "c", removes=False),
         ConsumerRule("q", "c", removes=False),
@@ -179,7 +180,7 @@ def test_the_table_holds_all_of_it_and_gives_it_back() -> None:
     assert table.rules == (TableRule("*", "c"), TableRule("r*", "c"))
     again = Queues.from_table(decode_table(b"".join(encode_table(table))))
     assert again.table() == table
-    assert again.table_bytes == queues.table_bytes
+    assert counts(again) == counts(queues)
     more: list[LogRecord] = [
         Truncate(1, 4),
         Truncate(2, 7),
@@ -190,7 +191,24 @@ def test_the_table_holds_all_of_it_and_gives_it_back() -> None:
     for changed in (queues, again):
         changed.apply_all(1, more)
     assert again.table() == queues.table()
-    assert again.table_bytes == queues.table_bytes
+    assert counts(again) == counts(queues)
+
+
+def counts(queues: Queues) -> tuple[int, int, set[str], set[int]]:
+    """Return the sums and sets that follow from what is set for queues."""
+    return queues.table_bytes, queues.overhead_bytes, queues.limited, queues.newly_aging
+
+
+def test_settings_count_for_as_long_as_they_are_set() -> None:
+    """The table and memory grow by values that may be long, until they are reset or the queue ends."""
+    plain, found = queues_after(), queues_after(*EVERY_VALUE.replacements(1))
+    more = EVERY_VALUE.more_bytes()
+    assert counts(found) == (plain.table_bytes + more, plain.overhead_bytes + more, {"q"}, {1})
+    found.apply_all(0, list(resets(1)))
+    assert counts(found) == counts(plain)
+    found.apply_all(0, [*EVERY_VALUE.replacements(1), Delete(1)])
+    plain.apply_all(0, [Delete(1)])
+    assert counts(found) == counts(plain)
 
 
 def test_the_digest_of_the_last_append_survives_its_segment() -> None:

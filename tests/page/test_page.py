@@ -9,6 +9,7 @@ import shlex
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from urllib.parse import quote
 import pytest
 
 from mrecordlog_async.model import RecoveryProgress
+from mrecordlog_async.options import QueueOptions
 from tests.page.browser import Browser, browser, missing
 from tests.serving import Process, serving
 
@@ -406,6 +408,17 @@ def test_a_queue_shows_its_options_and_what_is_used_of_its_limits(window: Browse
         window.run("selectQueue(arguments[0])", queue)
         assert window.wait_for(queue, partial(facts_of, window, queue))[1:] == expected
     assert window.run("return document.querySelectorAll('#queue-facts .problem').length") == 1
+
+
+def test_an_option_without_a_sentence_is_shown_by_its_name(window: Browser, service: Process) -> None:
+    """A new option is seen on the page before anybody writes a sentence about it."""
+    window.open(service.address)
+    nothing = {"queue": "q", **asdict(QueueOptions()), "sealed": False}
+    summary = {"records": 0, "bytes": 0, "first_position": 0, "next_position": 0, "sealed": False}
+    shown = "return facts(arguments[0], arguments[1]).map(one => one[0]).slice(1)"
+    assert window.run(shown, summary, nothing) == ["keeps until truncated", "no limits of its own"]
+    found = window.run(shown, summary, {**nothing, "max_new_bytes": 2048, "new_option": "yes"})
+    assert found == ["keeps until truncated", "max new bytes: 2.0 KiB", "new option: yes"]
 
 
 def facts_of(window: Browser, queue: str) -> list[str]:

@@ -9,12 +9,12 @@ from mrecordlog_async.format.controls import ConsumerState, Opened, TableConsume
 from mrecordlog_async.format.parse import ParsedBatch
 from mrecordlog_async.format.record import Commit
 from mrecordlog_async.format.runs import Append
-from mrecordlog_async.format.stored_options import StoredOptions
 from mrecordlog_async.format.table import LastAppendDigest, Table, TableEntry
 from mrecordlog_async.memory.queue import LastAppend
 from mrecordlog_async.model import Run
 from mrecordlog_async.recovery.recovered import Counts
 from mrecordlog_async.recovery.replay import Replay
+from tests.format.every_kind import EVERY_VALUE
 
 BEGUN = Table(8, (TableEntry(7, "q", 2, 5),))
 LEFT = Table(
@@ -47,7 +47,7 @@ def test_the_next_table_is_what_was_left() -> None:
         Table(8, (LEFT.entries[0]._replace(last_append=None),)),
         Table(8, (LEFT.entries[0]._replace(last_append=LastAppendDigest(5, 0)),)),
         Table(8, (LEFT.entries[0]._replace(began=2),)),
-        Table(8, (LEFT.entries[0]._replace(options=StoredOptions(4, 0, 0, 0)),)),
+        Table(8, (LEFT.entries[0]._replace(settings=EVERY_VALUE),)),
         Table(8, (LEFT.entries[0]._replace(consumers=(TableConsumer("c", ConsumerState(2, 1, bytes(16))),)),)),
         Table(8, LEFT.entries, (TableRule("*", "c"),)),
         Table(8, LEFT.entries, (), (Opened(1, 1),)),

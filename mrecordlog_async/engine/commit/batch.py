@@ -53,7 +53,7 @@ class CommitRequest(NamedTuple):
     """A batch for the journal.
 
     oldest_segment: the oldest one with anything live, or None. sync: wait for the medium. reserve: what it may use of
-    the segment's reserve. more_table_bytes: what its creates add to the queue table.
+    the segment's reserve. more_table_bytes: what its records add to the queue table.
     """
 
     records: Sequence[PlannedRecord]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from typing import assert_never
 
 from mrecordlog_async.format.controls import (
     ConsumerDelete,
@@ -13,11 +12,11 @@ from mrecordlog_async.format.controls import (
     Delete,
     Opened,
     SetConsumer,
-    SetOptions,
     Truncate,
 )
 from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.format.runs import Append, Many
+from mrecordlog_async.format.settings import Replacement
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.storage.segment import LogEnd
 
@@ -49,10 +48,10 @@ class UnsyncedChanges:
                     self._lower(record.id, record.position)
                 case SetConsumer():
                     self._lower(record.id, record.state.position)
-                case Create() | Delete() | ConsumerDelete() | SetOptions() | ConsumerRule() | Opened():
+                case Create() | Delete() | ConsumerDelete() | ConsumerRule() | Opened():
                     pass  # their batches are synced under every policy, or concern no position
                 case _:
-                    assert_never(record)
+                    _: Replacement = record  # of these, too: `Draft.replace`
 
     def _lower(self, queue_id: int, position: int) -> None:
         self._first_positions[queue_id] = min(self._first_positions.get(queue_id, position), position)

@@ -12,6 +12,7 @@ from mrecordlog_async.engine.planning.consumer_view import ConsumerMove, Planned
 from mrecordlog_async.engine.planning.view import PlannedRecord, PlannedRun, PlannedSingles, QueueView
 from mrecordlog_async.errors import QueueNameError, QueueNotFoundError, RecordLogError
 from mrecordlog_async.format.controls import Truncate
+from mrecordlog_async.format.settings import Replacement
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.names import check_new_name
 from mrecordlog_async.options import Limits
@@ -38,7 +39,7 @@ class Plan:
 
     records: what to write, in order. outcomes: reported after the sync. immediate: reported at once. must_sync: sync
     under every policy. reserve: the least of what its commands may use.
-    more_table_bytes: what its creates add to the queue table. duplicates: repeats of stored records. duplicates_within:
+    more_table_bytes: what its records add to the queue table. duplicates: repeats of stored records. duplicates_within:
     of records of the same batch, which are repeats only if it is stored.
     removals: truncates and deletes among the records. makes_room: which of them make room for appends. calls: how many
     commands are planned. moves: acknowledgements and seeks among the records, in order. on_disk: appends that are to be
@@ -130,6 +131,16 @@ class Draft:
         view.truncate(position)
         self.plan.records.append(Truncate(view.id, position))
         return self.count_removal()
+
+    def replace(self, view: QueueView, queue: str, record: Replacement) -> None:
+        """Plan another value of a queue's settings."""
+        before = view.settings
+        view.replace(record)
+        if view.settings.options.limits_appends():
+            self.limited.add(queue)
+        self.plan.records.append(record)
+        self.plan.more_table_bytes += max(view.settings.more_bytes() - before.more_bytes(), 0)
+        self.plan.must_sync = True
 
     def count_removal(self) -> int:
         """Count the truncate or delete that was just planned; return which one it is."""

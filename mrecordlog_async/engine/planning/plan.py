@@ -62,6 +62,7 @@ from mrecordlog_async.engine.planning.queue import (
 )
 from mrecordlog_async.engine.planning.view import PlannedMany, PlannedSingles, QueueView
 from mrecordlog_async.errors import LogFullError, PositionInPastError, RecordsOnDiskError
+from mrecordlog_async.format.settings import PLAIN
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import POSITION_MAX
@@ -114,7 +115,7 @@ def plan_group(draft: Draft, group: AppendGroup) -> None:
     view = draft.find(queue)
     if view is None:
         draft.refuse(group, draft.not_found(queue), queue)
-    elif view.options is not None and view.options.limits_appends():
+    elif view.settings is not PLAIN and view.settings.options.limits_appends():
         plan_limited(draft, group, queue, view)
     elif view.next_position + len(group.payloads) - 1 > POSITION_MAX:
         draft.refuse(group, LogFullError("positions", view.next_position, POSITION_MAX + 1), queue)
@@ -245,7 +246,7 @@ def plan_append(draft: Draft, call: AppendRecords) -> None:
     elif first + records - 1 > POSITION_MAX:
         draft.refuse(call, LogFullError("positions", first, POSITION_MAX + 1), call.queue)
     elif first >= view.next_position:
-        refusal = refusal_of(draft, view, call.queue, call.payloads) if view.options is not None else None
+        refusal = refusal_of(draft, view, call.queue, call.payloads) if view.settings is not PLAIN else None
         if refusal is not None:
             draft.refuse(call, refusal, call.queue)
             return

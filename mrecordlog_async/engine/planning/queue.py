@@ -23,9 +23,9 @@ from mrecordlog_async.format.controls import (
     Create,
     Delete,
     SetConsumer,
-    SetOptions,
     consumer_bytes,
 )
+from mrecordlog_async.format.settings import SetOptions
 from mrecordlog_async.format.stored_options import DEFAULT_OPTIONS, KEEP_UNTIL_ACKNOWLEDGED, SEALED, StoredOptions
 from mrecordlog_async.format.table import entry_bytes
 
@@ -102,7 +102,7 @@ def _create(draft: Draft, names: Sequence[str], options: StoredOptions | None) -
             for consumer in consumers[at]:
                 add_consumer(draft, view, consumer, 0)
         if options is not None and options != DEFAULT_OPTIONS:
-            _set_options(draft, view, name, options)
+            draft.replace(view, name, SetOptions(queue_id, options))
     if names:
         draft.queue_count += len(names)
         plan.reserve = Reserve.NOTHING
@@ -150,17 +150,16 @@ def plan_configure(draft: Draft, call: ConfigureQueue) -> None:
     if view is None:
         draft.refuse(call, draft.not_found(call.queue), call.queue)
         return
-    before, wanted = view.options or DEFAULT_OPTIONS, call.options
+    before, wanted = view.settings.options, call.options
     wanted = wanted._replace(flags=wanted.flags | before.flags & SEALED)  # only deleting a queue ends its seal
     if wanted == before:
         draft.finish(call, view, None)
     elif (error := too_low(call.queue, view, wanted)) is not None:
         draft.refuse(call, error, call.queue)
     else:
-        _set_options(draft, view, call.queue, wanted)
+        draft.replace(view, call.queue, SetOptions(view.id, wanted))
         call.reserve = Reserve.ALL if truncate_to_slowest(draft, view) else Reserve.NOTHING
         draft.leave(call.reserve)
-        draft.plan.must_sync = True
         draft.plan.outcomes.append(CommandOutcome(call))
 
 
@@ -170,22 +169,13 @@ def plan_seal(draft: Draft, call: SealQueue) -> None:
     if view is None or call.queue_id not in (None, view.id):
         draft.refuse(call, draft.not_found(call.queue), call.queue)
         return
-    before = view.options or DEFAULT_OPTIONS
+    before = view.settings.options
     if before.flags & SEALED:
         draft.refuse(call, QueueSealedError(call.queue, view.next_position), call.queue)
         return
-    _set_options(draft, view, call.queue, before._replace(flags=before.flags | SEALED))
+    draft.replace(view, call.queue, SetOptions(view.id, before._replace(flags=before.flags | SEALED)))
     draft.leave(call.reserve)
-    draft.plan.must_sync = True
     draft.plan.outcomes.append(CommandOutcome(call, view.next_position))
-
-
-def _set_options(draft: Draft, view: QueueView, queue: str, values: StoredOptions) -> None:
-    """Plan other options of a queue."""
-    view.configure(values if values != DEFAULT_OPTIONS else None)
-    if values.limits_appends():
-        draft.limited.add(queue)
-    draft.plan.records.append(SetOptions(view.id, values))
 
 
 def truncate_to_slowest(draft: Draft, view: QueueView) -> bool:
@@ -193,8 +183,8 @@ def truncate_to_slowest(draft: Draft, view: QueueView) -> bool:
 
     Where they are kept for longer than that, retention removes them.
     """
-    options = view.options
-    if options is None or not options.flags & KEEP_UNTIL_ACKNOWLEDGED or options.keep_at_least_ns:
+    options = view.settings.options
+    if not options.flags & KEEP_UNTIL_ACKNOWLEDGED or options.keep_at_least_ns:
         return False
     slowest = view.slowest()
     if slowest is None or slowest[0] <= view.first_position:

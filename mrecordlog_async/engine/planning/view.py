@@ -11,7 +11,7 @@ from typing import NamedTuple
 from mrecordlog_async.engine.planning.consumer_view import PlannedConsumers
 from mrecordlog_async.format.controls import ConsumerState
 from mrecordlog_async.format.record import LogRecord
-from mrecordlog_async.format.stored_options import StoredOptions
+from mrecordlog_async.format.settings import PLAIN, Replacement
 from mrecordlog_async.memory.consumers import NO_CONSUMERS, moved_up
 from mrecordlog_async.memory.queue import LastAppend, Queue, same_payloads
 from mrecordlog_async.model import OFFSET_BYTES, RUN_BYTES, Run
@@ -50,10 +50,10 @@ class QueueView:
         "first_position",
         "id",
         "next_position",
-        "options",
         "planned",
         "queue",
         "reconfigured",
+        "settings",
     )
 
     def __init__(self, queue: Queue | None, queue_id: int, first_position: int, next_position: int) -> None:
@@ -62,8 +62,8 @@ class QueueView:
         self.first_position = first_position
         self.next_position = next_position
         self.planned: list[PlannedRun] = []
-        self.options: StoredOptions | None = None
-        self.reconfigured = False  # the batch changes options or consumers
+        self.settings = PLAIN
+        self.reconfigured = False  # the batch changes settings or consumers
         self._consumers: PlannedConsumers | None = None  # made when they are asked for
         self._held: tuple[int, int] | None = None
         self._truncated = 0  # the first position that a truncate of the batch has left
@@ -72,7 +72,7 @@ class QueueView:
     def of(cls, queue: Queue) -> QueueView:
         """Return the view of a queue that no command has changed yet."""
         view = cls(queue, queue.id, queue.first_position, queue.next_position)
-        view.options = queue.options
+        view.settings = queue.settings
         return view
 
     def add_single(self, payload: bytes) -> int:
@@ -109,9 +109,9 @@ class QueueView:
             dead += 1
         del self.planned[:dead]
 
-    def configure(self, options: StoredOptions | None) -> None:
-        """Plan other options."""
-        self.options = options
+    def replace(self, record: Replacement) -> None:
+        """Plan another value of its settings."""
+        self.settings = self.settings.replaced(record)
         self.reconfigured = True
         self._held = None  # appends are not counted while there are no options
 

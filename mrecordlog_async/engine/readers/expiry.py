@@ -271,14 +271,14 @@ def _look(expiry: weakref.ref[Expiry]) -> None:
 
 def _age(queue: Queue | None) -> int | None:
     """Return the age in ticks from which records of *queue* may be removed, rounded up; None if it has none."""
-    if queue is None or queue.options is None or not queue.options.removed_from_ns():
+    if queue is None or not queue.settings.options.removed_from_ns():
         return None
-    return -(-queue.options.removed_from_ns() // TICK_NS)
+    return -(-queue.settings.options.removed_from_ns() // TICK_NS)
 
 
 def _expires(queue: Queue) -> bool:
     """Return whether records of *queue* are removed for their age alone, acknowledged or not."""
-    return queue.options is not None and bool(queue.options.max_age_ns)
+    return bool(queue.settings.options.max_age_ns)
 
 
 def _acknowledged(queue: Queue) -> int:

@@ -170,6 +170,7 @@ async function showOptions() {
   $("queue-facts").replaceChildren(...(summary && options ? facts(summary, options) : []).map(([text, kind]) =>
     Object.assign(document.createElement("span"), { textContent: text, className: kind || "" })));
 }
+const HAVE_SENTENCES = ["queue", "sealed", "keep", "when_full", "max_bytes", "max_records", "max_age", "keep_at_least"];
 // Of a queue with limits: how much of each is used, because that is why an append gets 429.
 function facts(summary, options) {
   const found = [[`${count(summary.records, "record")}, ${bytes(summary.bytes)}, positions ${summary.first_position} to ${summary.next_position}`]];
@@ -183,7 +184,11 @@ function facts(summary, options) {
   }
   if ((options.keep_at_least ?? null) !== null) found.push([`keeps acknowledged records for ${age(options.keep_at_least)}`]);
   if (options.max_age !== null) found.push([`removes records older than ${age(options.max_age)}`]);
-  if (options.max_bytes === null && options.max_records === null && options.max_age === null) found.push(["no limits of its own"]);
+  // An option without a sentence of its own is shown by its name.
+  const set = Object.entries(options).filter(([, value]) => value !== null);
+  for (const [name, value] of set.filter(([name]) => !HAVE_SENTENCES.includes(name)))
+    found.push([`${name.replaceAll("_", " ")}: ${name.endsWith("_bytes") ? bytes(value) : value}`]);
+  if (!set.some(([name]) => name.startsWith("max_"))) found.push(["no limits of its own"]);
   return found;
 }
 

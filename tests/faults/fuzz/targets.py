@@ -3,20 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
-from mrecordlog_async.format.controls import (
-    ConsumerDelete,
-    ConsumerRule,
-    ConsumerState,
-    Create,
-    Delete,
-    Opened,
-    SetConsumer,
-    SetOptions,
-    TableConsumer,
-    TableRule,
-    Truncate,
-)
+from mrecordlog_async.format.controls import ConsumerState, Opened, TableConsumer, TableRule
 from mrecordlog_async.format.fields import RecordError
 from mrecordlog_async.format.frame import BLOCK_BYTES, Buffer, encode_frames, encode_unsplit, read_frame, segment_seed
 from mrecordlog_async.format.header import (
@@ -30,13 +19,12 @@ from mrecordlog_async.format.header import (
     encode_header,
 )
 from mrecordlog_async.format.parse import MalformedError, SegmentParser, find_commits
-from mrecordlog_async.format.record import Commit, LogRecord, decode_record, encode_commit, encode_record
+from mrecordlog_async.format.record import Commit, decode_record, encode_commit, encode_record
 from mrecordlog_async.format.runs import Append, Many
-from mrecordlog_async.format.stored_options import StoredOptions
 from mrecordlog_async.format.table import LastAppendDigest, Table, TableEntry, decode_table, encode_table
 from mrecordlog_async.memory.queue import ReplayError
 from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.model import Run
+from tests.format.every_kind import EVERY_VALUE, EXAMPLES
 
 LOG_ID = b"0123456789abcdef"
 SEED = segment_seed(LOG_ID, 0)
@@ -45,26 +33,12 @@ _TABLE = Table(
     7,
     (
         TableEntry(1, "a", 0, 0, consumers=(TableConsumer("c", ConsumerState(0, 1, bytes(16))),)),
-        TableEntry(5, "ü", 3, 9, 2, LastAppendDigest(7, 5), StoredOptions(1, 2, 3, 4)),
+        TableEntry(5, "ü", 3, 9, 2, LastAppendDigest(7, 5), EVERY_VALUE),
     ),
     (TableRule("r*", "c"),),
     (Opened(3, 1),),
 )
 _COMMIT = Commit(LOG_ID, 0, 1, 0, 0, 0, 5)
-_RECORDS: list[LogRecord] = [
-    Create(7, "name"),
-    Delete(5),
-    Truncate(5, 8),
-    Append(5, Run.of(9, [b"one", b"", b"three"])),
-    Append(1, Run.of(0, [b"x" * 100])),
-    Append(1, Run.of(1, [b"y"]), continues=True),
-    Many.of([1, 5, 1], [0, 9, 1], [b"one", b"", b"two"]),
-    SetConsumer(5, "c", ConsumerState(4, 1, bytes(16))),
-    ConsumerDelete(1, "c"),
-    SetOptions(5, StoredOptions(5, 1, 2, 3)),
-    ConsumerRule("*", "c", removes=False),
-    Opened(9, 2),
-]
 
 
 def frame(data: bytes) -> None:
@@ -145,16 +119,12 @@ TARGETS: dict[str, Callable[[bytes], None]] = {
 
 def seeds(name: str) -> list[bytes]:
     """Return inputs that the parser accepts."""
-    bodies = [b"".join(encode_record(each)) for each in _RECORDS]
+    bodies = [b"".join(encode_record(each)) for each in EXAMPLES]
     out: list[Buffer] = []
     if name == "record":
         return [*bodies, encode_commit(_COMMIT)]
     if name == "batches":
-        return [
-            b"|".join([bodies[0], bodies[3], bodies[2], bodies[1]]),
-            bodies[3] + b"|" + bodies[4],
-            b"|".join(bodies[5:]),
-        ]
+        return [b"|".join(bodies), *map(b"|".join, pairwise(bodies))]
     if name == "table":
         return [b"".join(encode_table(_TABLE)), b"".join(encode_table(Table(0, ())))]
     if name == "header":
