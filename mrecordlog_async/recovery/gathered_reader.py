@@ -204,13 +204,16 @@ class GatheredReader:
         index = file.index
         if index.head != head:  # it was made again
             places = index.places(queue_id, start, stop)
-        if not places:
-            raise GatheredError(f"it has no records of queue id {queue_id} from position {start} on")
-        places, _, _ = index.first(places, POSITION_MAX, POSITION_MAX, bytes_max)
+            if not places:
+                raise GatheredError(f"it has no records of queue id {queue_id} from position {start} on")
+        length = index.length(places)
+        if length > bytes_max:
+            places, _, _ = index.first(places, POSITION_MAX, POSITION_MAX, bytes_max)
+            length = index.length(places)
+        begin = index.offsets[places[0]]
+        data = piece.bytes(file, begin, begin + length)
         runs: list[HeldRun] = []
         times: list[Times] = []
-        begin = index.offsets[places[0]]
-        data = piece.bytes(file, begin, begin + index.length(places))
         for place in places:
             at = index.offsets[place] - begin
             body = data[at : at + index.lengths[place]]

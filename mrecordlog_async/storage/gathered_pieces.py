@@ -20,7 +20,10 @@ PIECES_OF_BUFFER = 4
 
 
 class FilePiece:
-    """A part of a file. users: jobs that read from it, and 1 while it is kept. reading: held while it is read."""
+    """A part of a file: bytes *start* … *stop* - 1 of it are in *buffer*, once it is read.
+
+    users: jobs that read from it, and 1 while it is kept. reading: held while it is read.
+    """
 
     def __init__(self, file: GatheredFile, start: int, stop: int, buffer: memoryview) -> None:
         self.file = file
@@ -34,10 +37,6 @@ class FilePiece:
     def has(self, file: GatheredFile, start: int, stop: int) -> bool:
         """Return whether bytes *start* … *stop* - 1 of *file* are in it, once it is read."""
         return self.file is file and self.start <= start and stop <= self.stop
-
-    def bytes(self, start: int, stop: int) -> memoryview:
-        """Return bytes *start* … *stop* - 1 of its file."""
-        return self.buffer[start - self.start : stop - self.start]
 
 
 class Pieces:
@@ -120,10 +119,11 @@ class UsedPiece:
 
     def bytes(self, file: GatheredFile, start: int, stop: int) -> memoryview:
         """Return bytes *start* … *stop* - 1 of *file*, valid until the next call; the errors are as of `take`."""
-        if stop - start + start % DIRECT_BLOCK_BYTES > PIECE_BYTES:
-            return file.read(start, stop - start)
-        if self._used is None or not self._used.has(file, start, stop):
+        used = self._used
+        if used is None or not used.has(file, start, stop):
+            if stop - start + start % DIRECT_BLOCK_BYTES > PIECE_BYTES:
+                return file.read(start, stop - start)
             self.__exit__()
             self._used = None
-            self._used = self._pieces.take(file, start, stop)
-        return self._used.bytes(start, stop)
+            self._used = used = self._pieces.take(file, start, stop)
+        return used.buffer[start - used.start : stop - used.start]
