@@ -79,7 +79,7 @@ from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from mrecordlog_async.support.clock import Clock, system
 from mrecordlog_async.support.coroutine_mark import coroutine_function
 
-READ_RECORDS, READ_BYTES = 10_000, MIB
+READ_RECORDS, READ_BYTES = 10_000, 4 * MIB
 """`read` takes this much at a time, at most."""
 
 QUEUES_AT_ONCE = 1_000

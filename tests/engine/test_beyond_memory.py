@@ -551,6 +551,17 @@ async def test_what_a_reader_wants_next_is_read_before(log: MultiRecordLog, monk
     assert not log._engine.disk_reads._next
 
 
+async def test_what_is_read_before_does_not_grow(log: MultiRecordLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that ends inside of what was read at once reads only that again, however many pages it has."""
+    begun, position = counting(log, monkeypatch), 0
+    wanted = sum(len(payload(position)) for position in range(log.memory_first("q")))
+    while position < log.memory_first("q"):
+        batch = await log.fetch("q", position, max_bytes=600_000)
+        assert batch is not None
+        position = batch.next_position
+    assert sum(begun) < 1.6 * wanted
+
+
 async def test_what_is_read_before_is_bounded_and_dropped(log: MultiRecordLog, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers that stop keep nothing, and those that come while there is no room read for themselves."""
     monkeypatch.setattr("mrecordlog_async.engine.spilling.disk_reads.NEXT_BYTES", 2 * MIB)

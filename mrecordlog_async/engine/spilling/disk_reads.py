@@ -487,7 +487,7 @@ class DiskReads:
             runs = (run for run in runs_of(loaded.held) if run.next_position > first)
             head = head_of_runs(runs, first, records_max, bytes_max, queue.next_position)
             if head.runs:
-                self.read_ahead(queue, head.stop, POSITION_MAX + 1, loaded.bytes)
+                self.read_ahead(queue, head.stop, POSITION_MAX + 1, min(loaded.bytes, bytes_max))
                 return head._replace(times=loaded.times)
         return None
 
@@ -496,7 +496,7 @@ class DiskReads:
         while (start := max(start, queue.first_position)) < (stop := queue.memory_first) and self.is_there(queue):
             loaded = await self.load(queue, start, stop, JOB)
             if loaded.held:
-                self.read_ahead(queue, loaded.held[-1].next_position, POSITION_MAX + 1, loaded.bytes)
+                self.read_ahead(queue, loaded.held[-1].next_position, POSITION_MAX + 1, min(loaded.bytes, JOB.bytes))
                 return self._keep(loaded.held)
             start = stop
         return Ahead(queue.head(start) if self.is_there(queue) else [])

@@ -242,7 +242,7 @@ async def respond(
     runs = take_head(islice(runs_of(loaded.held), READ_RUNS), records_max, bytes_max)
     next_position = runs[-1].next_position if runs else start
     if is_on_disk:
-        log.inspection.read_ahead(queue, next_position, wanted.stop, loaded.bytes)
+        log.inspection.read_ahead(queue, next_position, wanted.stop, min(loaded.bytes, bytes_max))
     times = loaded.times.until(next_position)
     headers = {"X-Next-Position": str(next_position), "X-Queue-Id": str(summary.id), **(more_headers or {})}
     if sum(len(run.payload) + LINE_BYTES * run.record_count for run in runs) <= READ_AT_ONCE_BYTES:
