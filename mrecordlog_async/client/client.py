@@ -16,7 +16,6 @@ sent is in `protocol.calls`, what is retried and when in `protocol.attempts`; co
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Coroutine, Iterable
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, overload
@@ -48,7 +47,7 @@ from mrecordlog_async.protocol.attempts import ServiceUnreachableError
 from mrecordlog_async.protocol.calls import Order, Page, PageRequest, Payload, copied
 from mrecordlog_async.protocol.consumer_schemas import AttachRequest
 from mrecordlog_async.protocol.log_schemas import LogResponse
-from mrecordlog_async.protocol.schemas import AppendResponse, StatsResponse
+from mrecordlog_async.protocol.schemas import StatsResponse
 from mrecordlog_async.servers.names import Endpoint, shown_url
 from mrecordlog_async.support.coroutine_mark import coroutine_function
 
@@ -391,14 +390,8 @@ class RecordLogClient:
         return self._append(queue, None if position is None else check_position(position), records, create)
 
     async def _append(self, queue: str, position: int | None, records: list[bytes], create: bool) -> int | None:
-        response = await self._appended(queue, position, records, create)
+        response = await self.sender.send(calls.append(queue, position, records, create=create))
         return None if response.duplicate else response.position
-
-    async def _appended(self, queue: str, position: int | None, records: list[bytes], create: bool) -> AppendResponse:
-        if create:  # after a refusal only, so *create* costs other calls nothing
-            with suppress(QueueNotFoundError):
-                return await self.sender.send(calls.append(queue, position, records, create=False))
-        return await self.sender.send(calls.append(queue, position, records, create=create))
 
     # asyncio only: begin
     async def append_new(self, queue: str, position: int, payloads: Iterable[Payload]) -> int:

@@ -18,7 +18,6 @@ sent is in `protocol.calls`, what is retried and when in `protocol.attempts`; co
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import overload
@@ -50,7 +49,7 @@ from mrecordlog_async.protocol.attempts import ServiceUnreachableError
 from mrecordlog_async.protocol.calls import Order, Page, PageRequest, Payload, copied
 from mrecordlog_async.protocol.consumer_schemas import AttachRequest
 from mrecordlog_async.protocol.log_schemas import LogResponse
-from mrecordlog_async.protocol.schemas import AppendResponse, StatsResponse
+from mrecordlog_async.protocol.schemas import StatsResponse
 from mrecordlog_async.servers.names import Endpoint, shown_url
 
 
@@ -369,14 +368,8 @@ class BlockingRecordLogClient:
         return self._append(queue, None if position is None else check_position(position), records, create)
 
     def _append(self, queue: str, position: int | None, records: list[bytes], create: bool) -> int | None:
-        response = self._appended(queue, position, records, create)
+        response = self.sender.send(calls.append(queue, position, records, create=create))
         return None if response.duplicate else response.position
-
-    def _appended(self, queue: str, position: int | None, records: list[bytes], create: bool) -> AppendResponse:
-        if create:  # after a refusal only, so *create* costs other calls nothing
-            with suppress(QueueNotFoundError):
-                return self.sender.send(calls.append(queue, position, records, create=False))
-        return self.sender.send(calls.append(queue, position, records, create=create))
 
     def producer(self, queue: str, *, create: bool = False) -> BlockingProducer:
         """Return a producer for *queue*: appends by one writer, each stored once even if it must be sent again.
