@@ -109,15 +109,8 @@ class ClientTail(AsyncIterator[Record]):
     ) -> Batch | None:
         """Return the next records together, as soon as a limit is reached or *max_wait* after the first one.
 
-        Cancelling the call loses nothing: the next one returns the same records.
-
-        Args:
-            max_records: At most this many records.
-            max_bytes: At most this many payload bytes, but at least one record.
-            max_wait: Seconds to wait for more records after the first one; 0 returns what is there, None waits until
-                another limit is reached.
-            timeout: Seconds after which the call returns what is there, even without a record, in addition to the
-                time of one request; None waits for the first record without limit.
+        Cancelling the call loses nothing: the next one returns the same records. The arguments are those of
+        `Tail.batch`. The time of one request comes on top of *timeout*.
 
         Returns:
             At least one record, or after *timeout* an empty batch; None once the tail has ended.
@@ -169,16 +162,7 @@ class ClientTail(AsyncIterator[Record]):
         return Batches(self.batch, BatchLimits.checked(max_records, max_bytes, max_wait))
 
     def available(self, *, max_records: int = BATCH_RECORDS, max_bytes: int = BATCH_BYTES) -> AsyncIterator[Batch]:
-        """Iterate over batches of the records that are there when the first is asked for, and wait for no others.
-
-            async for batch in tail.available(): ...
-
-        The last batch may have newer records too. Afterwards the tail can be used as before.
-
-        Args:
-            max_records: At most this many records in a batch.
-            max_bytes: At most this many payload bytes in a batch, but at least one record.
-        """
+        """Iterate over batches of the records that are there when the first is asked for; see `Tail.available`."""
         return AvailableBatches(self.batch, BatchLimits.checked(max_records, max_bytes, 0), self._find_end)
 
     async def aclose(self) -> None:

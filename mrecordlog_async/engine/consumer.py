@@ -105,10 +105,7 @@ class Consumer(AsyncIterator[Record]):
         return Batches(self.batch, BatchLimits(max_records, max_bytes, max_wait))  # checked by each `batch`
 
     def available(self, *, max_records: int = BATCH_RECORDS, max_bytes: int = BATCH_BYTES) -> AsyncIterator[Batch]:
-        """Iterate over batches of the records that are there when the first is asked for; see `Tail.available`.
-
-        async for batch in consumer.available(): ...
-        """
+        """Iterate over batches of the records that are there when the first is asked for; see `Tail.available`."""
         return self._reader().available(max_records=max_records, max_bytes=max_bytes)
 
     def __aiter__(self) -> Self:

@@ -113,10 +113,7 @@ class BlockingConsumer(Iterator[Record]):
         return BlockingBatches(self.batch, BatchLimits.checked(max_records, max_bytes, max_wait))
 
     def available(self, *, max_records: int = BATCH_RECORDS, max_bytes: int = BATCH_BYTES) -> Iterator[Batch]:
-        """Iterate over batches of the records that are there when the first is asked for; see `BlockingTail.available`.
-
-        for batch in consumer.available(): ...
-        """
+        """Iterate over batches of the records that are there when the first is asked for; see `Tail.available`."""
         return self.reader().available(max_records=max_records, max_bytes=max_bytes)
 
     def __iter__(self) -> Self:
