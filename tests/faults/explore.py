@@ -122,7 +122,6 @@ class Explorer:
     _seen: set[int] = field(default_factory=set)
     _opened: dict[tuple[str, int], State] = field(default_factory=dict)  # by directory and the bytes on the disk
     _again: OpenedAgain = field(default_factory=dict)
-    _deaths: int = 0
 
     def open_twice(self, left: Snapshot, where: str, directory: str = DIRECTORY) -> State:
         """Do as `open_twice` with what a power cut *left*, or return what it found before in the same bytes."""
@@ -131,23 +130,22 @@ class Explorer:
             self._opened[key] = open_twice(left.kill(), where, directory, self._again)
         return self._opened[key]
 
-    def explore(self, run: Run, every: int = 1) -> None:
-        """Judge every crash state of every *every*-th moment of *run* and of its copies."""
+    def explore(self, run: Run, every: int = 1, first: int = 0) -> None:
+        """Judge every crash state of every *every*-th moment of *run* and of its copies, beginning with *first*."""
         with without_chance():
             for each in (run, *run.copies):
                 self._directory, self._seen = each.directory, set()
-                self._explore(each, every)
+                self._explore(each, every, first)
             self._directory = DIRECTORY
             if run.copies:
-                self._empty_each(run, every)
+                self._empty_each(run, every, first)
 
-    def _explore(self, run: Run, every: int) -> None:
+    def _explore(self, run: Run, every: int, first: int) -> None:
         chance = random.Random(self.seed)
         for life_number, life in enumerate(run.lives):
             verdict = Verdict(life.model)
-            moments = life.moments
-            for index, moment in enumerate(moments):
-                if index % every:
+            for index, moment in enumerate(life.moments):
+                if index % every != first:
                     continue
                 place = f"{run.directory}, life {life_number}, before call {moment.number} ({moment.call})"
                 for name, plan in plans(moment.snapshot, chance, self.subsets):
@@ -166,7 +164,7 @@ class Explorer:
         if key not in self._seen:
             self.tally.crash_states += 1
             self._seen.add(key)
-            if self.deep_every and self.tally.crash_states % self.deep_every == 0:
+            if self.deep_every and self.tally.crash_states % self.deep_every == self.deep_every // 2:
                 self._interrupt_recovery(moment.snapshot.crash(plan), state, where, chance)
                 self._append_again(moment.snapshot.crash(plan), state, where, chance)
         verdict.check(state, moment.bounds, where)
@@ -203,8 +201,7 @@ class Explorer:
 
     def _kill_write_cut(self, moment: Moment, verdict: Verdict, where: str, chance: random.Random) -> None:
         """Let the process die, let the next one recover and write, and cut the power at any of its calls."""
-        way = FOLLOW_UPS[self._deaths % len(FOLLOW_UPS)]
-        self._deaths += 1
+        way = FOLLOW_UPS[moment.number % len(FOLLOW_UPS)]
         disk = moment.snapshot.kill()
         if moment.absent and not disk.exists(self._directory):
             return
@@ -235,10 +232,10 @@ class Explorer:
                 elif found not in states[least : most + 1]:
                     raise Violation(f"{place}: something else returned: {found}")
 
-    def _empty_each(self, run: Run, every: int) -> None:
+    def _empty_each(self, run: Run, every: int, first: int) -> None:
         """Empty the log, or its copy, and free all its space. The other one must not change."""
         for index, moment in enumerate(run.copies[0].lives[-1].moments):
-            if index % (7 * every) or moment.absent:
+            if index % (7 * every) != first or moment.absent:
                 continue
             for emptied, kept in ((DIRECTORY, COPY), (COPY, DIRECTORY)):
                 disk = moment.snapshot.crash(Plan())

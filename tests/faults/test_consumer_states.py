@@ -12,6 +12,7 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 
 from mrecordlog_async import LogFullError, PersistPolicy, QueueOptions
 from mrecordlog_async.format.controls import NO_OWNER
+from tests.turns import part
 
 from .consumer_histories import CONSUMER_CASES, FIRST, KEEP, SECOND
 from .explore import Explorer, Tally
@@ -20,45 +21,45 @@ from .test_state_machine import NAMES, LogMachine
 
 EVERY = {
     "consumers": 7,
-    "consumers, stepping": 41,
+    "consumers, stepping": 21,
     "never, consumers": 13,
     "options": 7,
-    "options, small": 41,
+    "options, small": 21,
     "holders": 3,
     "never, holders": 2,
     "zombie": 7,
     "never, zombie": 2,
     "never, tools": 3,
-    "owners": 31,
-    "rules": 17,
-    "never, rules": 29,
-    "reserve of consumers": 61,
-    "consumers below a limit": 61,
+    "owners": 16,
+    "rules": 9,
+    "never, rules": 15,
+    "reserve of consumers": 31,
+    "consumers below a limit": 20,
 }
-"""Histories of which the suite checks only every n-th moment, and tries every n-th fault."""
+"""Histories of which the suite checks only every n-th moment, and tries every n-th fault: half of them in each run."""
 
 
 @pytest.mark.parametrize("name", CONSUMER_CASES)
-def test_every_crash_state_keeps_consumers(name: str, tally: Tally) -> None:
+def test_every_crash_state_keeps_consumers(name: str, tally: Tally, pytestconfig: pytest.Config) -> None:
     """Positions, epochs, options, seals and rules exist once they are acknowledged, with what they removed."""
     case = CONSUMER_CASES[name]
     run = case.run()
     assert run.stopped is None
     explorer = Explorer(deep_every=100, kill_every=13)
     with case.sizes():
-        explorer.explore(run, every=EVERY.get(name, 1))
+        explorer.explore(run, **part(pytestconfig, EVERY.get(name, 1))._asdict())
     assert explorer.tally.crash_states + explorer.tally.nested_states > 50
     tally.add(explorer.tally)
 
 
 @pytest.mark.parametrize("name", CONSUMER_CASES)
-def test_a_fault_at_any_call_loses_no_acknowledgement(name: str, tally: Tally) -> None:
+def test_a_fault_at_any_call_loses_no_acknowledgement(name: str, tally: Tally, pytestconfig: pytest.Config) -> None:
     """Every call ends; what was acknowledged survives, and a failed log moves no consumer."""
     case, explorer = CONSUMER_CASES[name], Explorer()
     calls = case.run(moments=False).disk.call_names
-    for fault in list(faults(calls))[:: 2 * EVERY.get(name, 1)]:
+    for fault in part(pytestconfig, 2 * EVERY.get(name, 1)).of(list(faults(calls))):
         inject(case, fault, explorer)
-    assert explorer.tally.faults > 5
+    assert explorer.tally.faults > 3
     tally.add(explorer.tally)
 
 

@@ -12,6 +12,7 @@ from mrecordlog_async.format.parse import COMMIT_FRAME_BYTES
 from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.readonly import ReadOnlyLog
+from tests.turns import part
 
 from .disk import Plan
 from .driver import COPY, DIRECTORY, Run, without_chance
@@ -75,19 +76,19 @@ SMALL = {
     "killed, stepping": 2,
     "killed, 4 KiB": 2,
 }
-"""Histories of which the suite checks only every n-th moment; the campaign checks all."""
+"""Histories of which the suite checks only every n-th moment, half of them in each run; the campaign checks all."""
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_every_crash_state_keeps_what_was_answered(name: str, tally: Tally) -> None:
+def test_every_crash_state_keeps_what_was_answered(name: str, tally: Tally, pytestconfig: pytest.Config) -> None:
     """Acknowledged calls exist, others are whole or absent, a second open finds the same, and new calls work."""
     case = CASES[name]
     run = case.run()
     assert run.stopped is None
     explorer = Explorer(deep_every=100, kill_every=13)
     with case.sizes():
-        explorer.explore(run, every=SMALL.get(name, 1))
-    assert explorer.tally.crash_states + explorer.tally.nested_states > 200
+        explorer.explore(run, **part(pytestconfig, SMALL.get(name, 1))._asdict())
+    assert explorer.tally.crash_states + explorer.tally.nested_states > 100
     tally.add(explorer.tally)
 
 

@@ -1,15 +1,13 @@
 """The suite finds bugs that are put in on purpose, each with its hunt. A suite that finds nothing proves nothing.
 
-A run tries half of them: which half depends on the number of commits, so that the next commit tries the others.
-`--nightly` tries all, and so does a copy of the source without its history.
+A run tries half of them (see `tests.turns`).
 """
 
 from __future__ import annotations
 
-import subprocess
-from pathlib import Path
-
 import pytest
+
+from tests.turns import half, part
 
 from .explore import Tally
 from .later_bugs import LATER
@@ -22,25 +20,14 @@ ALL = {**BUGS, **SURVIVORS, **LATER}
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Try the bugs of this commit, or all."""
     if "name" in metafunc.fixturenames:
-        turn = None if metafunc.config.getoption("--nightly") else commits()
-        metafunc.parametrize("name", of_this_turn(turn))
+        metafunc.parametrize("name", part(metafunc.config).of(list(ALL)))
 
 
-def of_this_turn(turn: int | None) -> list[str]:
-    """Return every other bug, beginning with the first one in even turns; all without *turn*."""
-    return list(ALL) if turn is None else list(ALL)[turn % 2 :: 2]
-
-
-def commits() -> int | None:
-    """Return how many commits the history of this source has, `None` without a history."""
-    found = subprocess.run(["git", "rev-list", "--count", "HEAD"], cwd=Path(__file__).parent, capture_output=True)
-    return int(found.stdout) if found.returncode == 0 else None
-
-
-def test_two_turns_try_every_bug_once() -> None:
-    """The halves of two commits that follow each other are all bugs, each one once."""
-    assert sorted(of_this_turn(7) + of_this_turn(8)) == sorted(ALL)
-    assert of_this_turn(None) == list(ALL)
+@pytest.mark.parametrize("every", [1, 5])
+def test_two_turns_in_a_row_try_every_case_once(every: int) -> None:
+    """The halves of two commits that follow each other are all cases that are tried, each one once."""
+    cases = list(range(100))
+    assert sorted([*half(7, every).of(cases), *half(8, every).of(cases)]) == cases[::every]
 
 
 def test_seeded_bug_is_caught(name: str, tally: Tally) -> None:
