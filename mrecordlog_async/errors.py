@@ -411,7 +411,7 @@ class RecordTooLargeError(RecordLogError):
             "max_records".
         limit_bytes: The largest size, or number, that fits.
         limit: Which limit that is: "record_bytes", "pending_bytes", "memory_bytes", "disk_bytes" or "the file system";
-            "max_bytes" or "max_records" of the queue's options.
+            or the option of the queue, such as "max_bytes".
     """
 
     def __init__(self, size_bytes: int, limit_bytes: int, limit: str = "record_bytes") -> None:
@@ -421,7 +421,7 @@ class RecordTooLargeError(RecordLogError):
         self.limit = limit
 
     def message(self) -> str:
-        one_record = self.limit == "record_bytes"
+        one_record = self.limit.endswith("record_bytes")
         advice = "raise the limit or split the record" if one_record else "send fewer or smaller records in one call"
         unit = "records" if self.limit == "max_records" else "bytes"
         return f"{self.size_bytes} {unit} exceed {self.limit} ({self.limit_bytes}); {advice}"

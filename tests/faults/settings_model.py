@@ -61,7 +61,7 @@ def is_refusal(error: BaseException) -> bool:
     if isinstance(error, LogFullError):
         return error.resource in ("queue", "consumers")
     if isinstance(error, RecordTooLargeError):
-        return error.limit in ("max_bytes", "max_records")
+        return error.limit in QUEUE_OPTIONS
     return isinstance(error, REFUSALS)
 
 
