@@ -222,11 +222,15 @@ class GatheredIndex:
 
 
 class Gathering:
-    """Lays out one gathered file, queue by queue, and makes its index. Pure: returns buffers to be written in order."""
+    """Lays out one gathered file, queue by queue, and makes its index. Pure: returns buffers to be written in order.
+
+    is_whole: `end` was called.
+    """
 
     def __init__(self, head: GatheredHead) -> None:
         self.index = GatheredIndex(head)
         self.size = HEAD_BYTES  # of the file so far
+        self.is_whole = False
         self._seed = head.seed
 
     def add_queue(self, queue_id: int, runs: Iterable[StoredRun], times: Times) -> Iterator[list[Buffer]]:
@@ -286,7 +290,7 @@ class Gathering:
 
     def end(self) -> list[Buffer]:
         """Return the index and the foot, with which the file ends."""
-        index = self.index
+        index, self.is_whole = self.index, True
         body = b"".join(map(memoryview, index.columns()))
         foot = _FOOT.pack(MAGIC, self.size, len(index.ids), len(index.records), crc32c(body, self._seed))
         self.size += len(body) + FOOT_BYTES

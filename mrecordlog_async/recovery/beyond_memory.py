@@ -26,7 +26,7 @@ from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.spilling import collect, leave
 from mrecordlog_async.model import RUN_BYTES
 from mrecordlog_async.options import MIB
-from mrecordlog_async.recovery.gathering import SegmentParts, identify, index_of, write_collected
+from mrecordlog_async.recovery.gathering import SegmentParts, identify, write_collected
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.gathered_files import GatheredFile, gathered_path
 
@@ -114,14 +114,11 @@ class GatheredFirst:
         return found
 
     def _gather(self, number: int) -> GatheredSegment | None:
-        directory, size = self._directory, 0
+        directory = self._directory
         try:
             head = identify(directory, number)
             parts = SegmentParts(directory, head, self._part_bytes)
-            if self._writes:
-                index, size, _ = write_collected(directory, head, parts)
-            else:
-                index = index_of(head, parts)
+            index, size, _ = write_collected(directory, head, parts, writes=self._writes)
             with directory.opened(number) as handle:
                 return GatheredSegment(index, size, directory.files.size(handle))
         except (OSError, CorruptionError):  # replay says what is wrong
@@ -198,11 +195,8 @@ class MemoryBound:
         for _ in collect(queues, number, collected):
             pass
         head = identify(self._directory, number, queues.opening, batch)
-        if not self._writes:
-            index = index_of(head, [collected])
-        else:
-            index, size, error = write_collected(self._directory, head, [collected])
-            if error is None:
-                self.files[number] = size
+        index, size, _ = write_collected(self._directory, head, [collected], writes=self._writes)
+        if size:
+            self.files[number] = size
         queues.pins.add_gathered(index)
         return index

@@ -90,24 +90,29 @@ def _header(directory: LogDirectory, handle: int, number: int) -> SegmentHeader:
 
 
 def write_collected(
-    directory: LogDirectory, head: GatheredHead, parts: Iterable[CollectedRuns]
+    directory: LogDirectory, head: GatheredHead, parts: Iterable[CollectedRuns], *, writes: bool = True
 ) -> tuple[GatheredIndex, int, OSError | None]:
-    """Write the gathered file of what was collected, in parts that are in order. Other threads may run meanwhile.
+    """Write the gathered file of what was collected, in parts that are in order; without *writes* only lay it out.
+
+    Other threads may run meanwhile. Raises what *parts* raise.
 
     Returns:
         The index, the size of the file, and the error with which the disk refused it, or None: the index is whole then
-        as well.
+        as well, and the size 0.
     """
-    gathering = Gathering(head)
+    gathering, size, refusal = Gathering(head), 0, None
     buffers = _buffers(gathering, parts)
-    try:
-        _check_room(directory, head.end)
-        size = write_gathered(directory.files, gathered_path(directory.path, head.segment), buffers)
-    except OSError as error:
-        for _ in buffers:
-            pass
-        return gathering.index, 0, error
-    return gathering.index, size, None
+    if writes:
+        try:
+            _check_room(directory, head.end)
+            size = write_gathered(directory.files, gathered_path(directory.path, head.segment), buffers)
+        except OSError as error:
+            refusal = error
+    for _ in buffers:
+        pass
+    if refusal is not None and not gathering.is_whole:
+        raise refusal  # it was not the file that was refused, but a read of the segment
+    return gathering.index, size, refusal
 
 
 def _check_room(directory: LogDirectory, size: int) -> None:
@@ -115,14 +120,6 @@ def _check_room(directory: LogDirectory, size: int) -> None:
     whole, free = directory.space()
     if whole and free - size < KEPT_FREE * whole:
         raise OSError(errno.ENOSPC, f"the last {KEPT_FREE:.0%} of the file system are kept free")
-
-
-def index_of(head: GatheredHead, parts: Iterable[CollectedRuns]) -> GatheredIndex:
-    """Return the index that the gathered file of what was collected would have; write nothing."""
-    gathering = Gathering(head)
-    for _ in _buffers(gathering, parts):
-        pass
-    return gathering.index
 
 
 def _buffers(gathering: Gathering, parts: Iterable[CollectedRuns]) -> Iterator[Sequence[Buffer]]:

@@ -6,13 +6,14 @@ import asyncio
 import errno
 import random
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from mrecordlog_async import CorruptionError, MultiRecordLog, ReadOnlyLog
 from mrecordlog_async.format.gathered import GatheredIndex, decode_place
-from mrecordlog_async.memory.collected import held_run
+from mrecordlog_async.memory.collected import CollectedRuns, held_run
 from mrecordlog_async.model import POSITION_MAX, Record, Times
 from mrecordlog_async.recovery.gathering import SegmentParts, identify, write_collected
 from mrecordlog_async.storage.directory import LogDirectory
@@ -153,3 +154,18 @@ def test_the_index_is_whole_even_if_the_disk_refuses_the_file(directory: Path) -
     assert not [name for name in at.list().others if ".runs" in name]
     again, _, _ = write_collected(at, head, SegmentParts(at, head, MIB))
     assert again.columns() == index.columns()
+
+
+def test_a_part_that_cannot_be_read_makes_no_index(directory: Path) -> None:
+    """Only a file that the disk refuses is made later: an index that lacks records would be believed."""
+    asyncio.run(build(directory))
+    at = LogDirectory.at(directory)
+    head = identify(at, at.list().segments[0])
+
+    def parts() -> Iterator[CollectedRuns]:
+        yield next(iter(SegmentParts(at, head, MIB)))
+        raise OSError(errno.EIO, "bad sector")
+
+    with pytest.raises(OSError, match="bad sector"):
+        write_collected(at, head, parts())
+    assert not [name for name in at.list().others if ".runs" in name]

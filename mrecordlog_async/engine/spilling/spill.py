@@ -31,7 +31,7 @@ from mrecordlog_async.memory.collected import CollectedRuns
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.spilling import collect, leave
 from mrecordlog_async.options import Limits
-from mrecordlog_async.recovery.gathering import identify, index_of, unidentified, write_collected
+from mrecordlog_async.recovery.gathering import identify, unidentified, write_collected
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.gathered_files import gathered_path
 
@@ -222,9 +222,7 @@ class Spill:
             if self._queues.pins.is_needed(number):  # otherwise it was truncated, and removed, meanwhile
                 logger.warning("%s: segment %d cannot be identified: %s", self._directory.path, number, error)
             head = unidentified(number, opening, batch)
-        if not writes:
-            return index_of(head, [collected]), 0
-        index, size, refusal = write_collected(self._directory, head, [collected])
+        index, size, refusal = write_collected(self._directory, head, [collected], writes=writes)
         if refusal is not None and not self._was_refused:
             logger.warning(
                 "%s: the gathered file of segment %d was not written (%s); it is made when it is read",
