@@ -52,7 +52,7 @@ def crash_round(case: Case, seed: int, tally: Tally) -> None:
 def fault_round(case: Case, seed: int, tally: Tally) -> None:
     """Let some calls of one history fail."""
     chance = random.Random(seed)
-    every = list(faults(case.run(moments=False).disk.call_names))
+    every = list(faults(case.run(moments=False).disk.call_names, reads_return=bool(case.memory_bytes)))
     explorer = Explorer(seed)
     try:
         for fault in chance.sample(every, min(len(every), FAULTS_A_ROUND)):
@@ -181,7 +181,7 @@ def _every_state(case: Case, tally: Tally) -> None:
 def _every_fault(case: Case, tally: Tally) -> None:
     explorer = Explorer(deep_every=10, subsets=12, kill_every=3)
     try:
-        for fault in faults(case.run(moments=False).disk.call_names):
+        for fault in faults(case.run(moments=False).disk.call_names, reads_return=bool(case.memory_bytes)):
             inject(case, fault, explorer)
     finally:
         tally.add(explorer.tally)

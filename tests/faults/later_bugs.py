@@ -1,13 +1,14 @@
 """Bugs in what the log learned later, patched in like those in `seeded_bugs`.
 
 They concern `CLOSED` and the mark of a log without it, consumers and their owners, incarnations of queues, openings,
-and the times of records.
+the times of records, and records on the disk.
 """
 
 from __future__ import annotations
 
 import errno
 import time
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
@@ -20,6 +21,7 @@ from mrecordlog_async.engine.planning.draft import Draft
 from mrecordlog_async.engine.planning.queue import plan_truncate
 from mrecordlog_async.engine.planning.view import QueueView
 from mrecordlog_async.engine.readers.age_clock import AgeClock
+from mrecordlog_async.engine.spilling.disk_reads import DiskReads
 from mrecordlog_async.format.parse import ParsedBatch
 from mrecordlog_async.model import TICK_NS
 from mrecordlog_async.recovery import torn_or_damaged
@@ -33,6 +35,7 @@ from .histories import CASES, Case
 from .seeded_bugs import Hunt, SeededBug, crash
 from .survivors import refuse
 from .test_retention_states import CASES as AGED_CASES
+from .test_tiny_memory import READS
 
 # What notices them.
 
@@ -151,6 +154,13 @@ def times_of_the_restart() -> AbstractContextManager[Any]:
     return patch.object(Replay, "add", add)
 
 
+def cuts_not_counted() -> AbstractContextManager[Any]:
+    async def count_cuts(self: DiskReads, truncates: Iterable[tuple[int, int]]) -> None:
+        pass
+
+    return patch.object(DiskReads, "count_cuts", count_cuts)
+
+
 LATER = {
     bug.bug.__name__: bug
     for bug in (
@@ -162,6 +172,7 @@ LATER = {
         SeededBug(opening_not_durable, lose_what_is_not_synced),
         SeededBug(aged_by_the_wall_clock, answers(AGED_CASES["clock jumps"])),
         SeededBug(times_of_the_restart, age_and_crash),
+        SeededBug(cuts_not_counted, answers(READS)),
     )
 }
 """Every one of them by its name."""
