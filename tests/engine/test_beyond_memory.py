@@ -23,6 +23,7 @@ from mrecordlog_async import (
     CorruptionError,
     Limits,
     LogClosedError,
+    LogFailedError,
     LogFullError,
     MultiRecordLog,
     PersistPolicy,
@@ -31,6 +32,7 @@ from mrecordlog_async import (
     RecordTooLargeError,
 )
 from mrecordlog_async.engine.spilling import spill
+from mrecordlog_async.engine.spilling.disk_reads import DiskReads
 from mrecordlog_async.maintenance import snapshot
 from mrecordlog_async.memory.collected import CollectedRuns
 from mrecordlog_async.memory.queues import Queues
@@ -41,6 +43,7 @@ from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from mrecordlog_async.support.clock import Clock
 from tests import damage
 from tests.beyond_memory import History, cycles
+from tests.cached_files import CachedFiles
 from tests.clocks import opening
 
 MIB = 1 << 20
@@ -335,6 +338,47 @@ async def test_a_log_that_closes_finishes_its_repeats(directory: Path) -> None:
     await asyncio.sleep(0)
     await log.close()
     assert await call is None
+
+
+class BrokenDisk(CachedFiles):
+    """A disk whose syncs fail from the moment on that the test says."""
+
+    is_broken = False
+
+    def sync(self, handle: int) -> None:
+        if self.is_broken:
+            raise OSError(errno.EIO, "broken")
+        super().sync(handle)
+
+
+async def test_a_repeat_ends_with_a_log_that_fails_meanwhile(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An append that is being compared with the disk is refused like all others if the log has failed by then."""
+    disk, load, reads, goes_on = BrokenDisk(), DiskReads.load, asyncio.Event(), asyncio.Event()
+
+    async def load_later(self: DiskReads, *arguments: Any) -> Any:
+        reads.set()
+        await goes_on.wait()
+        return await load(self, *arguments)
+
+    log = await MultiRecordLog.open(directory, limits=LIMITS, filesystem=disk)
+    await fill(log)
+    monkeypatch.setattr(DiskReads, "load", load_later)
+    repeat = asyncio.create_task(log.append_record("q", 0, payload(0)))
+    await reads.wait()
+    disk.is_broken = True
+    with pytest.raises(LogFailedError):
+        await log.append_record("q", None, b"x")
+    goes_on.set()
+    with pytest.raises(LogFailedError):
+        await repeat
+    await log.close()
+
+
+async def test_a_new_segment_that_is_wanted_too_late_is_given_up(directory: Path) -> None:
+    """Whoever wants one after the writer has ended does not wait for it: a log that closes would never be closed."""
+    log = await MultiRecordLog.open(directory, limits=LIMITS)
+    await log.close()
+    assert log._engine.writer.begin_segment().cancelled()
 
 
 async def test_opening_reads_the_indexes_alone(directory: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -126,8 +126,7 @@ class Upkeep:
         """Do nothing later: the writer ends."""
         self.timers.cancel()
         self.joining.stop()
-        if self._new_segment is not None:
-            self._new_segment.cancel()
+        self.begin_segment().cancel()  # who asks from now on gets this one: nothing would ever complete a new one
 
     def disk_refused(self) -> None:
         """Note that the disk had no space for a batch."""
