@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 from mrecordlog_async import Limits, PersistPolicy, QueueOptions
@@ -23,6 +24,8 @@ OPTIONS = [
     QueueOptions(max_records=5, when_full="drop_oldest"),
     QueueOptions(max_bytes=60_000, when_full="drop_oldest"),
 ]
+EXACT = [options for options in OPTIONS if options.when_full != "drop_oldest"]
+"""Those whose effect the model knows where records have left memory: what is on the disk is dropped in larger parts."""
 SIZES = [0, 1, 7, 40, 400, 505, 2_000, 9_000, 30_000, 32_700, 40_000]
 
 
@@ -33,8 +36,9 @@ def random_case(seed: int) -> Case:
         [PersistPolicy.always(), PersistPolicy.always(), PersistPolicy.interval(0.7), PersistPolicy.never()]
     )
     full = chance.random() < 0.2
-    return Case(
-        random_history(chance.randrange(1 << 30)),
+    history = chance.randrange(1 << 30)
+    case = Case(
+        random_history(history),
         policy,
         Limits(disk_bytes=450_000) if full and chance.random() < 0.5 else Limits(),
         early_roll_bytes=chance.choice([2_000, 20_000, 1 << 20]),
@@ -45,10 +49,11 @@ def random_case(seed: int) -> Case:
         has_thread=chance.random() < 0.5,
         memory_bytes=chance.choice([0, 0, 32_000, 64_000, 200_000]),
     )
+    return replace(case, history=random_history(history, EXACT)) if case.memory_bytes else case
 
 
-def random_history(seed: int) -> History:
-    """Return a history that makes the same calls every time."""
+def random_history(seed: int, options: Sequence[QueueOptions] = OPTIONS) -> History:
+    """Return a history that makes the same calls every time; its queues have *options*."""
 
     async def history(run: Run) -> None:
         chance = random.Random(seed)
@@ -62,7 +67,7 @@ def random_history(seed: int) -> History:
             step = chance.random()
             queue = chance.choice(names)
             if chance.random() < of_settings:
-                tasks.append(_change_settings(run, chance))
+                tasks.append(_change_settings(run, chance, options))
             elif step < 0.1:
                 tasks += _append_singles(run, chance, names)
             elif step < 0.5:
@@ -111,7 +116,7 @@ def _append_singles(run: Run, chance: random.Random, queues: list[str]) -> list[
     return [run.begin_append(chance.choice(queues), chance.choice(SIZES[:6] + SIZES[-1:]), soon=soon) for _ in calls]
 
 
-def _change_settings(run: Run, chance: random.Random) -> asyncio.Task[object]:
+def _change_settings(run: Run, chance: random.Random, options: Sequence[QueueOptions]) -> asyncio.Task[object]:
     """Begin a call about consumers, rules or options: of a holder if there is one, else of an operator."""
     queue, consumer = chance.choice(["a", "a", "b"]), chance.choice("de")
     position = _near(run, chance, queue, -4, 1)
@@ -128,9 +133,9 @@ def _change_settings(run: Run, chance: random.Random) -> asyncio.Task[object]:
     if kind in ("rule", "unrule"):
         return run.begin(kind, chance.choice(["*", "a*"]), consumer=consumer)
     if kind == "configure":
-        return run.begin("configure", queue, options=chance.choice(OPTIONS))
+        return run.begin("configure", queue, options=chance.choice(options))
     if kind == "seal" and chance.random() < 0.7:
-        return run.begin("create", queue, options=chance.choice(OPTIONS))
+        return run.begin("create", queue, options=chance.choice(options))
     return run.begin(kind, queue, consumer=consumer, position=position)
 
 
