@@ -109,7 +109,7 @@ class State:
 
     def save(self, path: Path) -> None:
         """Replace the file: a kill leaves the old one or the new one."""
-        new = path.with_suffix(".new")
+        new = path.with_suffix(f".{threading.get_ident()}")  # the thread that watches saves, too
         new.write_text(json.dumps(asdict(self), indent=1))
         new.replace(path)
 

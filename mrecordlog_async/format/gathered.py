@@ -366,5 +366,5 @@ def decode_place(
     at = ticks_at + 8 * entries
     times = Times(array("q", bytes(data[_PLACE.size : ticks_at])), array("q", bytes(data[ticks_at:at])))
     if entries and (times.positions[0] < start or times.positions[-1] >= stop):
-        times = times.between(start, stop)
+        times = times.between(max(start, times.positions[0]), stop)  # it may begin after *start*
     return runs_in_place(Run, data, at, count, start, stop), times

@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
+from functools import partial
 from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, Literal
@@ -35,6 +36,7 @@ from mrecordlog_async.engine.spilling import spill
 from mrecordlog_async.engine.spilling.disk_reads import DiskReads
 from mrecordlog_async.maintenance import snapshot
 from mrecordlog_async.memory.collected import CollectedRuns
+from mrecordlog_async.memory.cutting import UNLIMITED
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.spilling import collect
 from mrecordlog_async.model import TICK_NS, Record, time_of_tick
@@ -375,7 +377,7 @@ async def test_a_repeat_ends_with_a_log_that_fails_meanwhile(directory: Path, mo
 
 
 async def test_a_new_segment_that_is_wanted_too_late_is_given_up(directory: Path) -> None:
-    """Whoever wants one after the writer has ended does not wait for it: a log that closes would never be closed."""
+    """A call for one after the writer has ended does not wait: a log that closes would never be closed."""
     log = await MultiRecordLog.open(directory, limits=LIMITS)
     await log.close()
     assert log._engine.writer.begin_segment().cancelled()
@@ -687,6 +689,26 @@ async def test_times_are_found_on_the_disk(directory: Path) -> None:
             assert await log.seek_consumer("q", "c0", time) == position
         with pytest.raises(RecordsOnDiskError):
             log.time_of("q", 500)
+
+
+async def test_parts_have_the_times_of_the_whole(directory: Path) -> None:
+    """Whatever part of a queue is read from the disk, across places or within one, its times are those of the queue."""
+    ticks = iter(range(17_000_000_000, 18_000_000_000))
+    clock, chance = Clock(lambda: next(ticks) * TICK_NS), random.Random(5)
+    limits = Limits(memory_bytes=8 * MIB, beyond_memory="disk")  # so a segment has several places of a queue
+    async with opening(directory, clock, limits=limits) as log:
+        await log.create_queue("q")
+        for at in range(0, 6_000, 20):
+            await log.append_records("q", at, list(map(payload, range(at, at + 20))))
+        while (end := log.memory_first("q")) < 1_500:
+            await asyncio.sleep(0.01)
+        load = partial(log.inspection.load, "q", runs_max=UNLIMITED)
+        whole = (await load(0, end)).times
+        for _ in range(50):
+            start, stop = sorted(chance.sample(range(end), 2))
+            times = (await load(start, stop)).times
+            assert list(times.positions) == sorted(set(times.positions))
+            assert list(times.spans(start, stop)) == list(whole.spans(start, stop))
 
 
 async def time_of(log: MultiRecordLog, position: int) -> datetime:

@@ -119,6 +119,19 @@ def test_every_byte_is_checked() -> None:
     assert read_index(data).columns() == index.columns()
 
 
+@pytest.mark.parametrize(("start", "stop"), [(0, 155), (0, 1_000), (100, 110), (105, 155), (150, 1_000)])
+def test_a_place_has_the_times_of_the_records_that_were_wanted(start: int, stop: int) -> None:
+    """Whatever begins before the place or ends after it: the times begin with its first record that is wanted."""
+    times = Times(array("q", range(100, 200, 10)), array("q", range(10)))
+    data, index = file_of({1: [stored(100, [b"ab"] * 100)]}, {1: times})
+    at, length = index.offsets[0], index.lengths[0]
+    _, found = decode_place(memoryview(data)[at : at + length], index.checksums[0], HEAD.seed, start, stop)
+    first, end = max(start, 100), min(stop, 200)
+    assert found.positions[0] == first
+    assert [found.time_at(one) for one in range(first, end)] == [times.time_at(one) for one in range(first, end)]
+    assert found.positions[-1] < end
+
+
 def test_a_place_of_another_file_is_refused() -> None:
     """Checksums continue from that of the head: equal bytes of another segment or log are not this file's."""
     times = Times.none()
