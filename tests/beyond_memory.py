@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from mrecordlog_async import (
+    CorruptionError,
     Limits,
     MultiRecordLog,
     PositionInPastError,
@@ -236,7 +237,12 @@ class History:
             bounds = [(other, self.log.first_position(other), self.log.next_position(other)) for other in others]
             wanted = [(queue, position, end), *bounds]
             located = [inspection.locate(*one, runs_max=250, bytes_max=size) for one in wanted]
-            loaded = await inspection.read_located(located)
+            try:
+                loaded = await inspection.read_located(located)
+            except (CorruptionError, OSError):
+                if not any(place.wanted and place.queue.first_position > place.wanted[0].start for place in located):
+                    raise
+                continue  # of others, some was truncated meanwhile, with its segments
             for (other, *_), place, part in zip(wanted, located, loaded, strict=True):
                 records = [record for run in part.held for record in run.records()]
                 if other == queue and place is located[0]:
