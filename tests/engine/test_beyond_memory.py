@@ -212,6 +212,14 @@ async def test_a_log_closes_while_an_append_waits_for_a_new_segment(directory: P
         assert log.next_position("q") == 200
 
 
+async def test_no_new_segment_is_waited_for_once_the_writer_has_ended(directory: Path) -> None:
+    """Records may still be leaving memory when the log fails: closing waits for that."""
+    async with MultiRecordLog.open(directory, limits=LIMITS) as log:
+        begun = log._engine.writer.begin_segment()
+        assert await begun
+    assert log._engine.writer.begin_segment().cancelled()
+
+
 async def test_what_is_not_in_memory_is_refused_where_nothing_waits(log: MultiRecordLog) -> None:
     """`range` and `runs` raise, and say where memory begins; from there on they read."""
     first = log.memory_first("q")
