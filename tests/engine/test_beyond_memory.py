@@ -384,13 +384,6 @@ async def test_a_repeat_ends_with_a_log_that_fails_meanwhile(directory: Path, mo
     await log.close()
 
 
-async def test_a_new_segment_that_is_wanted_too_late_is_given_up(directory: Path) -> None:
-    """A call for one after the writer has ended does not wait: a log that closes would never be closed."""
-    log = await MultiRecordLog.open(directory, limits=LIMITS)
-    await log.close()
-    assert log._engine.writer.begin_segment().cancelled()
-
-
 async def test_opening_reads_the_indexes_alone(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Records that were on the disk stay there: the segments are not read, unless all of them are to be."""
     async with MultiRecordLog.open(directory, limits=LIMITS) as log:

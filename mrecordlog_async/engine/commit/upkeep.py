@@ -107,7 +107,6 @@ class Upkeep:
         self.timers = Timers(asyncio.get_running_loop(), parts.admission.sleep.wake)
         self.joining = Joining(parts.queues, self._note_freed)
         self._new_segment: asyncio.Future[bool] | None = None  # somebody waits for it
-        self._stopped = False
 
     def begin_segment(self) -> asyncio.Future[bool]:
         """Have the log continue in a new segment soon; return whether it does, or the disk has no space for one.
@@ -117,8 +116,6 @@ class Upkeep:
         if self._new_segment is None:
             self._new_segment = asyncio.get_running_loop().create_future()
             self._admission.sleep.wake()
-        if self._stopped:
-            self._new_segment.cancel()
         return self._new_segment
 
     def wants_segment(self) -> bool:
