@@ -489,13 +489,12 @@ class Queue:
         # What is on the disk before this needs no look, but for a place that shares a run with memory.
         start = max(self.memory_first - 1, self.first_position)
         before = self._shares(start)
-        is_cut = index.first_positions[place] < self.first_position and index.has_gaps(place)
-        of_cut = self.amount(self.first_position, end) if is_cut else (0, 0)
+        of_cut = self._cut_in_memory()
         left = store.leave(end)
         if not left.grown:
             return 0
-        if is_cut:
-            self._pins.cuts.setdefault((self.id, self.first_position), of_cut)
+        if of_cut is not None:
+            self._pins.cuts[self.id, self.first_position] = of_cut
         self.memory_first = end if left.following is None else min(left.following, end)
         if self.memory_first <= self.first_position:
             self.memory_first = 0
@@ -555,6 +554,17 @@ class Queue:
         for index, place in self.places(first, self.memory_first):
             is_cut = index.first_positions[place] < first and index.has_gaps(place)
             return (index, place) if is_cut and (self.id, first) not in self._pins.cuts else None
+        return None
+
+    def _cut_in_memory(self) -> tuple[int, int] | None:
+        """Return what is left of the oldest place, if a truncate cut it, it has gaps, and its records are in memory."""
+        segment = self.first_segment()
+        index = self._pins.gathered.get(segment) if segment is not None else None
+        if index is None or self.first_position < self.memory_first:
+            return None
+        for place in index.places(self.id, self.first_position, self.next_position):
+            is_cut = index.first_positions[place] < self.first_position and index.has_gaps(place)
+            return self.amount(self.first_position, index.next_positions[place]) if is_cut else None
         return None
 
     def note_cut(self, first: int, records: int, size: int) -> None:
