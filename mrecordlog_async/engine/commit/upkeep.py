@@ -107,6 +107,7 @@ class Upkeep:
         self.timers = Timers(asyncio.get_running_loop(), parts.admission.sleep.wake)
         self.joining = Joining(parts.queues, self._note_freed)
         self._new_segment: asyncio.Future[bool] | None = None  # somebody waits for it
+        self._is_over = False
 
     def begin_segment(self) -> asyncio.Future[bool]:
         """Have the log continue in a new segment soon; return whether it does, or the disk has no space for one.
@@ -116,6 +117,8 @@ class Upkeep:
         if self._new_segment is None:
             self._new_segment = asyncio.get_running_loop().create_future()
             self._admission.sleep.wake()
+        if self._is_over:
+            self._new_segment.cancel()
         return self._new_segment
 
     def wants_segment(self) -> bool:
@@ -126,7 +129,9 @@ class Upkeep:
         """Do nothing later: the writer ends."""
         self.timers.cancel()
         self.joining.stop()
-        self.begin_segment().cancel()  # who asks from now on gets this one: nothing would ever complete a new one
+        self._is_over = True
+        if self._new_segment is not None:
+            self._new_segment.cancel()
 
     def disk_refused(self) -> None:
         """Note that the disk had no space for a batch."""
