@@ -52,6 +52,11 @@ class RecordingFiles(OsFileSystem):
         self.calls += (taken, SYNC)
         return taken
 
+    def start_write(self, writes: int, handle: int, buffer: memoryview, offset: int) -> None:
+        """Begin a piece of a large write, and record how many bytes."""
+        super().start_write(writes, handle, buffer, offset)
+        self.calls.append(len(buffer))
+
     def disk_thread(self) -> DiskThread | None:
         """Return a disk thread that records its writes here."""
         thread = OsFileSystem().disk_thread()  # this one would get none: it watches its calls

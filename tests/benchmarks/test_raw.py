@@ -8,6 +8,7 @@ from pathlib import Path
 
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.compiled import new_disk_thread
+from mrecordlog_async.options import MIB
 from tests.benchmarks.raw import SYNC, FreshDisk, RawDisk, RecordingFiles, without_padding
 
 
@@ -37,6 +38,17 @@ async def test_recorder_notes_what_the_disk_thread_writes(tmp_path: Path) -> Non
             await log.append_record("q", None, b"x")
         assert files.calls == [4_096, SYNC] * 3
         assert len(files.sync_seconds) == 3
+
+
+async def test_recorder_notes_the_pieces_of_large_batches(tmp_path: Path) -> None:
+    """However the pieces of a large batch reach the disk, what is replayed has all of its bytes."""
+    files, size = RecordingFiles(), 8 * MIB
+    async with MultiRecordLog.open(tmp_path / "wal", filesystem=files) as log:
+        await log.create_queue("q")
+        files.calls.clear()
+        await log.append_record("q", None, bytes(size))
+        assert sum(call for call in files.calls if call != SYNC) >= size
+        assert SYNC in files.calls
 
 
 def test_padding_of_direct_writes_is_left_out() -> None:
