@@ -15,6 +15,17 @@ class CachedFiles(OsFileSystem):
         raise OSError(errno.EINVAL, "no direct access")
 
 
+class FailingSyncs(CachedFiles):
+    """A disk whose syncs fail while the test says so."""
+
+    failing = False
+
+    def sync(self, handle: int) -> None:
+        if self.failing:
+            raise OSError(errno.EIO, "the medium was removed")
+        super().sync(handle)
+
+
 class HangingDisk(CachedFiles):
     """A disk whose syncs wait while the test says so."""
 

@@ -9,13 +9,13 @@ from pathlib import Path
 SCRIPT = """
 import asyncio, gc, sys
 from mrecordlog_async import MultiRecordLog, PersistPolicy
+from mrecordlog_async.support.heap import resident_bytes
 
 RECORDS, SIZE, CALLERS = 1_000_000, 100, 1_000
 
 def resident():
     gc.collect()
-    with open("/proc/self/statm") as statm:
-        return int(statm.read().split()[1]) * 4096
+    return resident_bytes()
 
 async def main():
     async with MultiRecordLog.open(sys.argv[1], persist_policy=PersistPolicy.never()) as log:

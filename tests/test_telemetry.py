@@ -24,7 +24,7 @@ def run(code: str, *arguments: object) -> Any:
 
 
 OBSERVED = """
-import asyncio, errno, json, sys
+import asyncio, json, sys
 from pathlib import Path
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
@@ -41,15 +41,8 @@ metrics.set_meter_provider(MeterProvider([reader]))
 
 from mrecordlog_async import LogFailedError
 from mrecordlog_async.engine.commit import upkeep
-from tests.cached_files import CachedFiles
+from tests.cached_files import FailingSyncs
 from tests.serving import serving
-
-class Disk(CachedFiles):
-    fails = False
-    def sync(self, handle):
-        if self.fails:
-            raise OSError(errno.EIO, "the medium was removed")
-        super().sync(handle)
 
 def numbers():
     found = {}
@@ -63,7 +56,7 @@ def numbers():
 
 async def main():
     upkeep.MARK_SECONDS = 3600.0  # a mark of an idle log is a commit too
-    disk = Disk()
+    disk = FailingSyncs()
     caller = {"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"}
     async with serving(Path(sys.argv[1]), filesystem=disk) as served:
         await served.log.create_queue("q")
@@ -73,7 +66,7 @@ async def main():
             await served.log.append_record("q", None, b"a")
         served.log.stats()  # the last batch is counted once nobody waits for it
         during = numbers()
-        disk.fails = True
+        disk.failing = True
         await served.call("POST", "/v1/queues/q/records", b"a")
     after = numbers()
     rows = []

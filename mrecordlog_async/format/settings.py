@@ -58,7 +58,7 @@ class StoredSettings(NamedTuple):
                 yield value.record(queue_id, found)
 
     def encoded(self) -> tuple[int, bytes]:
-        """Return the flags of a table's entry that say which values are set, and these as they stand there."""
+        """Return what an entry of a table has: the flags of the values that are set, and their bytes."""
         flags, parts = 0, b""
         for at, value in _PLACED:  # a roll waits for this of every queue: half the time of `zip`
             if self[at] != PLAIN[at]:

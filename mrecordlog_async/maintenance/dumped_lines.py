@@ -118,7 +118,7 @@ def _count(facts: dict[str, Any], name: str, default: int = 0) -> int:
 _DEFAULTS = asdict(QueueOptions())
 
 _SIMPLE = {one.name: one.default for one in fields(QueueSettings) if one.name not in ("options", "consumers", "owners")}
-"""The settings that stand in a line as they are, each with what it is in a queue where it is not set."""
+"""The settings that a line holds as they are, each with its value in a queue that has not set it."""
 
 _CALLED = {bool: "true or false", str: "text"}
 

@@ -79,7 +79,7 @@ def tick_spans(
     """Yield (first position, position after the last, tick) of retained positions *start* … *stop* - 1, in order.
 
     The queue must not change meanwhile. Of a place on the disk, the tick is the highest one. most: yield about this
-    many spans of the other records; of more, one stands for those after it.
+    many spans of the other records; where there are more, each covers several.
     """
     start, loose = max(start, queue.first_position), queue.loose_first()
     stop = queue.next_position if stop is None else min(stop, queue.next_position)

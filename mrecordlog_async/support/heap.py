@@ -4,7 +4,7 @@ glibc keeps the pages of freed runs while anything small is allocated above them
 records, 12 to 68 MB stayed resident; after `malloc_trim`, none. It takes 3 to 20 ms, so it runs on a thread, and only
 while no call waits.
 
-They do nothing where the C library lacks them (musl, macOS).
+Nothing is trimmed or mapped where the C library cannot do it (musl, macOS).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def trim_heap() -> None:
 
 
 def resident_bytes() -> int:
-    """Return the memory of this process that is in RAM; 0 where the system does not say so in /proc."""
+    """Return the memory of this process that is in RAM; 0 where the system does not say so in /proc. Reads no disk."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * mmap.PAGESIZE

@@ -225,7 +225,7 @@ def test_every_setting_is_carried(tmp_path: Path) -> None:
 
 
 def test_every_setting_is_shown(tmp_path: Path) -> None:
-    """What `ls` and `inspect` say of a queue is something else without any one of its settings, but for owners."""
+    """`ls` and `inspect` show each setting of a queue but owners: without one of them, they print something else."""
     plain, names = QueueSettings(), {one.name for one in fields(QueueSettings)} - {"owners"}
     for found in settings_seen(build(tmp_path / "wal", all_settings))[0].values():
         for name in names:

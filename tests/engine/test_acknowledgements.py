@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from mrecordlog_async import (
     RecordTruncatedError,
 )
 from mrecordlog_async.engine.readers.acknowledgements import WAITS_PER_TURN
-from tests.cached_files import CachedFiles
+from tests.cached_files import FailingSyncs
 
 
 async def waits(log: MultiRecordLog, *positions: int, consumer: str = "c") -> list[asyncio.Task[None]]:
@@ -186,20 +185,9 @@ async def test_a_wait_ends_with_what_it_waits_for(
         await ten.wait_acknowledged("t", 3, "c")
 
 
-class Failing(CachedFiles):
-    """A disk whose syncs fail while the test says so."""
-
-    failing = False
-
-    def sync(self, handle: int) -> None:
-        if self.failing:
-            raise OSError(errno.EIO, "the medium was removed")
-        super().sync(handle)
-
-
 async def test_a_log_that_fails_ends_the_waits(directory: Path) -> None:
     """It stores no acknowledgement any more."""
-    disk = Failing()
+    disk = FailingSyncs()
     async with MultiRecordLog.open(directory, filesystem=disk, queues=["t"]) as log:
         await log.create_consumer("t", "c")
         (task,) = await waits(log, 0)

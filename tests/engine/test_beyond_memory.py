@@ -45,7 +45,7 @@ from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from mrecordlog_async.support.clock import Clock
 from tests import damage
 from tests.beyond_memory import History, cycles
-from tests.cached_files import CachedFiles
+from tests.cached_files import FailingSyncs
 from tests.clocks import opening
 
 MIB = 1 << 20
@@ -267,7 +267,7 @@ def descriptors() -> list[str]:
 
 
 async def test_counts_are_exact_where_positions_have_gaps(directory: Path) -> None:
-    """What a truncate leaves of a place on the disk is read before it is counted: now, when opened, and by readers."""
+    """The rest of a place that a truncate cuts is read before it is counted: at once, at openings, by readers."""
     rng, positions = random.Random(1), list[int]()
     async with MultiRecordLog.open(directory, limits=LIMITS) as log:
         await log.create_queue("q")
@@ -299,7 +299,7 @@ def counted(log: MultiRecordLog | ReadOnlyLog) -> tuple[int, int]:
 
 
 async def test_a_truncate_needs_no_disk_that_can_be_read(directory: Path) -> None:
-    """What cannot be read of a place with gaps counts in full, and is dropped with the rest of it."""
+    """A place with gaps that cannot be read counts in full, and is dropped as a whole."""
     files = BadReads()
     async with MultiRecordLog.open(directory, limits=LIMITS, filesystem=files) as log:
         await log.create_queue("q")
@@ -350,20 +350,9 @@ async def test_a_log_that_closes_finishes_its_repeats(directory: Path) -> None:
     assert await call is None
 
 
-class BrokenDisk(CachedFiles):
-    """A disk whose syncs fail from the moment on that the test says."""
-
-    is_broken = False
-
-    def sync(self, handle: int) -> None:
-        if self.is_broken:
-            raise OSError(errno.EIO, "broken")
-        super().sync(handle)
-
-
 async def test_a_repeat_ends_with_a_log_that_fails_meanwhile(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An append that is being compared with the disk is refused like all others if the log has failed by then."""
-    disk, load, reads, goes_on = BrokenDisk(), DiskReads.load, asyncio.Event(), asyncio.Event()
+    disk, load, reads, goes_on = FailingSyncs(), DiskReads.load, asyncio.Event(), asyncio.Event()
 
     async def load_later(self: DiskReads, *arguments: Any) -> Any:
         reads.set()
@@ -375,7 +364,7 @@ async def test_a_repeat_ends_with_a_log_that_fails_meanwhile(directory: Path, mo
     monkeypatch.setattr(DiskReads, "load", load_later)
     repeat = asyncio.create_task(log.append_record("q", 0, payload(0)))
     await reads.wait()
-    disk.is_broken = True
+    disk.failing = True
     with pytest.raises(LogFailedError):
         await log.append_record("q", None, b"x")
     goes_on.set()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import pickle
 from functools import partial
@@ -12,25 +11,14 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import Limits, LogFailedError, LogState, MultiRecordLog, PersistAction, PersistPolicy
-from tests.cached_files import CachedFiles, HangingDisk
+from tests.cached_files import FailingSyncs, HangingDisk
 
 NEVER = PersistPolicy.never()
 FLUSH = PersistPolicy.always(action=PersistAction.FLUSH)
 FAR = PersistPolicy.interval(1_000.0)
 
 
-class Failing(CachedFiles):
-    """A disk whose syncs fail while the test says so."""
-
-    failing = False
-
-    def sync(self, handle: int) -> None:
-        if self.failing:
-            raise OSError(errno.EIO, "the medium was removed")
-        super().sync(handle)
-
-
-class FailingInTheNextSegment(Failing):
+class FailingInTheNextSegment(FailingSyncs):
     """A disk that fails once it is armed and another segment has been named."""
 
     armed = False
@@ -46,7 +34,7 @@ async def failed(log: MultiRecordLog) -> None:
         await asyncio.sleep(0.001)
 
 
-async def with_unsynced_records(directory: Path, policy: PersistPolicy, disk: Failing) -> MultiRecordLog:
+async def with_unsynced_records(directory: Path, policy: PersistPolicy, disk: FailingSyncs) -> MultiRecordLog:
     """Open a log with synced and unsynced records in "a", unsynced ones in "b", nothing in "c"; the disk fails then."""
     log = await MultiRecordLog.open(directory, persist_policy=policy, filesystem=disk)
     for queue in "abc":
@@ -64,7 +52,7 @@ async def with_unsynced_records(directory: Path, policy: PersistPolicy, disk: Fa
 @pytest.mark.parametrize("policy", [NEVER, FLUSH, FAR], ids=["never", "flush", "interval"])
 async def test_close_tells_what_could_not_be_synced(directory: Path, policy: PersistPolicy) -> None:
     """Acknowledged changes that never reached the medium are named by queue and first position, on every call."""
-    disk = Failing()
+    disk = FailingSyncs()
     log = await with_unsynced_records(directory, policy, disk)
     for _ in range(2):
         with pytest.raises(LogFailedError, match="queue 'a' from position 2, queue 'b' from position 7") as caught:
@@ -81,7 +69,7 @@ async def test_close_tells_what_could_not_be_synced(directory: Path, policy: Per
 
 async def test_the_lowest_position_in_doubt_is_named(directory: Path) -> None:
     """Even where the first change that was not synced concerns a later one: an acknowledgement comes after appends."""
-    disk = Failing()
+    disk = FailingSyncs()
     log = await MultiRecordLog.open(directory, persist_policy=NEVER, filesystem=disk)
     await log.append_records("q", None, [b"0", b"1", b"2", b"3"], create=True)
     held = await log.inspection.attach_consumer("q", "c", create=True)
@@ -100,7 +88,7 @@ async def test_the_lowest_position_in_doubt_is_named(directory: Path) -> None:
 
 async def test_single_records_of_many_callers_are_in_doubt(directory: Path) -> None:
     """They are stored together for all their queues; each queue is named with the first that was not synced."""
-    disk = Failing()
+    disk = FailingSyncs()
     log = await MultiRecordLog.open(directory, persist_policy=NEVER, queues=["a", "b", "c"], filesystem=disk)
     await log.append_records("a", None, [b"0", b"1"])
     await log.sync()
@@ -144,7 +132,7 @@ def test_every_call_that_waits_ends_with_its_loop(directory: Path) -> None:
 
 async def test_leaving_the_context_tells_it_too(directory: Path) -> None:
     """`async with` ends with the error, whichever way the log was opened."""
-    disk = Failing()
+    disk = FailingSyncs()
     with pytest.raises(LogFailedError) as caught:
         async with MultiRecordLog.open(directory, persist_policy=NEVER, filesystem=disk) as log:
             await log.create_queue("q")
@@ -162,7 +150,7 @@ async def test_leaving_the_context_tells_it_too(directory: Path) -> None:
 
 async def test_another_exception_is_not_hidden(directory: Path) -> None:
     """An exception that leaves the block is unchanged; what close would have raised is added as a note."""
-    disk = Failing()
+    disk = FailingSyncs()
     with pytest.raises(KeyError) as left:
         async with MultiRecordLog.open(directory, persist_policy=NEVER, filesystem=disk) as log:
             await log.create_queue("q")
@@ -174,7 +162,7 @@ async def test_another_exception_is_not_hidden(directory: Path) -> None:
 
 async def test_failed_sync_of_the_timer_is_logged_at_once(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The program's log has it once, with cause, queues and what to do; the next call reports it too."""
-    disk = Failing()
+    disk = FailingSyncs()
     log = await with_unsynced_records(directory, FAR, disk)
     log._engine.writer._timers._on_sync()  # the interval is over
     await failed(log)
@@ -194,7 +182,7 @@ async def test_failed_log_under_always_is_logged_and_closes_without_error(
     directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nothing acknowledged is in doubt, so close raises nothing; the failure is still logged."""
-    disk = Failing()
+    disk = FailingSyncs()
     async with MultiRecordLog.open(directory, filesystem=disk) as log:
         await log.create_queue("q")
         await log.append_record("q", None, b"1")
@@ -208,7 +196,7 @@ async def test_failed_log_under_always_is_logged_and_closes_without_error(
 
 async def test_what_a_roll_or_a_sync_brought_to_the_medium_is_not_in_doubt(directory: Path) -> None:
     """Rolling syncs the finished segment, so only what came after it is named."""
-    disk = Failing()
+    disk = FailingSyncs()
     log = await MultiRecordLog.open(directory, persist_policy=NEVER, segment_bytes=32_768, filesystem=disk)
     await log.create_queue("q")
     before = log.segments
@@ -223,7 +211,7 @@ async def test_what_a_roll_or_a_sync_brought_to_the_medium_is_not_in_doubt(direc
 
 async def test_what_reclaiming_brought_to_the_medium_is_not_in_doubt(directory: Path) -> None:
     """A segment is removed once a synced batch says that it is dead; that batch vouches for all before it."""
-    disk = Failing()
+    disk = FailingSyncs()
     log = await MultiRecordLog.open(directory, persist_policy=NEVER, segment_bytes=32_768, filesystem=disk)
     for queue in ("q", "large"):
         await log.create_queue(queue)
@@ -255,7 +243,7 @@ async def test_what_a_roll_synced_is_not_in_doubt_where_the_next_sync_fails(dire
 
 async def test_a_failure_is_passed_on_once(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     """An application need not poll: it is called, and a task that waits goes on."""
-    disk = Failing()
+    disk = FailingSyncs()
     called: list[LogFailedError] = []
     log = await MultiRecordLog.open(directory, filesystem=disk, on_failure=called.append)
     await log.create_queue("q")
@@ -290,7 +278,7 @@ async def test_a_hook_that_raises_does_not_hide_the_failure(directory: Path, cap
     def hook(error: LogFailedError) -> None:
         raise ValueError("in the hook")
 
-    disk = Failing()
+    disk = FailingSyncs()
     log = await MultiRecordLog.open(directory, filesystem=disk, on_failure=hook)
     disk.failing = True
     with pytest.raises(LogFailedError):

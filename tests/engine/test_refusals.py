@@ -27,7 +27,7 @@ from mrecordlog_async.engine.intake.commands import Command
 from mrecordlog_async.engine.intake.refusals import CALM_SECONDS, Refusals, reason_of
 from mrecordlog_async.metrics import REFUSED, Counters
 from mrecordlog_async.model import POSITION_MAX
-from tests.cached_files import CachedFiles
+from tests.cached_files import CachedFiles, FailingSyncs
 
 
 def refused(log: MultiRecordLog) -> dict[str, int]:
@@ -186,19 +186,10 @@ async def test_appends_that_the_disk_refuses_are_counted_and_the_disks_errors_to
 
 async def test_a_failed_log_counts_what_it_refuses_and_the_error(directory: Path) -> None:
     """The calls in flight, those that waited, and those that came later."""
-
-    class Failing(CachedFiles):
-        fails = False
-
-        def sync(self, handle: int) -> None:
-            if self.fails:
-                raise OSError(errno.EIO, "the medium was removed")
-            super().sync(handle)
-
-    disk = Failing()
+    disk = FailingSyncs()
     log = await MultiRecordLog.open(directory, filesystem=disk)
     await log.create_queue("q")
-    disk.fails = True
+    disk.failing = True
     await outcomes([log.append_record("q", None, b"a") for _ in range(4)])
     await outcomes([log.append_record("q", None, b"late")])
     assert refused(log) == {"failed": 5}

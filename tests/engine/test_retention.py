@@ -20,8 +20,8 @@ from mrecordlog_async.engine.readers import expiry
 from mrecordlog_async.engine.readers.age_clock import AgeClock
 from mrecordlog_async.model import TICK_NS
 from mrecordlog_async.support.clock import Clock
+from tests.cached_files import FailingSyncs
 from tests.clocks import opening
-from tests.engine.test_failing import Failing
 
 NS = 1_000_000_000
 AGE = 100.0
@@ -486,7 +486,7 @@ async def test_an_age_whose_call_was_cancelled_counts_too(directory: Path, clock
 
 async def test_a_failed_log_removes_nothing(directory: Path, clocks: Clocks) -> None:
     """A pass on a log that has failed is refused without noise."""
-    disk = Failing()
+    disk = FailingSyncs()
     async with opened(directory, clocks, filesystem=disk) as log:
         await log.create_queue("q", options=QueueOptions(max_age=AGE))
         await log.append("q", b"0")

@@ -15,7 +15,7 @@ from mrecordlog_async.format.settings import PLAIN, SetOptions
 from mrecordlog_async.format.stored_options import SEALED, StoredOptions
 from mrecordlog_async.memory.store import SEAL_RECORDS, SEAL_SPREAD
 from mrecordlog_async.model import POSITION_MAX
-from tests.engine.test_failing import Failing
+from tests.cached_files import FailingSyncs
 
 
 async def settle() -> None:
@@ -211,7 +211,7 @@ async def test_waiting_tails_end_once_the_log_gets_no_more_records(log: MultiRec
 
 async def test_a_batch_of_a_failed_log_comes_before_the_error(directory: Path) -> None:
     """Records that are stored are handed out; then the failure is raised, each time."""
-    files = Failing()
+    files = FailingSyncs()
     log = await MultiRecordLog.open(directory, filesystem=files)
     await log.create_queue("q")
     await log.append_record("q", None, b"0")

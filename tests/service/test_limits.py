@@ -17,7 +17,7 @@ from aiohttp.test_utils import make_mocked_request
 
 from mrecordlog_async.options import Limits
 from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.service.reading.fetch import RUN_BYTES, HeldRuns, pinned_bytes
+from mrecordlog_async.service.reading.fetch import FOUND_RUN_BYTES, HeldRuns, pinned_bytes
 from mrecordlog_async.service.routes import route
 from mrecordlog_async.service.routes.bulk import LARGE_BYTES
 from mrecordlog_async.service.wire.send import PIECE_CHARGE_BYTES
@@ -135,7 +135,7 @@ async def test_a_fetch_of_many_ranges_is_charged_for_what_it_found(directory: Pa
             await reader.send(b"POST /v1/fetch HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
             while not served.service.sending.used:
                 await asyncio.sleep(0.001)
-            assert served.service.sending.used >= PIECE_CHARGE_BYTES + 5_000 * RUN_BYTES
+            assert served.service.sending.used >= PIECE_CHARGE_BYTES + 5_000 * FOUND_RUN_BYTES
             refused = await served.call("POST", "/v1/fetch", body, headers={"Content-Type": "application/json"})
             assert (refused.status, refused.json()["resource"]) == (429, "bytes being sent")
 

@@ -15,6 +15,7 @@ import pytest
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.wire.receive import _RateClock
 from mrecordlog_async.service.wire.security import LOOPBACK_HOSTS, host_name
+from mrecordlog_async.support.heap import resident_bytes
 from tests.cached_files import CachedFiles
 from tests.serving import Served, serving
 
@@ -261,14 +262,16 @@ async def test_a_thousand_idle_and_half_open_connections_cost_little(directory: 
     if soft < 4_096:
         resource.setrlimit(resource.RLIMIT_NOFILE, (min(4_096, hard), hard))
     async with serving(directory) as served:
-        before = resident_bytes()
+        before = await asyncio.to_thread(resident_bytes)
         connections = [await asyncio.open_connection("127.0.0.1", served.port) for _ in range(1_000)]
         for _, writer in connections[::2]:
             writer.write(b"POST /v1/queues/q/records HTTP/1.1\r\nHost: x\r\nX-Half")
         while served.connections.count < 1_000:
             await asyncio.sleep(0.001)
         assert await still_answers(served)
-        grown = resident_bytes() - before  # with the thousand clients, which live in this process too
+        grown = (
+            await asyncio.to_thread(resident_bytes) - before
+        )  # with the thousand clients, which live in this process too
         assert grown < 100_000_000
         served.connections.sweep(0.0)
         served.connections.sweep(1_000.0)
@@ -276,11 +279,6 @@ async def test_a_thousand_idle_and_half_open_connections_cost_little(directory: 
             await asyncio.sleep(0.001)
         for _, writer in connections:
             writer.transport.abort()
-
-
-def resident_bytes() -> int:
-    with open("/proc/self/statm") as file:
-        return int(file.read().split()[1]) * resource.getpagesize()
 
 
 # Framing.

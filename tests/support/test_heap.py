@@ -10,25 +10,20 @@ import pytest
 
 HELD = """
 import sys
-from pathlib import Path
-from mrecordlog_async.support.heap import map_large_blocks
+from mrecordlog_async.support.heap import map_large_blocks, resident_bytes
 
 MIB = 1 << 20
-
-
-def resident():
-    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
 if sys.argv[1] == "mapped":
     map_large_blocks()
 before = bytes(30 * MIB)
 del before  # from now on, glibc by itself takes blocks up to this size from its heap
-begun = resident()
+begun = resident_bytes()
 large = [bytearray(b"x" * (20 * MIB)) for _ in range(4)]
 above = [bytes(100_000) for _ in range(20)]
 del large
-print(resident() - begun)
+print(resident_bytes() - begun)
 """
 
 

@@ -100,7 +100,7 @@ class Refusals:
             self.on_begin()
 
     def check(self) -> bool:
-        """End the episodes that are over. Returns whether one goes on."""
+        """End the episodes that are over; return whether any is still under way."""
         return self._episodes.check()
 
     def _log_begin(self, reason: str, error: BaseException) -> None:
@@ -166,7 +166,7 @@ class Episodes:
         return begins
 
     def check(self) -> bool:
-        """End the episodes that are over. Returns whether one goes on."""
+        """End the episodes that are over; return whether any is still under way."""
         now = self._clock()
         for reason, episode in list(self._open.items()):
             if now - episode.last >= CALM_SECONDS:

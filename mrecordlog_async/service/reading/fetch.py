@@ -36,7 +36,7 @@ RUNS_AT_ONCE = 250
 
 RANGES_AT_ONCE = 1_000
 
-RUN_BYTES = 200
+FOUND_RUN_BYTES = 200
 """Bytes of a found run besides its payload while its response is sent: the run, its part and its times."""
 
 
@@ -74,7 +74,7 @@ class Fetcher:
     @property
     def held_bytes(self) -> int:
         """Bytes that what was found takes besides payloads, which may be less than that."""
-        return self._runs * RUN_BYTES
+        return self._runs * FOUND_RUN_BYTES
 
     async def fetch(self, ranges: Sequence[FetchRange]) -> list[HeldRuns]:
         """Return the runs of all ranges; raise the problem of the first range that cannot be returned whole.
