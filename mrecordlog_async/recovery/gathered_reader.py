@@ -131,18 +131,28 @@ class GatheredReader:
         self.failed: dict[int, tuple[CorruptionError | OSError | None, float]] = {}
 
     def read(self, wanted: WantedRuns) -> FoundRuns:
-        """Return what is *wanted*; see `read_many`."""
-        return self.read_many([wanted])[0]
+        """Return the first of what is *wanted*, as much as its limit allows; the errors are as of `read_many`."""
+        with UsedPiece(self._pieces) as piece:
+            return self._read_or_make(wanted, piece)
 
     def read_many(self, wanted: Sequence[WantedRuns]) -> list[FoundRuns]:
-        """Return what is *wanted*.
+        """Return all of what is *wanted*.
 
         Raises:
             CorruptionError: Neither the file nor the segment can be read.
             OSError: The disk refuses a read.
         """
         with UsedPiece(self._pieces) as piece:
-            return [self._read_or_make(one, piece) for one in wanted]
+            return [self._read_all(one, piece) for one in wanted]
+
+    def _read_all(self, wanted: WantedRuns, piece: UsedPiece) -> FoundRuns:
+        """Return all of what is *wanted*: where the places are other ones than when it was located, it may be more."""
+        found = self._read_or_make(wanted, piece)
+        while found.next_position < wanted.stop:
+            more = self._read_or_make(wanted._replace(start=found.next_position), piece)
+            times = Times.joined((found.times, more.times))
+            found = FoundRuns([*found.runs, *more.runs], times, more.next_position)
+        return found
 
     def _read_or_make(self, wanted: WantedRuns, piece: UsedPiece) -> FoundRuns:
         number = wanted.head.segment
@@ -168,7 +178,7 @@ class GatheredReader:
         cut = [(wanted.head.segment, queue.id, queue, wanted) for queue, wanted in found if wanted is not None]
         for _, _, queue, wanted in sorted(cut, key=itemgetter(0, 1)):
             with suppress(CorruptionError, OSError):
-                queue.note_cut(wanted.start, *self.read(wanted).amount())
+                queue.note_cut(wanted.start, *self.read_many([wanted])[0].amount())
 
     @property
     def has_files(self) -> bool:
@@ -204,8 +214,8 @@ class GatheredReader:
         index = file.index
         if index.head != head:  # it was made again
             places = index.places(queue_id, start, stop)
-            if not places:
-                raise GatheredError(f"it has no records of queue id {queue_id} from position {start} on")
+            if not places:  # the positions have a gap: every record of the segment is there
+                return FoundRuns([], Times.none(), stop)
         length = index.length(places)
         if length > bytes_max:
             places, _, _ = index.first(places, POSITION_MAX, POSITION_MAX, bytes_max)

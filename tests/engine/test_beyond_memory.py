@@ -506,6 +506,46 @@ async def test_gathered_files_are_given_up_before_an_append_is_refused(
         assert await read_all(log) == records(stored - 499, stored + 800)
 
 
+@pytest.mark.parametrize("is_refused", [False, True])
+@pytest.mark.parametrize("gaps", [False, True])
+async def test_every_record_is_read_where_a_file_has_other_places_than_before(
+    directory: Path, gaps: bool, is_refused: bool
+) -> None:
+    """Made again by a pass, it also has what was truncated before: its places begin elsewhere, and more are needed."""
+    files, chance = NoGatheredFiles(), random.Random(8)
+    files.refuses = False
+    limits = Limits(memory_bytes=8 * MIB, beyond_memory="disk")  # so a segment has several places of a queue
+    stored = list[Record]()
+    async with MultiRecordLog.open(directory, limits=limits, filesystem=files) as log:
+        await log.create_queue("q")
+        while not stored or log.memory_first("q") < stored[len(stored) // 4].position:
+            at = log.next_position("q") + gaps * chance.choice([0, 0, 300])
+            added = [Record(each, payload(each)) for each in range(at, at + 20)]
+            await log.append_records("q", at, [each.payload for each in added])
+            stored += added
+            if len(stored) == 200:
+                await log.truncate("q", stored[130].position)
+                del stored[:131]
+            await asyncio.sleep(0)
+        while log._engine.spill is not None and log._engine.spill._task is not None:
+            await asyncio.sleep(0.01)
+        for file in gathered(directory):
+            await asyncio.to_thread(file.unlink)
+        files.refuses = is_refused
+        log._engine.disk_reads.reader.close_all()
+        assert await read_all(log) == stored
+        on_disk = [record for record in stored if record.position < log.memory_first("q")]
+        for _ in range(20):
+            start, stop = sorted(chance.sample(range(on_disk[-1].position), 2))
+            loaded = await log.inspection.load("q", start, stop, runs_max=UNLIMITED)
+            found = [record for run in loaded.held for record in run.records()]
+            assert found == [record for record in stored if start <= record.position < stop]
+        cut = on_disk[len(on_disk) // 3].position
+        assert await log.truncate("q", cut) == len(on_disk) // 3 + 1
+        assert log.queue_summary("q").records == len(stored) - len(on_disk) // 3 - 1
+    assert bool(gathered(directory)) is not is_refused
+
+
 class LastPart(OsFileSystem):
     """A file system of which only the last 4 % are free while `full` is true."""
 
