@@ -5,6 +5,8 @@
 | it returns | it is not started again |
 | it raises | it is started again after a pause, which doubles from failure to failure |
 | it raises more often, see `max_restarts` | the process ends ("exit"), or goes on without it ("degrade") |
+| it waits for something that others cancelled | as if it had raised: nobody cancelled the worker |
+| its task is cancelled while the application runs | it is not started again, which is logged and counted |
 | the application ends | it finishes its batch and gets no other; one that goes on for `worker_seconds` is cancelled |
 """
 
@@ -15,9 +17,10 @@ import logging
 import os
 import random
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from types import CoroutineType
 from typing import Any, Literal, TypedDict
 
 from mrecordlog_async.errors import LogFailedError
@@ -103,6 +106,28 @@ def check_options(options: Mapping[str, Any]) -> Supervision:
     return Supervision(**{name: options[name] for name in _OF_WORKERS if name in options})
 
 
+def check_workers(workers: object) -> Sequence[Worker]:
+    """Return *workers* as a sequence; raise TypeError if they are not functions."""
+    wanted = "workers must be a list of coroutine functions that take the log, such as [deliver]"
+    if isinstance(workers, str) or not isinstance(workers, Iterable):
+        raise TypeError(f"{wanted}, not {workers!r}")
+    listed = tuple(workers)
+    for worker in listed:
+        if isinstance(worker, CoroutineType):
+            worker.close()
+            raise TypeError(f"{wanted}: pass {worker.__qualname__} itself, without a call")
+        if not callable(worker):
+            raise TypeError(f"{wanted}, not one with {worker!r}")
+    return listed
+
+
+def _started(worker: Worker, log: MultiRecordLog) -> Coroutine[Any, Any, object]:
+    started = worker(log)
+    if not isinstance(started, Awaitable):
+        raise TypeError(f"it returned {started!r} instead of a coroutine: define it with `async def`")
+    return started
+
+
 class Workers:
     """The workers of an application and the log that they work on, until both end."""
 
@@ -163,11 +188,16 @@ class _Run:
         counts = log.workers
         while True:
             counts.running += 1
+            failure: BaseException
             try:
-                await self._worker(log)
+                await _started(self._worker, log)
                 counts.ended += 1
                 return
             except Exception as error:
+                failure = error
+            except asyncio.CancelledError as error:
+                if self._is_cancelled():
+                    raise
                 failure = error
             finally:
                 counts.running -= 1
@@ -185,6 +215,16 @@ class _Run:
                 counts.ended += 1
                 return
             counts.restarts += 1
+
+    def _is_cancelled(self) -> bool:
+        """Return whether the worker's task is to end, and not only what the worker waited for."""
+        task = asyncio.current_task()
+        if task is None or not task.cancelling():
+            return False
+        if self._workers.may_restart():
+            self._workers.log.workers.failed += 1
+            logger.critical("the worker %s was cancelled and does not run any more", self._name)
+        return True
 
     def _note_failure(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -208,7 +248,7 @@ class _Run:
             counts.restarting -= 1
         return False
 
-    async def _give_up(self, error: Exception) -> None:
+    async def _give_up(self, error: BaseException) -> None:
         """Log why the worker does not run any more; end the process if that is what was asked for."""
         supervision = self._workers.supervision
         failed = f"the worker {self._name} failed {len(self._failures)} times within {supervision.restart_seconds:g} s"

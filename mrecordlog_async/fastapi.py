@@ -44,7 +44,7 @@ try:
     from fastapi import Depends, FastAPI, Request, Response
     from starlette.requests import HTTPConnection
 
-    from mrecordlog_async.embedding import EmbedOptions, Queues, Worker, check_options, embedded
+    from mrecordlog_async.embedding import EmbedOptions, Queues, Worker, check_options, check_workers, embedded
     from mrecordlog_async.errors import LogClosedError, QueueNotFoundError, RecordLogError
     from mrecordlog_async.log import MultiRecordLog
     from mrecordlog_async.model import LogState, Record
@@ -102,6 +102,7 @@ def lifespan(
             ValueError if the application has a log already, or another error of `MultiRecordLog.open`.
     """
     declared = check_queues(queues)
+    workers = check_workers(workers)
     check_options(log_options)
 
     @asynccontextmanager

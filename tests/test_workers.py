@@ -126,6 +126,78 @@ async def test_a_worker_that_raises_is_started_again_wherever_it_raises(embed: E
     assert set(range(40)) == {int(found) for found in second.split(b",") if found}
 
 
+async def test_a_worker_whose_future_was_cancelled_is_started_again(embed: Embed, directory: Path) -> None:
+    """What it waited for was cancelled, not the worker: that is a failure like any other."""
+    first = True
+
+    async def work(log: MultiRecordLog) -> None:
+        nonlocal first
+        async with log.consumer("q", "c") as consumer:
+            async for batch in consumer.batches():
+                if first:
+                    first = False
+                    other = asyncio.get_running_loop().create_future()
+                    other.cancel()
+                    await other
+                await consumer.acknowledge(batch)
+
+    async with embed(directory, queues=KEPT, workers=[work]) as log:
+        await log.append("q", b"a record")
+        await until(lambda: log.queue_summary("q").records == 0)
+        assert log.workers.restarts == 1
+        assert log.workers.by_state() == {"running": 1, "restarting": 0, "failed": 0, "ended": 0}
+
+
+async def test_a_worker_that_others_cancel_is_missed(
+    embed: Embed, directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It obeys, but the gauge and the log say that it does not run any more."""
+    found: list[asyncio.Task[Any]] = []
+
+    async def work(log: MultiRecordLog) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        found.append(task)
+        await asyncio.Event().wait()
+
+    async with embed(directory, queues=KEPT, workers=[work]) as log:
+        await until(lambda: bool(found))
+        found[0].cancel()
+        await asyncio.wait(found)
+        assert found[0].cancelled()
+        assert log.workers.by_state() == {"running": 0, "restarting": 0, "failed": 1, "ended": 0}
+    assert "work was cancelled and does not run any more" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("workers", "sentence"),
+    [
+        (until, "not <function until"),
+        ("until", "not 'until'"),
+        ([None], "not one with None"),
+        ([asyncio.sleep(0)], "pass sleep itself, without a call"),
+    ],
+)
+def test_workers_that_cannot_be_started_are_refused_at_once(workers: Any, sentence: str, directory: Path) -> None:
+    """Not after the log was opened and ten restarts failed."""
+    for embed in (
+        lambda: lifespan(directory, workers=workers),
+        lambda: setup(web.Application(), directory, workers=workers),
+    ):
+        with pytest.raises(TypeError, match=f"coroutine functions that take the log, such as .*{sentence}"):
+            embed()
+
+
+async def test_a_worker_that_is_no_coroutine_function_says_so(
+    embed: Embed, directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A plain function is called before anybody can see that it returns no coroutine."""
+    options: dict[str, Any] = {"workers": [lambda log: None], "max_restarts": 0, "on_worker_failure": "degrade"}
+    async with embed(directory, **options) as log:
+        await until(lambda: log.workers.failed == 1)
+    assert "it returned None instead of a coroutine: define it with `async def`" in caplog.text
+
+
 async def test_a_worker_that_fails_too_often_leaves_the_rest_running(embed: Embed, directory: Path) -> None:
     """With "degrade" the application goes on, and the gauge says that a worker is missing."""
     calls = 0
