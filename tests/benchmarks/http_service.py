@@ -17,10 +17,11 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import median
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 import uvloop
@@ -85,12 +86,29 @@ class Connection(asyncio.Protocol):
             self.done.set_exception(error or ConnectionResetError("closed"))
 
 
-@dataclass
-class Result:
+class Result(NamedTuple):
+    """Requests and bytes per second, and how long each request took, in order."""
+
     requests: float
     bytes: float
-    p50: float
+    latencies: list[float]
+
+
+class Medians(NamedTuple):
+    """Requests and bytes per second, and the 99th percentile in seconds; medians of the rounds."""
+
+    requests: float
+    bytes: float
     p99: float
+
+    @classmethod
+    def of(cls, results: Sequence[Result]) -> Medians:
+        """Return the medians of *results*."""
+        return cls(
+            median(one.requests for one in results),
+            median(one.bytes for one in results),
+            median(one.latencies[int(len(one.latencies) * 0.99)] for one in results),
+        )
 
 
 async def drive(port: int, request: bytes, connections: int, seconds: float) -> Result:
@@ -105,8 +123,7 @@ async def drive(port: int, request: bytes, connections: int, seconds: float) -> 
     took = time.perf_counter() - begun
     latencies = sorted(second for connection in made for second in connection.seconds)
     total = sum(connection.bytes for connection in made)
-    count = len(latencies)
-    return Result(count / took, total / took, latencies[count // 2], latencies[int(count * 0.99)])
+    return Result(len(latencies) / took, total / took, latencies)
 
 
 def post(path: str, body: bytes, content_type: str) -> bytes:
@@ -154,19 +171,22 @@ async def simple(port: int, method: str, path: str, body: bytes = b"") -> bytes:
 
 async def compare(
     bare_port: int, port: int, request: Callable[[], bytes], connections: int, seconds: float, rounds: int, after: str
-) -> tuple[Result, Result]:
+) -> tuple[Medians, Medians]:
     """Drive both in turn; return the medians of bare and service."""
-    found: tuple[list[Result], list[Result]] = ([], [])
+    found: list[tuple[Result, Result]] = []
     for _ in range(rounds):
-        for results, target in zip(found, (bare_port, port), strict=True):
-            results.append(await drive(target, request(), connections, seconds))
+        found.append(await one_round(bare_port, port, request(), connections, seconds))
         if after:
             await empty(port, after)
-    one, two = (
-        Result(*(median(getattr(r, name) for r in results) for name in ("requests", "bytes", "p50", "p99")))
-        for results in found
-    )
-    return one, two
+    return Medians.of([bare for bare, _ in found]), Medians.of([service for _, service in found])
+
+
+async def one_round(
+    bare_port: int, port: int, request: bytes, connections: int, seconds: float
+) -> tuple[Result, Result]:
+    """Drive the bare handler and then the service."""
+    bare_result = await drive(bare_port, request, connections, seconds)
+    return bare_result, await drive(port, request, connections, seconds)
 
 
 async def empty(port: int, queue: str) -> None:
@@ -180,18 +200,26 @@ async def empty(port: int, queue: str) -> None:
 
 async def measure(seconds: float, rounds: int, directory: str, rows: list[str]) -> None:
     """Start both servers and print a table of *rows*."""
-    with serving([sys.executable, "-m", __name__]) as bare_address, serving(serve_command(directory)) as address:
-        bare_port, port = _port(bare_address), _port(address)
-        while b'"open"' not in await simple(port, "GET", "/readyz"):
-            await asyncio.sleep(0.05)
-        for queue in ("single", "ndjson", "runs"):
-            await simple(port, "PUT", f"/v1/queues/{queue}")
+    async with both(directory, ("single", "ndjson", "runs")) as (bare_port, port):
         print("| row | bare aiohttp handler | mrecordlog serve | ratio |")
         print("|---|---|---|---|")
         for name in rows:
             await ROWS[name](bare_port, port, seconds, rounds)
         syncs = (await simple(port, "GET", "/v1/stats")).decode().partition("sync_seconds")[2]
         print(f"\nsyncs: {syncs}", file=sys.stderr)
+
+
+@asynccontextmanager
+async def both(directory: str, queues: Sequence[str]) -> AsyncIterator[tuple[int, int]]:
+    """Start the bare handler, and a service with *queues*; yield their ports."""
+    bare_command = [sys.executable, "-m", "tests.benchmarks.http_service"]
+    with serving(bare_command) as bare_address, serving(serve_command(directory)) as address:
+        bare_port, port = _port(bare_address), _port(address)
+        while b'"open"' not in await simple(port, "GET", "/readyz"):
+            await asyncio.sleep(0.05)
+        for queue in queues:
+            await simple(port, "PUT", f"/v1/queues/{queue}")
+        yield bare_port, port
 
 
 def _port(address: str) -> int:

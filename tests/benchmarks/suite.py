@@ -50,7 +50,7 @@ WORKLOADS = (
     Workload("peer-queues", "LMDB, RocksDB with 10,000 queues", f"{_ROOM}.peers", "queues"),
     Workload("reads", "range, runs and tail", f"{_ROOM}.reads"),
     Workload("consumers", "reading in batches, acknowledging, waiting", f"{_ROOM}.consumers"),
-    Workload("create", "10,000 queues created at once", f"{_ROOM}.opening", "create_queues"),
+    Workload("create", "10,000 queues, by a call for each and by one call", f"{_ROOM}.opening", "create_queues"),
     Workload("open", "opening a log after a crash, cold and warm", f"{_ROOM}.opening"),
     Workload("recovery", "opening a log that is in the page cache", f"{_ROOM}.recovery"),
     Workload("memory", "memory per retained record", f"{_ROOM}.memory"),

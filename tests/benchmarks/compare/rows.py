@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, TypeVar
 
+from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.bench.drive import Append, drive, payloads
 from tests.benchmarks.compare.contenders import Contender
 from tests.benchmarks.compare.figures import Figures
@@ -178,10 +179,10 @@ class Range:
 
 
 class CreateQueues:
-    """Creating many queues at once, each round in a new log."""
+    """Creating many queues at once, each round in a new log: *together*, by one call, or with a call for each."""
 
-    def __init__(self, place: Place, *, queues: int) -> None:
-        self._place = place
+    def __init__(self, place: Place, *, queues: int, together: bool = False) -> None:
+        self._place, self._together = place, together
         self._names = [f"queue-{number:06d}" for number in range(min(queues, place.at_most))]
 
     def prepare(self) -> None:
@@ -198,7 +199,11 @@ class CreateQueues:
         directory = self._place.path("log")
         log = await self._place.contender.open(directory)
         cpu, begun = time.process_time(), time.perf_counter()
-        await asyncio.gather(*map(log.create_queue, self._names))
+        if self._together:
+            assert isinstance(log, MultiRecordLog)
+            await log.create_queues(self._names)
+        else:
+            await asyncio.gather(*map(log.create_queue, self._names))
         taken, cpu = time.perf_counter() - begun, time.process_time() - cpu
         written = self._place.contender.written(log)
         await self._place.contender.close(log)

@@ -77,6 +77,13 @@ ROWS = (
     Row("range", "range over 1 M records of 100 B", partial(Range, records=1_000_000, size=100), rounds_max=15),
     Row("create", "10,000 queues created at once", partial(CreateQueues, queues=QUEUES), "queues", rounds_max=15),
     Row(
+        "create-together",
+        "10,000 queues created by one call",
+        partial(CreateQueues, queues=QUEUES, together=True),
+        "queues",
+        rounds_max=15,
+    ),
+    Row(
         "open-warm",
         "open 1 M × 200 B after a crash, warm cache",
         partial(Opening, records=1_000_000, fill=_in_batches),

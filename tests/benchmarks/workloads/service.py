@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import tempfile
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
@@ -18,10 +20,14 @@ from tests.benchmarks.results import Row, median_ratio
 from tests.benchmarks.scale import Bench
 from tests.benchmarks.serving import serve_command, serving
 from tests.benchmarks.subject import QUEUE, check_read_back, raw_disk
+from tests.benchmarks.targets import JudgedRow, rounds_at_least
 
 CALLERS = 64
 BATCH_CALLERS = 4
 START_SECONDS = 30.0
+OF_BARE = 0.85
+MEMORY = "/dev/shm"
+"""A directory in memory: a disk that does not decide."""
 
 
 async def run(bench: Bench) -> list[Row]:
@@ -38,7 +44,43 @@ async def run(bench: Bench) -> list[Row]:
             async with aiohttp.ClientSession(address) as session:
                 rows = await _rows(bench, raw, session, stored)
         await asyncio.to_thread(_compare, directory, stored)
+    rows.append(await _next_to_bare(bench, bench.path("bare"), "on the disk"))
+    if os.path.isdir(MEMORY):
+        with tempfile.TemporaryDirectory(dir=MEMORY) as in_memory:
+            rows.append(await _next_to_bare(bench, in_memory, "in memory"))
     return rows
+
+
+async def _next_to_bare(bench: Bench, directory: str, where: str) -> Row:
+    """Post durable single records to the service, in turns with a handler that only reads the body."""
+    from tests.benchmarks.http_service import both, empty, one_round, post
+
+    body = _line(0, RECORD_BYTES)
+    request = post(f"/v1/queues/{QUEUE}/records", body, "application/octet-stream")
+    rates, bare_rates, latencies = [], [], []
+    async with both(directory, [QUEUE]) as (bare_port, port):
+        for number in range(bench.scale.rounds):
+            bench.say(f"next to a bare handler, {where}, round {number + 1} of {bench.scale.rounds}")
+            bare, ours = await one_round(bare_port, port, request, CALLERS, bench.scale.seconds)
+            rates.append(ours.requests)
+            bare_rates.append(bare.requests)
+            latencies += ours.latencies
+            await empty(port, QUEUE)
+    ratios = tuple(rate / bare for rate, bare in zip(rates, bare_rates, strict=True))
+    what = f"HTTP, {CALLERS} connections, 100 B, {where}"
+    target = f"{what}: ≥ {OF_BARE} × an aiohttp handler that stores nothing"
+    return JudgedRow(
+        "service",
+        what,
+        median(rates),
+        "records/s",
+        raw=median(bare_rates),
+        ratio=median(ratios),
+        ratios=ratios,
+        latency=Latencies.of(latencies),
+        checks=(rounds_at_least(target, ratios, OF_BARE),),
+        note="raw: an aiohttp handler that reads the body and responds; client with prepared requests",
+    )
 
 
 async def _rows(bench: Bench, raw: RawDisk, session: Any, stored: Counter[bytes]) -> list[Row]:
