@@ -4,7 +4,9 @@
 |---|---|---|
 | 200 for a tinyint | -56 | reading it as a smallint |
 | 1e39 for a float, 1e400 for a double | infinity | infinity, where no value in the payload says so |
-| "12:00" for a timestamp | noon of the day on which the drain runs | reading it as text, where a text looks like it |
+| "12:00", "T12" for a timestamp | noon of the day on which the drain runs | reading it as text, where one looks like it |
+| 1700000000000000001 for a timestamp | any time: its microseconds overflow | reading it as text, where a number is as long |
+| "12" for a date | 1970-01-13: a number of days | reading it as text, where a text is a number |
 | a year outside of 1 to 9999 | a value that pandas and others cannot read | its year |
 | a key of a map twice | a map that DuckDB and others cannot read | counting its keys |
 """
@@ -32,11 +34,27 @@ from pyspark.sql.types import (
 Find = Callable[[str, DataType], str | None]
 """Returns SQL that is true if the value of this expression and type is misread; None if no value of the type is."""
 
-TIME_ONLY = r"\\s*T?[0-9]{1,2}:"
-"""Regular expression, as a literal of SQL: how a text begins that `from_json` takes for a time of today."""
+TIME_ONLY = r"[\x00-\x20\x7f]*(T[0-9]|[0-9]{1,2}:)"
+"""Regular expression: how a text begins that `from_json` takes for a time of today."""
 
-INFINITE = r"""[:,\\[]\\s*"?[+-]?(Infinity|INF)"?\\s*[,}\\]]"""
-"""Regular expression, as a literal of SQL: a value of JSON that is infinity for `from_json`."""
+OVERFLOWING = r"(9[2-9][0-9]{11}|[0-9]{14})"
+"""Regular expression: how a number of seconds begins whose microseconds need more than 64 bits."""
+
+DAYS = r"(?![+-]?[0-9]{4,7}$)[+-]?\p{Nd}+$"
+"""Regular expression: a text that `from_json` takes for a number of days since 1970, and not for a year."""
+
+INFINITE = r"""[:,\[]\s*"?[+-]?(Infinity|INF)"?\s*[,}\]]"""
+"""Regular expression: a value of JSON that is infinity for `from_json`."""
+
+YEAR = "a year is not one of 1 to 9999"
+
+SECOND_LOOKS = (
+    (TimestampType, rf'"{TIME_ONLY}|\\', f"^{TIME_ONLY}", "a timestamp has a time and no day"),
+    (TimestampType, rf"[:,\[\s-]{OVERFLOWING}", f"^-?{OVERFLOWING}", YEAR),
+    (DateType, r'"[+-]?\p{Nd}+"|\\', f"^{DAYS}", "a date is a number"),
+)
+"""Values of a type, read again as text: where a payload has the first expression (a text may hide in escapes, after a
+backslash), a text that has the second one is misread."""
 
 MICROS = -62_135_596_800_000_000, 253_402_300_799_999_999
 """The first and the last microsecond of the years 1 to 9999."""
@@ -65,14 +83,14 @@ def misread(parsed: str, payload: str, schema: StructType) -> Iterator[tuple[str
     if (large := _anywhere(parsed, schema, _is_too_large)) is not None:
         yield large, too_large
     if (infinite := _anywhere(parsed, schema, _is_infinite)) is not None:
-        yield f"({infinite}) and not {payload} rlike '{INFINITE}'", too_large
-    if (times := _times_in(schema)) is not None:
-        texts = f"from_json({payload}, {_literal(_ddl(times))})"
-        # A second look at each payload would cost as much as the first. A time may hide in escapes, after a backslash.
-        may_have = f"{payload} rlike '\"{TIME_ONLY}|\\\\\\\\'"
-        yield f"{may_have} and ({_anywhere(texts, times, _is_time_only)})", "a timestamp has a time and no day"
+        yield f"({infinite}) and not {payload} rlike {_literal(INFINITE)}", too_large
+    for read, may_have, has, why in SECOND_LOOKS:
+        if (part := _texts_in(schema, read)) is not None:
+            texts = f"from_json({payload}, {_literal(_ddl(part))})"
+            # A second look at every payload would cost as much as the first.
+            yield f"{payload} rlike {_literal(may_have)} and ({_anywhere(texts, part, _text_has(has))})", why
     if (far := _anywhere(parsed, schema, _is_far)) is not None:
-        yield far, "a year is not one of 1 to 9999"
+        yield far, YEAR
     if (twice := _anywhere(parsed, schema, _has_key_twice)) is not None:
         yield twice, "a map has a key twice"
 
@@ -101,23 +119,23 @@ def _literal(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
-def _times_in(kind: DataType) -> DataType | None:
-    """Return only the timestamps of *kind*, as strings; None if it has none."""
+def _texts_in(kind: DataType, read: type[DataType]) -> DataType | None:
+    """Return only the parts of *kind* that are of the type *read*, as strings; None if there are none."""
     if isinstance(kind, StructType):
-        found = [(each.name, _times_in(each.dataType)) for each in kind]
+        found = [(each.name, _texts_in(each.dataType, read)) for each in kind]
         fields = [StructField(name, part) for name, part in found if part is not None]
         return StructType(fields) if fields else None
     if isinstance(kind, ArrayType):
-        element = _times_in(kind.elementType)
+        element = _texts_in(kind.elementType, read)
         return None if element is None else ArrayType(element)
     if isinstance(kind, MapType):
-        value = _times_in(kind.valueType)
+        value = _texts_in(kind.valueType, read)
         return None if value is None else MapType(kind.keyType, value)
-    return StringType() if isinstance(kind, TimestampType) else None
+    return StringType() if isinstance(kind, read) else None
 
 
 def _ddl(kind: DataType) -> str:
-    """Return a type of `_times_in` as SQL has it."""
+    """Return a type of `_texts_in` as SQL has it."""
     if isinstance(kind, StructType):
         return f"struct<{','.join(f'{quoted(each.name)}:{_ddl(each.dataType)}' for each in kind)}>"
     if isinstance(kind, ArrayType):
@@ -133,8 +151,8 @@ def _is_infinite(at: str, kind: DataType) -> str | None:
     return f"abs({at}) = double('infinity')" if isinstance(kind, FloatType | DoubleType) else None
 
 
-def _is_time_only(at: str, kind: DataType) -> str | None:
-    return f"{at} rlike '^{TIME_ONLY}'" if isinstance(kind, StringType) else None
+def _text_has(pattern: str) -> Find:
+    return lambda at, kind: f"{at} rlike {_literal(pattern)}" if isinstance(kind, StringType) else None
 
 
 def _is_far(at: str, kind: DataType) -> str | None:
