@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark.positions.offsets import DataLossError
 from mrecordlog_async.spark.services.client import ServiceClient
@@ -80,7 +83,7 @@ def test_records_truncated_by_another_client_are_a_loss(service: ThreadedService
     query.step()
     query.step()
     service.truncate("q", 9)
-    with pytest.raises(DataLossError, match="positions 5 to 9 were truncated"):
+    with pytest.raises(DataLossError, match="positions 5 to 9 were truncated before they were read, by another program"):
         query.step()
     query.options["failOnDataLoss"] = "false"
     query.drain()
@@ -118,12 +121,41 @@ def test_a_planned_batch_that_is_gone_is_a_loss(service: ThreadedService) -> Non
     query.step()
     query.step(die_before_commit=True)
     service.truncate("q", 9)
-    with pytest.raises(DataLossError, match="no longer as planned"):
+    with pytest.raises(DataLossError, match="0 to 19 are no longer as planned: records before 10 were truncated"):
         query.step()
     query.options["failOnDataLoss"] = "false"
     query.restart()
     query.step()
     assert [row[2] for row in query.rows] == list(range(10, 20))
+
+
+def test_a_planned_batch_of_a_log_that_went_back_says_so(service: ThreadedService, tmp_path: Path) -> None:
+    """The error names where the log ends now, and what to serve; with failOnDataLoss=false the rest is read."""
+    service.append("q", numbered("q", 0, 12))
+    service.keep_copy(tmp_path / "copy")
+    service.append("q", numbered("q", 12, 20))
+    query = Query(service.url)
+    query.step()
+    query.step(die_before_commit=True)
+    service.go_back(tmp_path / "copy")
+    with pytest.raises(DataLossError, match="the log ends at 12, so it went back; serve its newest state again"):
+        query.step()
+    query.options["failOnDataLoss"] = "false"
+    query.restart()
+    query.step()
+    assert [row[2] for row in query.rows] == list(range(12))
+
+
+def test_records_that_their_queue_dropped_are_a_loss(service: ThreadedService) -> None:
+    """The error says that the queue's own options may have removed them."""
+    options = QueueOptions(max_records=10, when_full="drop_oldest")
+    service.call(service.log.create_queue("q", options=options))
+    service.append("q", numbered("q", 0, 5))
+    query = Query(service.url)
+    query.step()
+    service.append("q", numbered("q", 5, 12))
+    with pytest.raises(DataLossError, match="truncated before they were read, .* or by max_age or drop_oldest"):
+        query.step()
 
 
 def test_a_deleted_queue_drops_out(service: ThreadedService) -> None:

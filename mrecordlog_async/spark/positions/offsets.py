@@ -37,6 +37,10 @@ Listings = Mapping[str, Listing]
 """log → its listing; a log that could not be reached, or is held back, is missing."""
 
 
+BY_WHOM = "by another program, or by max_age or drop_oldest of the queue"
+"""Who may truncate records that a reader has not read."""
+
+
 class DataLossError(RecordLogError):
     """Records were deleted before this reader had read them, or a queue was recreated or replaced."""
 
@@ -151,7 +155,7 @@ def _loss(summary: QueueSummary, position: int, back: str | None) -> str | None:
             "nothing is skipped, and records that were read before are read twice"
         )
     if max(position, summary.began) < summary.first_position:
-        return f"positions {position} to {summary.first_position - 1} were truncated before they were read"
+        return f"positions {position} to {summary.first_position - 1} were truncated before they were read, {BY_WHOM}"
     return None
 
 

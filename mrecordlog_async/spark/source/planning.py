@@ -13,7 +13,7 @@ from types import MappingProxyType
 from mrecordlog_async.protocol.bulk_calls import parts
 from mrecordlog_async.protocol.bulk_schemas import PlanRequest, PlanStart
 from mrecordlog_async.protocol.calls import QUEUES_AT_ONCE
-from mrecordlog_async.spark.positions.offsets import Listing, backlog, shares
+from mrecordlog_async.spark.positions.offsets import BY_WHOM, Listing, backlog, shares
 from mrecordlog_async.spark.positions.partitions import Partition, Range, pack, partition_size
 from mrecordlog_async.spark.positions.proof import Listed, gone
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
@@ -201,9 +201,21 @@ def _pieces(fleet: Fleet, server: str, start: PlanStart, plan: PlannedQueue) -> 
     """Return what is left of the requested range."""
     if plan.status == "ok" and (plan.start, plan.stop) == (start.start, start.stop):
         return plan.pieces
-    lost = f"positions {start.start} to {(start.stop or 0) - 1} are no longer as planned ({plan.status})"
+    lost = f"positions {start.start} to {(start.stop or 0) - 1} are no longer as planned: {_change(plan)}"
     fleet.report_losses([f"server {server!r}, queue {start.queue!r}: {lost}"])
     return plan.pieces if plan.status in ("ok", "truncated") else []
+
+
+def _change(plan: PlannedQueue) -> str:
+    """Return what has happened to a queue since a batch was planned that has records of it."""
+    match plan.status:
+        case "missing":
+            return "the queue was deleted"
+        case "recreated":
+            return "the queue was deleted and recreated"
+        case "truncated":
+            return f"records before {plan.start} were truncated, {BY_WHOM}"
+    return f"the log ends at {plan.stop}, so it went back; serve its newest state again"
 
 
 def _id_and_start(piece: Range) -> tuple[int, int]:
