@@ -83,7 +83,9 @@ def test_records_truncated_by_another_client_are_a_loss(service: ThreadedService
     query.step()
     query.step()
     service.truncate("q", 9)
-    with pytest.raises(DataLossError, match="positions 5 to 9 were truncated before they were read, by another program"):
+    with pytest.raises(
+        DataLossError, match="positions 5 to 9 were truncated before they were read, by another program"
+    ):
         query.step()
     query.options["failOnDataLoss"] = "false"
     query.drain()
@@ -154,7 +156,7 @@ def test_records_that_their_queue_dropped_are_a_loss(service: ThreadedService) -
     query = Query(service.url)
     query.step()
     service.append("q", numbered("q", 5, 12))
-    with pytest.raises(DataLossError, match="truncated before they were read, .* or by max_age or drop_oldest"):
+    with pytest.raises(DataLossError, match=r"truncated before they were read, .* or by max_age or drop_oldest"):
         query.step()
 
 
