@@ -4,8 +4,8 @@
 |---|---|---|
 | 200 for a tinyint | -56 | reading it as a smallint |
 | 1e39 for a float, 1e400 for a double | infinity | infinity, where no value in the payload says so |
-| "12:00", "T12" for a timestamp | noon of the day on which the drain runs | reading it as text, where one looks like it |
-| 1700000000000000001 for a timestamp | any time: its microseconds overflow | reading it as text, where a number is as long |
+| "12:00", "T12" for a timestamp | noon of the day when the drain runs | reading it as text, where one looks like it |
+| 1700000000000000001 for a timestamp | any time: it overflows | reading it as text, where a number is as long |
 | "12" for a date | 1970-01-13: a number of days | reading it as text, where a text is a number |
 | a year outside of 1 to 9999 | a value that pandas and others cannot read | its year |
 | a key of a map twice | a map that DuckDB and others cannot read | counting its keys |
