@@ -73,6 +73,7 @@ def misbehaving(how: str, port: int = 0) -> Iterator[tuple[str, list[bytes]]]:
     """Serve what a bad proxy or a service that hangs sends; yield the address and the requests received."""
     responses = {
         "hangs": b"",
+        "trickles": b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n",
         "502": b"HTTP/1.1 502 Bad Gateway\r\nContent-Length: 0\r\n\r\n",
         "half": b'HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n{"queues": [',
         "page": b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n<html>",
@@ -81,6 +82,12 @@ def misbehaving(how: str, port: int = 0) -> Iterator[tuple[str, list[bytes]]]:
     listener = socket.create_server(("127.0.0.1", port))
     requests: list[bytes] = []
     kept: list[socket.socket] = []
+    ended = threading.Event()
+
+    def trickle(connection: socket.socket) -> None:
+        with suppress(OSError):  # the client has gone
+            while not ended.wait(0.02):
+                connection.sendall(b" ")
 
     def serve() -> None:
         while True:
@@ -90,7 +97,9 @@ def misbehaving(how: str, port: int = 0) -> Iterator[tuple[str, list[bytes]]]:
                 return
             requests.append(receive(connection))
             connection.sendall(responses[how])
-            if how == "hangs":
+            if how == "trickles":
+                threading.Thread(target=trickle, args=(connection,), daemon=True).start()
+            if how in ("hangs", "trickles"):
                 kept.append(connection)
             else:
                 connection.close()
@@ -104,5 +113,6 @@ def misbehaving(how: str, port: int = 0) -> Iterator[tuple[str, list[bytes]]]:
             listener.shutdown(socket.SHUT_RDWR)
         listener.close()
         thread.join(60)
+        ended.set()
         for connection in kept:
             connection.close()

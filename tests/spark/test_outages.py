@@ -52,7 +52,7 @@ def test_a_server_that_is_down_fails_the_query_or_waits(new_service: NewService)
     assert query.rows[8:] == rows_of("b", "q", 3, 4)
 
 
-@pytest.mark.parametrize("broken", ["hangs", "502", "half", "page", "404"])
+@pytest.mark.parametrize("broken", ["hangs", "trickles", "502", "half", "page", "404"])
 def test_a_server_that_responds_badly_is_skipped_for_a_while(
     new_service: NewService, broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

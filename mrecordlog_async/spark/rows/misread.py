@@ -40,7 +40,7 @@ TIME_ONLY = r"[\x00-\x20\x7f]*(T[0-9]|[0-9]{1,2}:)"
 OVERFLOWING = r"(9[2-9][0-9]{11}|[0-9]{14})"
 """Regular expression: how a number of seconds begins whose microseconds need more than 64 bits."""
 
-DAYS = r"(?![+-]?[0-9]{4,7}$)[+-]?\p{Nd}+$"
+DAYS = r"(?![+-]?[0-9]{4,7}$)[+-]?\p{IsDigit}+$"
 """Regular expression: a text that `from_json` takes for a number of days since 1970, and not for a year."""
 
 INFINITE = r"""[:,\[]\s*"?[+-]?(Infinity|INF)"?\s*[,}\]]"""
@@ -51,7 +51,7 @@ YEAR = "a year is not one of 1 to 9999"
 SECOND_LOOKS = (
     (TimestampType, rf'"{TIME_ONLY}|\\', f"^{TIME_ONLY}", "a timestamp has a time and no day"),
     (TimestampType, rf"[:,\[\s-]{OVERFLOWING}", f"^-?{OVERFLOWING}", YEAR),
-    (DateType, r'"[+-]?\p{Nd}+"|\\', f"^{DAYS}", "a date is a number"),
+    (DateType, r'"[+-]?\p{IsDigit}+"|\\', f"^{DAYS}", "a date is a number"),
 )
 """Values of a type, read again as text: where a payload has the first expression (a text may hide in escapes, after a
 backslash), a text that has the second one is misread."""

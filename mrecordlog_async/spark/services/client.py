@@ -199,7 +199,8 @@ class ServiceClient:
 
     def _blocks(self, part: list[Range], payload: bool, log: str) -> Iterator[Block]:
         ranges = [FetchRange(each.queue, each.start, each.stop, each.id) for each in part]
-        response = self._connection.exchange(bulk_calls.fetch(ranges, payload=payload), _stream_of_runs, log=log)
+        call = bulk_calls.fetch(ranges, payload=payload)
+        response = self._connection.exchange(call, _stream_of_runs, log=log, streams=True)
         try:
             yield from decode_blocks(response, positions=not payload)
         finally:

@@ -36,6 +36,9 @@ PAUSE_SECONDS = 0.1
 PAUSE_SECONDS_MAX = 5.0
 RETRY_AFTER_SECONDS_MAX = 60.0
 
+WHOLE_TIMES = 6
+"""A whole response may take this many times as long as a silence: one that trickles would never end otherwise."""
+
 
 class ServiceRefusedError(RecordLogError):
     """A service refused a request.
@@ -115,7 +118,7 @@ class ServiceConnection:
         """Describe the service; nothing is opened."""
         self.server = server
         self.url = str(server)
-        self.timeout_seconds = timeout_seconds  # how long one response may take
+        self.timeout_seconds = timeout_seconds  # longest silence; `WHOLE_TIMES` as long for a whole response
         self._authorization = authorization(server.url, token)
         self.retries = retries  # further attempts after a failed one
         self.patience_seconds = patience_seconds  # to wait for a service that has responded before, on top of them
@@ -138,6 +141,7 @@ class ServiceConnection:
         log: str = "",
         etag: str = "",
         timeout_seconds: float | None = None,
+        streams: bool = False,
     ) -> T:
         """Send *call* until it succeeds and *understand* accepts the response; return what *understand* returns.
 
@@ -147,6 +151,7 @@ class ServiceConnection:
             log: refuse the request unless the service has this log; "" for any.
             etag: respond with 304 if the content has this tag; "" for no tag.
             timeout_seconds: longest silence; None for that of the connection.
+            streams: the body is read at the pace of the caller, however long that takes.
 
         Raises:
             ServiceRefusedError: the service refused the request; sending it again would not help.
@@ -162,7 +167,10 @@ class ServiceConnection:
             try:
                 if not kept_open:
                     self._http.open(seconds)
-                response = self._http.send(call.method, call.target, call.body, headers, silence_seconds=seconds)
+                end = None if streams else time.monotonic() + WHOLE_TIMES * seconds
+                response = self._http.send(
+                    call.method, call.target, call.body, headers, silence_seconds=seconds, end=end
+                )
                 self.reached = True
                 if response.status < 400:
                     return _understood(response, understand)
