@@ -379,7 +379,13 @@ class Options:
     )
     tokens: Mapping[str, str] = field(default_factory=dict, repr=False)  # of `token.NAME`
     timeout_seconds: float = field(
-        default=60.0, metadata=Option("timeout", read.seconds, "all", "seconds that a service may be silent; a response that is no stream ends within six times as long").row
+        default=60.0,
+        metadata=Option(
+            "timeout",
+            read.seconds,
+            "all",
+            "seconds that a service may be silent; a response that is no stream ends within six times as long",
+        ).row,
     )
     retries: int = field(
         default=5, metadata=Option("retries", read.count_or_zero, "all", "how often a failed call is repeated").row
