@@ -384,7 +384,7 @@ class Options:
             "timeout",
             read.seconds,
             "all",
-            "seconds that a service may be silent; a response that is no stream ends within six times as long",
+            "seconds that a service may be silent; except for records, a whole response takes six times as long at most",
         ).row,
     )
     retries: int = field(
