@@ -384,7 +384,7 @@ class Options:
             "timeout",
             read.seconds,
             "all",
-            "seconds that a service may be silent; except for records, a whole response takes six times as long at most",
+            "seconds that a service may be silent; a response without records may take six times as long",
         ).row,
     )
     retries: int = field(
