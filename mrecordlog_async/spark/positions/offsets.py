@@ -38,7 +38,7 @@ Listings = Mapping[str, Listing]
 
 
 BY_WHOM = "by another program, or by max_age or drop_oldest of the queue"
-"""Who may truncate records that a reader has not read."""
+"""Causes of a truncate of records that were not read."""
 
 
 class DataLossError(RecordLogError):
