@@ -295,6 +295,7 @@ class Engine:
 
     async def _end_disk_reads(self) -> None:
         """Wait for what spills and reads under way, and close its files. A cancelled task waits as well."""
+        self.disk_reads.stop()
         if self.spill is not None:
             await self.spill.stop()
         if not self.disk_reads.has_threads and (self.spill is None or not self.spill.has_thread):

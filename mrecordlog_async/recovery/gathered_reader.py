@@ -203,6 +203,11 @@ class GatheredReader:
                 self._pieces.forget(file)
                 file.close()
 
+    def remove(self, segment: int) -> None:
+        """Remove the file of a segment that is dead."""
+        with suppress(OSError):
+            self._directory.files.unlink(gathered_path(self._directory.path, segment))
+
     def close_all(self) -> None:
         """Close every file; see `close`."""
         for segment in self.open_segments():

@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator, Iterator
 from datetime import datetime
 from functools import partial
@@ -544,6 +545,91 @@ async def test_every_record_is_read_where_a_file_has_other_places_than_before(
         assert await log.truncate("q", cut) == len(on_disk) // 3 + 1
         assert log.queue_summary("q").records == len(stored) - len(on_disk) // 3 - 1
     assert bool(gathered(directory)) is not is_refused
+
+
+class HeldReads(OsFileSystem):
+    """A disk on which reads of gathered files wait until they may go on."""
+
+    def __init__(self) -> None:
+        self.go_on, self.begun = threading.Event(), threading.Event()
+        self.go_on.set()
+
+    def read_into(self, handle: int, buffer: memoryview, offset: int) -> int:
+        self.begun.set()
+        self.go_on.wait()
+        return super().read_into(handle, buffer, offset)
+
+
+async def test_readers_of_the_disk_end_with_the_log(directory: Path) -> None:
+    """Tails and consumers end as they do in memory, and reads raise LogClosedError: they know of no threads."""
+    disk = HeldReads()
+    log = await MultiRecordLog.open(directory, limits=LIMITS, filesystem=disk)
+    await fill(log)
+
+    async def read() -> list[Record]:
+        return await read_all(log)
+
+    async def fetch() -> object:
+        return await log.fetch("q", max_records=UNLIMITED, max_bytes=UNLIMITED)
+
+    async def tail() -> int:
+        return len([record async for record in log.tail("q")])
+
+    async def batches() -> int:
+        return sum([len(batch) async for batch in log.tail("q").batches()])
+
+    async def consume() -> int:
+        async with log.consumer("q", "c") as consumer:
+            return len([record async for record in consumer])
+
+    disk.begun.clear()
+    disk.go_on.clear()
+    readers = [asyncio.ensure_future(reader()) for reader in (tail, batches, consume, read, fetch)]
+    await asyncio.to_thread(disk.begun.wait)
+    await asyncio.sleep(0)
+    closing = asyncio.ensure_future(log.close())
+    while not log._engine.disk_reads._stopped:
+        await asyncio.sleep(0)
+    disk.go_on.set()
+    await closing
+    found = await asyncio.gather(*readers, return_exceptions=True)
+    assert all(isinstance(count, int) for count in found[:3])
+    assert [type(error) for error in found[3:]] == [LogClosedError] * 2
+
+
+class HeldRenames(OsFileSystem):
+    """A disk on which a gathered file gets its name once it may go on."""
+
+    def __init__(self) -> None:
+        self.go_on, self.begun = threading.Event(), threading.Event()
+        self.go_on.set()
+
+    def rename(self, old: str, new: str) -> None:
+        if new.endswith(".runs"):
+            self.begun.set()
+            self.go_on.wait()
+        super().rename(old, new)
+
+
+async def test_a_file_that_is_made_of_a_segment_that_dies_meanwhile_is_removed(directory: Path) -> None:
+    """Who removed the segment did not know of the file, which would keep its space until the next opening."""
+    disk = HeldRenames()
+    async with MultiRecordLog.open(directory, limits=LIMITS, filesystem=disk, recycle=False) as log:
+        await fill(log)
+        for file in gathered(directory):
+            await asyncio.to_thread(file.unlink)
+        segment = directory / "wal-00000000000000000000"
+        disk.begun.clear()
+        disk.go_on.clear()
+        reading = asyncio.ensure_future(log.fetch("q"))
+        await asyncio.to_thread(disk.begun.wait)
+        await log.truncate("q", 2_999)
+        while segment.exists():
+            await asyncio.sleep(0.01)
+        disk.go_on.set()
+        assert await reading is None
+        while (directory / f"{segment.name}.runs").exists():
+            await asyncio.sleep(0.01)
 
 
 class LastPart(OsFileSystem):

@@ -284,7 +284,8 @@ class Spare:
     @property
     def reserved_bytes(self) -> int:
         """Space that the spare takes on the disk."""
-        return self.file.reserved_bytes if self.file is not None else 0
+        file = self.file  # once: others than the log's thread ask this
+        return file.reserved_bytes if file is not None else 0
 
     def cut(self, size: int) -> bool:
         """Give back the space of the spare after *size* bytes; return whether there was any."""

@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from math import inf
 from time import perf_counter
 
 from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, AvailableBatches, Batches, BatchLimits
 from mrecordlog_async.engine.readers.subscribers import Changes
 from mrecordlog_async.engine.spilling.disk_reads import Ahead, DiskReads
-from mrecordlog_async.errors import LogFailedError
+from mrecordlog_async.errors import LogClosedError, LogFailedError
 from mrecordlog_async.memory.cutting import Head, head_of
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
@@ -142,7 +142,8 @@ class Tail(AsyncIterator[Record]):
             if queue is None:
                 raise StopAsyncIteration
             # A run at a time: records truncated meanwhile are not handed out, and not kept in memory for long.
-            self._queue, self._ahead = queue, await self._watch.disk.ahead(queue, collector.position)
+            with suppress(LogClosedError):  # the log closes while this reads from the disk: `wait` says so
+                self._queue, self._ahead = queue, await self._watch.disk.ahead(queue, collector.position)
 
     async def batch(
         self,
@@ -296,7 +297,10 @@ class BatchCollector:
     async def _collect_from_disk(self, queue: Queue, limits: BatchLimits) -> Batch | None:
         """Return a batch that begins on the disk, without waiting for more than there is; None to look again."""
         position = self.position
-        head = await self._watch.disk.head(queue, position, limits.records, limits.bytes)
+        try:
+            head = await self._watch.disk.head(queue, position, limits.records, limits.bytes)
+        except LogClosedError:  # while this read: the log has ended for whoever looks again
+            return None
         if head is None or self.position != position or self._watch.queue() is not queue:
             return None  # or another task has moved the position meanwhile
         self.position = head.stop

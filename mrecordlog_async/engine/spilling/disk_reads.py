@@ -18,7 +18,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import NamedTuple, Protocol
 
-from mrecordlog_async.errors import CorruptionError
+from mrecordlog_async.errors import CorruptionError, LogClosedError
 from mrecordlog_async.format.gathered import PLACE_BYTES, GatheredIndex
 from mrecordlog_async.memory.cutting import UNLIMITED, Head, head_of, head_of_runs, runs_of
 from mrecordlog_async.memory.gapped import HeldRun
@@ -220,6 +220,7 @@ class DiskReads:
         self._next: dict[tuple[int, int], tuple[Located, Begun]] = {}  # by queue id and position
         self._ahead: deque[weakref.ref[Ahead]] = deque()
         self._failed: set[int] = set()  # segments of which a read has failed
+        self._stopped = False
 
     def _note_failed(self, queue: Queue, wanted: WantedRuns, error: BaseException) -> None:
         """Count a read that fails, of records that are retained; log the first one of each segment."""
@@ -258,6 +259,8 @@ class DiskReads:
         return not self._bytes or self._bytes + size <= JOBS_BYTES
 
     def _begin(self, group: Group) -> Job:
+        if self._stopped:
+            raise LogClosedError()
         if self._threads is None:
             self._threads = ThreadPoolExecutor(THREADS, "mrecordlog read")
         wanted = [part for _, part in group]
@@ -328,7 +331,7 @@ class DiskReads:
         key, located = (queue.id, start), self._locate_on_disk(queue, start, stop, UNLIMITED, size)
         kept = located.bytes + sum(each.bytes for each, _ in self._next.values())
         if located.wanted and key not in self._next and kept <= NEXT_BYTES and self._has_room(located.bytes):
-            with suppress(RuntimeError):  # the log is closing
+            with suppress(LogClosedError):
                 self._next[key] = located, [(group, self._begin(group)) for group in groups_of([located])]
                 self._loop.call_later(NEXT_SECONDS, self._next.pop, key, None)
 
@@ -549,11 +552,13 @@ class DiskReads:
         return self.reader.has_files
 
     def take_made(self) -> None:
-        """Count each file that was made again."""
+        """Count each file that was made again; remove it if its segment has died meanwhile, and nobody else will."""
         while self.reader.made:
             segment, size = self.reader.made.popitem()
             if segment in self._queues.pins.gathered:
                 self._space.note_gathered(segment, size)
+            elif self._threads is not None and not self._stopped:  # otherwise the next opening removes it
+                self._threads.submit(self.reader.remove, segment)
 
     def forget_dead(self) -> None:
         """Close the files of segments that no queue needs, and those that were given up: their space is free then."""
@@ -564,8 +569,12 @@ class DiskReads:
             if is_dead and not self._under_way[segment]:
                 self.reader.close(segment)
 
+    def stop(self) -> None:
+        """Begin no more reads: the log closes. Who needs one gets LogClosedError."""
+        self._stopped = True
+
     def close(self) -> None:
-        """Close every file, after the reads that are under way. Blocks for these."""
+        """Close every file, after the reads that are under way; after `stop`. Blocks for these."""
         if self._threads is not None:
             self._threads.shutdown()
         self.reader.close_all()

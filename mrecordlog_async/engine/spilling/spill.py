@@ -178,7 +178,8 @@ class Spill:
     def _next_to_gather(self) -> int | None:
         """Return the oldest complete segment that is not gathered yet and has live records, or None."""
         older, pins = self._space.complete, self._queues.pins
-        if not older or older[-1][0] <= self._newest_seen:
+        newest = older[-1:]  # once: the log's thread may empty the list meanwhile
+        if not newest or newest[0][0] <= self._newest_seen:
             return None
         if self._queues.memory_bytes <= self._gather_above and not self._is_full():
             return None
