@@ -245,7 +245,7 @@ class Spill:
             if index is None:
                 return
             if await self._take_steps(leave(self._queues, index)):
-                self._left.add(index.head.segment)
+                self._left = {*self._left.intersection(self._queues.pins.segments), index.head.segment}
 
     def _next_to_leave(self) -> GatheredIndex | None:
         """Return the oldest segment whose records are in memory, if it is gathered: no other may leave before it."""
