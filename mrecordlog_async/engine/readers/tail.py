@@ -299,7 +299,7 @@ class BatchCollector:
         position = self.position
         try:
             head = await self._watch.disk.head(queue, position, limits.records, limits.bytes)
-        except LogClosedError:  # while this read: the log has ended for whoever looks again
+        except LogClosedError:  # while this read: the next look finds that the log has ended
             return None
         if head is None or self.position != position or self._watch.queue() is not queue:
             return None  # or another task has moved the position meanwhile
