@@ -292,6 +292,11 @@ class Series(NamedTuple):
     key: str = ""
     unit: str = ""
 
+    @property
+    def sample(self) -> str:
+        """Name of its samples in Prometheus, where counters end in `_total`; not that of a histogram."""
+        return f"{self.name}_total" if self.kind == "counter" else self.name
+
 
 def counted(key: str, name: str, help: str, unit: str = "", label: str = "") -> Series:
     """Return the series of a counter. key: the attribute that holds it."""
@@ -398,7 +403,11 @@ OF_A_QUEUE = (
     gauged("next_position", "queue_next_position", "Position of the next record"),
     gauged("age_seconds", "queue_oldest_record_age_seconds", "Age of the oldest record; 0 for an empty queue"),
 )
-"""Of `QueueSummary`. Only if they are asked for: a log may have a million queues."""
+"""Of `QueueSummary`. Only if they are asked for: a log may have a million queues.
+
+A number that it does not have yet becomes a field of it and of `QueueResponse`: `summarize` and `fingerprint` in
+`memory/reads` must know it. Refused appends are counted in `engine/intake/refusals`.
+"""
 
 OF_A_CONSUMER = (
     gauged("records", "consumer_waiting_records", "Records that a consumer has not acknowledged"),

@@ -15,8 +15,10 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from mrecordlog_async import Limits, MultiRecordLog, QueueOptions
+from mrecordlog_async.metrics import OF_A_CONSUMER, OF_A_QUEUE, counted
 from mrecordlog_async.model import LogState
 from mrecordlog_async.service.options import ServiceOptions
+from mrecordlog_async.service.watching import prometheus
 from mrecordlog_async.service.watching.prometheus import ServiceCollector, oldest_age
 from tests import damage
 from tests.cached_files import CachedFiles, HangingDisk
@@ -284,3 +286,20 @@ async def test_times_of_a_slow_disk_are_told_apart(directory: Path) -> None:
     ]
     assert buckets["commit_seconds_bucket +Inf"] == 100
     assert {name: stats[name] for name in ("p50", "p90", "p99")} == {"p50": 3.2768, "p90": 52.4288, "p99": None}
+
+
+async def test_a_counter_of_a_queue_or_a_consumer_ends_in_total(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the log do: the text that is written in turns, and a registry, give a row of the table the same name."""
+    monkeypatch.setattr(prometheus, "OF_A_QUEUE", (*OF_A_QUEUE, counted("next_position", "queue_assigned", "Assigned")))
+    monkeypatch.setattr(prometheus, "OF_A_CONSUMER", (*OF_A_CONSUMER, counted("epoch", "consumer_held", "Held")))
+    async with serving(directory, ServiceOptions(metrics_per_queue=True)) as served:
+        await served.log.create_queue("q")
+        await served.log.create_consumer("q", "lake")
+        text = (await served.call("GET", "/metrics")).body.decode()  # the parser would add the ending itself
+        registry = CollectorRegistry()
+        registry.register(ServiceCollector(served.service))
+        assert 'mrecordlog_queue_assigned_total{queue="q"} 0.0' in text
+        assert 'mrecordlog_consumer_held_total{queue="q",consumer="lake"}' in text
+        assert registry.get_sample_value("mrecordlog_queue_assigned_total", {"queue": "q"}) == 0

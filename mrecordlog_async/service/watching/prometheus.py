@@ -173,10 +173,10 @@ async def _render_queues(service: Service, log: MultiRecordLog) -> list[bytes]:
     left_out = "queues_without_series"
     parts = [metric_head(left_out, "Queues without their own series"), metric_line(left_out, max(len(names) - most, 0))]
     for series in OF_A_QUEUE:
-        parts.append(metric_head(series.name, series.help, series.kind))
+        parts.append(metric_head(series.sample, series.help, series.kind))
         for at in range(0, min(len(names), most), QUEUES_AT_ONCE):
             values = _values(series, log, names[at : min(at + QUEUES_AT_ONCE, most)])
-            parts.append(b"".join(metric_line(series.name, value, queue=queue) for queue, value in values))
+            parts.append(b"".join(metric_line(series.sample, value, queue=queue) for queue, value in values))
             await turns.rest()
     return parts
 
@@ -261,10 +261,10 @@ async def render_consumers(service: Service, log: MultiRecordLog) -> list[bytes]
     left_out = log.inspection.consumer_count - len(shown)
     parts = [metric_head(LEFT_OUT, "Consumers without their own series"), metric_line(LEFT_OUT, left_out)]
     for series in OF_A_CONSUMER:
-        parts.append(metric_head(series.name, series.help, series.kind))
+        parts.append(metric_head(series.sample, series.help, series.kind))
         for one in shown:
             if (value := series.get(one)) is not None:
-                parts.append(metric_line(series.name, value, queue=one.queue, consumer=one.consumer))
+                parts.append(metric_line(series.sample, value, queue=one.queue, consumer=one.consumer))
             await turns.rest()
     return parts
 
