@@ -18,26 +18,50 @@ PIECES_AT_ONCE = 64
 
 
 def collect(queues: Queues, segment: int, found: CollectedRuns) -> Iterator[None]:
-    """Collect what is retained of a complete *segment*. Joins what is loose or open: it is to be whole on the disk."""
+    """Collect what is retained of a complete *segment*."""
     for queue_id in queues.pins.queue_ids(segment):
-        queue = queues.by_id(queue_id)
-        bounds = queue.bounds_in(segment) if queue is not None else None
-        if queue is None or bounds is None:
-            continue
-        position, stop = bounds
-        queues.settling.grown_bytes += queue.settle_before(stop)
-        found.begin(queue_id)
-        found.add_times(times_of(queue, position, stop))
-        while held := queue.held(position, stop, PIECES_AT_ONCE):
-            found.add_runs(held)
-            position = held[-1].next_position
-            yield
+        yield from _collect_queue(queues, queue_id, segment, found)
+
+
+def _collect_queue(queues: Queues, queue_id: int, segment: int, found: CollectedRuns) -> Iterator[None]:
+    """Collect what a queue has. Joins what is loose or open: it is to be whole on the disk."""
+    queue = queues.by_id(queue_id)
+    bounds = queue.bounds_in(segment) if queue is not None else None
+    if queue is None or bounds is None:
+        return
+    position, stop = bounds
+    queues.settling.grown_bytes += queue.settle_before(stop)
+    found.begin(queue_id)
+    found.add_times(times_of(queue, position, stop))
+    while held := queue.held(position, stop, PIECES_AT_ONCE):
+        found.add_runs(held)
+        position = held[-1].next_position
         yield
+    yield
 
 
-def leave(queues: Queues, index: GatheredIndex) -> Iterator[None]:
-    """Drop from memory the records of a segment, which are on the disk as *index* has it."""
-    for at, queue_id in enumerate(index.ids):
+def collect_and_leave(queues: Queues, index: GatheredIndex) -> Iterator[CollectedRuns]:
+    """Yield what a complete segment has of each queue; it leaves memory once *index* has it, before the next queue.
+
+    The open runs of all queues, joined at once, would be in the heap twice: what they were joined from leaves holes.
+    """
+    segment = index.head.segment
+    ids = queues.pins.queue_ids(segment)
+    queues.pins.gathered[segment] = index  # its memory is counted once it is whole
+    for queue_id in ids:
+        found, known = CollectedRuns(), len(index.ids)
+        for _ in _collect_queue(queues, queue_id, segment, found):
+            pass
+        yield found
+        del found  # or its records stay until those of the next queue are joined
+        for _ in leave(queues, index, known):
+            pass
+    queues.pins.add_gathered(index)
+
+
+def leave(queues: Queues, index: GatheredIndex, first: int = 0) -> Iterator[None]:
+    """Drop from memory the records of a segment, which are on the disk as *index* has it, from its queue *first* on."""
+    for at, queue_id in enumerate(index.ids[first:], first):
         for place in range(index.starts[at], index.starts[at + 1]):
             queue = queues.by_id(queue_id)
             if queue is not None:

@@ -20,11 +20,9 @@ from typing import NamedTuple
 
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.controls import Opened
-from mrecordlog_async.format.gathered import GatheredError, GatheredHead, GatheredIndex
-from mrecordlog_async.memory.collected import CollectedRuns
+from mrecordlog_async.format.gathered import GatheredError, GatheredHead, GatheredIndex, Gathering
 from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.memory.spilling import collect, leave
-from mrecordlog_async.model import RUN_BYTES
+from mrecordlog_async.memory.spilling import collect_and_leave
 from mrecordlog_async.options import MIB
 from mrecordlog_async.recovery.gathering import SegmentParts, identify, write_collected
 from mrecordlog_async.storage.directory import LogDirectory
@@ -116,11 +114,11 @@ class GatheredFirst:
     def _gather(self, number: int) -> GatheredSegment | None:
         directory = self._directory
         try:
-            head = identify(directory, number)
-            parts = SegmentParts(directory, head, self._part_bytes)
-            index, size, _ = write_collected(directory, head, parts, writes=self._writes)
+            gathering = Gathering(identify(directory, number))
+            parts = SegmentParts(directory, gathering.index.head, self._part_bytes)
+            size, _ = write_collected(directory, gathering, parts, writes=self._writes)
             with directory.opened(number) as handle:
-                return GatheredSegment(index, size, directory.files.size(handle))
+                return GatheredSegment(gathering.index, size, directory.files.size(handle))
         except (OSError, CorruptionError):  # replay says what is wrong
             return None
 
@@ -160,8 +158,6 @@ class MemoryBound:
             SegmentTooLargeError: That is not enough, and *segment* must fit.
         """
         limit = self._memory_bytes
-        if not self._slack:  # gathering joins open runs, so the heap has these twice for a moment
-            limit -= min(len(queues) * RUN_BYTES, limit // SLACK_PART)
         if queues.memory_bytes <= limit + self._slack:
             return
         for number, _ in queues.pins.by_segment():
@@ -181,22 +177,15 @@ class MemoryBound:
                 raise SegmentTooLargeError(segment)
 
     def _leave(self, queues: Queues, number: int, batch: int) -> None:
+        if number in queues.pins.gathered:
+            return  # it was opened by its index, so nothing of it is in memory
         try:
-            index = queues.pins.gathered.get(number) or self._gather(queues, number, batch)
+            gathering = Gathering(identify(self._directory, number, queues.opening, batch))
         except FileNotFoundError:
             if self._writes:
                 raise
             return  # a writer has removed it: its records are about to be truncated
-        for _ in leave(queues, index):
-            pass
-
-    def _gather(self, queues: Queues, number: int, batch: int) -> GatheredIndex:
-        collected = CollectedRuns()
-        for _ in collect(queues, number, collected):
-            pass
-        head = identify(self._directory, number, queues.opening, batch)
-        index, size, _ = write_collected(self._directory, head, [collected], writes=self._writes)
+        parts = collect_and_leave(queues, gathering.index)
+        size, _ = write_collected(self._directory, gathering, parts, writes=self._writes)
         if size:
             self.files[number] = size
-        queues.pins.add_gathered(index)
-        return index

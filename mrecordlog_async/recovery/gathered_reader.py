@@ -19,7 +19,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from mrecordlog_async.errors import CorruptionError
-from mrecordlog_async.format.gathered import GatheredError, GatheredHead, decode_place
+from mrecordlog_async.format.gathered import GatheredError, GatheredHead, Gathering, decode_place
 from mrecordlog_async.memory.collected import held_run
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.pieces import cut_to
@@ -297,7 +297,8 @@ class GatheredReader:
         return FoundRuns(cut_to(runs, wanted.start, stop), times.between(wanted.start, stop), stop)
 
     def _make(self, head: GatheredHead) -> bool:
-        _, size, error = write_collected(self._directory, (parts := self._parts(head)).head, parts)
+        parts = self._parts(head)
+        size, error = write_collected(self._directory, Gathering(parts.head), parts)
         if error is not None:
             logger.warning("the gathered file of %s was not written: %s", segment_name(head.segment), error)
             return False

@@ -19,7 +19,7 @@ from crc32c import crc32c
 
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.frame import BLOCK_BYTES, FULL, LAST, Buffer, read_frame, segment_seed
-from mrecordlog_async.format.gathered import GatheredHead, GatheredIndex, Gathering
+from mrecordlog_async.format.gathered import GatheredHead, Gathering
 from mrecordlog_async.format.header import HEADER_BYTES, HeaderError, SegmentHeader
 from mrecordlog_async.format.parse import MalformedError, ParsedBatch, SegmentParser
 from mrecordlog_async.format.record import LOG_ID_BYTES
@@ -90,17 +90,18 @@ def _header(directory: LogDirectory, handle: int, number: int) -> SegmentHeader:
 
 
 def write_collected(
-    directory: LogDirectory, head: GatheredHead, parts: Iterable[CollectedRuns], *, writes: bool = True
-) -> tuple[GatheredIndex, int, OSError | None]:
+    directory: LogDirectory, gathering: Gathering, parts: Iterable[CollectedRuns], *, writes: bool = True
+) -> tuple[int, OSError | None]:
     """Write the gathered file of what was collected, in parts that are in order; without *writes* only lay it out.
 
-    Other threads may run meanwhile. Raises what *parts* raise.
+    A part is in the index of *gathering* when the next one is wanted. Other threads may run meanwhile. Raises what
+    *parts* raise.
 
     Returns:
-        The index, the size of the file, and the error with which the disk refused it, or None: the index is whole then
-        as well, and the size 0.
+        The size of the file, and the error with which the disk refused it, or None: the index is whole then as well,
+        and the size 0.
     """
-    gathering, size, refusal = Gathering(head), 0, None
+    size, refusal, head = 0, None, gathering.index.head
     buffers = _buffers(gathering, parts)
     if writes:
         try:
@@ -112,7 +113,7 @@ def write_collected(
         pass
     if refusal is not None and not gathering.is_whole:
         raise refusal  # it was not the file that was refused, but a read of the segment
-    return gathering.index, size, refusal
+    return size, refusal
 
 
 def _check_room(directory: LogDirectory, size: int) -> None:

@@ -6,11 +6,14 @@ import asyncio
 import errno
 import subprocess
 import sys
+from itertools import groupby
 from pathlib import Path
 
 import pytest
 
 from mrecordlog_async import LastEnd, Limits, MultiRecordLog, PersistPolicy
+from mrecordlog_async.format.gathered import GatheredIndex
+from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.recovery import beyond_memory
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from tests import damage
@@ -82,6 +85,32 @@ async def test_a_segment_larger_than_memory_is_opened_in_little_memory(
     assert 0 < memory_first <= written
     assert opening <= MEMORY + SLACK
     assert everything <= MEMORY + 2 * SLACK
+
+
+async def test_a_queue_leaves_memory_before_the_open_runs_of_the_next_one_are_joined(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening a log that memory has no room for joins the runs of one queue at a time: old ones leave holes."""
+    await write(directory, 4 * MIB, 12 * MIB, queues=20)
+    steps: list[tuple[str, int]] = []
+    settle_before, leave = Queue.settle_before, Queue.leave
+
+    def joined(queue: Queue, stop: int) -> int:
+        steps.append(("joined", queue.id))
+        return settle_before(queue, stop)
+
+    def left(queue: Queue, index: GatheredIndex, place: int) -> int:
+        steps.append(("left", queue.id))
+        return leave(queue, index, place)
+
+    monkeypatch.setattr(Queue, "settle_before", joined)
+    monkeypatch.setattr(Queue, "leave", left)
+    async with MultiRecordLog.open(directory, limits=Limits(memory_bytes=2 * MIB)):
+        pass
+    steps = [step for step, _ in groupby(steps)]
+    assert len(steps) > 2 * 20
+    assert steps[::2] == [("joined", queue_id) for _, queue_id in steps[::2]]
+    assert steps[1::2] == [("left", queue_id) for _, queue_id in steps[::2]]
 
 
 async def test_what_fitted_while_the_log_was_open_stays_in_memory(directory: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import CorruptionError, MultiRecordLog, ReadOnlyLog
-from mrecordlog_async.format.gathered import GatheredIndex, decode_place
+from mrecordlog_async.format.gathered import GatheredIndex, Gathering, decode_place
 from mrecordlog_async.memory.collected import CollectedRuns, held_run
 from mrecordlog_async.model import POSITION_MAX, Record, Times
 from mrecordlog_async.recovery.gathering import SegmentParts, identify, write_collected
@@ -65,8 +65,9 @@ def test_one_pass_over_each_segment_finds_what_replay_finds(directory: Path, see
     found: dict[int, list[Record]] = {}
     segments = at.list().segments
     for number in segments[:-1]:
-        head = identify(at, number)
-        index, size, error = write_collected(at, head, SegmentParts(at, head, MIB))
+        gathering = Gathering(identify(at, number))
+        index = gathering.index
+        size, error = write_collected(at, gathering, SegmentParts(at, index.head, MIB))
         assert error is None
         assert size == (directory / Path(gathered_path("", number)).name).stat().st_size
         for queue_id, records in read_all(directory, index).items():
@@ -84,13 +85,14 @@ def test_a_segment_in_parts_is_the_segment_as_a_whole(directory: Path, part_byte
     asyncio.run(build(directory, segments=3))
     at = LogDirectory.at(directory)
     head = identify(at, at.list().segments[0])
-    index, _, _ = write_collected(at, head, SegmentParts(at, head, MIB))
-    whole = read_all(directory, index)
+    at_once, in_parts = Gathering(head), Gathering(head)
+    write_collected(at, at_once, SegmentParts(at, head, MIB))
+    whole = read_all(directory, at_once.index)
     parts = SegmentParts(at, head, part_bytes)
     assert len(list(parts)) > 1
-    in_parts, _, _ = write_collected(at, head, parts)
-    assert in_parts.ids == index.ids
-    assert read_all(directory, in_parts) == whole
+    write_collected(at, in_parts, parts)
+    assert in_parts.index.ids == at_once.index.ids
+    assert read_all(directory, in_parts.index) == whole
     for queue_id, records in whole.items():
         position, stop, found = records[0].position, records[-1].position + 1, list[Record]()
         while position < stop:
@@ -149,11 +151,12 @@ def test_the_index_is_whole_even_if_the_disk_refuses_the_file(directory: Path) -
     first = at.list().segments[0]
     head = identify(at, first)
     full = LogDirectory(FullDisk(), at.path)
-    index, size, error = write_collected(full, head, SegmentParts(at, head, MIB))
+    gathering, again = Gathering(head), Gathering(head)
+    size, error = write_collected(full, gathering, SegmentParts(at, head, MIB))
     assert (size, error is not None and error.errno) == (0, errno.ENOSPC)
     assert not [name for name in at.list().others if ".runs" in name]
-    again, _, _ = write_collected(at, head, SegmentParts(at, head, MIB))
-    assert again.columns() == index.columns()
+    write_collected(at, again, SegmentParts(at, head, MIB))
+    assert again.index.columns() == gathering.index.columns()
 
 
 def test_a_part_that_cannot_be_read_makes_no_index(directory: Path) -> None:
@@ -167,5 +170,5 @@ def test_a_part_that_cannot_be_read_makes_no_index(directory: Path) -> None:
         raise OSError(errno.EIO, "bad sector")
 
     with pytest.raises(OSError, match="bad sector"):
-        write_collected(at, head, parts())
+        write_collected(at, Gathering(head), parts())
     assert not [name for name in at.list().others if ".runs" in name]

@@ -26,7 +26,7 @@ from time import perf_counter
 from mrecordlog_async.engine.intake.admission import Admission
 from mrecordlog_async.engine.spilling.disk_reads import CompleteSegments, DiskReads
 from mrecordlog_async.errors import CorruptionError
-from mrecordlog_async.format.gathered import GatheredIndex
+from mrecordlog_async.format.gathered import GatheredIndex, Gathering
 from mrecordlog_async.memory.collected import CollectedRuns
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.spilling import collect, leave
@@ -223,14 +223,15 @@ class Spill:
             if self._queues.pins.is_needed(number):  # otherwise it was truncated, and removed, meanwhile
                 logger.warning("%s: segment %d cannot be identified: %s", self._directory.path, number, error)
             head = unidentified(number, opening, batch)
-        index, size, refusal = write_collected(self._directory, head, [collected], writes=writes)
+        gathering = Gathering(head)
+        size, refusal = write_collected(self._directory, gathering, [collected], writes=writes)
         if refusal is not None and not self._was_refused:
             logger.warning(
                 "%s: the gathered file of segment %d was not written (%s); it is made when it is read",
                 *(self._directory.path, number, refusal),
             )
         self._was_refused = refusal is not None
-        return index, size
+        return gathering.index, size
 
     def _remove(self, number: int) -> None:
         with suppress(OSError):
