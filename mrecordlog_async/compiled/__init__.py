@@ -68,7 +68,7 @@ if TYPE_CHECKING or isinstance(_loops, str):
         payloads_of_run,
         records_of_run,
         release_at,
-        runs_in_place,
+        runs_in_places,
         ticks_at,
     )
 else:
@@ -79,7 +79,7 @@ else:
     payloads_of_run = _loops.payloads_of_run
     records_of_run = _loops.records_of_run
     release_at = _loops.release_at
-    runs_in_place = _loops.runs_in_place
+    runs_in_places = _loops.runs_in_places
     ticks_at = _loops.ticks_at
 
 __all__ = [
@@ -94,6 +94,6 @@ __all__ = [
     "payloads_of_run",
     "records_of_run",
     "release_at",
-    "runs_in_place",
+    "runs_in_places",
     "ticks_at",
 ]

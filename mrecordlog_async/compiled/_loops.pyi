@@ -6,7 +6,7 @@ from mrecordlog_async.compiled.twins import pairs_of_run as pairs_of_run
 from mrecordlog_async.compiled.twins import payloads_of_run as payloads_of_run
 from mrecordlog_async.compiled.twins import records_of_run as records_of_run
 from mrecordlog_async.compiled.twins import release_at as release_at
-from mrecordlog_async.compiled.twins import runs_in_place as runs_in_place
+from mrecordlog_async.compiled.twins import runs_in_places as runs_in_places
 from mrecordlog_async.compiled.twins import ticks_at as ticks_at
 
 SOURCE: str

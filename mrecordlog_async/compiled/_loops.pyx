@@ -291,6 +291,7 @@ cdef extern from *:
         unsigned int checksum
 
 DEF PIECE_BYTES = 65536
+DEF SHORT_BYTES = 4096
 
 cdef bint HAS_CRC = has_crc()
 
@@ -408,68 +409,146 @@ cdef extern from "Python.h":
     void PyBuffer_Release(Py_buffer* view)
 
 
-def runs_in_place(kind, data, at, count, start, stop):
-    cdef Py_buffer view
-    cdef list found = None
-    if _is_kind(kind) and type(data) is memoryview and type(at) is int and type(count) is int:
-        are_plain = type(start) is int and type(stop) is int and 0 <= start < 2**63 and 0 <= stop < 2**63
-        if are_plain and 0 <= at < 2**31 and 0 <= count < 2**31:
-            PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
-            try:
-                found = _runs_in_place(kind, <const char*> view.buf, view.len, at, count, start, stop)
-            finally:
-                PyBuffer_Release(&view)
-    return twins.runs_in_place(kind, data, at, count, start, stop) if found is None else found
+cdef struct run_part:  # records of a run that is stored in a place
+    const char* ends  # of its offsets, which are at any address
+    const char* payload
+    long long position
+    Py_ssize_t first, last
+    int32_t begin, end  # offsets of *first* and *last*
 
 
-cdef list _runs_in_place(object kind, const char* data, Py_ssize_t size, Py_ssize_t at, count, long long start, long long stop):
-    """Return None where the twin does it: the place has a run with gaps, or is not as the log writes it."""
-    cdef int64_t position
-    cdef uint32_t head[2]  # number of records, and the width of a distance
-    cdef Py_ssize_t records, first, last, payload_at, number
-    cdef const int32_t* ends
-    cdef PyObject* made
-    cdef list found = []
-    for number in range(count):
-        if size - at < 16:
-            return None
-        memcpy(&position, data + at, 8)
-        memcpy(head, data + at + 8, 8)
-        records, payload_at = head[0], at + 20 + 4 * <Py_ssize_t> head[0]
-        if head[1] or not records or payload_at > size or not 0 <= position < POSITION_STOP:
-            return None
-        offsets = _new_bytes(payload_at - at - 16)
-        ends = <const int32_t*> PyBytes_AsString(offsets)
-        memcpy(<void*> ends, data + at + 16, payload_at - at - 16)
-        if ends[0] or ends[records] < 0 or ends[records] > size - payload_at:
-            return None
-        at = payload_at + ends[records]
-        first = 0 if start <= position else min(start - position, records)
-        last = records if stop - position >= records else max(stop - position, 0)
-        if first >= last:
-            continue
-        if not 0 <= ends[first] <= ends[last] <= ends[records]:
-            return None
-        made = PyType_GenericAlloc(<PyTypeObject*> kind, 3)
-        PyTuple_SetItem(made, 0, PyLong_FromLongLong(position + first))
-        PyTuple_SetItem(made, 2, PyBytes_FromStringAndSize(data + payload_at + ends[first], ends[last] - ends[first]))
-        if last - first < records:
-            offsets = _rebased(ends + first, last - first + 1)
-        Py_INCREF(<PyObject*> offsets)
-        PyTuple_SetItem(made, 1, <PyObject*> offsets)
-        PyObject_GC_UnTrack(made)  # as in `_Records`
-        found.append(<object> made)
-        Py_DECREF(made)
+DEF PARTS_MAX = 64
+DEF JOINED_BYTES = 1048576
+
+cdef inline int32_t _end(const char* ends, Py_ssize_t number) noexcept:
+    cdef int32_t found
+    memcpy(&found, ends + 4 * number, 4)
     return found
 
 
-cdef object _rebased(const int32_t* ends, Py_ssize_t count):
-    """Return *count* offsets as those of a run that begins at the first of them."""
-    made = _new_bytes(4 * count)
-    cdef int32_t* written = <int32_t*> PyBytes_AsString(made)
+def runs_in_places(kind, data, columns, places, seed, start, stop):
+    cdef Py_buffer view
+    cdef tuple found = None
+    is_plain = type(data) is memoryview and type(columns) is tuple and len(columns) == 3 and type(places) is range
+    if is_plain and _is_kind(kind):
+        are_plain = type(start) is int and type(stop) is int and 0 <= start < 2**63 and 0 <= stop < 2**63
+        if are_plain and type(seed) is int and 0 <= seed < 2**32:
+            PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+            try:
+                found = _runs_in_places(kind, data, <const char*> view.buf, view.len, columns, places, seed, start, stop)
+            finally:
+                PyBuffer_Release(&view)
+    return twins.runs_in_places(kind, data, columns, places, seed, start, stop) if found is None else found
+
+
+cdef tuple _runs_in_places(
+    object kind, object data, const char* body, Py_ssize_t size, tuple columns, object places,
+    unsigned int seed, long long start, long long stop
+):
+    """Return None where the twin does it: a place has a run with gaps, or is not as the log writes it."""
+    cdef run_part parts[PARTS_MAX]
+    cdef run_part part
+    cdef Py_ssize_t count = 0, joined = 0, at, end, number, records
+    cdef long long base = -1, position, following, tick
+    cdef uint32_t head[2]
+    cdef list found = []
+    offsets, lengths, checksums = columns
+    positions, ticks = array("q"), array("q")
+    for place in places:
+        if base < 0:
+            base = offsets[place]
+        at, records = offsets[place] - base, lengths[place]
+        end = at + records
+        if not 0 <= at <= end <= size or records < 8:
+            return None
+        if HAS_CRC and records <= SHORT_BYTES:
+            checksum = crc_of(seed, body + at, records)
+        else:
+            checksum = crc32c(data[at:end], seed)
+        if checksum != checksums[place]:
+            return None
+        memcpy(head, body + at, 8)
+        at += 8
+        if 16 * <Py_ssize_t> head[1] > end - at:
+            return None
+        for number in range(head[1]):
+            if number + 1 < head[1]:
+                memcpy(&following, body + at + 8 * number + 8, 8)
+                if following <= start:
+                    continue
+            memcpy(&position, body + at + 8 * number, 8)
+            if position >= stop:
+                break
+            memcpy(&tick, body + at + 8 * (head[1] + number), 8)
+            if not ticks or ticks[-1] != tick:
+                positions.append(max(position, start))
+                ticks.append(tick)
+        at += 16 * <Py_ssize_t> head[1]
+        for number in range(head[0]):
+            if end - at < 16:
+                return None
+            memcpy(&part.position, body + at, 8)
+            memcpy(head, body + at + 8, 8)
+            records, part.ends, part.payload = head[0], body + at + 16, body + at + 20 + 4 * <Py_ssize_t> head[0]
+            at += 20 + 4 * records
+            if head[1] or not records or at > end or not 0 <= part.position < POSITION_STOP:
+                return None
+            if _end(part.ends, 0) or not 0 <= _end(part.ends, records) <= end - at:
+                return None
+            at += _end(part.ends, records)
+            part.first = 0 if start <= part.position else min(start - part.position, records)
+            part.last = records if stop - part.position >= records else max(stop - part.position, 0)
+            if part.first >= part.last:
+                continue
+            part.begin, part.end = _end(part.ends, part.first), _end(part.ends, part.last)
+            if not 0 <= part.begin <= part.end <= _end(part.ends, records):
+                return None
+            if count and (
+                parts[count - 1].position + parts[count - 1].last != part.position + part.first
+                or count == PARTS_MAX
+                or joined + part.end - part.begin > JOINED_BYTES
+            ):
+                found.append(_joined(kind, parts, count))
+                count = joined = 0
+            parts[count] = part
+            count += 1
+            joined += part.end - part.begin
+    if count:
+        found.append(_joined(kind, parts, count))
+    return found, positions, ticks
+
+
+cdef object _joined(object kind, run_part* parts, Py_ssize_t count):
+    """Return parts, each of which continues the one before, as one run."""
+    cdef Py_ssize_t records = 0, size = 0, at, written = 0
+    cdef int32_t* ends
+    cdef char* payload
+    cdef int32_t moved = 0
+    cdef PyObject* made
     for at in range(count):
-        written[at] = ends[at] - ends[0]
-    return made
+        records += parts[at].last - parts[at].first
+        size += parts[at].end - parts[at].begin
+    offsets, payloads = _new_bytes(4 * records + 4), _new_bytes(size)
+    ends, payload = <int32_t*> PyBytes_AsString(offsets), <char*> PyBytes_AsString(payloads)
+    ends[0] = 0
+    for at in range(count):
+        records, moved = parts[at].last - parts[at].first, <int32_t> written - parts[at].begin
+        memcpy(ends + 1, parts[at].ends + 4 * parts[at].first + 4, 4 * records)
+        for size in range(1, records + 1 if moved else 0):
+            ends[size] += moved
+        ends += records
+        memcpy(payload + written, parts[at].payload + parts[at].begin, parts[at].end - parts[at].begin)
+        written += parts[at].end - parts[at].begin
+    made = PyType_GenericAlloc(<PyTypeObject*> kind, 3)
+    PyTuple_SetItem(made, 0, PyLong_FromLongLong(parts[0].position + parts[0].first))
+    Py_INCREF(<PyObject*> offsets)
+    PyTuple_SetItem(made, 1, <PyObject*> offsets)
+    Py_INCREF(<PyObject*> payloads)
+    PyTuple_SetItem(made, 2, <PyObject*> payloads)
+    PyObject_GC_UnTrack(made)  # as in `_Records`
+    run = <object> made
+    Py_DECREF(made)
+    return run
 
 
 cdef extern from "Python.h":

@@ -14,11 +14,19 @@ from operator import sub
 from struct import Struct
 from typing import TypeVar
 
+from crc32c import crc32c
+
 Kind = TypeVar("Kind", bound=tuple[int, bytes])
 Queue = TypeVar("Queue")
 RunKind = TypeVar("RunKind", bound=tuple[int, bytes, bytes])
 
+StoredRun = tuple[int, bytes, bytes, bytes]
+
+PARTS_MAX, JOINED_BYTES = 64, 1 << 20
+"""This many stored runs at most, and bytes of several, are joined to one: most of the cost of a read is per run."""
+
 _BOUNDS = Struct("<ii")
+_PLACE = Struct("<II")
 _RUN = Struct("<qII")
 
 
@@ -112,30 +120,74 @@ def encode_queues(
     return b"".join(map(encode, queues))
 
 
-def runs_in_place(
-    kind: type[RunKind], data: memoryview, at: int, count: int, start: int, stop: int
-) -> list[RunKind | tuple[int, bytes, bytes, bytes]]:
-    """Return the *count* runs that a place of a gathered file, *data*, has from offset *at* on (see `format.gathered`).
+def runs_in_places(
+    kind: type[RunKind],
+    data: memoryview,
+    columns: tuple[Sequence[int], Sequence[int], Sequence[int]],
+    places: range,
+    seed: int,
+    start: int,
+    stop: int,
+) -> tuple[list[RunKind | StoredRun], array[int], array[int]] | None:
+    """Return the runs in neighbouring places of a gathered file (see `format.gathered`), and their times.
 
-    Those without gaps are cut to positions *start* … *stop* - 1, and left out if they have none of these: objects of
-    *kind*, a subclass of tuple with three items. One with gaps is a plain tuple, with its distances too, and uncut.
+    Those without gaps are cut to positions *start* … *stop* - 1, left out if they have none of these, and joined to
+    the one before if they continue it: objects of *kind*, a subclass of tuple with three items. One with gaps is a
+    plain tuple, with its distances too, and uncut. Returns None if a checksum differs.
+
+    data: the bytes of the places. columns: offset, length and checksum of each place of the file. seed: from which the
+    checksums continue.
     """
-    found: list[RunKind | tuple[int, bytes, bytes, bytes]] = []
-    for _ in range(count):
-        position, records, width = _RUN.unpack_from(data, at)
-        payload_at = at + _RUN.size + 4 * (records + 1)
-        offsets = bytes(data[at + _RUN.size : payload_at])
-        ends = memoryview(offsets).cast("i")
-        distances_at = payload_at + ends[-1]
-        at = distances_at + width * records
-        if width:
-            payload, distances = bytes(data[payload_at:distances_at]), bytes(data[distances_at:at])
-            found.append((position, offsets, payload, distances))
-            continue
-        first, last = min(max(start - position, 0), records), min(max(stop - position, 0), records)
-        if first < last:
-            if last - first < records:
-                offsets = array("i", [end - ends[first] for end in ends[first : last + 1]]).tobytes()
-            payload = bytes(data[payload_at + ends[first] : payload_at + ends[last]])
-            found.append(tuple.__new__(kind, (position + first, offsets, payload)))
-    return found
+    offsets, lengths, checksums = columns
+    found, positions, ticks = list[RunKind | StoredRun](), array("q"), array("q")
+    parts: list[tuple[int, list[int], bytes]] = []  # runs to be joined
+    for place in places:
+        at = offsets[place] - offsets[places[0]]
+        body = data[at : at + lengths[place]]
+        if crc32c(body, seed) != checksums[place]:
+            return None
+        count, entries = _PLACE.unpack_from(body)
+        at = _PLACE.size + 16 * entries
+        times = memoryview(bytes(body[_PLACE.size : at])).cast("q").tolist()
+        for first, following, tick in zip(times, [*times[1:entries], 1 << 63], times[entries:], strict=False):
+            if following > start and first < stop and (not ticks or ticks[-1] != tick):
+                positions.append(max(first, start))
+                ticks.append(tick)
+        for _ in range(count):
+            position, records, width = _RUN.unpack_from(body, at)
+            payload_at = at + _RUN.size + 4 * (records + 1)
+            stored = bytes(body[at + _RUN.size : payload_at])
+            ends = memoryview(stored).cast("i").tolist()
+            distances_at = payload_at + ends[-1]
+            at = distances_at + width * records
+            if width:
+                found += _joined(kind, parts)
+                found.append((position, stored, bytes(body[payload_at:distances_at]), bytes(body[distances_at:at])))
+                continue
+            begin, end = min(max(start - position, 0), records), min(max(stop - position, 0), records)
+            if begin < end:
+                ends = ends[begin : end + 1]
+                payload = bytes(body[payload_at + ends[0] : payload_at + ends[-1]])
+                if parts and not _continues(parts, position + begin, len(payload)):
+                    found += _joined(kind, parts)
+                parts.append((position + begin, [each - ends[0] for each in ends], payload))
+    return found + _joined(kind, parts), positions, ticks
+
+
+def _continues(parts: list[tuple[int, list[int], bytes]], position: int, size: int) -> bool:
+    last, ends, _ = parts[-1]
+    held = sum(len(payload) for _, _, payload in parts)
+    return last + len(ends) - 1 == position and len(parts) < PARTS_MAX and held + size <= JOINED_BYTES
+
+
+def _joined(kind: type[RunKind], parts: list[tuple[int, list[int], bytes]]) -> list[RunKind]:
+    """Return *parts*, which are empty afterwards, as one run; nothing if there are none."""
+    if not parts:
+        return []
+    ends, payloads = array("i", (0,)), b"".join([payload for _, _, payload in parts])
+    for _, more, _ in parts:
+        base = ends[-1]
+        ends.extend([base + end for end in more[1:]])
+    first = parts[0][0]
+    parts.clear()
+    return [tuple.__new__(kind, (first, ends.tobytes(), payloads))]

@@ -61,7 +61,7 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from mrecordlog_async.compiled import runs_in_place
+from mrecordlog_async.compiled import runs_in_places
 from mrecordlog_async.format.frame import Buffer
 from mrecordlog_async.model import OFFSET_BYTES, Run, Times
 
@@ -132,6 +132,7 @@ class GatheredIndex:
     """
 
     __slots__ = (
+        "_of_places",
         "checksums",
         "first_positions",
         "first_ticks",
@@ -161,6 +162,7 @@ class GatheredIndex:
         self.checksums = array("I")
         self.first_ticks = array("q")
         self.highest_ticks = array("q")
+        self._of_places = self.offsets, self.lengths, self.checksums
 
     def columns(self) -> list[array[int]]:
         """Return the columns, in the order of the file: first those of queues, then those of places."""
@@ -219,6 +221,27 @@ class GatheredIndex:
     def has_gaps(self, place: int) -> bool:
         """Return whether the positions of a place are not consecutive."""
         return self.next_positions[place] - self.first_positions[place] != self.records[place]
+
+    def decode(self, data: memoryview, places: range, start: int, stop: int) -> tuple[list[Run | StoredRun], Times]:
+        """Return what neighbouring places have of positions *start* … *stop* - 1, and when that was stored.
+
+        Args:
+            data: The bytes of these places; what is returned is a copy.
+            places: Their numbers, at least one.
+            start: First position.
+            stop: Position after the last one.
+
+        Returns:
+            Runs that are cut to these positions and joined, those with gaps as they are stored, uncut; and the times.
+
+        Raises:
+            GatheredError: The bytes are others.
+        """
+        found = runs_in_places(Run, data, self._of_places, places, self.seed, start, stop)
+        if found is None:
+            raise GatheredError("a place is damaged")
+        runs, positions, ticks = found
+        return runs, Times(positions, ticks)
 
 
 class Gathering:
@@ -339,32 +362,3 @@ def decode_index(data: Buffer, head: GatheredHead, foot: GatheredFoot) -> Gather
         column.frombytes(view[at:end])
         at = end
     return index
-
-
-def decode_place(
-    data: memoryview, checksum: int, seed: int, start: int, stop: int
-) -> tuple[list[Run | StoredRun], Times]:
-    """Return what a place has of positions *start* … *stop* - 1, and when that was stored.
-
-    Args:
-        data: The bytes of the place; what is returned is a copy.
-        checksum: Their checksum, as the index has it.
-        seed: That of the file's head.
-        start: First position.
-        stop: Position after the last one.
-
-    Returns:
-        Runs that are cut to these positions, those with gaps as they are stored, uncut; and the times.
-
-    Raises:
-        GatheredError: The bytes are others.
-    """
-    if crc32c(data, seed) != checksum:
-        raise GatheredError("a place is damaged")
-    count, entries = _PLACE.unpack_from(data)
-    ticks_at = _PLACE.size + 8 * entries
-    at = ticks_at + 8 * entries
-    times = Times(array("q", bytes(data[_PLACE.size : ticks_at])), array("q", bytes(data[ticks_at:at])))
-    if entries and (times.positions[0] < start or times.positions[-1] >= stop):
-        times = times.between(max(start, times.positions[0]), stop)  # it may begin after *start*
-    return runs_in_place(Run, data, at, count, start, stop), times

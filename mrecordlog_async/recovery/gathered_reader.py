@@ -19,7 +19,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from mrecordlog_async.errors import CorruptionError
-from mrecordlog_async.format.gathered import GatheredError, GatheredHead, Gathering, decode_place
+from mrecordlog_async.format.gathered import GatheredError, GatheredHead, Gathering
 from mrecordlog_async.memory.collected import held_run
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.pieces import cut_to
@@ -226,18 +226,10 @@ class GatheredReader:
             places, _, _ = index.first(places, POSITION_MAX, POSITION_MAX, bytes_max)
             length = index.length(places)
         begin = index.offsets[places[0]]
-        data = piece.bytes(file, begin, begin + length)
-        runs: list[HeldRun] = []
-        times: list[Times] = []
-        for place in places:
-            at = index.offsets[place] - begin
-            body = data[at : at + index.lengths[place]]
-            found, changes = decode_place(body, index.checksums[place], index.seed, start, stop)
-            # Without gaps, all of them are runs.
-            runs += cut_to(list(map(held_run, found)), start, stop) if index.has_gaps(place) else found  # type: ignore[arg-type]
-            times.append(changes)
-        position = min(index.next_positions[places[-1]], stop)
-        return FoundRuns(runs, times[0] if len(times) == 1 else Times.joined(times), position)
+        found, times = index.decode(piece.bytes(file, begin, begin + length), places, start, stop)
+        # Without gaps, all of them are runs.
+        runs = found if tuple not in map(type, found) else cut_to(list(map(held_run, found)), start, stop)
+        return FoundRuns(runs, times, min(index.next_positions[places[-1]], stop))  # type: ignore[arg-type]  # they are
 
     def _file(self, head: GatheredHead) -> GatheredFile:
         """Return the open file of a segment; raise GatheredError if it is not the right one."""

@@ -7,11 +7,12 @@ import struct
 from array import array
 from collections.abc import Callable, Iterator
 from functools import partial
-from itertools import islice
+from itertools import accumulate, islice, pairwise
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
+from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,6 +78,8 @@ def outcome(call: Callable[..., Any], *arguments: Any) -> Any:
         each = list(found) if isinstance(found, Iterator) else found
     except Exception as error:
         return type(error), str(error)
+    if each is None:
+        return None
     return type(each), [(type(one), one, *(map(type, one) if isinstance(one, tuple) else ())) for one in each]
 
 
@@ -285,44 +288,91 @@ def stored(run: Run, distances: bytes = b"") -> bytes:
     return struct.pack("<qII", run[0], count, len(distances) // count) + run.offsets + run.payload + distances
 
 
-@given(
-    st.lists(st.tuples(POSITIONS, PAYLOADS, st.booleans()), max_size=5),
-    st.integers(0, 1_020) | st.integers(POSITION_MAX - 100, POSITION_MAX + 1),
-    st.integers(0, 1_020) | st.integers(POSITION_MAX - 100, POSITION_MAX + 1),
-    st.binary(max_size=9),
-)
-def test_the_runs_of_a_place_are_cut_the_same(
-    drawn: list[tuple[int, list[bytes], bool]], start: int, stop: int, before: bytes
+def place_of(runs: list[bytes], times: list[tuple[int, int]]) -> bytes:
+    """Return a place of a gathered file with stored runs."""
+    changes = [position for position, _ in times] + [tick for _, tick in times]
+    return struct.pack(f"<II{len(changes)}q", len(runs), len(times), *changes) + b"".join(runs)
+
+
+def in_file(places: list[bytes], seed: int = 5, at: int = 0) -> tuple[memoryview, tuple[array[int], ...], range, int]:
+    """Return the arguments with which *places*, the first of them at offset *at*, are read."""
+    offsets = array("Q", accumulate(map(len, places[:-1]), initial=at))
+    lengths, checksums = array("I", map(len, places)), array("I", [crc32c(place, seed) for place in places])
+    return memoryview(b"".join(places)), (offsets, lengths, checksums), range(len(places)), seed
+
+
+def same_runs(*arguments: Any) -> tuple[list[Any], array[int], array[int]]:
+    """Check that both read the same of intact places; return what."""
+    same("runs_in_places", *arguments)
+    plain, found = twins.runs_in_places(*arguments), loops.runs_in_places(*arguments)
+    assert plain is not None
+    assert list(map(type, plain[0])) == list(map(type, found[0]))
+    return plain
+
+
+@st.composite
+def stored_places(draw: st.DrawFn) -> list[bytes]:
+    """Draw neighbouring places: runs with and without gaps, most of which continue the one before."""
+    position, places = draw(POSITIONS), []
+    for _ in range(draw(st.integers(1, 3))):
+        runs = []
+        times = sorted(draw(st.dictionaries(st.integers(0, 1_020), st.integers(0, 3), max_size=4)).items())
+        for payloads in draw(st.lists(PAYLOADS, max_size=4)):
+            position += draw(st.sampled_from([0, 0, 0, 1, 7]))
+            gaps = draw(st.sampled_from([False, False, False, True]))
+            runs.append(stored(Run.of(min(position, 2**63 - 1), payloads), bytes(4 * len(payloads)) if gaps else b""))
+            position += len(payloads)
+        places.append(place_of(runs, times))
+    return places
+
+
+BOUNDS = st.integers(0, 1_020) | st.integers(POSITION_MAX - 100, POSITION_MAX + 1)
+
+
+@given(stored_places(), BOUNDS, BOUNDS, st.integers(0, 2**32 - 1), st.integers(0, 9))
+def test_the_runs_of_places_are_cut_and_joined_the_same(
+    places: list[bytes], start: int, stop: int, seed: int, at: int
 ) -> None:
-    """Any runs, with gaps and without, wherever they are cut, at any alignment."""
-    runs = [
-        stored(Run.of(position, payloads), bytes(4 * len(payloads)) if gaps else b"")
-        for position, payloads, gaps in drawn
-    ]
-    data = memoryview(before + b"".join(runs))
-    kind, found = same("runs_in_place", Run, data, len(before), len(runs), start, stop)
-    assert kind is list
-    for _, run, *_ in found:
+    """Any runs, with gaps and without, wherever they are cut, at any alignment; and their times."""
+    found, _, ticks = same_runs(Run, *in_file(places, seed, at), start, stop)
+    for run in found:
         assert len(run) == 4 or start <= run[0] < Run(*run).next_position <= stop
+    for run, following in pairwise(found):
+        assert 4 in (len(run), len(following)) or Run(*run).next_position < following[0]
+    assert all(tick != following for tick, following in pairwise(ticks))
 
 
-@given(st.binary(max_size=60), st.integers(-1, 70), st.integers(-1, 3), st.integers(-1, 100), st.integers(-1, 100))
-def test_bytes_that_are_no_place_read_nothing_else(data: bytes, at: int, count: int, start: int, stop: int) -> None:
+def test_runs_are_joined_up_to_a_number_and_a_size() -> None:
+    """Both cut where they have joined 64 runs, or 1 MiB; one that is larger alone stays whole."""
+    runs = [stored(Run.of(at, [b"a%d" % at])) for at in range(100)]
+    found, _, _ = same_runs(Run, *in_file([place_of(runs[:70], []), place_of(runs[70:], [])]), 0, 99)
+    assert [Run(*run).record_count for run in found] == [64, 35]
+    assert [record.payload for run in found for record in Run(*run).records()] == [b"a%d" % at for at in range(99)]
+    runs = [stored(Run.of(at, [bytes(size << 10)])) for at, size in enumerate([2_000, 500, 500, 500])]
+    found, _, _ = same_runs(Run, *in_file([place_of([run], []) for run in runs]), 0, 99)
+    assert [Run(*run).record_count for run in found] == [1, 2, 1]
+
+
+@given(st.binary(max_size=80), BOUNDS, BOUNDS)
+def test_bytes_that_are_no_place_read_nothing_else(data: bytes, start: int, stop: int) -> None:
     """Lengths that no log writes give what the twin makes of them, and no byte beyond the place."""
-    same("runs_in_place", Run, memoryview(data), at, count, start, stop)
-    whole = bytearray(stored(Run.of(3, [b"ab", b"c"])))
-    for each in range(len(whole)):
-        changed = whole.copy()
-        changed[each] ^= 0x81
-        same("runs_in_place", Run, memoryview(changed), 0, 1, start, stop)
+    same("runs_in_places", Run, *in_file([data]), start, stop)
+    whole = place_of([stored(Run.of(3, [b"ab", b"c"]))], [(3, 7)])
+    for at in range(len(whole)):
+        changed = bytearray(whole)
+        changed[at] ^= 0x81
+        same("runs_in_places", Run, *in_file([bytes(changed)]), start, stop)
+        view, *others = in_file([whole])
+        assert same("runs_in_places", Run, memoryview(changed), *others, 0, 9) is None
+        same("runs_in_places", Run, view[:at], *others, 0, 9)
 
 
 @given(st.data())
 def test_wrong_types_of_a_place_are_the_same_to_both(data: st.DataObject) -> None:
     """One argument after the other is replaced by what it must not be: both return or raise the same."""
-    good: list[Any] = [Run, memoryview(stored(Run.of(3, [b"ab", b"c"]))), 0, 1, 0, 9]
+    good: list[Any] = [Run, *in_file([place_of([stored(Run.of(3, [b"ab", b"c"]))], [(3, 7)])]), 0, 9]
     at = data.draw(st.integers(0, len(good) - 1))
-    same("runs_in_place", *good[:at], data.draw(st.sampled_from([*ODD, int, tuple, object])), *good[at + 1 :])
+    same("runs_in_places", *good[:at], data.draw(st.sampled_from([*ODD, int, tuple, object])), *good[at + 1 :])
 
 
 @pytest.mark.parametrize("module", [twins, loops], ids=["pure", "compiled"])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from array import array
-from itertools import accumulate
+from collections.abc import Sequence
+from itertools import accumulate, pairwise
 
 import hypothesis.strategies as st
 import pytest
@@ -21,9 +22,9 @@ from mrecordlog_async.format.gathered import (
     decode_foot,
     decode_head,
     decode_index,
-    decode_place,
 )
-from mrecordlog_async.model import POSITION_MAX, Run, Times, pack_offsets
+from mrecordlog_async.memory.collected import held_run
+from mrecordlog_async.model import POSITION_MAX, Record, Run, Times, pack_offsets
 
 HEAD = GatheredHead(bytes(range(16)), 3, 4_000, 11, 12, 13, 14)
 
@@ -44,6 +45,19 @@ def file_of(queues: dict[int, list[StoredRun]], times: dict[int, Times]) -> tupl
     data += b"".join(gathering.end())
     assert gathering.size == len(data)
     return data, gathering.index
+
+
+def decoded(
+    data: bytes | bytearray, index: GatheredIndex, places: range, start: int = 0, stop: int = POSITION_MAX + 1
+) -> tuple[list[Run | StoredRun], Times]:
+    """Decode neighbouring places of a file."""
+    at = index.offsets[places[0]]
+    return index.decode(memoryview(data)[at : at + index.length(places)], places, start, stop)
+
+
+def records_of(runs: Sequence[Run | StoredRun]) -> list[Record]:
+    """Return the records of runs, wherever one ends."""
+    return [record for run in runs for record in held_run(run).records()]
 
 
 def read_index(data: bytes) -> GatheredIndex:
@@ -75,7 +89,7 @@ def queues_of_runs(draw: st.DrawFn) -> tuple[dict[int, list[StoredRun]], dict[in
 
 @given(queues_of_runs())
 def test_what_is_laid_out_is_read_back(drawn: tuple[dict[int, list[StoredRun]], dict[int, Times]]) -> None:
-    """Every run, its positions and its times are read back through the index; no place mixes queues."""
+    """Every record, its position and its time are read back through the index; no place mixes queues."""
     queues, times = drawn
     data, made = file_of(queues, times)
     index = read_index(data)
@@ -83,19 +97,25 @@ def test_what_is_laid_out_is_read_back(drawn: tuple[dict[int, list[StoredRun]], 
     assert index.head == HEAD
     assert list(index.ids) == list(queues)
     for queue_id, runs in queues.items():
-        found: list[StoredRun] = []
-        for place in range(*index.bounds(queue_id)):
-            at = index.offsets[place]
-            body = memoryview(data)[at : at + index.lengths[place]]
-            held, changes = decode_place(body, index.checksums[place], HEAD.seed, 0, POSITION_MAX + 1)
-            assert held[0][0] == index.first_positions[place]
-            assert len(held) == 1 or len(body) <= PLACE_BYTES + 8 + 16 * len(changes.ticks)
-            wanted = [times[queue_id].time_at(run[0]) for run in held]
-            assert [changes.time_at(run[0]) for run in held] == wanted
+        expected, found = records_of(runs), list[Record]()
+        places = range(*index.bounds(queue_id))
+        for place in places:
+            held, changes = decoded(data, index, range(place, place + 1))
+            records = records_of(held)
+            assert records[0].position == index.first_positions[place]
+            assert [changes.time_at(each.position) for each in records] == [
+                times[queue_id].time_at(each.position) for each in records
+            ]
             assert (index.first_ticks[place], index.highest_ticks[place]) == (changes.ticks[0], max(changes.ticks))
-            found += [(*run, b"") if isinstance(run, Run) else run for run in held]
-        assert found == runs
-        _, *amount = index.first(range(*index.bounds(queue_id)), 2**62, 2**62, 2**62)
+            found += records
+        assert found == expected
+        held, changes = decoded(data, index, places)
+        assert records_of(held) == expected
+        assert changes == times[queue_id]
+        for first, last in pairwise(places):
+            assert index.offsets[first] + index.lengths[first] == index.offsets[last]
+            assert len(runs) > 1 or index.lengths[first] <= PLACE_BYTES + 8 + 16 * len(changes.ticks)
+        _, *amount = index.first(places, 2**62, 2**62, 2**62)
         assert amount == [sum(len(run[1]) // 4 - 1 for run in runs), sum(len(run[2]) for run in runs)]
 
 
@@ -110,9 +130,7 @@ def test_every_byte_is_checked() -> None:
         with pytest.raises(GatheredError):
             found = read_index(bytes(flipped))
             for place in range(len(found.records)):
-                start = found.offsets[place]
-                body = memoryview(flipped)[start : start + found.lengths[place]]
-                decode_place(body, found.checksums[place], found.head.seed, 0, POSITION_MAX + 1)
+                decoded(flipped, found, range(place, place + 1))
     for size in range(len(data)):
         with pytest.raises(GatheredError):
             read_index(data[:size])
@@ -124,8 +142,7 @@ def test_a_place_has_the_times_of_the_records_that_were_wanted(start: int, stop:
     """Whatever begins before the place or ends after it: the times begin with its first record that is wanted."""
     times = Times(array("q", range(100, 200, 10)), array("q", range(10)))
     data, index = file_of({1: [stored(100, [b"ab"] * 100)]}, {1: times})
-    at, length = index.offsets[0], index.lengths[0]
-    _, found = decode_place(memoryview(data)[at : at + length], index.checksums[0], HEAD.seed, start, stop)
+    _, found = decoded(data, index, range(1), start, stop)
     first, end = max(start, 100), min(stop, 200)
     assert found.positions[0] == first
     assert [found.time_at(one) for one in range(first, end)] == [times.time_at(one) for one in range(first, end)]
@@ -136,9 +153,9 @@ def test_a_place_of_another_file_is_refused() -> None:
     """Checksums continue from that of the head: equal bytes of another segment or log are not this file's."""
     times = Times.none()
     data, index = file_of({1: [stored(0, [b"ab"])]}, {1: times})
-    at, length, checksum = index.offsets[0], index.lengths[0], index.checksums[0]
+    index.seed = HEAD._replace(segment=4).seed
     with pytest.raises(GatheredError):
-        decode_place(memoryview(data)[at : at + length], checksum, HEAD._replace(segment=4).seed, 0, 1)
+        decoded(data, index, range(1))
 
 
 def test_places_are_taken_until_there_is_enough() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from mrecordlog_async.errors import RecordsOnDiskError
 from mrecordlog_async.format.controls import Create, Delete, Truncate
-from mrecordlog_async.format.gathered import GatheredHead, GatheredIndex, Gathering, decode_place
+from mrecordlog_async.format.gathered import GatheredHead, GatheredIndex, Gathering
 from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.format.runs import Append, Many
 from mrecordlog_async.memory.collected import CollectedRuns, held_run
@@ -49,7 +49,7 @@ class Spilled:
         """Return the records of a place at positions *first* … *stop* - 1."""
         start = index.offsets[place]
         body = self.files[index.head.segment][start : start + index.lengths[place]]
-        runs, _ = decode_place(memoryview(body), index.checksums[place], index.head.seed, first, stop)
+        runs, _ = index.decode(memoryview(body), range(place, place + 1), first, stop)
         records = (record for run in runs for record in held_run(run).records())
         return [record for record in records if first <= record.position < stop]
 

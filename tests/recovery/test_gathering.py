@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import CorruptionError, MultiRecordLog, ReadOnlyLog
-from mrecordlog_async.format.gathered import GatheredIndex, Gathering, decode_place
+from mrecordlog_async.format.gathered import GatheredIndex, Gathering
 from mrecordlog_async.memory.collected import CollectedRuns, held_run
 from mrecordlog_async.model import POSITION_MAX, Record, Times
 from mrecordlog_async.recovery.gathering import SegmentParts, identify, write_collected
@@ -47,8 +47,8 @@ def read_all(directory: Path, index: GatheredIndex) -> dict[int, list[Record]]:
     found: dict[int, list[Record]] = {}
     for queue_id in index.ids:
         for place in range(*index.bounds(queue_id)):
-            at, length, checksum = index.offsets[place], index.lengths[place], index.checksums[place]
-            runs, times = decode_place(file.read(at, length), checksum, index.head.seed, 0, POSITION_MAX + 1)
+            data = file.read(index.offsets[place], index.lengths[place])
+            runs, times = index.decode(data, range(place, place + 1), 0, POSITION_MAX + 1)
             found.setdefault(queue_id, []).extend(record for run in runs for record in held_run(run).records())
             assert len(times.ticks) > 0
     file.close()

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async.format.gathered import GatheredError, GatheredHead, Gathering, decode_place
+from mrecordlog_async.format.gathered import GatheredError, GatheredHead, Gathering
+from mrecordlog_async.memory.collected import held_run
 from mrecordlog_async.model import Times, offsets_of_one
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
 from mrecordlog_async.storage.gathered_files import (
@@ -39,8 +40,8 @@ def read_all(file: GatheredFile) -> list[bytes]:
     index = file.index
     for place in range(len(index.records)):
         data = file.read(index.offsets[place], index.lengths[place])
-        runs, _ = decode_place(data, index.checksums[place], index.head.seed, 0, len(SIZES))
-        found += [run[2] for run in runs]
+        runs, _ = index.decode(data, range(place, place + 1), 0, len(SIZES))
+        found += [record.payload for run in runs for record in held_run(run).records()]
     return found
 
 
