@@ -295,6 +295,33 @@ def test_a_table_is_resumed_whose_rules_nothing_here_checks(engine: DeltaEngine)
         engine.drain()
 
 
+def deleted(engine: DeltaEngine, copy: Path) -> None:
+    shutil.rmtree(engine.table_path)
+
+
+def replaced_by_an_older_copy(engine: DeltaEngine, copy: Path) -> None:
+    shutil.rmtree(engine.table_path)
+    shutil.copytree(copy, engine.table_path)
+
+
+@pytest.mark.parametrize("change", [deleted, replaced_by_an_older_copy])
+@pytest.mark.parametrize("step", ["sync of the entry", "end of the commit"])
+def test_a_batch_that_is_gone_before_it_is_truncated_stays_in_the_log(
+    engine: DeltaEngine,
+    service: ThreadedService,
+    tmp_path: Path,
+    change: Callable[[DeltaEngine, Path], None],
+    step: str,
+) -> None:
+    """The table is looked at after each commit: if it lacks the batch, the drain stops before it releases records."""
+    copy = tmp_path / "copy"
+    shutil.copytree(engine.table_path, copy)
+    engine.step = lambda name: change(engine, copy) if name == step else None
+    with pytest.raises(TableError, match="right after batch . was stored. Nothing of the batch was truncated"):
+        engine.drain()
+    assert service.positions("q") == (20, 30)
+
+
 def test_a_table_that_is_missing_is_refused(engine: DeltaEngine, service: ThreadedService) -> None:
     """A new table in its place would begin in the middle of the log."""
     shutil.rmtree(engine.table_path)

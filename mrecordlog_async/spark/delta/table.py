@@ -12,7 +12,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -148,10 +148,11 @@ class DrainTable:
         for attempt in range(ATTEMPTS + 1):
             # Loaded in each attempt: a commit whose response was lost shows here as a batch that the table has.
             table = self.loaded
+            version = table.version()
             stands = table.transaction_version(batch.query)
             stored = table.transaction_version(batch.query + CONTENT)
             verdict = judge(batch.number, batch.digest, stands, stored, self.place.address)
-            if table.version() != self._own_version:
+            if version != self._own_version:
                 self._refuse_changes(table, batch)
             if verdict is BatchVerdict.STORE:
                 if attempt == ATTEMPTS:
@@ -161,11 +162,12 @@ class DrainTable:
                 self._step("commit")
                 if not self._committed(table, batch, partition_by):
                     continue
+                version += 1
                 self._step("sync of the entry")
             # Even for a batch that is skipped: the run that committed it may have ended before its entry was durable.
             self._make_durable(batch)
             self._step("end of the commit")
-            self._look_again(batch)
+            self._look_again(batch, version)
             return verdict
         raise TableError(
             f"other writers changed {self.place.address} {ATTEMPTS} times while batch {batch.number} was committed; "
@@ -227,18 +229,19 @@ class DrainTable:
                     "--max-records-per-trigger lower"
                 )
 
-    def _look_again(self, batch: NewBatch) -> None:
+    def _look_again(self, batch: NewBatch, version: int) -> None:
         """Raise TableError if *batch* is no longer the last one of its query; write a checkpoint of the table if due.
 
         Without checkpoints, every reader would read all entries since the table was created. A failure to read or to
-        write is only logged: the table is complete.
+        write is only logged while the entry of *version*, which has the batch, exists: then the table is complete.
         """
         try:
             table = self.loaded
-            self._refuse_replaced(table, batch)
+            self._refuse_replaced(table, batch, version)
             if table.version() % CHECKPOINT_INTERVAL == 0:
                 sum_up(table, self.place)
         except (DeltaError, OSError, SyncFailedError, WriteFailedError) as error:
+            self._refuse_removed(batch, version)
             logger.warning(
                 "%s was not read after batch %d was stored, or no checkpoint of it was written: %s",
                 self.place.address,
@@ -246,13 +249,23 @@ class DrainTable:
                 reason_of(error),
             )
 
-    def _refuse_replaced(self, table: DeltaTable, batch: NewBatch) -> None:
+    def _refuse_replaced(self, table: DeltaTable, batch: NewBatch, version: int) -> None:
         if table.transaction_version(batch.query) != batch.number:
+            self._refuse_removed(batch, version)
             raise TableError(
                 f"another writer replaced the entry of batch {batch.number} in {self.place.address}: its store ignores "
                 "If-None-Match. Nothing of the batch was truncated. Let no other writer change the table, or "
                 "use another store, and start again: the batch runs again"
             )
+
+    def _refuse_removed(self, batch: NewBatch, version: int) -> None:
+        with suppress(DeltaError, OSError):  # whether it exists is not known
+            if self.place.read(f"{LOG}/{entry_name(version)}") is None:
+                raise TableError(
+                    f"{self.place.address} was deleted, or replaced by an older one, right after batch {batch.number} "
+                    "was stored. Nothing of the batch was truncated. Restore the table, or use a new table and a new "
+                    "checkpoint"
+                )
 
     def _make_durable(self, batch: NewBatch) -> None:
         """Make the entries of the table's log durable, from this batch's back to the one before it."""
