@@ -55,10 +55,14 @@ IN_HTTP = (
     ("pass past_consumers=True", "pass past_consumers"),
     ("pass exist_ok=True", "pass exist_ok=1"),
     ("create it with create_consumer, or create=True", "create it with PUT, or attach with create"),
+    ("create it with create_queue, or append with create=True", "create it with PUT, or append with create=1"),
     ("take_over=True", "take_over"),
     ("raise its limits with configure_queue", "raise its limits in its options"),
 )
 """Advice in the errors of the log for a Python program, with the words for a request."""
+
+_IN_JSON = {"Input data was truncated": "the body is empty, or its JSON is cut off; send one whole JSON value"}
+"""What the decoder of JSON says, with the words for who sent it."""
 
 logger = logging.getLogger("mrecordlog_async.service")
 
@@ -194,7 +198,8 @@ def problem_of(error: Exception) -> ProblemError:
         return _of_log(error)
     # msgspec raises UnicodeDecodeError for a key that is not UTF-8.
     if isinstance(error, WireError | msgspec.DecodeError | UnicodeDecodeError | JSONDecodeError):
-        return bad_request(str(error)[:DETAIL_CHARACTERS], "bad_body")  # it may quote a member name of 60 MB
+        detail = _IN_JSON.get(str(error), str(error)[:DETAIL_CHARACTERS])  # it may quote a member name of 60 MB
+        return bad_request(detail, "bad_body")
     if isinstance(error, OSError) and not isinstance(error, ConnectionError | TimeoutError):
         return _of_disk(error)
     logger.error("unexpected error in a request", exc_info=error)

@@ -91,7 +91,7 @@ async def append(service: Service, request: web.Request) -> web.StreamResponse:
             service.check_room(service.bodies.check(request) or 0)
             body = await service.bodies.receive(request, charge)
         if json_records:
-            records = service.splitter.split_json(body, charge)
+            records = await service.splitter.split_json(body, charge)
         else:
             records = await service.splitter.split(body, request.headers.get("Content-Type"), charge)
         del body  # not kept next to the records while they wait for the writer

@@ -58,6 +58,12 @@ class ConnectionCounts:
     handshakes: int = 0
 
 
+MALFORMED = (
+    "malformed HTTP request: a path may need percent-encoding, a line may be longer than 8,190 bytes, or the lengths "
+    "of the body contradict each other"
+)
+
+
 class Connection(RequestHandler):
     """One connection. Malformed HTTP gets a problem document."""
 
@@ -79,7 +85,7 @@ class Connection(RequestHandler):
         self, request: web.BaseRequest, status: int = 500, exc: BaseException | None = None, message: str | None = None
     ) -> web.StreamResponse:
         """Respond to what the parser refused, and close the connection."""
-        problem = bad_request("malformed HTTP request")
+        problem = bad_request(MALFORMED)
         if status >= 500:
             problem = ProblemError(status, "internal", "internal error; see the service's log")
         if request.writer.output_size > 0 and self.transport is not None:

@@ -58,6 +58,9 @@ class Bodies:
         if body is not None:
             return body
         length = self.check(request, self._options.body_bytes)
+        if length == 0 and expander(request.headers.get("Content-Encoding", "")) is not None:
+            detail = "the body is empty, so what compressed it may have failed; "
+            raise bad_request(detail + "send an empty record without Content-Encoding", "bad_body")
         return await self._receive_slowly(request, length, self._options.body_bytes, charge, free=0)
 
     async def receive_control(self, request: web.BaseRequest, charge: Charge) -> bytes:

@@ -42,6 +42,7 @@ PIECE_BYTES = 256 * 1024
 PIECE_BLOCKS = 256
 PIECE_RECORDS = 2_000
 COUNT_BYTES = 1024 * 1024
+COMMA = ord(",")
 
 WHITESPACE_MAX = 1_000
 """Longest whitespace in one place around the records of a large JSON body: skipping millions of bytes takes 0.1 s."""
@@ -72,17 +73,16 @@ class Splitter:
         async with self._one_at_a_time:
             return await _in_turns(_BY_TYPE[kind](body, self._records_max, charge))
 
-    def split_json(self, body: bytes, charge: Charge) -> list[bytes]:
+    async def split_json(self, body: bytes, charge: Charge) -> list[bytes]:
         """Return the elements of a JSON array, or any other JSON value, as the bytes that came."""
         if len(body) > JSON_BYTES_MAX:
             raise too_large(len(body), JSON_BYTES_MAX, "bytes in a body with ?json=records")
+        is_array = body.lstrip(b" \t\r\n").startswith(b"[")
+        if is_array and body.count(b",") >= self._records_max:
+            await _in_turns(_count_values(body, self._records_max))
         try:
             body.decode()  # the decoder does not look into strings
-            found = (
-                _values_decoder.decode(body)
-                if body.lstrip(b" \t\r\n").startswith(b"[")
-                else [_value_decoder.decode(body)]
-            )
+            found = _values_decoder.decode(body) if is_array else [_value_decoder.decode(body)]
         except UnicodeDecodeError as error:
             raise bad_request(f"the body is not UTF-8, as JSON must be: {error}", "bad_body") from None
         except RecursionError:
@@ -138,7 +138,10 @@ def _json(body: bytes, records_max: int, charge: Charge) -> Steps:
     yield from _count(body, b'"', lambda found: _check_count(found // 2 - 1, records_max))
     charge.add(RECORD_BYTES * max(body.count(b'"') // 2 - 1, 0))
     if len(body) <= SMALL_BYTES:
-        yield _append_decoder.decode(body).records
+        try:
+            yield _append_decoder.decode(body).records
+        except msgspec.ValidationError as error:
+            raise bad_request(f"{_JSON_SHAPE}: {str(error)[:80]}", "bad_body") from None
         return
     begin, end = _JSON_BEGIN.match(body), _JSON_END.search(body, len(body) - 2 * WHITESPACE_MAX - 2)
     if begin is None or end is None:
@@ -243,6 +246,28 @@ def _runs(body: bytes, records_max: int, charge: Charge) -> Steps:
     yield found
 
 
+def _count_values(body: bytes, records_max: int) -> Steps:
+    """Refuse an array of more than *records_max* elements before they are made: millions fit into a body.
+
+    An element is found by what the decoder says about the bytes after it. What is no array ends the count: the decoder
+    then says why.
+    """
+    view, at, found = memoryview(body), body.index(b"[") + 1, 1
+    while True:
+        try:
+            _value_decoder.decode(view[at:])
+            return
+        except (msgspec.DecodeError, RecursionError) as error:
+            rest = _REST.search(str(error))
+        if rest is None or body[at + int(rest[1]) - 1] != COMMA:
+            return
+        at += int(rest[1])
+        found += 1
+        _check_count(found, records_max)
+        if found % PIECE_BLOCKS == 0:
+            yield []
+
+
 def _payloads(block: wire_decoder.Block) -> Steps:
     """Copy the records out of a block, some at a time."""
     ends = wire_decoder.check_offsets(block.offsets)
@@ -260,7 +285,13 @@ _list_decoder = msgspec.json.Decoder(list[bytes])
 _values_decoder = msgspec.json.Decoder(list[msgspec.Raw])
 _value_decoder = msgspec.json.Decoder(msgspec.Raw)
 
-_JSON_SHAPE = 'the body must be {"records": [...]}, with base64 for each record'
+_REST = re.compile(r"trailing characters \(byte (\d+)\)")
+"""Counts from 1, and skips whitespace."""
+
+_JSON_SHAPE = (
+    'the body must be {"records": [...]}, with base64 for each record; '
+    "to store JSON values as they are, send ?json=records"
+)
 _STRAY_COMMA = "the list of records has a comma without a record; remove it"
 _SPACE = rb"[ \t\r\n]{0,%d}" % WHITESPACE_MAX
 _JSON_BEGIN = re.compile(_SPACE.join([b"", rb"\{", b'"records"', b":", rb"\["]))
