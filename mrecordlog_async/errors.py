@@ -10,6 +10,7 @@ log's state (`LogClosedError`, `LogFailedError`, `LogLockedError`) or the disk's
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any
@@ -52,7 +53,7 @@ class QueueNotFoundError(RecordLogError):
         self.queue = queue
 
     def message(self) -> str:
-        return f"queue {self.queue!r} does not exist"
+        return f"queue {self.queue!r} does not exist; create it with create_queue, or append with create=True"
 
 
 class QueueExistsError(RecordLogError):
@@ -501,7 +502,7 @@ class LogClosedError(RecordLogError):
         reason: Which of these.
     """
 
-    def __init__(self, reason: str = "the log is closed") -> None:
+    def __init__(self, reason: str = "the log is closed; open it again to use it") -> None:
         super().__init__(reason)
         self.reason = reason
 
@@ -568,6 +569,11 @@ class LogLockedError(RecordLogError):
                 f"log directory {self.directory!r} cannot be locked: {owner} holds its LOCK, a hard link shared with "
                 "another directory (cp -al makes one); close the log that uses the original, or remove LOCK from the "
                 "copy, never from the original"
+            )
+        if self.owner_pid == os.getpid():  # in containers, other processes may have the same number
+            return (
+                f"log directory {self.directory!r} is open in this process already, or in process {self.owner_pid} of "
+                "another container: one directory has one open log. Pass that log on, or close it first"
             )
         return (
             f"log directory {self.directory!r} is in use by {owner}: one directory has one writer. Use one worker, "

@@ -35,7 +35,7 @@ from mrecordlog_async.engine.intake.controls import (
 from mrecordlog_async.engine.open_async import open_log_async
 from mrecordlog_async.engine.readers.tail import Tail
 from mrecordlog_async.engine.running import Engine, EngineOptions
-from mrecordlog_async.errors import LogFailedError, QueueNotFoundError, RecordsOnDiskError
+from mrecordlog_async.errors import LogClosedError, LogFailedError, QueueNotFoundError, RecordsOnDiskError
 from mrecordlog_async.memory.pieces import as_runs
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.reads import check_bounds, held_between, position_of, summarize, time_at
@@ -55,6 +55,8 @@ from mrecordlog_async.model import (
     Start,
     check_position,
     check_start,
+    copy_payload,
+    copy_payloads,
     json_payload,
     tick_of_time,
 )
@@ -192,6 +194,8 @@ class MultiRecordLog:
 
     def __init__(self, engine: Engine) -> None:
         """Use `open`."""
+        if not isinstance(engine, Engine):  # the first guess of many, with a directory
+            raise TypeError("open a log with `async with MultiRecordLog.open(directory) as log`")
         self.directory = engine.directory
         self.limits = engine.options.limits
         self.persist_policy = engine.options.policy
@@ -470,7 +474,7 @@ class MultiRecordLog:
             RecordTooLargeError: A record, or the call as a whole, can never fit.
             LogFullError: A limit is reached or the disk is full. Nothing was written.
         """
-        copied = [payload if type(payload) is bytes else copy_payload(payload) for payload in check_payloads(payloads)]
+        copied = copy_payloads(payloads)
         checked = None if position is None else check_position(position)
         return (self._append_creating if create else self._admission.append)(queue, checked, copied)
 
@@ -479,7 +483,7 @@ class MultiRecordLog:
     ) -> int:
         """Remove the records of *queue* up to and including *position*.
 
-        A position past the end removes all records and moves the next position to position + 1, as in the original:
+        A position past the end removes all records and moves the next position to position + 1, as in Quickwit's crate:
         copies of a queue are given their positions that way. The service, the clients and the acknowledgements of
         consumers refuse such a position instead. A position before the first record writes nothing.
 
@@ -987,6 +991,8 @@ class MultiRecordLog:
         await self._engine.close()
 
     async def __aenter__(self) -> Self:
+        if self.state is LogState.CLOSED:
+            raise LogClosedError()
         return self
 
     async def __aexit__(
@@ -1040,25 +1046,3 @@ async def _declare(log: MultiRecordLog, queues: dict[str, QueueOptions | None]) 
     except BaseException:
         await log.close()
         raise
-
-
-# Arguments: what callers pass is checked once, when the method is called.
-
-
-def copy_payload(payload: object) -> bytes:
-    """Return the bytes of any bytes-like object; raise TypeError for anything else."""
-    if isinstance(payload, bytes | bytearray | memoryview):
-        return bytes(payload)
-    if isinstance(payload, str):
-        raise TypeError("payload must be bytes, not str; encode it first")
-    try:
-        return memoryview(payload).tobytes()  # type: ignore[arg-type]  # any object with a buffer; TypeError otherwise
-    except TypeError:
-        raise TypeError(f"payload must be a bytes-like object, not {type(payload).__name__}") from None
-
-
-def check_payloads(payloads: Iterable[Payload]) -> Iterable[Payload]:
-    """Return *payloads*; raise TypeError for a single payload, each byte of which would become a record."""
-    if isinstance(payloads, str | bytes | bytearray | memoryview):
-        raise TypeError("append_records takes an iterable of payloads, not a single one; use append_record")
-    return payloads

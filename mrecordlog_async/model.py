@@ -632,6 +632,29 @@ def offsets_of_one(payload_bytes: int) -> bytes:
     return b"\0\0\0\0" + payload_bytes.to_bytes(OFFSET_BYTES, "little", signed=True)
 
 
+def copy_payload(payload: object) -> bytes:
+    """Return the bytes of any bytes-like object; raise TypeError for anything else."""
+    if type(payload) is bytes:
+        return payload
+    if isinstance(payload, bytes | bytearray | memoryview):
+        return bytes(payload)
+    if isinstance(payload, str):
+        raise TypeError("payload must be bytes, not str; encode it first")
+    try:
+        return memoryview(payload).tobytes()  # type: ignore[arg-type]  # any object with a buffer; TypeError otherwise
+    except TypeError:
+        raise TypeError(f"payload must be a bytes-like object, not {type(payload).__name__}") from None
+
+
+def copy_payloads(payloads: Iterable[object]) -> list[bytes]:
+    """Return *payloads* as bytes; raise TypeError for a single payload, each byte of which would become a record."""
+    if isinstance(payloads, str | bytes | bytearray | memoryview):
+        raise TypeError("append_records takes an iterable of payloads, not a single one; use append_record")
+    if payloads is None:
+        raise TypeError("append_records takes an iterable of payloads, not None: the position comes before them")
+    return [payload if type(payload) is bytes else copy_payload(payload) for payload in payloads]
+
+
 def check_position(position: int) -> int:
     """Return *position* if a queue can assign it; raise TypeError or ValueError otherwise."""
     if isinstance(position, bool) or not isinstance(position, int):

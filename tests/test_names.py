@@ -133,7 +133,7 @@ async def test_names_that_clients_fold_are_not_created_and_still_served(tmp_path
             with pytest.raises(ConsumerNameError, match="HTTP clients take it out of a path"):
                 await client.create_consumer(name, name)
             await client.delete_queue(name)
-            with pytest.raises(QueueNameError, match="HTTP clients take it out of a path; choose another name"):
+            with pytest.raises(QueueNameError, match="HTTP clients take it out of a path; choose another one"):
                 await client.create_queue(name)
         assert served.log.list_queues() == []
 

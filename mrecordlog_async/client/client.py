@@ -39,15 +39,18 @@ from mrecordlog_async.model import (
     Times,
     check_position,
     check_start,
+    copy_payload,
+    copy_payloads,
     json_payload,
 )
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.protocol import bulk_calls, calls
 from mrecordlog_async.protocol.attempts import ServiceUnreachableError
-from mrecordlog_async.protocol.calls import Order, Page, PageRequest, Payload, copied
+from mrecordlog_async.protocol.calls import Order, Page, PageRequest
 from mrecordlog_async.protocol.consumer_schemas import AttachRequest
 from mrecordlog_async.protocol.log_schemas import LogResponse
 from mrecordlog_async.protocol.schemas import StatsResponse
+from mrecordlog_async.record_log import Payload
 from mrecordlog_async.servers.names import Endpoint, shown_url
 from mrecordlog_async.support.coroutine_mark import coroutine_function
 
@@ -361,7 +364,7 @@ class RecordLogClient:
             RecordTooLargeError: The record exceeds a limit of the service.
             LogFullError: The log has no room within `retry_seconds`; truncate queues.
         """
-        record, checked = copied(payload), None if position is None else check_position(position)
+        record, checked = copy_payload(payload), None if position is None else check_position(position)
         return self._append(queue, checked, [record], create)
 
     @coroutine_function
@@ -386,7 +389,7 @@ class RecordLogClient:
             RecordTooLargeError: A record, or all together, exceed a limit of the service.
             LogFullError: The log has no room within `retry_seconds`; truncate queues.
         """
-        records = [copied(payload) for payload in payloads]
+        records = copy_payloads(payloads)
         return self._append(queue, None if position is None else check_position(position), records, create)
 
     async def _append(self, queue: str, position: int | None, records: list[bytes], create: bool) -> int | None:
@@ -413,7 +416,7 @@ class RecordLogClient:
             PositionInPastError: Another writer stored other records at these positions; these were not stored.
             OutcomeUnknownError: These records may have been stored.
         """
-        return await self.sender.send(calls.append_new(queue, position, [copied(payload) for payload in payloads]))
+        return await self.sender.send(calls.append_new(queue, position, copy_payloads(payloads)))
 
     # asyncio only: end
 

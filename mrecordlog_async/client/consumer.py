@@ -53,6 +53,8 @@ class ClientConsumer(AsyncIterator[Record]):
         self._acknowledged = 0  # where the consumer is, as far as this holder knows
 
     async def __aenter__(self) -> Self:
+        if self._attached is not None:
+            raise RuntimeError(f"the consumer {self.consumer!r} is entered already: make another one to enter it twice")
         self._check()
         start = None if self._start is None else check_start(await position_of(self._sender, self.queue, self._start))
         request = msgspec.structs.replace(self._request, start=start)

@@ -35,9 +35,10 @@ from mrecordlog_async.errors import (
     RecordLogError,
     RecordTooLargeError,
 )
+from mrecordlog_async.model import copy_payload, copy_payloads
 from mrecordlog_async.protocol.attempts import ServiceUnreachableError
-from mrecordlog_async.protocol.calls import Payload, copied
 from mrecordlog_async.protocol.responses import ServiceError
+from mrecordlog_async.record_log import Payload
 from mrecordlog_async.support.coroutine_mark import coroutine_function
 
 BATCH_BYTES = 4 * 1024 * 1024
@@ -90,6 +91,8 @@ class Producer:
         self._entered = False
 
     async def __aenter__(self) -> Producer:
+        if self._entered:
+            raise RuntimeError("a producer is entered once: make another one with client.producer(queue)")
         if self._create:
             await self._client.create_queue(self.queue, exist_ok=True)
         self.next_position = await self._client.next_position(self.queue)
@@ -129,7 +132,7 @@ class Producer:
                 producer has failed.
             LogClosedError: The producer is closed, or was not entered.
         """
-        return self._put_one(copied(payload))  # at once, as in the log
+        return self._put_one(copy_payload(payload))  # at once, as in the log
 
     @coroutine_function
     def append_records(self, payloads: Iterable[Payload]) -> Coroutine[Any, Any, int | None]:
@@ -144,7 +147,7 @@ class Producer:
         Raises:
             RecordLogError: The errors of `append_record`.
         """
-        return self._put([copied(payload) for payload in payloads])
+        return self._put(copy_payloads(payloads))
 
     async def close(self) -> None:
         """Wait until every appended record is stored or refused. Later appends raise LogClosedError."""

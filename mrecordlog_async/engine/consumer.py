@@ -47,6 +47,8 @@ class Consumer(AsyncIterator[Record]):
         self._acknowledged = 0  # where the consumer is, as far as this holder knows
 
     async def __aenter__(self) -> Self:
+        if self._attached is not None:
+            raise RuntimeError(f"the consumer {self.consumer!r} is entered already: make another one to enter it twice")
         attached = await self._changes.attach(self.queue, self.consumer, self._attaching)
         self._attached = attached
         self._watch = self._changes.watch(self.consumer, attached)

@@ -483,11 +483,6 @@ def _segment(name: str) -> str:
     return text.replace(".", "%2E") if text in (".", "..") else text  # or the path would be normalized
 
 
-def copied(payload: Payload) -> bytes:
-    """Return *payload* as immutable bytes. Raise TypeError for numbers too, which bytes() would accept."""
-    return payload if type(payload) is bytes else bytes(memoryview(payload))
-
-
 def consumer_summary_of(one: ConsumerResponse) -> ConsumerSummary:
     """Return where one consumer is."""
     return ConsumerSummary(**msgspec.structs.asdict(one))

@@ -124,6 +124,8 @@ def _parse_one(text: str) -> Endpoint | Lookup:
 
 def check_url(url: str) -> None:
     """Raise ValueError, with what to write instead, unless *url* names a service."""
+    if not isinstance(url, str):  # such as an environment variable that is not set
+        raise TypeError(f"the URL of a service must be a str, not {type(url).__name__}")
     if url.startswith("unix:"):
         if not url.removeprefix("unix:"):
             raise ValueError("unix: names no socket; write unix:/path/to/socket")

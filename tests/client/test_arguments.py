@@ -29,6 +29,10 @@ async def _first(records: Any) -> None:
 
 
 CALLS: dict[str, Call] = {
+    "append a text": lambda it: it.append("q", "a"),
+    "append None": lambda it: it.append("q", None),
+    "append_records of one payload": lambda it: it.append_records("q", None, b"abc"),
+    "append_records without payloads": lambda it: it.append_records("q", [b"a"], None),
     "append at -1": lambda it: it.append("q", b"a", -1),
     "append at a text": lambda it: it.append("q", b"a", "1"),
     "append_record at 2**63": lambda it: it.append_record("q", 2**63, b"a"),

@@ -115,13 +115,14 @@ async def _open(directory: Path) -> MultiRecordLog:
 
 
 async def test_second_open_is_refused_with_the_owners_pid(log: MultiRecordLog, directory: Path) -> None:
-    """One writer per directory, even within a process; the message names the owner and the ways out."""
+    """One writer per directory, even within a process; the message names the owner and the way out."""
     import os
 
     with pytest.raises(LogLockedError) as caught:
         await MultiRecordLog.open(directory)
     assert caught.value.owner_pid == os.getpid()
-    assert "mrecordlog serve" in str(caught.value)
+    assert "Pass that log on, or close it first" in str(caught.value)
+    assert "run `mrecordlog serve`" in str(LogLockedError("wal", 1 + os.getpid()))
     assert await log.append_record("q", None, b"still works") == 0
 
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import pickle
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from mrecordlog_async import (
+    LogClosedError,
     LogFullError,
+    LogLockedError,
     MultiRecordLog,
     QueueNameError,
     QueueNotFoundError,
 )
 from mrecordlog_async import errors as all_errors
+from mrecordlog_async.cli.shell.explain import explain
+from mrecordlog_async.protocol.problems import detail_of
 from tests.conftest import contents
 
 POSITION_MAX = 2**63 - 2
@@ -34,6 +41,58 @@ async def test_bad_queue_names(log: MultiRecordLog, name: Any) -> None:
     with pytest.raises(QueueNameError):
         log.range(name)
     assert contents(log) == {"q": (0, 0, [])}
+
+
+async def test_an_unknown_queue_says_how_to_create_it(log: MultiRecordLog) -> None:
+    """In the words of whoever asks: the command line has its own."""
+    with pytest.raises(QueueNotFoundError, match="create it with create_queue, or append with create=True") as unknown:
+        await log.append("nowhere", b"x")
+    assert explain(unknown.value, None) == "queue 'nowhere' does not exist"
+    assert "create=1" in detail_of(unknown.value)
+
+
+async def test_a_log_is_opened_and_not_made() -> None:
+    """The first guess of many is the class itself."""
+    with pytest.raises(
+        TypeError, match=re.escape("open a log with `async with MultiRecordLog.open(directory) as log`")
+    ):
+        MultiRecordLog("./wal")  # type: ignore[arg-type]
+
+
+async def test_a_log_that_is_closed_is_not_entered(directory: Path) -> None:
+    """Its block would begin, and fail at the first call in it."""
+    async with MultiRecordLog.open(directory) as log:
+        pass
+    with pytest.raises(LogClosedError, match="open it again"):
+        async with log:
+            raise AssertionError
+
+
+async def test_a_directory_that_this_process_has_open_says_so(directory: Path) -> None:
+    """Advice about workers would lead astray. The same number may be that of a process in another container."""
+    async with MultiRecordLog.open(directory):
+        with pytest.raises(LogLockedError, match=f"is open in this process already, or in process {os.getpid()} of"):
+            await MultiRecordLog.open(directory)
+
+
+async def test_a_consumer_is_not_entered_twice(log: MultiRecordLog) -> None:
+    """Leaving the inner block would end the outer one, too."""
+    async with log.consumer("q", "c") as consumer:
+        with pytest.raises(RuntimeError, match="the consumer 'c' is entered already"):
+            await consumer.__aenter__()
+        assert not await consumer.batch(timeout=0)
+    async with consumer:  # after it was left, it may be
+        assert not await consumer.batch(timeout=0)
+
+
+async def test_readers_in_another_event_loop_say_so(log: MultiRecordLog) -> None:
+    """Those that wait would wait for ever, or fail with a sentence about futures."""
+
+    async def read() -> None:
+        await anext(log.tail("q"))
+
+    with pytest.raises(LogClosedError, match="the log belongs to another event loop"):
+        await asyncio.to_thread(asyncio.run, read())
 
 
 async def test_unknown_queue(log: MultiRecordLog) -> None:

@@ -17,6 +17,7 @@ UNAUTHORIZED = 401
 IN_A_SHELL = (
     ("pass past_consumers=True", "pass --past-consumers"),
     ("; pass exist_ok=True to use it", ""),
+    ("; create it with create_queue, or append with create=True", ""),
     ("create it with create_consumer, or create=True", "list those that exist with `mrecordlog consumers LOG`"),
     (
         "pass this owner, another consumer's name, or take_over=True if the owner is gone for good",

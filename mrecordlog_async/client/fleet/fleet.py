@@ -26,9 +26,10 @@ from mrecordlog_async.client.fleet.producer import FleetProducer
 from mrecordlog_async.client.fleet.server import Connecting, Server, ServerSummary, Tokens
 from mrecordlog_async.client.options import check_token
 from mrecordlog_async.errors import QueueSealedError, RecordLogError
+from mrecordlog_async.model import copy_payload
 from mrecordlog_async.options import QueueOptions, check_type
 from mrecordlog_async.protocol.attempts import OutcomeUnknownError
-from mrecordlog_async.protocol.calls import Payload, copied
+from mrecordlog_async.record_log import Payload
 from mrecordlog_async.servers.names import Endpoint, names_of, parse
 from mrecordlog_async.support.coroutine_mark import coroutine_function
 
@@ -189,7 +190,7 @@ class RecordLogFleet:
         Returns:
             Where the record is stored.
         """
-        record = copied(payload)  # at once, as in the log
+        record = copy_payload(payload)  # at once, as in the log
 
         async def store(server: Server) -> int | None:
             if self._waits:

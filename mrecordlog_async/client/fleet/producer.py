@@ -12,8 +12,9 @@ from mrecordlog_async.client.fleet.membership import Membership
 from mrecordlog_async.client.fleet.placement import Key, Placement, Stored
 from mrecordlog_async.client.fleet.server import Server
 from mrecordlog_async.errors import LogClosedError, RecordLogError
+from mrecordlog_async.model import copy_payload, copy_payloads
 from mrecordlog_async.options import QueueOptions, check_type
-from mrecordlog_async.protocol.calls import Payload, copied
+from mrecordlog_async.record_log import Payload
 from mrecordlog_async.support.coroutine_mark import coroutine_function
 
 
@@ -70,7 +71,7 @@ class FleetProducer:
             OutcomeUnknownError: The record may be stored; see `Producer`.
             RecordLogError: The errors of `RecordLogFleet`.
         """
-        return self._append([copied(payload)], key)  # at once, as in the log
+        return self._append([copy_payload(payload)], key)  # at once, as in the log
 
     @coroutine_function
     def append_records(self, payloads: Iterable[Payload], *, key: Key | None = None) -> Coroutine[Any, Any, Stored]:
@@ -86,7 +87,7 @@ class FleetProducer:
         Raises:
             RecordLogError: The errors of `append_record`.
         """
-        return self._append([copied(payload) for payload in payloads], key)
+        return self._append(copy_payloads(payloads), key)
 
     async def close(self) -> None:
         """Wait until every appended record is stored or refused. Later appends raise LogClosedError."""

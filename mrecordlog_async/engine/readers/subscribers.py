@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
+from mrecordlog_async.engine.intake.appends import ELSEWHERE
 from mrecordlog_async.engine.planning.consumer_view import ConsumerMove
 from mrecordlog_async.engine.readers.acknowledgements import Acknowledgements
+from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.memory.queues import Queues
 
 
@@ -46,6 +48,8 @@ class Changes:
 
     async def wait(self, queue_id: int) -> None:
         """Sleep until the queue changes or the log ends."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise LogClosedError(ELSEWHERE)
         future = self._loop.create_future()
         self._sleepers.setdefault(queue_id, set()).add(future)
         try:
