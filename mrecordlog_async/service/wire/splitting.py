@@ -249,8 +249,8 @@ def _runs(body: bytes, records_max: int, charge: Charge) -> Steps:
 def _count_values(body: bytes, records_max: int) -> Steps:
     """Refuse an array of more than *records_max* elements before they are made: millions fit into a body.
 
-    An element is found by what the decoder says about the bytes after it. What is not an array ends the count: the decoder
-    then says why.
+    An element is found by what the decoder says about the bytes after it. The count ends at what is not an array: the
+    decoder then says why.
     """
     view, at, found = memoryview(body), body.index(b"[") + 1, 1
     while True:
