@@ -62,7 +62,7 @@ IN_HTTP = (
 """Advice in the errors of the log for a Python program, with the words for a request."""
 
 _IN_JSON = {"Input data was truncated": "the body is empty, or its JSON is cut off; send one whole JSON value"}
-"""What the decoder of JSON says, with the words for who sent it."""
+"""Messages of the decoder of JSON, with the words for who sent the body."""
 
 logger = logging.getLogger("mrecordlog_async.service")
 

@@ -44,7 +44,7 @@ async def test_bad_queue_names(log: MultiRecordLog, name: Any) -> None:
 
 
 async def test_an_unknown_queue_says_how_to_create_it(log: MultiRecordLog) -> None:
-    """In the words of whoever asks: the command line has its own."""
+    """Over HTTP and in a shell, the words are those for there."""
     with pytest.raises(QueueNotFoundError, match="create it with create_queue, or append with create=True") as unknown:
         await log.append("nowhere", b"x")
     assert explain(unknown.value, None) == "queue 'nowhere' does not exist"
