@@ -7,12 +7,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from mrecordlog_async import Limits
 from mrecordlog_async.spark.rows.blocks import MalformedRowsError
 from mrecordlog_async.spark.services.connection import ServiceRefusedError
 from mrecordlog_async.spark.settings.option_values import OptionError
 from mrecordlog_async.spark.settings.options import Options
 from mrecordlog_async.spark.source import writer
 from mrecordlog_async.spark.source.writer import PositionConflictError, Written, check_columns, write_rows
+from tests.spark.conftest import NewService
 from tests.spark.services import ThreadedService, numbered
 
 
@@ -94,6 +96,21 @@ def test_large_rows_are_sent_in_pieces(service: ThreadedService, monkeypatch: py
     batch = pa.RecordBatch.from_pydict({"payload": [bytes([n]) * 400 for n in range(10)] + [bytes(5_000)]})
     assert write(service, batch, queue="q") == Written(11, 0)
     assert [len(payload) for _, payload in service.records()["q"]] == [400] * 10 + [5_000]
+
+
+@pytest.mark.parametrize("positions", [True, False])
+def test_an_append_that_is_too_large_is_divided(new_service: NewService, positions: bool) -> None:
+    """A service, or a proxy in front of it, may admit less than a task gathers; order and positions stay."""
+    service = new_service(limits=Limits(memory_bytes=1 << 20, beyond_memory="disk"))
+    payloads = [bytes([number]) * 10_000 for number in range(190)]
+    columns = {"payload": payloads} | ({"position": range(len(payloads))} if positions else {})
+    batch = pa.RecordBatch.from_pydict(columns)
+    assert write(service, batch, queue="q") == Written(190)
+    assert service.call(service.log.fetch("q", 0, max_bytes=1 << 30)).payloads() == payloads
+    if positions:
+        assert write(service, batch, queue="q") == Written(190, repeated=190)
+    with pytest.raises(ServiceRefusedError, match="status 413"):
+        write(service, pa.RecordBatch.from_pydict({"payload": [bytes(2 << 20)]}), queue="other")
 
 
 def test_without_positions_what_is_sent_again_is_stored_again(service: ThreadedService) -> None:

@@ -37,6 +37,9 @@ logger = logging.getLogger("mrecordlog_async.spark")
 APPEND_BYTES = 4 << 20
 APPEND_RECORDS = 65_536
 
+TOO_LARGE = 413
+"""The status of an append that is larger than the service, or a proxy in front of it, accepts."""
+
 ASSIGNED = {"queue_id", "timestamp"}
 """Columns of a read that a write ignores: the log assigns them."""
 
@@ -174,6 +177,7 @@ class Appender:
         self._waiting: list[RowRun] = []
         self._bytes = 0
         self._records = 0
+        self._bytes_max = APPEND_BYTES  # of one append; less once the service has refused one as too large
         self._due: dict[str, int] = {}  # queue → the position after the last row seen
 
     def add(self, row_run: RowRun) -> None:
@@ -181,12 +185,12 @@ class Appender:
         self._check_order(row_run)
         if self._waiting and not self._follows(row_run):
             self.flush()
-        for run in _pieces(row_run.run):
+        for run in _pieces(row_run.run, self._bytes_max):
             position = None if row_run.position is None else run.first_position
             self._waiting.append(RowRun(row_run.queue, position, run))
             self._bytes += len(run.payload)
             self._records += run.record_count
-            if self._bytes >= APPEND_BYTES or self._records >= APPEND_RECORDS:
+            if self._bytes >= self._bytes_max or self._records >= APPEND_RECORDS:
                 self.flush()
 
     def due(self, queue: str) -> int:
@@ -227,12 +231,22 @@ class Appender:
         try:
             answer = self._client.append(queue, runs, position=position, create=self._create)
         except ServiceRefusedError as error:
+            if error.status == TOO_LARGE and records > 1:
+                self._put_halves(queue, position, runs, records)
+                return
             if position is None or error.code != "position_in_past":
                 raise
             self._put_overlapping(queue, position, runs, records, int(error.problem["next_position"]))
             return
         self.written.records += records
         self.written.repeated += records if answer.duplicate else 0
+
+    def _put_halves(self, queue: str, position: int | None, runs: list[Run], records: int) -> None:
+        """Store what is too large for one append in two, and gather less from here on."""
+        self._bytes_max = max(1, min(self._bytes_max, sum(len(run.payload) for run in runs) // 2))
+        first, rest = _cut_at(runs, records // 2)
+        self._put(queue, position, first)
+        self._put(queue, None if position is None else position + records // 2, rest)
 
     def _put_overlapping(self, queue: str, position: int, runs: list[Run], records: int, next_position: int) -> None:
         if position < next_position < position + records:
@@ -256,11 +270,22 @@ class Appender:
         self._on_conflict.conflict(queue, position, runs, next_position)
 
 
-def _pieces(run: Run) -> Iterator[Run]:
-    """Cut a run into parts of about `APPEND_BYTES`."""
+def _cut_at(runs: Iterable[Run], records: int) -> tuple[list[Run], list[Run]]:
+    """Return the first *records* of *runs*, and the rest."""
+    first, rest = list[Run](), list[Run]()
+    for run in runs:
+        middle = run.first_position + min(records, run.record_count)
+        first += [run.cut(run.first_position, middle)] if middle > run.first_position else []
+        rest += [run.cut(middle, run.next_position)] if middle < run.next_position else []
+        records -= middle - run.first_position
+    return first, rest
+
+
+def _pieces(run: Run, bytes_max: int) -> Iterator[Run]:
+    """Cut a run into parts of about *bytes_max* bytes."""
     rest = run
     while True:
-        part = rest.cut_bytes(APPEND_BYTES)
+        part = rest.cut_bytes(bytes_max)
         yield part
         if part.next_position == rest.next_position:
             return
