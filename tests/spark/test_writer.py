@@ -106,7 +106,8 @@ def test_an_append_that_is_too_large_is_divided(new_service: NewService, positio
     columns = {"payload": payloads} | ({"position": range(len(payloads))} if positions else {})
     batch = pa.RecordBatch.from_pydict(columns)
     assert write(service, batch, queue="q") == Written(190)
-    assert service.call(service.log.fetch("q", 0, max_bytes=1 << 30)).payloads() == payloads
+    stored = service.call(service.log.fetch("q", 0, max_bytes=1 << 30))
+    assert stored is not None and stored.payloads() == payloads
     if positions:
         assert write(service, batch, queue="q") == Written(190, repeated=190)
     with pytest.raises(ServiceRefusedError, match="status 413"):
