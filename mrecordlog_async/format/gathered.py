@@ -74,7 +74,8 @@ _FOOT = struct.Struct("<8sQIII")
 _CHECKSUM = struct.Struct("<I")
 _PLACE = struct.Struct("<II")
 _RUN = struct.Struct("<qII")
-_TIME_BYTES = 16
+_ID_BYTES, _START_BYTES, _ENTRY_BYTES = 8, 4, 56
+"""Bytes of the index: of a queue's id, of the number of a first place, and of a place."""
 
 HEAD_BYTES = _HEAD.size + _CHECKSUM.size
 FOOT_BYTES = _FOOT.size + _CHECKSUM.size
@@ -331,12 +332,7 @@ class GatheredFoot(NamedTuple):
     @property
     def index_bytes(self) -> int:
         """Length of the index."""
-        empty = GatheredIndex.columns(_EMPTY)
-        of_queues = self.queues * empty[0].itemsize + (self.queues + 1) * empty[1].itemsize
-        return of_queues + self.places * sum(column.itemsize for column in empty[2:])
-
-
-_EMPTY = GatheredIndex(GatheredHead(bytes(16), 0, 0, 0, 0, 0, 0))
+        return _ID_BYTES * self.queues + _START_BYTES * (self.queues + 1) + _ENTRY_BYTES * self.places
 
 
 def decode_foot(data: Buffer, size: int) -> GatheredFoot:

@@ -1,6 +1,7 @@
 """The records of one segment, collected from memory queue by queue, for a gathered file.
 
-Only columns: a hundred thousand runs as objects would each be scanned by Python's cyclic garbage collector.
+Runs are plain tuples of bytes, and the rest is in columns: Python's cyclic garbage collector would scan a hundred
+thousand objects again and again, but drops such a tuple from what it scans.
 """
 
 from __future__ import annotations
@@ -20,26 +21,19 @@ class CollectedRuns:
     def __init__(self) -> None:
         self._ids = array("Q")
         self._starts = array("Q")  # of each queue, the number of its first run
-        self._first_positions = array("q")
-        self._offsets: list[bytes] = []
-        self._payloads: list[bytes] = []
-        self._distances: list[bytes] = []
+        self._runs: list[StoredRun] = []
         self._time_starts = array("Q")
         self._times = Times.none()
 
     def begin(self, queue_id: int) -> None:
         """Go on to the next queue."""
         self._ids.append(queue_id)
-        self._starts.append(len(self._payloads))
+        self._starts.append(len(self._runs))
         self._time_starts.append(len(self._times.ticks))
 
     def add_runs(self, runs: Iterable[HeldRun]) -> None:
         """Add runs to the queue that was begun last, in the order of their positions."""
-        for run in runs:
-            self._first_positions.append(run[0])
-            self._offsets.append(run[1])
-            self._payloads.append(run[2])
-            self._distances.append(run[3] if isinstance(run, GappedRun) else b"")
+        self._runs += [(run[0], run[1], run[2], run[3] if isinstance(run, GappedRun) else b"") for run in runs]
 
     def add_times(self, times: Times) -> None:
         """Add times to the queue that was begun last."""
@@ -59,13 +53,9 @@ class CollectedRuns:
         return self._of(at)
 
     def _of(self, at: int) -> tuple[Iterable[StoredRun], Times]:
-        runs = _part(self._starts, at, len(self._payloads))
         times = _part(self._time_starts, at, len(self._times.ticks))
-        columns = (self._first_positions, self._offsets, self._payloads, self._distances)
-        return (
-            zip(*(column[runs] for column in columns), strict=True),
-            Times(self._times.positions[times], self._times.ticks[times]),
-        )
+        runs = self._runs[_part(self._starts, at, len(self._runs))]
+        return runs, Times(self._times.positions[times], self._times.ticks[times])
 
 
 def _part(starts: array[int], at: int, end: int) -> slice:
