@@ -140,7 +140,7 @@ class Engine:
         self.changes.applied(queue_ids, moves)
         if self.spill is not None:
             self.spill.look()
-        if self.disk_reads.has_files:
+        if self.disk_reads.reader.has_files:
             self.disk_reads.forget_dead()
 
     def _fence_holders(self) -> asyncio.Future[object] | None:

@@ -132,23 +132,6 @@ class GatheredIndex:
     head: of its file. ids, starts: the queues, and the number of each one's first place.
     """
 
-    __slots__ = (
-        "_of_places",
-        "checksums",
-        "first_positions",
-        "first_ticks",
-        "head",
-        "highest_ticks",
-        "ids",
-        "lengths",
-        "next_positions",
-        "offsets",
-        "payload_bytes",
-        "records",
-        "seed",
-        "starts",
-    )
-
     def __init__(self, head: GatheredHead) -> None:
         self.head = head
         self.seed = head.seed  # of the checksums of places, once: a place takes a few microseconds

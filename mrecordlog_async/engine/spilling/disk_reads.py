@@ -546,11 +546,6 @@ class DiskReads:
         """True once anything was read."""
         return self._threads is not None
 
-    @property
-    def has_files(self) -> bool:
-        """True if any file is open."""
-        return self.reader.has_files
-
     def take_made(self) -> None:
         """Count each file that was made again; remove it if its segment has died meanwhile, and nobody else will."""
         while self.reader.made:
