@@ -120,7 +120,10 @@ class Staging:
 
 
 class DirectWriter:
-    """Appends to one file through a direct handle. After an error, what the file holds is not known."""
+    """Appends to one file through a direct handle. After an error, what the file holds is not known.
+
+    end: where the next write continues. kept: the bytes of the last, partial block before it, which it repeats.
+    """
 
     def __init__(self, files: FileSystem, handle: int, staging: Staging, end: int) -> None:
         """Continue the file at *end*.
@@ -132,7 +135,7 @@ class DirectWriter:
         self._handle = handle
         self._staging = staging
         self.end = end
-        self._kept = self._read_last_block() if end else b""
+        self.kept = self._read_last_block() if end else b""
 
     def write(self, buffers: Sequence[Buffer], offset: int, *, durable: bool) -> bool:
         """Write *buffers* at *offset*, which is the end; return whether they are on the medium.
@@ -140,13 +143,13 @@ class DirectWriter:
         durable: put them there, if one write has room for them; several are cheaper to sync together.
         """
         assert offset == self.end, "a direct file is only appended to"
-        size = len(self._kept) + sum(map(len, buffers))
+        size = len(self.kept) + sum(map(len, buffers))
         if size <= len(self._staging.view):
             self._stage(buffers)
             self._write_staged(size, durable)
             return durable
         for part in self._parts(buffers):
-            size = len(self._kept) + sum(map(len, part))
+            size = len(self.kept) + sum(map(len, part))
             self._stage(part)
             self._write_staged(size, durable=False)
         return False
@@ -164,15 +167,11 @@ class DirectWriter:
             self._staging.finish_writes(self._files)  # pieces are written from the buffer, which is used again
             raise
 
-    def staged(self, frames: bytes) -> tuple[bytes, bytes, int]:
-        """Return what `DiskThread.start` needs to append *frames*. `note_written` follows once they are written."""
-        return self._kept, frames, self.end - len(self._kept)
-
     def note_written(self, frames: bytes) -> None:
         """Continue after *frames*, which the disk thread has written."""
         self.end += len(frames)
         length = self.end % DIRECT_BLOCK_BYTES
-        self._kept = frames[len(frames) - length :] if length <= len(frames) else self._kept + frames
+        self.kept = frames[len(frames) - length :] if length <= len(frames) else self.kept + frames
 
     def _read_last_block(self) -> bytes:
         """Return the bytes of the partial block before the end. Where there is none, the last block is read anyway."""
@@ -202,7 +201,7 @@ class DirectWriter:
         """Copy the partial block, *buffers*, and zeros up to a whole block into the staging buffer."""
         staging = self._staging.map
         staging.seek(0)
-        staging.write(self._kept)
+        staging.write(self.kept)
         deque(map(staging.write, buffers), maxlen=0)
         staging.write(_ZEROS[: -staging.tell() % DIRECT_BLOCK_BYTES])
 
@@ -210,7 +209,7 @@ class DirectWriter:
         """Stage what *steps* makes, and begin to write each piece that is complete."""
         staging, room = self._staging.map, len(self._staging.view)
         staging.seek(0)
-        staging.write(self._kept)
+        staging.write(self.kept)
         begun = 0  # the staged bytes before this one belong to pieces
         for buffers in steps:
             if staging.tell() + sum(map(len, buffers)) >= room:
@@ -239,7 +238,7 @@ class DirectWriter:
         return begun
 
     def _start_piece(self, at: int, stop: int) -> None:
-        start = self.end - len(self._kept)
+        start = self.end - len(self.kept)
         if not self._staging.start_write(self._files, self._handle, at, stop, start + at):
             self._write_blocks(at, stop)
 
@@ -263,7 +262,7 @@ class DirectWriter:
     def _write_blocks(self, at: int, stop: int, durable: bool = False) -> None:
         """Write the staged bytes from *at* to *stop*; continue short writes at the last whole block."""
         write = self._files.write_durable if durable else self._files.write
-        view, start, was_short = self._staging.view, self.end - len(self._kept), False
+        view, start, was_short = self._staging.view, self.end - len(self.kept), False
         while at < stop:
             with view[at:stop] as rest:
                 taken = write(self._handle, [rest], start + at)
@@ -274,5 +273,5 @@ class DirectWriter:
 
     def _note_written(self, size: int) -> None:
         """Note that the first *size* staged bytes are in the file, and keep the last, partial block of them."""
-        self.end += size - len(self._kept)
-        self._kept = bytes(self._staging.view[size - size % DIRECT_BLOCK_BYTES : size])
+        self.end += size - len(self.kept)
+        self.kept = bytes(self._staging.view[size - size % DIRECT_BLOCK_BYTES : size])

@@ -229,13 +229,12 @@ class SegmentFile:
 
         False if it must not: the file is not written directly, or something before them may not be on the medium.
         """
-        if self._direct is None or not self._is_synced:
+        direct = self._direct
+        if direct is None or not self._is_synced:
             return False
-        assert offset == self._direct.end, "a direct file is only appended to"
-        if not disk.start(*self._direct.staged(frames)):
-            return False
-        self._is_synced = False
-        return True
+        assert offset == direct.end, "a direct file is only appended to"
+        self._is_synced = not disk.start(direct.kept, frames, offset - len(direct.kept))
+        return not self._is_synced
 
     def note_durable(self, frames: bytes) -> None:
         """Note that *frames* are written and on the medium; that nothing was begun, if there are none."""

@@ -244,21 +244,23 @@ def segment_of_the_disk_thread_kept_at_a_roll() -> AbstractContextManager[Any]:
 
 
 def refused_small_write_taken_for_a_stored_one() -> AbstractContextManager[Any]:
-    original = Journal._note_alone
+    original = ModelDiskThread.wait
 
-    def note(self: Journal, batch: Any, was_begun: bool, error: int, seconds: float) -> Any:
-        return original(self, batch, True, error, seconds)
+    def wait(self: ModelDiskThread) -> Any:
+        found = original(self)
+        return found and (True, *found[1:])
 
-    return patch.object(Journal, "_note_alone", note)
+    return patch.object(ModelDiskThread, "wait", wait)
 
 
 def failed_small_write_taken_for_a_stored_one() -> AbstractContextManager[Any]:
-    original = Journal._note_alone
+    original = ModelDiskThread.wait
 
-    def note(self: Journal, batch: Any, was_begun: bool, error: int, seconds: float) -> Any:
-        return original(self, batch, was_begun, 0, seconds)
+    def wait(self: ModelDiskThread) -> Any:
+        found = original(self)
+        return found and (found[0], 0, found[2])
 
-    return patch.object(Journal, "_note_alone", note)
+    return patch.object(ModelDiskThread, "wait", wait)
 
 
 def last_block_not_repeated_by_the_disk_thread() -> AbstractContextManager[Any]:
@@ -266,7 +268,7 @@ def last_block_not_repeated_by_the_disk_thread() -> AbstractContextManager[Any]:
 
     def note(self: DirectWriter, frames: bytes) -> None:
         original(self, frames)
-        self._kept = bytes(len(self._kept))
+        self.kept = bytes(len(self.kept))
 
     return patch.object(DirectWriter, "note_written", note)
 
@@ -357,7 +359,7 @@ def last_block_not_repeated() -> AbstractContextManager[Any]:
 
     def write(self: DirectWriter, size: int, durable: bool) -> None:
         original(self, size, durable)
-        self._kept = bytes(len(self._kept))
+        self.kept = bytes(len(self.kept))
 
     return patch.object(DirectWriter, "_write_staged", write)
 

@@ -89,6 +89,7 @@ class Journal:
         self._staging = staging
         self.clock = system()  # the one that opens the log may set another
         self.disk: DiskThread | None = None
+        self._alone: EncodedBatch | None = None  # what the disk thread is writing
 
     # What the event loop reads between batches.
 
@@ -142,7 +143,7 @@ class Journal:
             return None
         return self._write(batch, rolled=False, begun=begun)
 
-    # The same, by the disk thread: `Turns` keeps the log's thread away meanwhile.
+    # The same, by the disk thread: `FileTurns` keeps the log's thread away meanwhile.
 
     def begin_disk_thread(self) -> None:
         """Have a disk thread ready for small batches, if there can be one."""
@@ -152,39 +153,37 @@ class Journal:
 
     def start_alone(self, batch: EncodedBatch) -> bool:
         """Have the disk thread begin to write what `encode` returned. False if `commit_alone` must do it."""
-        return self.disk is not None and self._file.start_durable(self.disk, _frames(batch), self.end.offset)
+        if self.disk is None or not self._file.start_durable(self.disk, _frames(batch), self.end.offset):
+            return False
+        self._alone = batch
+        return True
 
-    def settle_alone(self, batch: EncodedBatch) -> tuple[CommitResult | LogIOError | None, float]:
+    def settle_alone(self) -> tuple[CommitResult | LogIOError | EncodedBatch, float]:
         """Wait until the disk thread has written what was started, or not, and note that.
 
         Returns:
-            What `commit_alone` returns or raises, and the seconds inside system calls. None if the disk thread refused
-            the batch: nothing was written, `commit_alone` decides.
+            What `commit_alone` returns or raises, and the seconds inside system calls. The batch itself if the disk
+            thread refused it: nothing was written, `commit_alone` decides.
         """
         assert self.disk is not None
         written = self.disk.wait()
-        assert written is not None, "something was started"
+        batch, self._alone = self._alone, None
+        assert written is not None and batch is not None, "something was started"
         was_begun, error, seconds = written
-        return self._note_alone(batch, was_begun, error, seconds), seconds
-
-    def _note_alone(
-        self, batch: EncodedBatch, was_begun: bool, error: int, seconds: float
-    ) -> CommitResult | LogIOError | None:
         if not was_begun:
             self._file.note_durable(b"")
             # Where it refuses each batch, each would be tried twice. It is tried again in the next segment.
             self._lend_to_disk_thread(None)
-            return None
+            return batch, seconds
         if error:
             cause = disk_error(error)
             failure = LogIOError(f"write failed: {cause}")
             failure.__cause__ = cause
-            return failure
+            return failure, seconds
         frames = _frames(batch)
         self._file.note_durable(frames)
-        self._note(batch)
-        self.sync()  # no call of the disk: the write was the sync
-        return self._result(batch, len(frames), False, seconds, seconds)
+        self._note(batch, synced=True)
+        return self._result(batch, len(frames), False, seconds, seconds), seconds
 
     def _lend_to_disk_thread(self, file: SegmentFile | None) -> None:
         """Have the disk thread write to *file* from now on. Where it cannot, the log's thread writes alone."""
@@ -372,20 +371,23 @@ class Journal:
             sync_seconds = time.perf_counter() - write_begun
         return self._result(batch, written, rolled, time.perf_counter() - begun, sync_seconds)
 
-    def _note(self, batch: EncodedBatch) -> None:
-        """Note that *batch* is written."""
+    def _note(self, batch: EncodedBatch, *, synced: bool = False) -> None:
+        """Note that *batch* is written; *synced*: and on the medium, as is everything before it."""
         at = self.end
         at.offset = batch.end
         at.last_batch += 1
         self._nonce, self.space.opening_bytes = None, 0
         self.named_oldest = at.segment if batch.oldest_segment is None else batch.oldest_segment
+        if synced:
+            at.durable_batch, self.durable_oldest = at.last_batch, self.named_oldest
 
     def _result(
         self, batch: EncodedBatch, written_bytes: int, rolled: bool, seconds: float, sync_seconds: float
     ) -> CommitResult:
         at, tick = self.end, batch.time_ns // TICK_NS
-        return CommitResult(
-            batch.records, at.segment, written_bytes, batch.sync, rolled, seconds, sync_seconds, tick, at.last_batch
+        return tuple.__new__(
+            CommitResult,
+            (batch.records, at.segment, written_bytes, batch.sync, rolled, seconds, sync_seconds, tick, at.last_batch),
         )
 
     def _enter(self, file: SegmentFile, header: SegmentHeader, table_end: int) -> None:
@@ -403,6 +405,5 @@ class Journal:
 
 
 def _frames(batch: EncodedBatch) -> bytes:
-    """Return what `encode` made: its one buffer, which a join does not copy."""
-    assert isinstance(batch.buffers, list), "it fits into a block"
-    return b"".join(batch.buffers)
+    """Return what `encode` made."""
+    return batch.buffers[0]  # type: ignore[index,return-value]  # a list of one: it fits into a block

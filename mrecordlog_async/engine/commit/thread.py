@@ -46,6 +46,7 @@ QUIET_SECONDS = 60.0
 NAMES = {
     "commit": "a commit",
     "commit_alone": "a commit",
+    "start_alone": "a commit",
     "commit_mark": "the commit of a mark",
     "sync": "a sync",
     "prepare_spare": "preparing the next segment",
@@ -89,10 +90,11 @@ class ThreadProgress:
         self.called_seconds = 0.0
         self.stood_still_seconds = 0.0
 
-    def begin(self, work: Callable[..., object]) -> None:
-        """Note that a job begins."""
-        self.called_seconds = 0.0
-        self.job = Job(work, perf_counter(), self.stood_still_seconds)
+    def begin(self, work: Callable[..., object], *, with_call: bool = False) -> None:
+        """Note that a job begins. with_call: it is one system call, from now on."""
+        begun = perf_counter()
+        self.called_seconds, self.call_begun = 0.0, begun if with_call else 0.0
+        self.job = tuple.__new__(Job, (work, begun, self.stood_still_seconds, 0.0))
 
     def end(self) -> None:
         """Note that the job has ended."""
@@ -143,17 +145,16 @@ class FileTurns:
         """On the log's thread: give the turn back, before the result of the job is known to anybody."""
         self._has_job = False
 
-    def start(self, work: Callable[..., object], begin: Callable[[], bool], settle: Settle) -> bool:
-        """On the loop: begin a write with *begin*, unless it is the turn of the log's thread.
+    def start(self, begin: Callable[[T], bool], batch: T, settle: Settle) -> bool:
+        """On the loop: have *begin* start to write *batch*, unless it is the turn of the log's thread.
 
-        work: what the watch calls it. `settled` follows.
+        `settled` follows.
         """
         with self._lock:
-            if self._has_job or self._settle is not None or not begin():
+            if self._has_job or self._settle is not None or not begin(batch):
                 return False
             self._settle = settle
-            self._progress.begin(work)
-            self._progress.call_begun = perf_counter()
+            self._progress.begin(begin, with_call=True)
         return True
 
     def settled(self) -> Any:

@@ -22,7 +22,6 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable
-from functools import partial
 from time import perf_counter
 
 from mrecordlog_async.engine.commit.batch import CommitResult, EncodedBatch, LogIOError
@@ -301,23 +300,22 @@ class SmallBatches:
 
     def _write(self, batch: EncodedBatch) -> None:
         """Have *batch* written by the disk thread, or else by the log's thread. `finish` follows."""
-        bell, journal = self._bell, self._journal
-        begin, settle = partial(journal.start_alone, batch), partial(journal.settle_alone, batch)
-        if bell is not None and self._thread.turns.start(journal.commit_alone, begin, settle):
-            bell.report = partial(self._written, batch)
-            self._thread.on_job()
+        bell, journal, thread = self._bell, self._journal, self._thread
+        if bell is not None and thread.turns.start(journal.start_alone, batch, journal.settle_alone):
+            bell.report = self._written
+            thread.on_job()
         else:
-            self._thread.hand_over(self.finish, journal.commit_alone, batch)
+            thread.hand_over(self.finish, journal.commit_alone, batch)
 
-    def _written(self, batch: EncodedBatch) -> None:
+    def _written(self) -> None:
         """Finish what the disk thread has written, or have the log's thread do it after all."""
         outcome = self._thread.turns.settled()
-        if outcome is None:
-            self._thread.hand_over(self.finish, self._journal.commit_alone, batch)
-        elif isinstance(outcome, BaseException):
-            self.finish(None, outcome)
-        else:
+        if type(outcome) is CommitResult:
             self.finish(outcome, None)
+        elif type(outcome) is EncodedBatch:
+            self._thread.hand_over(self.finish, self._journal.commit_alone, outcome)
+        else:
+            self.finish(None, outcome)
 
     def finish(self, result: CommitResult | None, error: BaseException | None) -> None:
         """Apply and acknowledge the batch that the log's thread has stored, or have the writer deal with its error."""
