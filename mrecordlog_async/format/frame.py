@@ -115,11 +115,14 @@ def encode_all_frames(records: Iterable[Sequence[Buffer]], offset: int, seed: in
     return offset
 
 
-def encode_whole(body: bytes, offset: int, seed: int) -> tuple[bytes, bytes]:
-    """Return *body* as one FULL frame at *offset*, its header first. The block has room for it."""
-    length = len(body)
-    checksum = crc32c(body, crc32c(_CHECKED.pack(offset, length, FULL), seed))
-    return _HEADER.pack(checksum, length, FULL), body
+def encode_two(first: bytes, second: bytes, offset: int, seed: int) -> bytes:
+    """Return two log records as FULL frames in a row, from *offset* on. The block has room for both."""
+    length, last_length = len(first), len(second)
+    last_offset = offset + FRAME_HEADER_BYTES + length
+    checksum = crc32c(first, crc32c(_CHECKED.pack(offset, length, FULL), seed))
+    last_checksum = crc32c(second, crc32c(_CHECKED.pack(last_offset, last_length, FULL), seed))
+    header, last_header = _HEADER.pack(checksum, length, FULL), _HEADER.pack(last_checksum, last_length, FULL)
+    return b"".join((header, first, last_header, second))
 
 
 def encode_unsplit(body: bytes, offset: int, seed: int, out: list[Buffer]) -> int:

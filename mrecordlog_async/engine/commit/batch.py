@@ -14,16 +14,15 @@ from typing import NamedTuple
 from mrecordlog_async.engine.intake.commands import Reserve
 from mrecordlog_async.engine.planning.view import PlannedMany, PlannedRecord, PlannedRun, split_into_runs
 from mrecordlog_async.format.frame import (
-    FRAME_HEADER_BYTES,
     Buffer,
     encode_all_frames,
     encode_frames_in_steps,
+    encode_two,
     encode_unsplit,
-    encode_whole,
     frames_end,
 )
-from mrecordlog_async.format.record import COMMIT_BYTES, Commit, LogRecord, encode_commit
-from mrecordlog_async.format.runs import MANY_BYTES_MAX, MANY_RECORDS_MAX, Append, Many, many_bytes
+from mrecordlog_async.format.record import Commit, LogRecord, encode_commit
+from mrecordlog_async.format.runs import MANY_BYTES_MAX, MANY_RECORDS_MAX, Append, Many, encode_append, many_bytes
 from mrecordlog_async.model import Run, offsets_of_one
 from mrecordlog_async.options import KIB
 from mrecordlog_async.storage.locked_directory import LockedDirectory
@@ -182,24 +181,18 @@ def encode_in_steps(
 
 
 def encode_in_block(
-    body: tuple[Buffer, ...], end: LogEnd, oldest_segment: int | None, log_id: bytes, seed: int, time_ns: int
-) -> tuple[list[Buffer], int]:
-    """Do what `encode_batch` does for one log record that fits into the current block together with the COMMIT."""
-    joined = body[0] if len(body) == 1 else b"".join(body)
-    commit_at = end.offset + FRAME_HEADER_BYTES + len(joined)
-    frames = (
-        *encode_whole(joined, end.offset, seed),  # type: ignore[arg-type]  # a single part is never a view
-        *encode_whole(_commit(end, oldest_segment, log_id, time_ns), commit_at, seed),
-    )
-    return [b"".join(frames)], commit_at + FRAME_HEADER_BYTES + COMMIT_BYTES
+    record: Append, end: LogEnd, oldest_segment: int | None, log_id: bytes, seed: int, time_ns: int
+) -> bytes:
+    """Do what `encode_batch` does for one run that fits into the current block together with the COMMIT."""
+    commit = _commit(end, oldest_segment, log_id, time_ns)
+    return encode_two(b"".join(encode_append(record)), commit, end.offset, seed)
 
 
 def _commit(end: LogEnd, oldest_segment: int | None, log_id: bytes, time_ns: int) -> bytes:
     """Return the body of the COMMIT of the batch that starts at *end*."""
     oldest = end.segment if oldest_segment is None else oldest_segment
-    return encode_commit(
-        Commit(log_id, end.segment, end.last_batch + 1, end.durable_batch, end.offset, oldest, time_ns)
-    )
+    commit = (log_id, end.segment, end.last_batch + 1, end.durable_batch, end.offset, oldest, time_ns)
+    return encode_commit(tuple.__new__(Commit, commit))
 
 
 def join_small(buffers: list[Buffer], size: int) -> list[Buffer]:

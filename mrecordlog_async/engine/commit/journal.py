@@ -41,6 +41,7 @@ from mrecordlog_async.format.controls import Opened
 from mrecordlog_async.format.frame import Buffer, block_left, segment_seed
 from mrecordlog_async.format.header import Closed, SegmentHeader
 from mrecordlog_async.format.record import LogRecord, encode_record
+from mrecordlog_async.format.runs import Append
 from mrecordlog_async.format.table import OPENING_BYTES
 from mrecordlog_async.model import TICK_NS
 from mrecordlog_async.recovery.recovered import RecoveredLog
@@ -122,12 +123,11 @@ class Journal:
             and not self.space.wants_spare()
         )
 
-    def encode(self, record: LogRecord, oldest_segment: int | None) -> EncodedBatch:
+    def encode(self, record: Append, oldest_segment: int | None) -> EncodedBatch:
         """Return a batch that `has_room_alone` as the bytes to write at the log's end."""
-        now = self.clock.wall_ns()
-        body = encode_record(record)
-        buffers, end = encode_in_block(body, self.end, oldest_segment, self._log_id, self._seed, now)
-        return EncodedBatch([record], oldest_segment, True, buffers, end, now)
+        at, now = self.end, self.clock.wall_ns()
+        frames = encode_in_block(record, at, oldest_segment, self._log_id, self._seed, now)
+        return tuple.__new__(EncodedBatch, ([record], oldest_segment, True, [frames], at.offset + len(frames), now))
 
     def commit_alone(self, batch: EncodedBatch) -> CommitResult | None:
         """Write and sync what `encode` returned, on the thread. None if the segment must not be written any more.
