@@ -15,7 +15,7 @@ import asyncio
 import logging
 import warnings
 import weakref
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,6 +41,7 @@ from mrecordlog_async.engine.spilling.disk_reads import DiskReads
 from mrecordlog_async.engine.spilling.set_aside import SetAside
 from mrecordlog_async.engine.spilling.spill import Spill
 from mrecordlog_async.errors import LogClosedError, LogFailedError
+from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.reads import QueueLookup
 from mrecordlog_async.metrics import Counters
@@ -135,9 +136,9 @@ class Engine:
         if self.spill is not None:
             self.spill.begin_segment = self.writer.begin_segment
 
-    def _applied(self, queue_ids: Iterable[int], moves: Sequence[ConsumerMove] = ()) -> None:
-        """Wake those who wait for these queues, which a batch has changed; have records leave memory if that is due."""
-        self.changes.applied(queue_ids, moves)
+    def _applied(self, records: Sequence[LogRecord], moves: Sequence[ConsumerMove] = ()) -> None:
+        """Wake those who wait for what a batch has changed; have records leave memory if that is due."""
+        self.changes.applied(records, moves)
         if self.spill is not None:
             self.spill.look()
         if self.disk_reads.reader.has_files:

@@ -22,7 +22,6 @@ from mrecordlog_async.engine.planning.consumer_view import ConsumerMove
 from mrecordlog_async.engine.planning.draft import CommandOutcome, Plan
 from mrecordlog_async.engine.planning.plan import plan
 from mrecordlog_async.errors import LogFullError
-from mrecordlog_async.format.record import queue_ids
 from mrecordlog_async.memory.stored_times import tick_spans
 from mrecordlog_async.memory.times import NO_TICK
 from mrecordlog_async.model import TICKS_PER_SECOND
@@ -66,7 +65,6 @@ class BatchStore:
         self._upkeep = upkeep
         self._set_aside = parts.set_aside
         self._policy = policy
-        self._loop = asyncio.get_running_loop()
 
     async def commit(self, batch: Plan, roll: Roll = Roll.IF_FULL) -> CommitResult | None:
         """Have the log's thread store *batch*. Returns None if it only had to be synced.
@@ -85,14 +83,8 @@ class BatchStore:
         request = CommitRequest(batch.records, oldest, sync, batch.reserve, roll, batch.more_table_bytes)
         result = await self._thread.call(self._journal.commit, request)
         assert result is not None, "only a batch that must never roll may be left"
-        self.note(result, batch.reserve)
+        self._upkeep.batch_stored(result, batch.reserve)
         return result
-
-    def note(self, result: CommitResult, reserve: Reserve) -> None:
-        """Note and count a stored batch, which could use *reserve*."""
-        self._upkeep.timers.last_batch = self._loop.time()
-        self._upkeep.batch_stored(reserve)
-        self._upkeep.count(result)
 
     async def acknowledge(self, batch: Plan, result: CommitResult | None) -> None:
         """Apply what was stored to memory, then wake the callers: in this order, so that they can read their records.
@@ -124,20 +116,22 @@ class BatchStore:
         """Apply log records. Returns the number of records that each truncate and delete dropped."""
         if moves:  # first: the batch may also remove the records
             self._count_visible(moves, result.tick)
-        held = self._queues.memory_bytes
-        records, payload_bytes, dropped = self._queues.apply_all(result.segment, result.records, result.tick)
-        self._queues.last_batch = result.batch
+        queues, counters = self._queues, self._counters
+        held = queues.memory_bytes
+        records, payload_bytes, dropped = queues.apply_all(result.segment, result.records, result.tick)
+        queues.last_batch = result.batch
         self._upkeep.joining.arm()  # here: a roll also precedes a batch that the disk refuses, or the first one
-        counters = self._counters
         counters.appended_records += records
         counters.appended_bytes += payload_bytes
-        counters.truncated_records += sum(dropped)
         counters.commit_records.observe(records or len(result.records))
-        self._upkeep.freed_bytes += max(held - self._queues.memory_bytes, 0)
+        if dropped:
+            counters.truncated_records += sum(dropped)
+        if (left := queues.memory_bytes) < held:
+            self._upkeep.freed_bytes += held - left
         if not self._journal.all_synced:  # only under a weaker policy
             self._unsynced.add(result.records, self._journal.end)
         # Last: who is woken reads what was just applied.
-        self._on_applied(queue_ids(result.records), moves)
+        self._on_applied(result.records, moves)
         return dropped
 
     def _count_visible(self, moves: Sequence[ConsumerMove], now: int) -> None:

@@ -57,7 +57,7 @@ HEAP_BYTES_MIN = 32 * MIB
 class LogParts:
     """The parts of a log with which everything that stores batches works.
 
-    on_applied: called with the ids of the queues that a batch changed, and what moved consumers, once memory has it.
+    on_applied: called with the log records of a batch, and what moved consumers, once memory has them.
     set_aside: see there.
     """
 
@@ -104,7 +104,8 @@ class Upkeep:
         self._admission = parts.admission
         self._counters = parts.counters
         self._thread = parts.thread
-        self.timers = Timers(asyncio.get_running_loop(), parts.admission.sleep.wake)
+        self._loop = asyncio.get_running_loop()
+        self.timers = Timers(self._loop, parts.admission.sleep.wake)
         self.joining = Joining(parts.queues, self._note_freed)
         self._new_segment: asyncio.Future[bool] | None = None  # somebody waits for it
         self._is_over = False
@@ -115,7 +116,7 @@ class Upkeep:
         The future is cancelled if the writer ends before that, or has ended.
         """
         if self._new_segment is None:
-            self._new_segment = asyncio.get_running_loop().create_future()
+            self._new_segment = self._loop.create_future()
             self._admission.sleep.wake()
         if self._is_over:
             self._new_segment.cancel()
@@ -139,11 +140,13 @@ class Upkeep:
         # The segments that could not be removed hold the space; without it, no batch may be storable.
         self._unlink_failed = False
 
-    def batch_stored(self, reserve: Reserve) -> None:
-        """Note a stored batch. One that may have used the *reserve* does not prove that there is space."""
+    def batch_stored(self, result: CommitResult, reserve: Reserve) -> None:
+        """Note and count a batch of calls. One that may have used the *reserve* does not prove that there is space."""
+        self.timers.last_batch = self._loop.time()
         self._marked = False
         if reserve is Reserve.NOTHING:
             self._short_of_space = False
+        self.count(result)
 
     def is_due(self) -> bool:
         """Return whether `maintain` has something to do; never because of what it tried in vain."""
@@ -271,6 +274,7 @@ class Upkeep:
             self.count(result)
         else:
             self._counters.rolls += 1
+        self.joining.arm()
         return True
 
     def _apply_opening(self, result: CommitResult) -> None:
@@ -288,7 +292,6 @@ class Upkeep:
     def count(self, result: CommitResult) -> None:
         """Count a stored batch. What failed for lack of space may be tried again after it."""
         counters = self._counters
-        self.joining.arm()
         if self.on_commit is not None:
             self.on_commit(result)
         counters.commits += 1

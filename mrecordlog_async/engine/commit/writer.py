@@ -340,7 +340,7 @@ class SmallBatches:
 
     def _acknowledge(self, group: AppendGroup, result: CommitResult) -> None:
         """Apply what was stored to memory, then wake the callers, who can then read their records."""
-        self._store.note(result, Reserve.NOTHING)
+        self._upkeep.batch_stored(result, Reserve.NOTHING)
         self._store.apply(result)
         group.acknowledge(self._first_position)
         self._counters.append_seconds.observe(perf_counter() - self.since, len(group.futures))

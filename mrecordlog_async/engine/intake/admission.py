@@ -268,7 +268,7 @@ class Admission:
         """Recompute the budget of single records after memory, waiting calls or the log's state changed."""
         self._charged_bytes += self._granted - self._singles.budget
         self._granted = self._singles.budget
-        if self.closed is None:
+        if self._line and self.closed is None:
             self._move_up()
         blocked = self._line or self.closed is not None or self.ended is not None or self._ended_queues
         self._singles.budget = self._granted = -1 if blocked else min(self._budget(), BATCH_BYTES)

@@ -74,10 +74,11 @@ class Capacity:
 
     def _memory_left(self, pending_bytes: int, wanted: int) -> int:
         """Return the memory that nothing uses; where that is less than *wanted*, free what dead records take."""
-        limit = self._limits.memory_bytes - pending_bytes
-        if limit - self._queues.memory_bytes < wanted and self.make_room is None:
-            self._queues.settling.free_memory(wanted - limit + self._queues.memory_bytes)
-        return limit - self._queues.memory_bytes
+        left = self._limits.memory_bytes - pending_bytes - self._queues.memory_bytes
+        if left < wanted and self.make_room is None:
+            self._queues.settling.free_memory(wanted - left)
+            left = self._limits.memory_bytes - pending_bytes - self._queues.memory_bytes
+        return left
 
     def memory_at_best(self) -> int:
         """Return what records may take of the memory: no truncate frees what queues, consumers and rules cost."""

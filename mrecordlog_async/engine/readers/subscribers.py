@@ -9,6 +9,7 @@ from mrecordlog_async.engine.intake.appends import ELSEWHERE
 from mrecordlog_async.engine.planning.consumer_view import ConsumerMove
 from mrecordlog_async.engine.readers.acknowledgements import Acknowledgements
 from mrecordlog_async.errors import LogClosedError
+from mrecordlog_async.format.record import LogRecord, queue_ids
 from mrecordlog_async.memory.queues import Queues
 
 
@@ -61,23 +62,23 @@ class Changes:
                 if not sleepers:
                     del self._sleepers[queue_id]
 
-    def applied(self, queue_ids: Iterable[int], moves: Sequence[ConsumerMove] = ()) -> None:
-        """Tell all who wait for these queues that a batch has changed them; *moves*: what it did to consumers."""
-        if moves or self.acknowledgements.waits:
-            queue_ids = set(queue_ids)
-            self.acknowledgements.applied(queue_ids, moves)
-        self.wake(queue_ids)
+    def applied(self, records: Sequence[LogRecord], moves: Sequence[ConsumerMove] = ()) -> None:
+        """Tell all who wait for the queues of *records* that a batch has them; *moves*: what it did to consumers."""
+        # A batch of a thousand queues pays for the set of their ids only if somebody waits.
+        if moves or self._sleepers or self.acknowledgements.waits:
+            changed = set(queue_ids(records))
+            self.acknowledgements.applied(changed, moves)
+            self.wake(changed)
         # The call that set a `max_age` cannot do this, because it may have been cancelled.
         if self.on_aging is not None and (self._queues.newly_aging or self._queues.stopped_aging):
             self.on_aging()
 
     def wake(self, queue_ids: Iterable[int]) -> None:
         """Wake all waiters of these queues."""
-        if self._sleepers:  # a batch of a thousand queues pays for the set of their ids only if somebody waits
-            for queue_id in self._sleepers.keys() & set(queue_ids):
-                for future in self._sleepers.pop(queue_id):
-                    if not future.done():
-                        future.set_result(None)
+        for queue_id in self._sleepers.keys() & set(queue_ids):
+            for future in self._sleepers.pop(queue_id):
+                if not future.done():
+                    future.set_result(None)
 
     def wake_all(self) -> None:
         """Wake all waiters: the log ends."""
