@@ -129,10 +129,14 @@ class DiskSpace:
         """Return whether a spare must be made, or must grow with the table."""
         return self.spare.file is None or self.spare.reserved_bytes < self._preamble_bytes(more_table_bytes)
 
+    @property
+    def full_from(self) -> int:
+        """The offset at which the current segment is full."""
+        return self._end.table_end + self._segment_bytes
+
     def is_full(self, end: int) -> bool:
         """Return whether a batch up to *end* belongs into the next segment; the first batch may have any size."""
-        at = self._end
-        return at.last_batch >= at.first_batch and end - at.table_end > self._segment_bytes
+        return self._end.last_batch >= self._end.first_batch and end > self.full_from
 
     # What the log's thread does.
 

@@ -106,25 +106,19 @@ class Journal:
 
     # A batch that needs nothing but a write and a sync. The loop encodes it while the thread is idle.
 
-    def has_room_alone(self, run_bytes: int) -> bool:
-        """Return whether a batch of one run of at most *run_bytes* needs no preparation.
+    def alone_until(self) -> int:
+        """Return up to which offset batches of one run need no preparation; 0 if the next batch needs some.
 
-        It fits, with its COMMIT, into the current block, the segment and the space reserved, there is a spare,
-        everything before it is on the medium, and it is not the first one since the log was opened.
+        So far they fit, with their COMMITs, into the current block, the segment and the space reserved. There is a
+        spare, everything is on the medium, and the log has a batch of this opening: no batch up to there changes that.
         """
-        at = self.end
-        end = at.offset + run_bytes
-        return (
-            self.all_synced
-            and self._nonce is None
-            and end <= at.offset + block_left(at.offset)
-            and end + RESERVE_BYTES <= self._file.reserved_bytes
-            and not self.space.is_full(end)
-            and not self.space.wants_spare()
-        )
+        if not self.all_synced or self._nonce is not None or self.space.wants_spare():
+            return 0
+        at = self.end.offset
+        return min(at + block_left(at), self._file.reserved_bytes - RESERVE_BYTES, self.space.full_from)
 
     def encode(self, record: Append, oldest_segment: int | None) -> EncodedBatch:
-        """Return a batch that `has_room_alone` as the bytes to write at the log's end."""
+        """Return a batch up to `alone_until` as the bytes to write at the log's end."""
         at, now = self.end, self.clock.wall_ns()
         frames = encode_in_block(record, at, oldest_segment, self._log_id, self._seed, now)
         return tuple.__new__(EncodedBatch, ([record], oldest_segment, True, [frames], at.offset + len(frames), now))

@@ -149,13 +149,12 @@ class Upkeep:
         self.count(result)
 
     def is_due(self) -> bool:
-        """Return whether `maintain` has something to do; never because of what it tried in vain."""
-        journal = self._journal
-        if self.timers.sync_due or self.timers.mark_due or self._early_roll or journal.space.unfreed:
-            return True
-        if self._new_segment is not None or (journal.space.wants_spare() and not self._spare_failed):
-            return True
-        if journal.reclaimable() and not self._unlink_failed:
+        """Return whether a small batch left `maintain` something to do; never because of what it tried in vain.
+
+        Its COMMIT may make the death of segments durable, and steps of `Joining` free memory. Nothing else becomes due
+        while the writer sleeps without waking it.
+        """
+        if self._journal.reclaimable() and not self._unlink_failed:
             return True
         return worth_trimming(self.freed_bytes, self._queues.memory_bytes)
 
@@ -424,7 +423,7 @@ class Joining:
 
 def worth_trimming(freed_bytes: int, retained_bytes: int) -> bool:
     """Return whether enough was freed, relative to what is retained, to make trimming the heap worthwhile."""
-    return freed_bytes >= max(HEAP_BYTES_MIN, retained_bytes // 4)
+    return freed_bytes >= HEAP_BYTES_MIN and freed_bytes >= retained_bytes // 4
 
 
 def _step(joining: weakref.ref[Joining]) -> None:

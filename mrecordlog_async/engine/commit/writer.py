@@ -172,6 +172,8 @@ class Writer:
             has_unfreed = self._journal.space.unfreed or self._queues.settling.has_sparse()
             if has_unfreed or self._upkeep.wants_segment():
                 break
+            if self._small is not None:
+                self._small.until = self._journal.alone_until()
             await self._admission.sleep.wait()
         return True
 
@@ -235,7 +237,7 @@ class SmallBatches:
     | what the task does | where it is found out |
     |---|---|
     | other commands, several queues, many records, no such queue, a queue with options | `_take` |
-    | anything unsynced; a batch past the block, segment or reserved space; no spare | `Journal.has_room_alone` |
+    | anything unsynced; a batch past the block, segment or reserved space; no spare | `Journal.alone_until` |
     | a segment that has become shared: nothing was written, and the group goes back | `Journal.commit_alone` |
     | upkeep, before the next batch | `_acknowledge` |
 
@@ -243,11 +245,15 @@ class SmallBatches:
     write, the log's thread looks at again (`Journal.commit_alone`), as it does where there is no disk thread.
 
     A failed write or sync is raised in the writer's task, so that the log fails in one place.
+
+    group: in flight; since: when its oldest call was made. until: the offset up to which batches are the first case;
+    the writer sets it before it sleeps, and while it sleeps nothing else changes it.
     """
 
     def __init__(self, parts: LogParts, upkeep: Upkeep, store: BatchStore) -> None:
-        self.group: AppendGroup | None = None  # in flight
-        self.since = 0.0  # when its oldest call was made
+        self.group: AppendGroup | None = None
+        self.since = 0.0
+        self.until = 0
         self._journal = parts.journal
         self._queues = parts.queues
         self._admission = parts.admission
@@ -286,7 +292,7 @@ class SmallBatches:
             return False
         count = len(group.payloads)
         size = sum(map(len, group.payloads)) + OFFSET_BYTES * count + BATCH_OVERHEAD_BYTES
-        if queue.next_position + count - 1 > POSITION_MAX or not self._journal.has_room_alone(size):
+        if queue.next_position + count - 1 > POSITION_MAX or self._journal.end.offset + size > self.until:
             return False
         if not admission.take():
             return True  # its callers were cancelled
