@@ -75,9 +75,7 @@ class Run(NamedTuple):
         """
         if len(payloads) == 1:
             payload = payloads[0]
-            return tuple.__new__(
-                cls, (first_position, offsets_of_one(len(payload)), payload)
-            )
+            return tuple.__new__(cls, (first_position, offsets_of_one(len(payload)), payload))
         return cls(first_position, pack_offsets(accumulate(map(len, payloads), initial=0)), b"".join(payloads))
 
     @property
