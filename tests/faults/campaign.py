@@ -4,7 +4,8 @@ Each round has its own seed. It runs a random history, explores its crash states
 the log that it leaves. Every violation is printed with the seed that reproduces it (`--seed N --rounds 1`), and the
 exit code is then 1. With `--all` the written histories come first, and no state is skipped to save time: hours.
 `--history NAME` takes one of them alone. `--only crash` (`faults`, `damage`) leaves the other kinds out. The last lines
-say what was done, even after Ctrl-C, and the CPU time that each kind took.
+say what was done, even after Ctrl-C, and the CPU time that each kind took. A history that is not finished a minute
+after the time is up is left there; what was tried of it counts.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import errno
 import logging
 import random
+import signal
 import sys
 import time
 import traceback
@@ -37,6 +39,8 @@ from .random_history import random_case
 WRITTEN = CASES | CONSUMER_CASES | {f"{name}, little memory": case for name, case in LITTLE_MEMORY.items()}
 FAULTS_A_ROUND = 40
 DAMAGES_A_ROUND = 60
+LAST_HISTORY_SECONDS = 60.0
+"""How long after the end of its time a campaign works on a history."""
 
 
 def crash_round(case: Case, seed: int, tally: Tally) -> None:
@@ -139,9 +143,9 @@ class Campaign:
             self._try("faults", partial(_every_fault, case, self.tally), f"--only faults --history {name!r} --rounds 0")
             self.written += 1
 
-    def run_random(self, seed: int, deadline: float, rounds: int) -> None:
+    def run_random(self, seed: int, deadline: float, rounds: int | None) -> None:
         """Run random histories until *deadline* of the monotonic clock; print the violations."""
-        while self.rounds < rounds and time.monotonic() < deadline:
+        while (rounds is None or self.rounds < rounds) and time.monotonic() < deadline:
             case = random_case(seed + self.rounds)
             for kind in self.kinds:
                 work = partial(KINDS[kind], case, seed + self.rounds, self.tally)
@@ -192,7 +196,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--rounds", type=int, default=1 << 60)
+    parser.add_argument("--rounds", type=int)
     parser.add_argument("--all", action="store_true", help="the written histories first, in full")
     parser.add_argument("--history", choices=WRITTEN, metavar="NAME", action="append", help="first this one, in full")
     parser.add_argument("--only", choices=KINDS, action="append", help="this kind alone; may be given twice")
@@ -202,9 +206,13 @@ def main() -> int:
     deadline = time.monotonic() + arguments.seconds
     try:
         campaign.run_written(WRITTEN if arguments.all else arguments.history or ())
+        if arguments.rounds is None:
+            signal.signal(signal.SIGALRM, signal.default_int_handler)
+            signal.setitimer(signal.ITIMER_REAL, max(deadline - time.monotonic(), 0) + LAST_HISTORY_SECONDS)
         campaign.run_random(arguments.seed, deadline, arguments.rounds)
+        signal.setitimer(signal.ITIMER_REAL, 0)
     except KeyboardInterrupt:
-        print("interrupted")
+        print("interrupted" if time.monotonic() < deadline else "the last history is not finished")
     print(campaign.closing_lines(arguments.seed))
     return 1 if campaign.failed else 0
 
