@@ -33,7 +33,15 @@ try:
     from aiohttp import web
     from yarl import URL
 
-    from mrecordlog_async.embedding import EmbedOptions, Queues, Worker, check_options, check_workers, embedded
+    from mrecordlog_async.embedding import (
+        EmbedOptions,
+        Queues,
+        Worker,
+        check_directory,
+        check_options,
+        check_workers,
+        embedded,
+    )
     from mrecordlog_async.log import MultiRecordLog
     from mrecordlog_async.options import check_queues
     from mrecordlog_async.service.app import build_app
@@ -88,6 +96,7 @@ def setup(
         raise ValueError(
             "the application has a log already: set up the other one in an app that you add with add_subapp"
         )
+    check_directory(directory)
     declared = check_queues(queues)
     workers = check_workers(workers)
     check_options(log_options)

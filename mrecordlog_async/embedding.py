@@ -101,9 +101,16 @@ _OF_WORKERS = tuple(Supervision.__dataclass_fields__)
 def check_options(options: Mapping[str, Any]) -> Supervision:
     """Return the part of *options* that concerns workers; raise TypeError for one that there is not."""
     for name in options.keys() - EmbedOptions.__annotations__.keys():
-        meant = nearest(name, EmbedOptions.__annotations__)
+        meant = nearest(name, ["queues", "workers", *EmbedOptions.__annotations__])
         raise TypeError(f"there is no option {name!r}{did_you_mean(meant and repr(meant))}")
     return Supervision(**{name: options[name] for name in _OF_WORKERS if name in options})
+
+
+def check_directory(directory: object) -> None:
+    """Raise TypeError for what is not a path, such as the application of one who passes `lifespan` without a call."""
+    if not isinstance(directory, str | bytes | os.PathLike):
+        wanted = 'the directory of the log must be a path, as in lifespan("./wal") or setup(app, "./wal")'
+        raise TypeError(f"{wanted}, not {type(directory).__name__}")
 
 
 def check_workers(workers: object) -> Sequence[Worker]:

@@ -44,7 +44,15 @@ try:
     from fastapi import Depends, FastAPI, Request, Response
     from starlette.requests import HTTPConnection
 
-    from mrecordlog_async.embedding import EmbedOptions, Queues, Worker, check_options, check_workers, embedded
+    from mrecordlog_async.embedding import (
+        EmbedOptions,
+        Queues,
+        Worker,
+        check_directory,
+        check_options,
+        check_workers,
+        embedded,
+    )
     from mrecordlog_async.errors import LogClosedError, QueueNotFoundError, RecordLogError
     from mrecordlog_async.log import MultiRecordLog
     from mrecordlog_async.model import LogState, Record
@@ -101,6 +109,7 @@ def lifespan(
         A lifespan for `FastAPI(lifespan=...)`. Entering it raises LogLockedError if another process has the log open,
             ValueError if the application has a log already, or another error of `MultiRecordLog.open`.
     """
+    check_directory(directory)
     declared = check_queues(queues)
     workers = check_workers(workers)
     check_options(log_options)
@@ -116,6 +125,7 @@ def lifespan(
         async with AsyncExitStack() as stack:
             log = await stack.enter_async_context(embedded(directory, declared, workers, log_options))
             setattr(app.state, STATE_NAME, log)
+            _directories[log] = os.fspath(directory)
             for mounted in _mounts_of(app):
                 await stack.enter_async_context(mounted.serving(log))
             stack.enter_context(on_stop_signal(partial(_end_tails, app, log)))
@@ -125,7 +135,12 @@ def lifespan(
                 async with inner(app) as state:
                     yield {**(state or {}), STATE_NAME: log}
 
+    _directories[hold_open] = os.fspath(directory)
     return hold_open
+
+
+_directories: WeakKeyDictionary[Any, str | bytes] = WeakKeyDictionary()
+"""What was passed to `lifespan`, by what it returned and by the open log."""
 
 
 def mount(app: FastAPI, path: str = "/wal", *, options: ServiceOptions | None = None, exposed: bool = False) -> None:
@@ -203,13 +218,26 @@ def log_of(app: FastAPI) -> MultiRecordLog:
 
 def _opened(log: object) -> MultiRecordLog:
     if not isinstance(log, MultiRecordLog):
-        raise RuntimeError("the log is not open: pass FastAPI(lifespan=lifespan(directory)) and start the app")
+        raise RuntimeError(
+            "the log is not open: pass FastAPI(lifespan=lifespan(directory)) and start the app; in tests, enter its "
+            "client: `with TestClient(app) as client`"
+        )
     return log
 
 
 def _find(connection: HTTPConnection) -> object:
-    own = getattr(connection.app.state, STATE_NAME, None)
-    return own if own is not None else connection.scope.get("state", {}).get(STATE_NAME)
+    app = connection.app
+    own = getattr(app.state, STATE_NAME, None)
+    if own is not None:
+        return own
+    outer = connection.scope.get("state", {}).get(STATE_NAME)
+    wanted = _directories.get(getattr(app.router, "lifespan_context", None))
+    if isinstance(outer, MultiRecordLog) and wanted not in (None, _directories.get(outer)):
+        raise RuntimeError(
+            f"the log {wanted!r} of a mounted application is not open: Starlette runs the lifespan of the "
+            "outermost application only. Enter this one there: `async with mounted.router.lifespan_context(mounted)`"
+        )
+    return outer
 
 
 async def _log_of_connection(connection: HTTPConnection) -> MultiRecordLog:

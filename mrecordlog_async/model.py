@@ -9,6 +9,7 @@ positions are stored differently in memory (`memory/gapped.py`); they become run
 from __future__ import annotations
 
 import json
+import math
 import time
 from array import array
 from bisect import bisect_left, bisect_right
@@ -662,6 +663,13 @@ def check_position(position: int) -> int:
     if not 0 <= position <= POSITION_MAX:
         raise ValueError(f"position must be between 0 and {POSITION_MAX}, got {position}")
     return position
+
+
+def check_idle(seconds: float) -> float:
+    """Return *seconds*, an `if_idle_for`; raise ValueError for what is not a finite number from 0 on."""
+    if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
+        raise ValueError(f"if_idle_for must be a number of seconds, at least 0, not {seconds!r}")
+    return seconds
 
 
 def check_start(start: int) -> int:

@@ -189,11 +189,11 @@ async def test_a_body_that_a_middleware_has_read(
 
 
 async def test_a_second_application_on_the_directory_does_not_start(directory: Path) -> None:
-    """It names the remedies; the first one continues."""
+    """It names the remedy; the first one continues."""
     async with MultiRecordLog.open(directory):
         app = web.Application()
         setup(app, directory)
-        with pytest.raises(LogLockedError, match="Use one worker"):
+        with pytest.raises(LogLockedError, match="Pass that log on, or close it first"):
             async with serving_app(app):
                 raise AssertionError("it must not start")
 

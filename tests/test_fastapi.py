@@ -52,8 +52,16 @@ async def test_fastapi_refuses_a_second_log(directory: Path) -> None:
 
 async def test_fastapi_without_lifespan_says_what_is_missing() -> None:
     """The error names the lifespan that was forgotten."""
-    with pytest.raises(RuntimeError, match="lifespan"):
+    with pytest.raises(RuntimeError, match=r"lifespan.*in tests, enter its client"):
         log_of(FastAPI())
+
+
+async def test_a_lifespan_that_is_not_called_says_so() -> None:
+    """Those of applications are passed as they are; this one takes a directory."""
+    app = FastAPI(lifespan=cast(Any, lifespan))
+    with pytest.raises(TypeError, match=r'must be a path, as in lifespan\("./wal"\) or .*, not FastAPI'):
+        async with app.router.lifespan_context(app):
+            raise AssertionError
 
 
 async def test_a_fastapi_tail_ends_with_its_client_queue_or_log(log: MultiRecordLog) -> None:
@@ -165,6 +173,26 @@ async def test_the_dependency_works_in_mounted_applications_and_websockets(direc
         scope = {"type": "websocket", "path": "/live", "query_string": b"", "headers": [], "state": dict(state)}
         await app(scope, receive, send)
         assert sent[1]["text"] == '["q"]'
+
+
+async def test_a_mounted_application_does_not_write_to_the_log_of_another(directory: Path) -> None:
+    """Starlette does not run its lifespan. `Log` would be the outer log, and the own directory would stay empty."""
+    app, own, shared = (FastAPI(lifespan=lifespan(directory / name)) for name in ("outer", "own", "outer"))
+    for path, inner in (("/own", own), ("/shared", shared)):
+
+        @inner.get("/")
+        async def where(log: Log) -> str:
+            return log.directory
+
+        app.mount(path, inner)
+    async with app.router.lifespan_context(app) as yielded:
+        state = dict(yielded or {})
+        with pytest.raises(RuntimeError, match=r"own' of a mounted application is not open: .* Enter this one there"):
+            await call_asgi(app, "/own/", state)
+        assert (await call_asgi(app, "/shared/", state))[0] == 200
+        async with own.router.lifespan_context(own):
+            status, body = await call_asgi(app, "/own/", state)
+            assert (status, body) == (200, f'"{directory / "own"}"'.encode())
 
 
 async def test_fastapi_tells_disk_errors_of_the_log_from_those_of_the_application(directory: Path) -> None:

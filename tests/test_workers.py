@@ -454,6 +454,8 @@ def test_options_that_there_are_not_name_the_nearest() -> None:
     """A misspelt option is refused when the application is built, not when it starts."""
     with pytest.raises(TypeError, match=r"there is no option 'max_restart'; did you mean 'max_restarts'\?"):
         lifespan("wal", max_restart=1)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"there is no option 'queue'; did you mean 'queues'\?"):
+        lifespan("wal", queue=["q"])  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"there is no option 'colour'$"):
         setup(web.Application(), "wal", colour=1)  # type: ignore[call-arg]
 

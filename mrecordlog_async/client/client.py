@@ -37,6 +37,7 @@ from mrecordlog_async.model import (
     Run,
     Start,
     Times,
+    check_idle,
     check_position,
     check_start,
     copy_payload,
@@ -591,9 +592,11 @@ class RecordLogClient:
             ConsumerHeldError if the holder was seen within *if_idle_for*.
 
         Raises:
-            ValueError: *owner* is not a UUID.
+            ValueError: *owner* is not a UUID, or *if_idle_for* is not a number of seconds.
         """
-        request = AttachRequest(create, None, None if owner is None else str(owner_uuid(owner)), take_over, if_idle_for)
+        owned = None if owner is None else str(owner_uuid(owner))
+        idle = None if if_idle_for is None else check_idle(if_idle_for)  # JSON would send NaN as null: no condition
+        request = AttachRequest(create, None, owned, take_over, idle)
         return ClientConsumer(self.sender, queue, consumer, start=start, request=request)
 
     async def create_consumer(

@@ -26,7 +26,7 @@ from mrecordlog_async.errors import ConsumerFencedError, ConsumerHeldError, Cons
 from mrecordlog_async.format.controls import TableRule
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.settings import consumer_summaries, owner_bytes
-from mrecordlog_async.model import ConsumerSummary, Start, check_position, check_start, tick_of_time
+from mrecordlog_async.model import ConsumerSummary, Start, check_idle, check_position, check_start, tick_of_time
 from mrecordlog_async.names import check_consumer_name, check_name, check_new_consumer_name
 from mrecordlog_async.patterns import is_pattern, matches
 
@@ -144,8 +144,7 @@ class ConsumerChanges:
 
     def _check_idle(self, queue: Queue, consumer: str, seconds: float) -> None:
         """Raise ConsumerHeldError unless the holder of *consumer* was not seen for *seconds*."""
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not seconds >= 0:
-            raise ValueError(f"if_idle_for must be a number of seconds, at least 0, not {seconds!r}")
+        check_idle(seconds)
         idle = self.idle_seconds(queue, consumer)
         if idle is not None and idle < seconds:
             raise ConsumerHeldError(queue.name, consumer, idle, seconds)

@@ -84,7 +84,10 @@ class AsgiService:
             await send({"type": "websocket.close"})
             return
         if self._connections is None:
-            raise RuntimeError("the log is not open: mount it on the application that has the lifespan of the log")
+            raise RuntimeError(
+                "the log is not open: mount it on the application that has the lifespan of the log; in tests, enter "
+                "their client: `with TestClient(app) as client`"
+            )
         protocol = self._connections.admit()
         if protocol is None:
             await _refuse(self._connections.refusal(), send)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from mrecordlog_async.cli.commands import serve
 from mrecordlog_async.cli.commands.serve import disk_share
 from mrecordlog_async.cli.shell.exit_codes import UsageError
 from mrecordlog_async.cli.shell.logging_setup import TextFormatter
@@ -289,6 +290,16 @@ def test_settings_that_make_no_sense_are_usage_errors(
     assert done.returncode == 2
     assert told in done.stderr
     assert not (tmp_path / "wal").exists()
+
+
+def test_the_disk_limit_of_a_small_volume_is_not_called_a_part_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """64 MiB are not 80 % of 6 MiB: such a log meets the end of the disk before its limit."""
+    monkeypatch.setattr(serve, "DISK_SHARE", 0.0)
+    with caplog.at_level(logging.INFO, "mrecordlog_async.serve"):
+        assert disk_share(str(tmp_path)) == 64 << 20
+    assert "may take 64.0 MiB: the least limit, above 80 % of the " in caplog.text
 
 
 def test_the_disk_limit_follows_the_volume_unless_it_is_set(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
