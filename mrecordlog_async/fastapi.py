@@ -140,7 +140,7 @@ def lifespan(
 
 
 _directories: WeakKeyDictionary[Any, str | bytes] = WeakKeyDictionary()
-"""What was passed to `lifespan`, by what it returned and by the open log."""
+"""Directories, by their lifespan and by the open log."""
 
 
 def mount(app: FastAPI, path: str = "/wal", *, options: ServiceOptions | None = None, exposed: bool = False) -> None:
