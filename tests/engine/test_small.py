@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,12 +17,14 @@ from hypothesis import given, settings
 
 from mrecordlog_async import (
     LogFailedError,
+    LogFullError,
     LogState,
     MultiRecordLog,
     PersistPolicy,
     QueueNotFoundError,
     QueueOptions,
 )
+from mrecordlog_async.engine.commit.disk_space import Spare
 from mrecordlog_async.engine.commit.journal import Journal
 from mrecordlog_async.engine.commit.storing import BatchStore
 from mrecordlog_async.engine.commit.writer import CALLERS_MAX, SmallBatches
@@ -199,6 +202,34 @@ async def test_rolls_and_blocks_are_the_writers(directory: Path, taken: Taken) -
     assert taken.small > 300
     assert taken.writer > 4
     assert await stored(directory) == (0, [b"%d" % number * 200 for number in range(400)])
+
+
+async def test_the_first_batch_of_an_opening_is_the_writers(directory: Path, taken: Taken) -> None:
+    """It records the opening. The batches after it are the first case again."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("q")
+    async with MultiRecordLog.open(directory) as log:
+        await asleep(log)
+        await log.append_record("q", None, b"a")
+        assert taken.small == 0
+        await asleep(log)
+        await log.append_record("q", None, b"b")
+        assert taken.small == 1
+
+
+async def test_a_batch_without_a_spare_is_the_writers(directory: Path) -> None:
+    """The writer refuses it: rolling needs the spare, and only rolling frees space."""
+    full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("q")
+        await log.append_record("q", None, b"a")
+        with patch.object(Spare, "prepare", side_effect=full):
+            assert await log._engine.writer.begin_segment()
+            await asleep(log)
+            with pytest.raises(LogFullError):
+                await log.append_record("q", None, b"b")
+        assert await log.append_record("q", None, b"c") == 1
+    assert await stored(directory) == (0, [b"a", b"c"])
 
 
 async def test_shared_segment_is_left_to_the_writer(directory: Path, taken: Taken) -> None:

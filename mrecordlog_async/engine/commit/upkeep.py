@@ -148,16 +148,6 @@ class Upkeep:
             self._short_of_space = False
         self.count(result)
 
-    def is_due(self) -> bool:
-        """Return whether a small batch left `maintain` something to do; never because of what it tried in vain.
-
-        Its COMMIT may make the death of segments durable, and steps of `Joining` free memory. Nothing else becomes due
-        while the writer sleeps without waking it.
-        """
-        if self._journal.reclaimable() and not self._unlink_failed:
-            return True
-        return worth_trimming(self.freed_bytes, self._queues.memory_bytes)
-
     async def maintain(self) -> None:
         """Prepare the spare, reclaim dead segments, run the timed sync and the idle mark."""
         journal = self._journal
@@ -423,7 +413,7 @@ class Joining:
 
 def worth_trimming(freed_bytes: int, retained_bytes: int) -> bool:
     """Return whether enough was freed, relative to what is retained, to make trimming the heap worthwhile."""
-    return freed_bytes >= HEAP_BYTES_MIN and freed_bytes >= retained_bytes // 4
+    return freed_bytes >= max(HEAP_BYTES_MIN, retained_bytes // 4)
 
 
 def _step(joining: weakref.ref[Joining]) -> None:

@@ -239,7 +239,7 @@ class SmallBatches:
     | other commands, several queues, many records, no such queue, a queue with options | `_take` |
     | anything unsynced; a batch past the block, segment or reserved space; no spare | `Journal.alone_until` |
     | a segment that has become shared: nothing was written, and the group goes back | `Journal.commit_alone` |
-    | upkeep, before the next batch | `_acknowledge` |
+    | upkeep: after its next batch, at the end of the block at the latest, or when the log is idle | `Timers` |
 
     The disk thread writes the batch, if the log has one and its own thread has no job. What the disk thread refuses to
     write, the log's thread looks at again (`Journal.commit_alone`), as it does where there is no disk thread.
@@ -352,8 +352,6 @@ class SmallBatches:
         self._counters.append_seconds.observe(perf_counter() - self.since, len(group.futures))
         self._admission.refund(group.bytes)
         self._upkeep.timers.arm_mark()
-        if self._upkeep.is_due():
-            self._sleep.wake()
 
     def give_up(self) -> None:
         """Forget the group in flight: the log has failed."""
