@@ -15,7 +15,7 @@ from mrecordlog_async.spark.drain import job as drain
 from mrecordlog_async.spark.drain import query as drain_query
 from mrecordlog_async.spark.drain import steps as drain_steps
 from mrecordlog_async.spark.drain.job import run_drain
-from mrecordlog_async.spark.drain.query import IDLE_REPORTS
+from mrecordlog_async.spark.drain.query import IDLE_REPORTS, KEPT_REPORTS
 from mrecordlog_async.spark.settings.drain_job import DrainJob
 from tests.spark.conftest import NewService
 from tests.spark.services import numbered
@@ -60,6 +60,23 @@ def test_a_server_that_returns_too_late_was_not_drained(
     assert summary.line().endswith("left in the log: a 0, b 7; NOT drained: server 'b' was down")
     assert any(line.startswith("server 'b' is down, the others go on: ") for line in lines)
     assert last == [0] and spark.conf.get(IDLE_REPORTS) == before
+
+
+def test_few_reports_of_a_query_are_kept(
+    spark: SparkSession, new_service: NewService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each has the offsets of all queues: with many of them, the hundred that Spark keeps fill Java's memory."""
+    service, kept, follow = new_service(), list[int](), drain_query.follow
+    service.append("q", numbered("q", 0, 10))
+
+    def followed(query: StreamingQuery, *given: Any) -> None:
+        follow(query, *given)
+        kept.append(len(query.recentProgress))
+
+    monkeypatch.setattr(drain, "follow", followed)
+    monkeypatch.setattr(drain_query, "REPORTS_KEPT", 2)  # Spark keeps one less
+    run_drain(spark, DrainJob(f"a={service.url}", str(tmp_path / "t"), str(tmp_path / "c")))
+    assert kept == [1] and spark.conf.get(KEPT_REPORTS) == "100", "that of the session stays"
 
 
 def test_logs_that_move_go_back_or_are_lost(

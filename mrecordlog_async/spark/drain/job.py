@@ -36,7 +36,7 @@ from mrecordlog_async.spark.drain.command import (
 )
 from mrecordlog_async.spark.drain.metrics import metrics_served
 from mrecordlog_async.spark.drain.progress import DrainProgress, Summary
-from mrecordlog_async.spark.drain.query import ending, follow, source_report, source_rows, started
+from mrecordlog_async.spark.drain.query import ending, few_reports_kept, follow, source_report, source_rows, started
 from mrecordlog_async.spark.drain.steps import (
     accepted,
     held_back,
@@ -196,6 +196,7 @@ class DrainRun:
         with (
             metrics_served(job.metrics, self.progress, self.batches, self.options, self.report),
             remembering(self.checkpoint),
+            few_reports_kept(session),
             _marker(job, self.place) as marker,
             source_report(ends=job.every_seconds is None) as reported,
         ):

@@ -7,7 +7,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,6 +32,12 @@ STEP_SECONDS = 0.1
 IDLE_REPORTS = "spark.sql.streaming.noDataProgressEventInterval"
 """Spark's setting: how long it reports nothing while there are no records. A query reads it when it starts."""
 
+KEPT_REPORTS = "spark.sql.streaming.numRecentProgressUpdates"
+"""Spark's setting: how many reports it keeps. Each has all offsets three times: 1 MB with 10,000 queues."""
+
+REPORTS_KEPT = 20
+"""More than there are batches between two looks. Spark keeps 100: with 100,000 queues, these fill Java's memory."""
+
 
 def source_rows(session: SparkSession, options: Mapping[str, str]) -> DataFrame:
     """Return the stream of rows that the data source reads with *options*."""
@@ -50,7 +56,8 @@ def started(session: SparkSession, job: DrainJob, writer: DataStreamWriter) -> S
     if not _spark_ends_runs():
         with _explained():
             return writer.trigger(processingTime=f"{round(STEP_SECONDS * 1_000)} milliseconds").start()
-    with _explained(), _idle_reports(session):
+    # Each trigger without records is reported: the last one says which servers are down.
+    with _explained(), _set_to(session, IDLE_REPORTS, 0):
         return writer.trigger(availableNow=True).start()
 
 
@@ -86,16 +93,20 @@ def source_report(*, ends: bool) -> Iterator[SourceReport]:
         yield SourceReport(os.path.join(place, "report"), ends)
 
 
+def few_reports_kept(session: SparkSession) -> AbstractContextManager[None]:
+    """Keep fewer reports of queries of *session*; a running query reads the setting with each report."""
+    return _set_to(session, KEPT_REPORTS, REPORTS_KEPT)
+
+
 @contextmanager
-def _idle_reports(session: SparkSession) -> Iterator[None]:
-    """Have the query that is started report each trigger without records: the last one says which servers are down."""
-    before = session.conf.get(IDLE_REPORTS)
+def _set_to(session: SparkSession, name: str, value: int) -> Iterator[None]:
+    before = session.conf.get(name)
     assert before is not None, "Spark has a default"
-    session.conf.set(IDLE_REPORTS, "0")
+    session.conf.set(name, value)
     try:
         yield
     finally:
-        session.conf.set(IDLE_REPORTS, before)
+        session.conf.set(name, before)
 
 
 @contextmanager
