@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import Limits, MultiRecordLog, ReadOnlyLog, RecordsOnDiskError
+from mrecordlog_async.format import gathered
 from mrecordlog_async.model import TICK_NS, Record, time_of_tick
 from mrecordlog_async.support.clock import Clock
 from tests import damage
@@ -119,3 +120,26 @@ async def test_a_follower_stays_within_its_memory(log: MultiRecordLog, directory
     assert not reader._gathered.open_segments()
     reader.close()
     assert len(os.listdir("/proc/self/fd")) <= handles + 1  # the writer's next segment
+
+
+async def test_the_writers_files_are_read_by_their_own_places(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of the very state that was read may have other places: its writer joins runs, and truncates, meanwhile."""
+    monkeypatch.setattr(gathered, "PLACE_BYTES", 5_000)
+    async with MultiRecordLog.open(directory, limits=LIMITS, segment_bytes=4 * 32_768) as log:
+        await log.create_queues(["a", "q", "z"])
+        found = await asyncio.to_thread(ReadOnlyLog.open, directory, memory_bytes=1)
+        while log.memory_first("q") < 200:
+            for queue in ("a", "q", "z"):
+                at = log.next_position(queue)
+                await log.append_records(queue, at, [queue.encode() + payload(each) for each in range(at, at + 20)])
+            while log._engine.spill is not None and log._engine.spill._task is not None:
+                await asyncio.sleep(0.001)  # so a file is of the state of the first batch after its segment
+        stored = log.next_position("q")
+        monkeypatch.setattr(gathered, "PLACE_BYTES", 500_000)
+        with found:
+            await asyncio.to_thread(found.refresh)
+            heads = {index.head for index in found.recovered.queues.pins.gathered.values()}
+            assert heads & {index.head for index in log._engine.queues.pins.gathered.values()}
+            for queue in ("a", "q", "z"):
+                wanted = [Record(at, queue.encode() + payload(at)) for at in range(stored)]
+                assert await asyncio.to_thread(list, found.read(queue)) == wanted

@@ -45,7 +45,7 @@ FAILED_SECONDS = 10.0
 class WantedRuns(NamedTuple):
     """Records of a queue in one segment: positions *start* … *stop* - 1; a place, or as many as *bytes_max* allows.
 
-    *bytes_max* is not below the size of the first place. places: where they are, in a file with that head.
+    *bytes_max* is not below the size of the first place.
     """
 
     head: GatheredHead
@@ -53,7 +53,6 @@ class WantedRuns(NamedTuple):
     start: int
     stop: int
     bytes_max: int
-    places: range
 
 
 def wanted_runs(queue: Queue, start: int, stop: int, bytes_max: int) -> WantedRuns | None:
@@ -63,7 +62,7 @@ def wanted_runs(queue: Queue, start: int, stop: int, bytes_max: int) -> WantedRu
         if places:
             stop = min(index.next_positions[places[-1]], queue.memory_first, stop)
             size = max(bytes_max, index.lengths[places[0]])
-            return WantedRuns(index.head, queue.id, max(start, index.first_positions[places[0]]), stop, size, places)
+            return WantedRuns(index.head, queue.id, max(start, index.first_positions[places[0]]), stop, size)
     return None
 
 
@@ -73,7 +72,7 @@ def cut_runs(queue: Queue, first: int) -> WantedRuns | None:
         return None
     index, place = found
     stop, size = index.next_positions[place], index.lengths[place]
-    return WantedRuns(index.head, queue.id, first, stop, size, range(place, place + 1))
+    return WantedRuns(index.head, queue.id, first, stop, size)
 
 
 class FoundRuns(NamedTuple):
@@ -214,13 +213,13 @@ class GatheredReader:
             self.close(segment)
 
     def _read(self, wanted: WantedRuns, piece: UsedPiece) -> FoundRuns:
-        head, queue_id, start, stop, bytes_max, places = wanted
+        head, queue_id, start, stop, bytes_max = wanted
         file = self._file(head)
         index = file.index
-        if index.head != head:  # it was made again
-            places = index.places(queue_id, start, stop)
-            if not places:  # the positions have a gap: every record of the segment is there
-                return FoundRuns([], Times.none(), stop)
+        # Not the places by which it was located: of the same state, a file that another one wrote has its own.
+        places = index.places(queue_id, start, stop)
+        if not places:  # the positions have a gap: every retained record of the segment is there
+            return FoundRuns([], Times.none(), stop)
         length = index.length(places)
         if length > bytes_max:
             places, _, _ = index.first(places, POSITION_MAX, POSITION_MAX, bytes_max)

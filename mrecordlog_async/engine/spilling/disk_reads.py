@@ -363,7 +363,7 @@ class DiskReads:
                 if wanted and length > max(bytes_max, BYTES_AT_ONCE):  # a large run, for the next read
                     return Located(queue, wanted, NOTHING, position, size)
                 begin, position = max(start, index.first_positions[taken[0]]), min(index.next_positions[taken[-1]], end)
-                wanted.append(WantedRuns(index.head, queue.id, begin, position, length, taken))
+                wanted.append(WantedRuns(index.head, queue.id, begin, position, length))
                 size, places = size + length, places[len(taken) :]
                 records_max, bytes_max = records_max - records, bytes_max - payload_bytes
             if records_max <= 0 or bytes_max <= 0:
