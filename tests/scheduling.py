@@ -1,7 +1,8 @@
 """How a run that is spread over several processes hands out the tests: file by file, with two exceptions.
 
 Files that use the Spark session share one process, so one virtual machine starts instead of one in each process. Long
-files whose tests share nothing are handed out test by test, so that no process is still busy when all others are done.
+files whose tests share nothing are handed out test by test, so that no process is still busy when all others are done;
+but the histories of one family (`faults.histories`) together, because many of their disks are the same.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ JAVA = "java"
 
 
 class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # it has no types
-    """Hands out whole files, all files that use the Spark session together, and the tests of some files one by one."""
+    """Hands out whole files, all files that use the Spark session together, and some files in parts."""
 
     def __init__(self, config: Any, log: Any, apart: Collection[str]) -> None:
         super().__init__(config, log)
@@ -29,7 +30,7 @@ class Scheduling(LoadFileScheduling):  # type: ignore[misc]  # it has no types
         """Return what must run in the same process as the test *nodeid*."""
         file = nodeid.partition("::")[0]
         if file in self._apart:
-            return nodeid
+            return nodeid.partition(",")[0].removesuffix("]")
         return JAVA if Path(file).parent.name == SPARK.name and Path(file).name in self._java else file
 
 

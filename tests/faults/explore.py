@@ -11,7 +11,7 @@ calls. A copy made by `snapshot` is judged like the log. Each of the two is empt
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from unittest.mock import patch
@@ -81,6 +81,33 @@ OpenedAgain = dict[tuple[str, int], tuple[State, Table]]
 """What a log was found to hold when it was opened again, by its directory and the fingerprint of the disk."""
 
 
+@dataclass(slots=True)
+class Known:
+    """What was found on disks that were opened before with the same sizes, by directory and the bytes on them."""
+
+    cut: dict[tuple[str, int], State] = field(default_factory=dict)  # after a power cut
+    again: OpenedAgain = field(default_factory=dict)
+    states: dict[State, State] = field(default_factory=dict)  # most disks hold what others do: each is kept once
+
+
+class Family:
+    """What is known of the disks of histories that are tried one after another, and leave many of the same bytes."""
+
+    def __init__(self) -> None:
+        self._name = ""
+        self._known: dict[Hashable, Known] = {}
+
+    def known(self, name: str, sizes: Hashable) -> Known:
+        """Return what is known in the family *name* under the same *sizes*; forget all other families."""
+        if name != self._name:
+            self._name, self._known = name, {}
+        return self._known.setdefault(sizes, Known())
+
+
+FAMILY = Family()
+"""Of the histories that this process tries now."""
+
+
 _bounds: MemoryBounds | None = None  # of every log that is opened here
 
 
@@ -120,15 +147,16 @@ class Explorer:
     tally: Tally = field(default_factory=Tally)
     _directory: str = DIRECTORY
     _seen: set[int] = field(default_factory=set)
-    _opened: dict[tuple[str, int], State] = field(default_factory=dict)  # by directory and the bytes on the disk
-    _again: OpenedAgain = field(default_factory=dict)
+    known: Known = field(default_factory=Known)
 
     def open_twice(self, left: Snapshot, where: str, directory: str = DIRECTORY) -> State:
         """Do as `open_twice` with what a power cut *left*, or return what it found before in the same bytes."""
         key = directory, _fingerprint(left)
-        if key not in self._opened:
-            self._opened[key] = open_twice(left.kill(), where, directory, self._again)
-        return self._opened[key]
+        known = self.known
+        if key not in known.cut:
+            found = open_twice(left.kill(), where, directory, known.again)
+            known.cut[key] = known.states.setdefault(found, found)
+        return known.cut[key]
 
     def explore(self, run: Run, every: int = 1, first: int = 0) -> None:
         """Judge every crash state of every *every*-th moment of *run* and of its copies, beginning with *first*."""

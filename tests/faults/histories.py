@@ -6,7 +6,7 @@ A history must also end if the disk fails: calls record their errors, and the hi
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
@@ -87,6 +87,12 @@ class Case:
             assert run.stopped is None and not wrong, f"{run.stopped!r}, {wrong[:1]}"
         return run
 
+    @property
+    def opened_with(self) -> Hashable:
+        """All that the opening of its log depends on, except what is on the disk."""
+        sizes = self.early_roll_bytes, self.small, self.staging_bytes, self.piece_bytes, self.memory_bytes
+        return *sizes, self.has_direct
+
     @contextmanager
     def sizes(self) -> Iterator[None]:
         """Set the sizes of this case. The log that it leaves is opened with them as well, with half of the memory."""
@@ -104,6 +110,16 @@ class Case:
                 stack.enter_context(patch.object(frame, "STEP_BYTES", self.piece_bytes // 2))
                 stack.enter_context(patch.object(view, "RUN_BYTES", self.piece_bytes // 2))
             yield
+
+
+def family(name: str) -> str:
+    """Return what the names of histories with nearly the same disks begin with, up to the comma."""
+    return name.partition(",")[0]
+
+
+def by_family(names: Iterable[str]) -> list[str]:
+    """Return *names* with those of each family in a row."""
+    return sorted(names, key=family)
 
 
 @contextmanager

@@ -16,8 +16,8 @@ from tests.turns import part
 
 from .disk import Plan
 from .driver import COPY, DIRECTORY, Run, without_chance
-from .explore import Explorer, Tally, changes_settings, check_openings, recover
-from .histories import BLOCK_BYTES, CASES, STATED_IN_FLIGHT, Case, commit_at
+from .explore import FAMILY, Explorer, Tally, changes_settings, check_openings, recover
+from .histories import BLOCK_BYTES, CASES, STATED_IN_FLIGHT, Case, by_family, commit_at, family
 from .judge import State, Verdict, Violation, state_of
 
 SMALL = {
@@ -79,13 +79,13 @@ SMALL = {
 """Histories of which the suite checks only every n-th moment, half of them in each run; the campaign checks all."""
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", by_family(CASES))
 def test_every_crash_state_keeps_what_was_answered(name: str, tally: Tally, pytestconfig: pytest.Config) -> None:
     """Acknowledged calls exist, others are whole or absent, a second open finds the same, and new calls work."""
     case = CASES[name]
     run = case.run()
     assert run.stopped is None
-    explorer = Explorer(deep_every=100, kill_every=13)
+    explorer = Explorer(deep_every=100, kill_every=13, known=FAMILY.known(family(name), case.opened_with))
     with case.sizes():
         explorer.explore(run, **part(pytestconfig, SMALL.get(name, 1))._asdict())
     assert explorer.tally.crash_states + explorer.tally.nested_states > 100

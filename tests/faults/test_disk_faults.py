@@ -11,8 +11,8 @@ from tests.turns import part
 
 from .disk import Fault
 from .driver import Run
-from .explore import Explorer, Tally
-from .histories import CASES, Case
+from .explore import FAMILY, Explorer, Tally
+from .histories import CASES, Case, by_family, family
 from .inject import faults, inject
 
 STEPS = {
@@ -72,14 +72,20 @@ STEPS = {
     "idle roll": 2,
     "groups": 2,
     "cancelled, stepping": 3,
+    "in pieces": 2,
+    "in pieces, 4 KiB": 3,
+    "in pieces, stepping": 2,
+    "in pieces, killed": 2,
+    "reopened, thread": 3,
 }
 """Histories of which the suite tries only every n-th fault, half of them in each run; the campaign tries all."""
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", by_family(CASES))
 def test_a_fault_at_every_call_loses_nothing(name: str, tally: Tally, pytestconfig: pytest.Config) -> None:
     """Acknowledged calls survive, refused ones are absent, every call ends, and a failed log acknowledges nothing."""
-    case, explorer = CASES[name], Explorer()
+    case = CASES[name]
+    explorer = Explorer(known=FAMILY.known(family(name), case.opened_with))
     calls = case.run(moments=False).disk.call_names
     for fault in part(pytestconfig, STEPS.get(name, 1)).of(list(faults(calls))):
         inject(case, fault, explorer)
