@@ -15,12 +15,13 @@ from typing import Any
 import pytest
 
 from mrecordlog_async import MultiRecordLog, QueueOptions
+from mrecordlog_async.engine.inspection import Inspection
 from mrecordlog_async.maintenance import verify
 from tests.docs.blocks import ROOT
 
 from .contents import LARGE, LITTLE_MEMORY, contents, large_record, on_disk_too
 from .record import DATA
-from .removed import REMOVED, is_removed
+from .removed import INSPECTION, REMOVED, is_removed
 from .surface import surface
 
 RELEASES = sorted(path.name for path in DATA.iterdir())
@@ -56,6 +57,13 @@ def test_each_removed_name_existed_is_missing_now_and_stands_in_the_changelog(no
         assert any(is_removed(line) for line in promised if line.startswith(name)), f"no release had {name}"
         assert name not in today, f"{name} still exists"
         assert f"| `{name}` | {instead} |" in changelog
+
+
+def test_what_moved_to_inspection_has_the_same_name_there() -> None:
+    """The table of the changelog says so of most names that left the log."""
+    moved = [name.rpartition(".")[2] for name, instead in REMOVED.items() if instead == INSPECTION]
+    assert moved
+    assert [name for name in moved if not hasattr(Inspection, name)] == []
 
 
 def surface_of(release: str) -> dict[str, list[str]]:
