@@ -431,7 +431,7 @@ def facts_of(window: Browser, queue: str) -> list[str]:
     return found
 
 
-def test_all_consumers_are_in_one_list_the_latest_first(window: Browser, service: Process) -> None:
+def test_all_consumers_are_in_one_list_the_furthest_behind_first(window: Browser, service: Process) -> None:
     """Who is late needs no click; a click on the queue opens it, and a title sorts."""
     for queue, size in (("small", 10), ("large", 1000), ("middle", 100)):
         append(service, queue, bytes(size))
@@ -446,6 +446,18 @@ def test_all_consumers_are_in_one_list_the_latest_first(window: Browser, service
     assert window.run("return document.activeElement.textContent") != ""
     window.run("document.querySelector('#consumer-list a').click()")
     window.wait_for("its queue", lambda: window.text("queue-title") == "Queue small")
+
+
+def test_a_long_name_leaves_the_lag_of_consumers_in_sight(window: Browser, service: Process) -> None:
+    """The one name of 255 bytes would push what waits, for all consumers, out of the table."""
+    append(service, "q" * 255, b"one")
+    call(service, "PUT", f"/v1/queues/{'q' * 255}/consumers/{'c' * 255}", b"{}")
+    for width in (1400, 1024):
+        window.resize(width, 900, 1.0)
+        window.open(service.address)
+        window.wait_for("the consumer", lambda: "qqq" in window.text("consumer-list"))
+        wide = "const box = document.getElementById('consumer-list'); return box.scrollWidth - box.clientWidth"
+        assert window.run(wide) <= 0
 
 
 def test_one_row_is_a_stop_of_the_tab_key(window: Browser, service: Process) -> None:
