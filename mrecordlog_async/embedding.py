@@ -128,6 +128,11 @@ def check_workers(workers: object) -> Sequence[Worker]:
     return listed
 
 
+def name_of(worker: Worker) -> str:
+    """Return the name of *worker* in messages."""
+    return getattr(worker, "__qualname__", repr(worker))
+
+
 def _started(worker: Worker, log: MultiRecordLog) -> Coroutine[Any, Any, object]:
     started = worker(log)
     if not isinstance(started, Awaitable):
@@ -143,7 +148,7 @@ class Workers:
         self.log = log
         self.supervision = supervision
         self.ending = asyncio.Event()
-        self._tasks = [asyncio.create_task(_Run(worker, self).run()) for worker in workers]
+        self._tasks = [asyncio.create_task(_Run(worker, self).run(), name=name_of(worker)) for worker in workers]
 
     def may_restart(self) -> bool:
         """Return whether a worker that raised may be started again: neither the log nor the application ends."""
@@ -158,8 +163,8 @@ class Workers:
             if others:
                 seconds = self.supervision.worker_seconds
                 _, running = await asyncio.wait(others, timeout=seconds)
-                if running:
-                    logger.warning("%d workers did not end within %g s and are cancelled", len(running), seconds)
+                for task in running:
+                    logger.warning("the worker %s did not end within %g s: it is cancelled", task.get_name(), seconds)
         finally:
             if late := [task for task in others if task.cancel()]:
                 await asyncio.wait(late)
@@ -185,7 +190,7 @@ class _Run:
     def __init__(self, worker: Worker, workers: Workers) -> None:
         self._worker = worker
         self._workers = workers
-        self._name = getattr(worker, "__qualname__", repr(worker))
+        self._name = name_of(worker)
         self._failures: deque[float] = deque()  # times, within `restart_seconds`
         self._pause = FIRST_PAUSE_SECONDS
 

@@ -60,6 +60,7 @@ def test_the_log_is_the_first_argument(name: str) -> None:
         ("load-table /lake --url http://h", "there is no --url; write `mrecordlog load-table http://h TABLE"),
         ("cat orders", "mrecordlog cat: missing QUEUE"),
         ("ls", "mrecordlog ls: missing LOG"),
+        ("top", "mrecordlog top: missing LOG\n"),
         ("ls localhost:8080", "'localhost:8080' is not a URL of a service: write http://localhost:8080"),
         ("ls http:/localhost:8080", "'http:/localhost:8080' is not a URL of a service: write http://localhost:8080"),
         ("ls https:localhost", "'https:localhost' is not a URL of a service: write https://localhost"),

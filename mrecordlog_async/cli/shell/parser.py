@@ -115,6 +115,7 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Print what is wrong and how the command is written; end the process with exit code 2."""
         message = message.removeprefix("argument ").replace("the following arguments are required:", "missing")
+        message = message.replace("LOG, LOG", "LOG")  # of a command that takes several
         message = re.sub(r"^(--\S+): ignored explicit argument.*", r"\1 is a switch and takes no value", message)
         usage = self.format_usage()
         what_is_log = WHAT_IS_LOG if message.startswith("missing") and " LOG " in usage else ""
