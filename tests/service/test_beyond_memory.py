@@ -21,6 +21,7 @@ from mrecordlog_async.format.gathered import PLACE_BYTES
 from mrecordlog_async.model import TICK_NS, text_of_tick
 from mrecordlog_async.protocol import arrow, wire, wire_decoder
 from mrecordlog_async.service.reading.fetch import Fetcher
+from mrecordlog_async.service.wire.turns import Turns
 from mrecordlog_async.support.clock import Clock
 from tests import damage
 from tests.clocks import opening
@@ -430,3 +431,31 @@ async def test_a_large_body_is_accepted_while_memory_is_full(full: Served) -> No
     for _ in range(20):
         response = await full.call("POST", "/v1/queues/q/records", body, headers={"Content-Type": "text/plain"})
         assert response.status == 200
+
+
+@pytest.mark.parametrize("has_payloads", [True, False])
+async def test_records_may_leave_memory_during_a_fetch(
+    full: Served, monkeypatch: pytest.MonkeyPatch, has_payloads: bool
+) -> None:
+    """A fetch works in turns: what was in memory when it began is read from the disk if it has left since."""
+    first_runs, rest, log, found = Fetcher._first_runs, Turns.rest, full.log, list[int]()
+
+    def after_one(fetcher: Fetcher, requested: Any) -> Any:
+        found.append(requested.start)
+        return first_runs(fetcher, requested)
+
+    async def leaving(turns: Turns) -> None:
+        await rest(turns)
+        while found and log.memory_first("r") < 3_000:
+            await append(log, "q", 100)
+
+    monkeypatch.setattr(Fetcher, "_first_runs", after_one)
+    monkeypatch.setattr(Turns, "rest", leaving)
+    assert log.memory_first("r") <= 2_960
+    ranges = [{"queue": "r", "start": start, "stop": start + 10} for start in (2_960, 2_980)]
+    response = await full.call("POST", "/v1/fetch", {"ranges": ranges, "payload": has_payloads})
+    assert response.status == 200
+    assert found == [2_960]
+    wanted = [(at, payload(at) if has_payloads else b"") for start in (2_960, 2_980) for at in range(start, start + 10)]
+    records = records_of(response.body, not has_payloads)
+    assert [(position, payload) for _, position, _, payload in records] == wanted

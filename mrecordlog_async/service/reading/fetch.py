@@ -6,13 +6,14 @@ A fetch of everything may visit millions of runs, so it works in turns, and othe
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from typing import NamedTuple
 
 from msgspec.structs import replace
 
 from mrecordlog_async.engine.spilling.disk_reads import Located
-from mrecordlog_async.errors import CorruptionError, QueueNotFoundError
+from mrecordlog_async.errors import CorruptionError, QueueNotFoundError, RecordsOnDiskError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.memory.cutting import UNLIMITED
 from mrecordlog_async.memory.gapped import HeldRun
@@ -82,14 +83,19 @@ class Fetcher:
         If any are on the disk, return some of them; `more` returns the others, once these are sent.
         """
         await self._check(ranges)  # all of them first: the reader gets a problem, not a response that breaks off
-        if await self._is_any_on_disk(ranges):
-            self.left, self.is_copy = list(reversed(ranges)), True
-            parts = await self.more()
-            if self.left:  # more windows follow
-                self.size = None
-            for queue, _, held, times in parts:
-                self._add_size(held, wire.size_of_queue(queue, times))
-            return parts
+        if not await self._is_any_on_disk(ranges):
+            with suppress(RecordsOnDiskError):  # some leave memory meanwhile
+                return await self._fetch_from_memory(ranges)
+            self.size, self._runs = wire.size_of(()), 0
+        self.left, self.is_copy = list(reversed(ranges)), True
+        parts = await self.more()
+        if self.left:  # more windows follow
+            self.size = None
+        for queue, _, held, times in parts:
+            self._add_size(held, wire.size_of_queue(queue, times))
+        return parts
+
+    async def _fetch_from_memory(self, ranges: Sequence[FetchRange]) -> list[HeldRuns]:
         parts = []
         for one in ranges:
             # Again, because others ran since. From here to `_first_runs` nobody else runs.
@@ -166,8 +172,13 @@ class Fetcher:
     async def positions(self, ranges: Sequence[FetchRange]) -> list[wire.QueuePositions]:
         """Return the positions that the ranges hold; no payload is kept in memory."""
         await self._check(ranges)
-        if await self._is_any_on_disk(ranges):
-            return await self._positions_on_disk(ranges)
+        if not await self._is_any_on_disk(ranges):
+            with suppress(RecordsOnDiskError):  # some leave memory meanwhile
+                return await self._positions_in_memory(ranges)
+            self._runs = 0
+        return await self._positions_on_disk(ranges)
+
+    async def _positions_in_memory(self, ranges: Sequence[FetchRange]) -> list[wire.QueuePositions]:
         parts = []
         for one in ranges:
             queue_id = check_range(self._log, one)
