@@ -25,6 +25,7 @@ import asyncio
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
@@ -492,26 +493,28 @@ def summary(state: State) -> str:
 
 
 @contextmanager
-def beside(state: State, minutes: float) -> Iterator[None]:
-    """Run the attacks and the real alerts next to the load, and note how they ended."""
+def beside(directory: Path, state: State, minutes: float) -> Iterator[None]:
+    """Run the attacks and the real alerts next to the load, note how they ended, and keep what they print."""
     if not minutes:
         yield
         return
-    attack = [sys.executable, "-m", "tests.service.under_attack", "--minutes", str(minutes)]
-    alerts = [sys.executable, "-m", "pytest", "-q", "tests/examples/test_prometheus.py"]
-    started = [
-        (command, subprocess.Popen(command, cwd=ROOT, env={**os.environ, "LONG_ALERTS": "1"}, stdout=subprocess.PIPE))
-        for command in (attack, alerts)
-    ]
+    commands = {
+        "attacks.txt": [sys.executable, "-m", "tests.service.under_attack", "--minutes", str(minutes)],
+        "alerts.txt": [sys.executable, "-m", "pytest", "-q", "tests/examples/test_prometheus.py"],
+    }
+    started = {}
+    for name, command in commands.items():
+        with (directory / name).open("wb") as output:
+            started[name] = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "LONG_ALERTS": "1"}, stdout=output)
     try:
         yield
     finally:
-        for command, process in started:
-            output, _ = process.communicate()
-            last = output.decode(errors="replace").strip().splitlines()[-1:]
-            state.beside.append(f"{' '.join(command[2:])}: {' '.join(last)}")
-            if process.returncode:
-                state.wrong.append(f"{' '.join(command[2:])} ended with {process.returncode}: {last}")
+        for name, process in started.items():
+            code = process.wait()
+            last = (directory / name).read_text(errors="replace").strip().splitlines()[-1:]
+            state.beside.append(f"{' '.join(commands[name][2:])}: {' '.join(last)}")
+            if code:
+                state.wrong.append(f"{' '.join(commands[name][2:])} ended with {code}: {last}; see {name}")
 
 
 def main() -> int:
@@ -524,12 +527,13 @@ def main() -> int:
     parser.add_argument("--attacks", type=float, default=0.0, metavar="MINUTES", help="run attacks and alerts, too")
     arguments = parser.parse_args()
     arguments.directory.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what is in the background without it
     state = State.load(arguments.directory / "state.json")
     night = Night(arguments.directory, state, arguments.hours * 3600, arguments.step, arguments.rate)
     with ExitStack() as running:
         if shutil.which("prometheus"):
             night.prometheus = running.enter_context(Prometheus(arguments.directory / "prometheus", [state.port]))
-        running.enter_context(beside(state, arguments.attacks))
+        running.enter_context(beside(arguments.directory, state, arguments.attacks))
         running.callback(night.stop)
         try:
             night.run()
