@@ -6,12 +6,14 @@ import asyncio
 import subprocess
 import sys
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from mrecordlog_async import Limits, LogClosedError, LogFailedError, LogState, MultiRecordLog, PersistPolicy
 from mrecordlog_async.client import BlockingRecordLogClient, RecordLogClient
+from mrecordlog_async.options import MIB
 from mrecordlog_async.testing import MemoryDisk, crash, memory_log, memory_service, serving
 from tests.docs.blocks import TUTORIAL, blocks
 
@@ -82,6 +84,40 @@ async def test_a_call_that_fails_once_does_not_fail_again() -> None:
         disk.write(handle, [b"x"], 0)
     assert disk.write(handle, [b"x"], 0) == 1
     assert disk.read(handle, 9, 0) == b"x"
+
+
+async def test_the_disk_of_a_log_is_that_of_the_log_after_a_power_cut() -> None:
+    """It has the same size, works again whatever failed before, and fails when it is told to."""
+    disk = MemoryDisk(capacity_bytes=256 * MIB)
+    async with memory_log(disk, queues=["q"]) as log:
+        disk.fail("sync")
+        with pytest.raises(LogFailedError):
+            await log.append_record("q", None, b"lost")
+        after = await crash(log)
+        await after.append_record("q", None, b"stored")
+        assert disk.capacity_bytes == 256 * MIB
+        assert disk.content("/data/log")
+        disk.fail("sync")
+        with pytest.raises(LogFailedError):
+            await after.append_record("q", None, b"lost")
+
+
+def test_threads_of_a_log_change_the_disk_at_the_same_time() -> None:
+    """Every name and every handle of several threads is there, each once."""
+    disk = MemoryDisk()
+
+    def create(thread: int) -> list[int]:
+        return [disk.create(f"/data/{thread}-{number}") for number in range(500)]
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            handles = [handle for made in threads.map(create, range(4)) for handle in made]
+    finally:
+        sys.setswitchinterval(before)
+    assert len(set(handles)) == 2_000
+    assert len(disk.list_names("/data")) == 2_000
 
 
 async def test_options_of_the_log_are_passed_on_and_kept() -> None:

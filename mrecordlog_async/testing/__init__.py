@@ -58,7 +58,7 @@ async def _open(disk: MemoryDisk, options: dict[str, Any]) -> MultiRecordLog:
 
 
 async def crash(log: MultiRecordLog, seed: int | None = None, **options: Any) -> MultiRecordLog:
-    """Cut the power, and open the log from what that left on the disk.
+    """Cut the power, and open the log from what that left on the disk, which works again.
 
     What was synced is there. Of everything else a part is there, cut at the borders of sectors: try several seeds. The
     calls of the old log that are under way raise LogFailedError, and later ones LogClosedError.
@@ -81,8 +81,8 @@ async def crash(log: MultiRecordLog, seed: int | None = None, **options: Any) ->
     with suppress(LogFailedError, OSError):  # the process that wrote is gone, whatever it was doing
         await log.close()
     snapshot = disk.snapshot()
-    left = snapshot.crash(snapshot.some(random.Random(seed)))
-    found = await _open(left, {"persist_policy": log.persist_policy, "limits": log.limits, **options})
+    disk.restart(snapshot.cut(snapshot.some(random.Random(seed))))
+    found = await _open(disk, {"persist_policy": log.persist_policy, "limits": log.limits, **options})
     _after_crash[log] = found
     return found
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import errno
 import os
 import random
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, NoReturn, Self
@@ -194,12 +195,16 @@ class MemoryDisk:
         self.call_names: list[str] = []
         self.misuse: list[str] = []
         self.capacity_bytes = capacity_bytes
-        self.sector_bytes = snapshot.sector_bytes
         self._random = random.Random(0)
+        self._next_handle = 3
+        self._guard = threading.Lock()  # several threads of a log may change the directory
+        self._continue(snapshot)
+
+    def _continue(self, snapshot: DiskSnapshot) -> None:
+        self.sector_bytes = snapshot.sector_bytes
         self._files = {number: _File(state) for number, state in snapshot.files.items()}
         self._directories = {number: _Directory(state) for number, state in snapshot.directories.items()}
         self._next_node = max((*snapshot.files, *snapshot.directories)) + 1
-        self._next_handle = 3
         self._handles: dict[int, tuple[int, bool]] = {}
         self._locks: dict[int, int] = {}
 
@@ -225,12 +230,18 @@ class MemoryDisk:
         self.fault = None
 
     def cut_power(self) -> None:
-        """Have every later call fail for good, and change nothing: see `crash`."""
+        """Have every later call fail, and change nothing, until `restart`."""
 
         def refuse(call: str) -> NoReturn:
             raise OSError(errno.EIO, f"the power was cut before this {call}")
 
         self.on_call = refuse
+
+    def restart(self, left: DiskSnapshot) -> None:
+        """Continue with *left* after a power cut. No handle of before is open, and nothing fails any more."""
+        self.fault = None
+        self._continue(left)
+        self.on_call = lambda call: None
 
     def open_handles(self) -> int:
         """Return how many handles are open."""
@@ -251,8 +262,8 @@ class MemoryDisk:
 
     def allocated_bytes(self) -> int:
         """Return the space of all files that have a name or an open handle."""
-        named = {node for directory in self._directories.values() for node in directory.current.values()}
-        named |= {node for node, _ in self._handles.values()}
+        named = {node for directory in list(self._directories.values()) for node in directory.current.values()}
+        named |= {node for node, _ in list(self._handles.values())}
         return sum(len(self._files[node].current) for node in named if node in self._files)
 
     # FileSystem.
@@ -547,12 +558,14 @@ class MemoryDisk:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def _change(self, directory: _Directory, change: EntryChange) -> None:
-        directory.pending.append(change)
-        directory.current = _linked(directory.current, [change])
+        with self._guard:
+            directory.pending.append(change)
+            directory.current = _linked(directory.current, [change])
 
     def _new_node(self) -> int:
-        self._next_node += 1
-        return self._next_node
+        with self._guard:
+            self._next_node += 1
+            return self._next_node
 
     def _new_file(self) -> int:
         node = self._new_node()
@@ -560,9 +573,10 @@ class MemoryDisk:
         return node
 
     def _new_handle(self, node: int, *, write: bool) -> int:
-        self._next_handle += 1
-        self._handles[self._next_handle] = node, write
-        return self._next_handle
+        with self._guard:
+            self._next_handle += 1
+            self._handles[self._next_handle] = node, write
+            return self._next_handle
 
     def _handle(self, handle: int) -> tuple[int, bool]:
         if handle not in self._handles:
