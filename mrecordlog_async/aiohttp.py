@@ -33,17 +33,8 @@ try:
     from aiohttp import web
     from yarl import URL
 
-    from mrecordlog_async.embedding import (
-        EmbedOptions,
-        Queues,
-        Worker,
-        check_directory,
-        check_options,
-        check_workers,
-        embedded,
-    )
+    from mrecordlog_async.embedding import EmbedOptions, Queues, Worker, check_embed, embedded
     from mrecordlog_async.log import MultiRecordLog
-    from mrecordlog_async.options import check_queues
     from mrecordlog_async.service.app import build_app
     from mrecordlog_async.service.options import ServiceOptions
     from mrecordlog_async.service.service import Service
@@ -96,10 +87,7 @@ def setup(
         raise ValueError(
             "the application has a log already: set up the other one in an app that you add with add_subapp"
         )
-    check_directory(directory)
-    declared = check_queues(queues)
-    workers = check_workers(workers)
-    check_options(log_options)
+    declared, workers = check_embed(directory, queues, workers, log_options)
     service: Service | None = None
     if prefix is not None:
         _check_prefix(prefix)

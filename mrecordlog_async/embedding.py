@@ -26,7 +26,7 @@ from typing import Any, Literal, TypedDict
 from mrecordlog_async.errors import LogFailedError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import LogState, RecoveryProgress
-from mrecordlog_async.options import Limits, PersistPolicy, QueueOptions
+from mrecordlog_async.options import Limits, PersistPolicy, QueueOptions, check_queues
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.support.nearest import did_you_mean, nearest
 
@@ -106,14 +106,24 @@ def check_options(options: Mapping[str, Any]) -> Supervision:
     return Supervision(**{name: options[name] for name in _OF_WORKERS if name in options})
 
 
-def check_directory(directory: object) -> None:
+def check_embed(
+    directory: object, queues: Queues, workers: object, options: Mapping[str, Any]
+) -> tuple[dict[str, QueueOptions | None], Sequence[Worker]]:
+    """Return *queues* and *workers* as `embedded` takes them; raise for an argument that it could not use."""
+    _check_directory(directory)
+    declared, checked = check_queues(queues), _check_workers(workers)
+    check_options(options)
+    return declared, checked
+
+
+def _check_directory(directory: object) -> None:
     """Raise TypeError for what is not a path, such as the application of one who passes `lifespan` without a call."""
     if not isinstance(directory, str | bytes | os.PathLike):
         wanted = 'the directory of the log must be a path, as in lifespan("./wal") or setup(app, "./wal")'
         raise TypeError(f"{wanted}, not {type(directory).__name__}")
 
 
-def check_workers(workers: object) -> Sequence[Worker]:
+def _check_workers(workers: object) -> Sequence[Worker]:
     """Return *workers* as a sequence; raise TypeError if they are not functions."""
     wanted = "workers must be a list of coroutine functions that take the log, such as [deliver]"
     if isinstance(workers, str) or not isinstance(workers, Iterable):

@@ -44,19 +44,11 @@ try:
     from fastapi import Depends, FastAPI, Request, Response
     from starlette.requests import HTTPConnection
 
-    from mrecordlog_async.embedding import (
-        EmbedOptions,
-        Queues,
-        Worker,
-        check_directory,
-        check_options,
-        check_workers,
-        embedded,
-    )
+    from mrecordlog_async.embedding import EmbedOptions, Queues, Worker, check_embed, embedded
     from mrecordlog_async.errors import LogClosedError, QueueNotFoundError, RecordLogError
     from mrecordlog_async.log import MultiRecordLog
     from mrecordlog_async.model import LogState, Record
-    from mrecordlog_async.options import check_queues, check_type
+    from mrecordlog_async.options import check_type
     from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, problem_of
     from mrecordlog_async.service.options import ServiceOptions
     from mrecordlog_async.support.stop_signal import on_stop_signal
@@ -109,10 +101,7 @@ def lifespan(
         A lifespan for `FastAPI(lifespan=...)`. Entering it raises LogLockedError if another process has the log open,
             ValueError if the application has a log already, or another error of `MultiRecordLog.open`.
     """
-    check_directory(directory)
-    declared = check_queues(queues)
-    workers = check_workers(workers)
-    check_options(log_options)
+    declared, workers = check_embed(directory, queues, workers, log_options)
 
     @asynccontextmanager
     async def hold_open(app: FastAPI) -> AsyncIterator[Any]:

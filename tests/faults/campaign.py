@@ -40,7 +40,7 @@ WRITTEN = CASES | CONSUMER_CASES | {f"{name}, little memory": case for name, cas
 FAULTS_A_ROUND = 40
 DAMAGES_A_ROUND = 60
 LAST_HISTORY_SECONDS = 60.0
-"""How long after the end of its time a campaign works on a history."""
+"""For how long a campaign goes on with a history once its time is up."""
 
 
 def crash_round(case: Case, seed: int, tally: Tally) -> None:
