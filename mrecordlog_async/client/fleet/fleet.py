@@ -28,7 +28,7 @@ from mrecordlog_async.client.options import check_token
 from mrecordlog_async.errors import QueueSealedError, RecordLogError
 from mrecordlog_async.model import copy_payload
 from mrecordlog_async.options import QueueOptions, check_type
-from mrecordlog_async.protocol.attempts import OutcomeUnknownError
+from mrecordlog_async.protocol.attempts import OutcomeUnknownError, ServiceUnreachableError
 from mrecordlog_async.record_log import Payload
 from mrecordlog_async.servers.names import Endpoint, names_of, parse
 from mrecordlog_async.support.coroutine_mark import coroutine_function
@@ -200,14 +200,18 @@ class RecordLogFleet:
         return self._placement.place(queue, key, store)
 
     async def create_queue(self, queue: str, *, options: QueueOptions | None = None) -> None:
-        """Create *queue* on every server where it does not exist. A server that is found later gets it when it is used.
+        """Create *queue* on every server where it does not exist.
+
+        A server that is found later gets it when it is used, and then with the default options. A producer with
+        *options* creates it with these everywhere.
 
         Args:
             queue: Its name.
             options: Its options, where it is created.
 
         Raises:
-            ServiceUnreachableError: A server does not respond; the others have the queue.
+            ServiceUnreachableError: A server does not respond, or an address never has; the others have the queue.
+                Call it again.
         """
         if options is not None:
             check_type("options", options, QueueOptions)
@@ -220,7 +224,8 @@ class RecordLogFleet:
             queue: Its name.
 
         Raises:
-            ServiceUnreachableError: A server does not respond; on the others the queue is sealed. Call it again.
+            ServiceUnreachableError: A server does not respond, or an address never has; on the others the queue is
+                sealed. Call it again.
         """
 
         async def seal(server: Server) -> None:
@@ -310,11 +315,15 @@ class RecordLogFleet:
     async def _everywhere(self, call: Callable[[Server], Awaitable[object]]) -> None:
         """Call *call* for every server; raise the first error after all have ended."""
         self._placement.check_open()
+        if self._membership.never_reached():
+            await self._membership.look_soon()
         done = await asyncio.gather(*map(call, self._membership.servers.values()), return_exceptions=True)
         self._membership.announce()  # consumers of this fleet find the queue at once
         for result in done:
             if isinstance(result, BaseException):
                 raise result
+        for address, reason in self._membership.never_reached().items():
+            raise ServiceUnreachableError(address, 0.0, reason)
         if not self._membership.servers:
             raise self._placement.exhausted(None)
 

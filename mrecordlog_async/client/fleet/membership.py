@@ -111,6 +111,18 @@ class Membership:
         """Return the addresses and names that the user gave."""
         return [str(one) for one in self._wanted]
 
+    def never_reached(self) -> dict[str, str]:
+        """Return the addresses and names that the user gave and that have shown no server yet, with the reasons.
+
+        An address behind a name counts with the others of that name: not all of them are those of a service.
+        """
+        missing = [
+            str(one)
+            for one in self._wanted
+            if (not self._found.get(one) if isinstance(one, Lookup) else self._roster.is_new(one))
+        ]
+        return {one: self.failures.get(one, "it has not responded yet") for one in missing}
+
     def refusals(self) -> list[str]:
         """Return why servers are refused."""
         return self._roster.refusals(self._clock())

@@ -100,6 +100,21 @@ async def test_servers_that_were_never_reached_are_named() -> None:
     assert str(raised.value).startswith("http://127.0.0.1:1, http://127.0.0.1:2 cannot be reached: connection refused")
 
 
+@pytest.mark.parametrize("call", ["create_queue", "seal_queue"])
+async def test_a_server_that_was_never_reached_is_not_passed_over_in_silence(tmp_path: Path, call: str) -> None:
+    """What must be done on every server fails while one is not there yet: it would keep a queue that never ends."""
+    async with serving(tmp_path / "a") as first, serving(tmp_path / "b") as second:
+        target, nobody = second.port, 1
+        async with proxied(nobody) as proxy, RecordLogFleet([first.url, proxy.url], retry_seconds=0.1) as fleet:
+            with pytest.raises(ServiceUnreachableError, match=proxy.url):
+                await getattr(fleet, call)("q")
+            assert first.log.queue_exists("q")
+            proxy.targets = [target]
+            await getattr(fleet, call)("q")
+            summaries = [served.log.queue_summary("q") for served in (first, second)]
+            assert [one.sealed for one in summaries] == [call == "seal_queue"] * 2
+
+
 async def test_a_full_server_is_waited_for(tmp_path: Path) -> None:
     """The record stays at its server, and is stored once something was truncated; or the call says that it is full."""
     async with running(tmp_path, retry_seconds=0.2) as here:
