@@ -14,6 +14,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import ClientSession, web
 from hypothesis import HealthCheck, given, settings
@@ -339,6 +340,19 @@ async def test_more_values_than_a_body_may_hold_are_refused() -> None:
         await Splitter(3).split_json(b"[1, 2, 3, 4]", charge)
 
 
+async def test_half_a_surrogate_pair_is_stored_as_it_came() -> None:
+    """JSON allows it, and a browser sends it for a text that was cut in an emoji: it must not cost the whole batch."""
+    elements = [rb'"cut \ud83d"', rb'{"\uDE00":"\\ud83d","\u00e9":"\ud83d\ude00"}', b"[1, 2]", rb'"\ud83d"']
+    charge = Budget("body bytes", 2**40).charge()
+    assert await Splitter(10).split_json(b" [" + b" ,\n".join(elements) + b"] ", charge) == elements
+    for element in elements[:2]:
+        assert await Splitter(10).split_json(b"\n " + element + b" ", charge) == [element]
+    with pytest.raises(ProblemError, match="4"):
+        await Splitter(3).split_json(b"[" + b",".join(elements) + b"]", charge)
+    with pytest.raises(msgspec.DecodeError):
+        await Splitter(10).split_json(rb'["\ud83"]', charge)
+
+
 async def test_millions_of_values_are_refused_before_they_are_made() -> None:
     """8 MiB hold four millions of them, which would take 300 MiB that no budget counts, and 0.4 s of the event loop."""
     body = b"[" + b"1," * 4_000_000 + b"1]"
@@ -407,6 +421,7 @@ values = st.recursive(
 def test_elements_are_found_wherever_they_end(elements: list[Any], seed: int, escaped: bool) -> None:
     """Space, commas and brackets anywhere, in strings and outside of them, do not move the ends of elements."""
     dice = random.Random(seed)
+    elements += ["\ud83d" * dice.randrange(3)] * escaped
     texts = [json.dumps(one, ensure_ascii=escaped, indent=dice.choice([None, 1])).encode() for one in elements]
     body = b"[" + b",".join(dice.choice([b"", b" ", b"\r\n\t"]) + text for text in texts) + b" ]"
     found = asyncio.run(
