@@ -12,8 +12,9 @@ class ServiceOptions:
     """Limits for clients, and who is admitted.
 
     Three kinds of limits: what one request may ask for (above it the response is 413, or a read is shorter), what all
-    requests may hold together (above it 429, or the connections that hold most are cut), and deadlines. A body may take
-    `body_seconds + size / body_rate_bytes`, a reader `write_seconds + size / write_rate_bytes`.
+    requests may hold together (above it 429, or the connections that hold most are cut), and deadlines. A body has
+    `body_seconds`; each `body_rate_bytes` that arrive give it one more second, but never more than `body_seconds` from
+    then. So it is with readers, `write_seconds` and `write_rate_bytes`.
 
     Args:
         body_bytes: Size of one request body.

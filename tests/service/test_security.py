@@ -8,6 +8,7 @@ import os
 import resource
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -171,21 +172,27 @@ async def test_half_a_body_is_408_and_cut(directory: Path, sent: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arrived_at", "size", "why"),
+    ("pieces", "why"),
     [
-        (1.0, 4 * 1024 * 1024, "the body paused for 10 s after 4194304 bytes; send it without pauses of that length"),
-        (9.0, 1, "the body arrived too slowly: 1 bytes in 19 s; send at least 65536 bytes per second"),
+        ([(1, 4 << 20)], "the body paused for 10 s after 4194304 bytes; send it without pauses of that length"),
+        ([(9, 1)], "the body arrived too slowly: 1 bytes in the last 19 s, after 0 bytes before; "),
+        ([(1, 4 << 20), (9, 1)], "the body arrived too slowly: 1 bytes in the last 18 s, after 4194304 bytes before; "),
     ],
-    ids=["pause", "rate"],
+    ids=["pause", "rate", "rate of its end"],
 )
-async def test_a_408_says_what_was_too_slow(arrived_at: float, size: int, why: str) -> None:
-    """A client whose body came fast and then paused gets no advice to send more bytes per second."""
+async def test_a_408_says_what_was_too_slow(pieces: list[tuple[int, int]], why: str) -> None:
+    """A client whose body came fast and then paused gets no advice to send more bytes per second.
+
+    What came fast gives no credit for later: then the numbers are those of what came slowly.
+    """
     clock = _RateClock(ServiceOptions())
     begun = clock._begun
-    clock._now = lambda: begun + arrived_at
-    clock.arrived(size)
-    clock._now = lambda: begun + arrived_at + 10.0
-    assert clock.detail(size) == why
+    for arrived_at, size in pieces:
+        clock._now = partial(float, begun + arrived_at)
+        clock.arrived(size)
+    clock._now = lambda: begun + pieces[-1][0] + 10.0
+    rate = "" if "paused" in why else "send at least 65536 bytes per second"
+    assert clock.detail(sum(size for _, size in pieces)) == why + rate
 
 
 # Size and number.

@@ -186,7 +186,8 @@ class _RateClock:
         self._now = asyncio.get_running_loop().time
         self._begun = self._now()
         self._deadline = self._begun + options.body_seconds
-        self._is_pause = False  # what the deadline bounds: a pause, or the time of the whole body
+        self._is_pause = False  # what the deadline bounds: a pause, or the rate
+        self._late_since, self._arrived_late = self._begun, 0  # since when, and bytes since then, the rate counts
 
     async def wait_for(self, content: StreamReader) -> bytes | None:
         """Return what has arrived, at least one byte unless the body ended; None if the deadline passed."""
@@ -200,13 +201,18 @@ class _RateClock:
         whole = self._deadline + size / self._options.body_rate_bytes
         pause = self._now() + self._options.body_seconds
         self._deadline, self._is_pause = min(whole, pause), pause < whole
+        self._arrived_late += size
+        if self._is_pause:  # bytes that came faster than they must give no more time than this
+            self._late_since, self._arrived_late = self._now(), 0
 
     def detail(self, size: int) -> str:
+        """Return why the deadline has passed, after *size* bytes in all."""
         if self._is_pause:
             longest = self._options.body_seconds
             return f"the body paused for {longest:g} s after {size} bytes; send it without pauses of that length"
-        seconds, rate = self._now() - self._begun, self._options.body_rate_bytes
-        return f"the body arrived too slowly: {size} bytes in {seconds:.0f} s; send at least {rate} bytes per second"
+        seconds, rate = self._now() - self._late_since, self._options.body_rate_bytes
+        slow = f"{self._arrived_late} bytes in the last {seconds:.0f} s, after {size - self._arrived_late} bytes before"
+        return f"the body arrived too slowly: {slow}; send at least {rate} bytes per second"
 
 
 def _check_whole(request: web.BaseRequest, size: int) -> None:
