@@ -78,7 +78,7 @@ def block(client: BlockingRecordLogClient) -> None:
         for batch in consumer.batches():
             consumer.acknowledge(batch)
 """
-PAGES = ("README", "docs/library", "docs/frameworks", "docs/client", "docs/consumers", "docs/fleet")
+PAGES = ("README", *(f"docs/{page}" for page in ("library", "frameworks", "client", "consumers", "fleet", "recipes")))
 EXAMPLES = (
     *("aiohttp_ingest", "fastapi_ingest", "worker", "two_consumers", "graceful_shutdown"),
     *("fastapi_sqlite", "aiohttp_two_speeds", "csv_through", "several_workers", "set_aside"),

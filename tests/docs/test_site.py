@@ -193,6 +193,10 @@ TASKS = {
     "find out why appends get 429": "code: log_full",
     "know how much memory to give the service": "300 MiB",
     "know what survives a power cut": "what the operating system had not written yet",
+    "store each record once in SQL": "INSERT OR IGNORE",
+    "restore a backup": "To restore, serve the snapshot in place of the log",
+    "drain several logs into a Delta table": "Give --server once for each log",
+    "test an application for crash safety": "after = await crash(log, seed)",
 }
 """Task of a reader → text of the place that solves it."""
 
