@@ -6,7 +6,7 @@ It imports nothing of the log before a test asks for a fixture: pytest loads it 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -42,12 +42,9 @@ async def _memory_log(memory_disk: MemoryDisk) -> AsyncIterator[MultiRecordLog]:
 
 try:
     import pytest_asyncio
-except ModuleNotFoundError:
-
-    @pytest.fixture(name="memory_log")
-    def memory_log_without_asyncio() -> None:
-        """Say what is missing."""
-        pytest.fail("the fixture memory_log needs pytest-asyncio: pip install pytest-asyncio")
-
+except ModuleNotFoundError:  # anyio's plugin runs plain fixtures, and without it pytest says what to install
+    _fixture: Any = pytest.fixture
 else:
-    memory_log = pytest_asyncio.fixture(_memory_log, name="memory_log")
+    _fixture = pytest_asyncio.fixture
+
+memory_log = _fixture(name="memory_log")(_memory_log)

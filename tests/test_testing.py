@@ -173,12 +173,13 @@ def test_service(memory_service):
 """
 
 
-def run_pytest(directory: Path, text: str) -> str:
-    """Run a file of tests in a separate process, with the plugin and pytest-asyncio; return what it printed."""
+def run_pytest(directory: Path, text: str, runner: str = "pytest_asyncio.plugin", before: str = "pass") -> str:
+    """Run a file of tests in a separate process, with the plugin and that of *runner*; return what it printed."""
     (directory / "test_used.py").write_text(text)
-    plugins = ["-p", "pytest_asyncio.plugin", "-p", "mrecordlog_async.pytest_plugin"]
+    plugins = ["-p", runner, "-p", "mrecordlog_async.pytest_plugin"]
+    program = f"import sys; {before}; import pytest; sys.exit(pytest.main(sys.argv[1:]))"
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugins, directory],
+        [sys.executable, "-c", program, "-q", "-p", "no:cacheprovider", *plugins, directory],
         env={"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PATH": ""},
         capture_output=True,
         text=True,
@@ -199,6 +200,14 @@ def test_the_test_of_the_tutorial_passes(tmp_path: Path) -> None:
     """As it stands there."""
     (block,) = [block.text for block in blocks(TUTORIAL) if "memory_log" in block.text and block.language == "python"]
     assert "10 passed" in (printed := run_pytest(tmp_path, block)), printed
+
+
+def test_anyio_runs_the_fixtures_where_pytest_asyncio_is_missing(tmp_path: Path) -> None:
+    """FastAPI's own tests are written with it."""
+    backend = "import pytest\n@pytest.fixture\ndef anyio_backend(): return 'asyncio'\n"
+    missing = "sys.modules['pytest_asyncio'] = None"
+    text = backend + USED.replace("mark.asyncio", "mark.anyio")
+    assert "4 passed" in (printed := run_pytest(tmp_path, text, "anyio.pytest_plugin", missing)), printed
 
 
 def test_a_start_of_pytest_imports_no_log() -> None:

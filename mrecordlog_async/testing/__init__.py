@@ -6,7 +6,7 @@
         assert [payload for _, payload in log.range("orders")] == [b"espresso"]
 
 With pytest, the fixtures `memory_log`, `memory_disk` and `memory_service` are there once the package is installed.
-`memory_log` needs pytest-asyncio.
+`memory_log` needs pytest-asyncio or anyio's plugin.
 """
 
 from __future__ import annotations
