@@ -68,7 +68,9 @@ class SegmentScan:
             self._stop = min(self.size, self._expected.end) if self._expected else self.size
             yield from self._read_header()
             yield from self._read_batches()
-            if self._directory.was_rewritten(self._handle, self.number, self.size):
+            if self.header is None:
+                self._check_not_removed()  # the file may state another number because it is in the wrong place
+            elif self._directory.was_rewritten(self._handle, self.number, self.size):
                 raise self._directory.removed(self.number)
 
     def _read_header(self) -> Iterator[DamagedRange]:

@@ -35,6 +35,22 @@ def test_all_damage_is_listed_not_only_the_first(tmp_path: Path) -> None:
     assert (facts["ok"], len(facts["damage"])) == (False, 2)
 
 
+def test_segments_that_were_exchanged_are_damage_of_both(tmp_path: Path) -> None:
+    """A restored file may get the name of another one. Each is listed, and all other records are repaired."""
+    directory = build(tmp_path / "wal", three_queues)
+    first, _, _, last = damage.segments(directory)
+    first.rename(directory / "aside")
+    last.rename(first)
+    (directory / "aside").rename(last)
+    ran = mrecordlog("verify", directory)
+    assert (ran.code, ran.err) == (3, "")
+    assert f"damage: {first.name} at offset 0, 64 B: the file holds segment 3\n" in ran.out
+    assert f"damage: {last.name} at offset 0, 64 B: the file holds segment 0\n" in ran.out
+    repaired = mrecordlog("repair", directory, "--apply")
+    assert (repaired.code, repaired.err) == (0, "")
+    assert mrecordlog("verify", f"{directory}.repaired").code == 0
+
+
 @pytest.mark.parametrize("command", ["verify", "inspect", "repair", "ls", "snapshot", "dump"])
 def test_files_that_only_look_like_segments_are_left_alone(
     tmp_path: Path, command: str, capsys: pytest.CaptureFixture[str]
