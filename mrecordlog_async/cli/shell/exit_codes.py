@@ -13,6 +13,10 @@
 
 from __future__ import annotations
 
+import os
+import stat
+from contextlib import suppress
+
 from mrecordlog_async.errors import CorruptionError, LogLockedError
 from mrecordlog_async.tokens import TokenFileError
 
@@ -49,5 +53,23 @@ def exit_code_of(error: BaseException) -> int:
 def sentence_of(error: BaseException) -> str:
     """Return *error* as a sentence: which file, and what happened to it."""
     if isinstance(error, OSError) and error.strerror is not None:
-        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
+        if error.filename is None:
+            return error.strerror
+        denied = _missing_right(error.filename) if isinstance(error, PermissionError) else ""
+        return f"{error.filename}: {error.strerror}{denied}"
     return str(error)
+
+
+def _missing_right(name: str | bytes) -> str:
+    """Return who owns the file or directory that this user may not use; "" if that cannot be found out."""
+    path = os.path.abspath(os.fsdecode(name))
+    with suppress(OSError):
+        while path != "/":
+            # The file may be missing, or the user's own: then a directory above it is what refuses.
+            wanted = os.R_OK | os.W_OK | (os.X_OK if os.path.isdir(path) else 0)
+            if os.access(os.path.dirname(path), os.X_OK) and os.path.lexists(path) and not os.access(path, wanted):
+                found = os.stat(path)
+                mode = stat.S_IMODE(found.st_mode)
+                return f" ({path} belongs to user {found.st_uid}, mode {mode:04o}; this is user {os.getuid()})"
+            path = os.path.dirname(path)
+    return ""
