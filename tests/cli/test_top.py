@@ -13,13 +13,16 @@ from contextlib import suppress
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
 from mrecordlog_async.cli.output.top_samples import History, Sample, ServiceFacts, SlowestConsumer
 from mrecordlog_async.cli.output.top_view import View, plain, render, spark
 from mrecordlog_async.model import QueueSummary
+from mrecordlog_async.protocol.schemas import StatsResponse
 from tests.cli.running import build, mrecordlog, three_queues
 from tests.serving import Process, free_port
 
@@ -87,6 +90,7 @@ def test_memory_that_is_full_by_design_is_not_red() -> None:
         (3.2768, 52.4288, "commit p50 3.3 s, p99 52.4 s"),
         (26.2144, None, "commit p50 26.2 s, p99 > 52 s"),
         (None, None, "commit p50 > 52 s, p99 > 52 s"),
+        (0.0, 0.0, "commit p50 -, p99 -"),
     ],
 )
 def test_times_of_a_slow_disk_are_shown_as_far_as_they_are_known(
@@ -97,6 +101,24 @@ def test_times_of_a_slow_disk_are_shown_as_far_as_they_are_known(
     history.add(Sample("here", 1.0, [], replace(SERVICE, commit_p50=p50, commit_p99=p99)))
     assert shown in "\n".join(drawn([history]))
     assert history.facts()["commit_seconds"] == {"p50": p50, "p99": p99}
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"state": "failed", "failure": "EIO", "under_way_seconds": 9.0}, "  EIO"),
+        ({"under_way_seconds": 6.9}, "  the disk has not finished a commit for 6.9 s"),
+        ({"damaged": {"segment": 2}}, "  reads that met damaged records on the disk: 2"),
+        ({"under_way_seconds": 0.9}, "  up 1 s"),
+    ],
+    ids=["failed", "hanging", "damaged", "well"],
+)
+def test_a_log_that_is_open_and_not_well_says_so(changes: dict[str, Any], said: str) -> None:
+    """A service whose disk hangs is open; the head has what /readyz and the page say."""
+    stats = msgspec.structs.replace(StatsResponse("open", 1.0, 0, 0, 0, {}, uptime_seconds=1.0), **changes)
+    history = History("here")
+    history.add(Sample("here", 1.0, [], ServiceFacts.of(stats)))
+    assert next(plain([history])).endswith(said + "\n")
 
 
 def test_a_narrow_terminal_shows_fewer_columns_and_whole_numbers() -> None:

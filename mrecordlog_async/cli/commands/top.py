@@ -239,7 +239,7 @@ async def _ask(name: str, client: RecordLogClient) -> Sample:
     queues = await _queues(client, stats)
     found = await client.all_consumers() if stats.usage.queues <= QUEUES_MAX else []
     behind = [(one.queue, SlowestConsumer(one.consumer, one.records)) for one in found]
-    return Sample(name, time.monotonic(), queues, _service(stats), _slowest(behind))
+    return Sample(name, time.monotonic(), queues, ServiceFacts.of(stats), _slowest(behind))
 
 
 async def _queues(client: RecordLogClient, stats: StatsResponse) -> list[Any]:
@@ -247,25 +247,6 @@ async def _queues(client: RecordLogClient, stats: StatsResponse) -> list[Any]:
     if stats.usage.queues <= QUEUES_MAX:
         return list((await client.summary()).values())
     return list((await client.summary(order="bytes", limit=QUEUES_MAX)).values())
-
-
-def _service(stats: StatsResponse) -> ServiceFacts:
-    usage, commits = stats.usage, stats.last_minute.commit_seconds
-    return ServiceFacts(
-        state=stats.state,
-        memory=(usage.memory_bytes, usage.memory_limit_bytes),
-        disk=(usage.disk_bytes, usage.disk_limit_bytes),
-        pending=(usage.pending_bytes, usage.pending_limit_bytes),
-        segments=usage.segments,
-        commit_p50=commits.p50,
-        commit_p99=commits.p99,
-        uptime=stats.uptime_seconds,
-        policy=stats.policy,
-        failure=stats.failure,
-        queues=usage.queues,
-        disk_only=usage.disk_only_bytes,
-        spills=stats.beyond_memory == "disk",
-    )
 
 
 def _read(directory: str) -> Sample:

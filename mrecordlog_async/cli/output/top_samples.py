@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from mrecordlog_async.model import QueueSummary
+
+if TYPE_CHECKING:
+    from mrecordlog_async.protocol.schemas import StatsResponse
 
 SPARK_SAMPLES = 60
 
@@ -25,13 +28,42 @@ class ServiceFacts:
     commit_p99: float | None
     uptime: float = 0.0
     policy: str = ""
-    failure: str | None = None
+    note: str = ""
+    """A sentence if the log failed, the disk hangs, or reads met damaged records."""
     queues: int = 0
     """Number of queues; a sample of a service with very many has only the largest."""
     disk_only: int = 0
     """Payload bytes of records that left memory."""
     spills: bool = False
     """True if records leave memory where it is full, so that it is full by design."""
+
+    @classmethod
+    def of(cls, stats: StatsResponse) -> ServiceFacts:
+        """Return the facts in *stats*."""
+        usage, commits = stats.usage, stats.last_minute.commit_seconds
+        return cls(
+            state=stats.state,
+            memory=(usage.memory_bytes, usage.memory_limit_bytes),
+            disk=(usage.disk_bytes, usage.disk_limit_bytes),
+            pending=(usage.pending_bytes, usage.pending_limit_bytes),
+            segments=usage.segments,
+            commit_p50=commits.p50,
+            commit_p99=commits.p99,
+            uptime=stats.uptime_seconds,
+            policy=stats.policy,
+            note=_note(stats),
+            queues=usage.queues,
+            disk_only=usage.disk_only_bytes,
+            spills=stats.beyond_memory == "disk",
+        )
+
+
+def _note(stats: StatsResponse) -> str:
+    """Return what the page says at its top."""
+    if stats.failure is not None or stats.under_way_seconds <= 1:
+        damaged = stats.damaged.get("segment")
+        return stats.failure or (f"reads that met damaged records on the disk: {damaged}" if damaged else "")
+    return f"the disk has not finished a commit for {stats.under_way_seconds:.1f} s"
 
 
 @dataclass(frozen=True, slots=True)

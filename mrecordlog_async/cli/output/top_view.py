@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from mrecordlog_async.cli.output.text import columns, printable, size
+from mrecordlog_async.cli.output.text import columns, plural, printable, size
 from mrecordlog_async.cli.output.top_samples import ORDERS, History, QueueRates, ServiceFacts, SlowestConsumer
 from mrecordlog_async.metrics import SECONDS_BOUNDS
 
@@ -180,8 +180,8 @@ def _head(history: History) -> str:
     times = f"commit p50 {_time(service.commit_p50)}, p99 {_time(service.commit_p99)}"  # of the last minute
     more = [f"policy {service.policy}"] if service.policy else []
     more += [f"up {_age(service.uptime)}"] if service.uptime else []
-    more += [service.failure] if service.failure else []
-    return "  ".join([history.source, service.state, f"{service.segments} segments", times, *more])
+    more += [service.note] if service.note else []
+    return "  ".join([history.source, service.state, plural(service.segments, "segment"), times, *more])
 
 
 def _totals(histories: Sequence[History], lines: list[QueueRates]) -> str:
@@ -203,6 +203,8 @@ def _behind(behind: SlowestConsumer | None) -> str:
 def _time(seconds: float | None) -> str:
     if seconds is None:
         return f"> {SECONDS_BOUNDS[-1]:.0f} s"
+    if not seconds:
+        return "-"  # nothing was committed
     if seconds >= 1:
         return f"{seconds:.1f} s"
     return f"{seconds * 1e3:.1f} ms" if seconds >= 0.001 else f"{seconds * 1e6:.0f} µs"
