@@ -15,7 +15,7 @@ from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeAlias
 
-from mrecordlog_async.errors import PositionInPastError, RecordLogError, RecordTooLargeError
+from mrecordlog_async.errors import PositionInPastError, QueueNameError, RecordLogError, RecordTooLargeError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.maintenance.dumped_lines import EMPTY_LOG, QueueLine, RecordLine, RuleLine, parse_line
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
@@ -175,7 +175,7 @@ class Loader:
                     self._settings[queue.queue] = queue.settings
                 self._remaining = queue.remaining
                 await self.flush()
-                await self._create(queue)
+                await self._create(number, queue)
             case RecordLine() as record:
                 await self._add(number, record)
             case RuleLine(pattern, consumer, remaining):
@@ -189,7 +189,7 @@ class Loader:
         if not payloads:
             return
         if self._queue not in self._known:
-            await self._create(QueueLine(self._queue))
+            await self._create(numbers[0], QueueLine(self._queue))
         await self._store(self._position, payloads, numbers)
 
     async def check_end(self) -> None:
@@ -224,9 +224,12 @@ class Loader:
         carried = (Carried(queue, settings, self._known[queue].created) for queue, settings in self._settings.items())
         await carry_all(self.target, carried, self._rules)
 
-    async def _create(self, line: QueueLine) -> None:
+    async def _create(self, number: int, line: QueueLine) -> None:
         """Create the queue if it is missing, and advance it to its first position if it has no records."""
-        created = await self.target.create_queue(line.queue, exist_ok=True)
+        try:
+            created = await self.target.create_queue(line.queue, exist_ok=True)
+        except QueueNameError as error:
+            raise LineError(number, number, error) from error
         self.queues += created
         queue = self._known.setdefault(line.queue, _Queue(created))
         queue.first_position, queue.end = line.first_position, max(queue.end, line.first_position)

@@ -58,6 +58,17 @@ def test_loading_again_stores_nothing(tmp_path: Path) -> None:
     assert json.loads(again.out) == {"queues": 0, "records": 0, "repeats": 11}
 
 
+@pytest.mark.parametrize("line", [{"queue": "a\tb", "text": "no"}, {"queue": "a\tb"}])
+def test_a_name_that_no_queue_may_have_is_named_by_its_line(tmp_path: Path, line: dict[str, str]) -> None:
+    """In a file of thousands of lines, the name alone does not say where it is, nor what was stored."""
+    lines = json.dumps({"queue": "a", "text": "one"}) + "\n" + json.dumps(line) + "\n"
+    ran = mrecordlog("load", tmp_path / "wal", stdin=lines)
+    assert ran.code == 1
+    assert "line 2: queue name 'a\\tb' contains control characters" in ran.err
+    assert ran.err.endswith("everything before line 2 is stored\n")
+    assert mrecordlog("cat", tmp_path / "wal", "a").out == "one\n"
+
+
 def test_text_is_readable(tmp_path: Path) -> None:
     """Valid UTF-8 is printed as text; other payloads stay base64."""
     lines = mrecordlog("dump", build(tmp_path / "wal", odd_payloads), "--queue", "späße", "--text").out.splitlines()
