@@ -24,6 +24,7 @@ from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.cli.commands import append
 from mrecordlog_async.cli.main import main
 from tests import warm
+from tests.cli.running import build, mrecordlog
 from tests.cli.test_serve import run
 from tests.serving import Process, Served, free_port
 
@@ -318,3 +319,16 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     script = f"{sys.executable} -m mrecordlog_async cat {wal} q | head -1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", script], capture_output=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"line\n", b"")
+
+
+def test_one_wide_name_moves_no_line_but_its_own(tmp_path: Path) -> None:
+    """Letters of two columns count as two, and a very long name does not push the numbers of all others away."""
+
+    async def fill(log: MultiRecordLog) -> None:
+        for name in ("orders", "注文", "x" * 100):
+            await log.append(name, b"abc", create=True)
+
+    head, orders, long, wide = mrecordlog("ls", build(tmp_path / "wal", fill)).out.splitlines()
+    assert orders.index(" 0 ") == head.index("first") + 3 == 45
+    assert wide.index(" 0 ") == 43  # on a terminal 45
+    assert long.startswith("x" * 100 + "      0 ")

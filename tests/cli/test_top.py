@@ -121,6 +121,16 @@ def test_a_log_that_is_open_and_not_well_says_so(changes: dict[str, Any], said: 
     assert next(plain([history])).endswith(said + "\n")
 
 
+def test_forty_columns_show_queues_below_the_bars() -> None:
+    """No bar is folded into a second line: the lines are needed for the queues."""
+    history = two_samples(service=replace(SERVICE, memory=(7 << 40, 9 << 40), disk_only=3 << 40, spills=True))
+    shown = drawn([history], 40, 16)
+    assert max(map(len, shown)) == 40
+    assert len(shown) <= 16
+    assert [line.split()[0] for line in shown[2:5]] == ["memory", "disk", "waiting"]
+    assert any(line.startswith("a ") for line in shown)
+
+
 def test_a_narrow_terminal_shows_fewer_columns_and_whole_numbers() -> None:
     """At 60 columns names are cut before numbers, and every line fits."""
     history = History("here")

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from unicodedata import combining, east_asian_width
 
 from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.model import RecoveryProgress
@@ -14,6 +15,8 @@ UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 REDRAW_SECONDS = 0.1
 QUIET_SECONDS = 1.0
 """Work that takes less than this shows no progress."""
+NAME_CELLS = 40
+"""The widest column of names: one long name must not break every line of a table."""
 
 
 def wants_colour() -> bool:
@@ -41,13 +44,23 @@ def plural(count: int, word: str) -> str:
     return f"{count:,} {word}{ending}"
 
 
+def cells_of(text: str) -> int:
+    """Return how many columns of a terminal *text* takes: two for a wide character, none for one that combines."""
+    return sum(2 if east_asian_width(letter) in "WF" else not combining(letter) for letter in text)
+
+
 def columns(rows: Sequence[Sequence[str]], left: int = 1) -> Iterator[str]:
-    """Yield *rows* as lines of aligned columns: the first *left* columns to the left, numbers to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    """Yield *rows* as lines of aligned columns: the first *left* columns to the left, numbers to the right.
+
+    A cell at the left that is wider than `NAME_CELLS` moves the rest of its own line and no other.
+    """
+    widths = [max(map(cells_of, column)) for column in zip(*rows, strict=True)]
+    widths = [min(width, NAME_CELLS) if index < left else width for index, width in enumerate(widths)]
     for row in rows:
         cells = (
-            cell.ljust(width) if index < left else cell.rjust(width)
+            cell + padding if index < left else padding + cell
             for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+            for padding in [" " * (width - cells_of(cell))]
         )
         yield "  ".join(cells).rstrip() + "\n"
 

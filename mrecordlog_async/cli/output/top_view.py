@@ -77,7 +77,7 @@ def render(histories: Sequence[History], view: View, width: int, height: int) ->
         lost = history.lost_since is not None
         parts += [_cut(text, width, "bold red" if lost else "bold") for text in _folded(_head(history), width)]
         if len(histories) == 1 and not lost and history.sample is not None and history.sample.service is not None:
-            parts += _bars(history.sample.service)
+            parts += _bars(history.sample.service, width)
     lines = sorted((line for history in histories for line in history.lines()), key=ORDERS[view.order].key)
     parts += [_cut(_totals(histories, lines), width, ""), Text()]
     keys = _folded(KEYS, width)
@@ -132,19 +132,22 @@ def _widest(column: Column, lines: list[QueueRates]) -> int:
     return max([len(column.name), *(len(column.text(line)) for line in lines)])
 
 
-def _bars(service: ServiceFacts) -> list[RenderableType]:
+def _bars(service: ServiceFacts, width: int) -> list[RenderableType]:
     from rich.text import Text
 
     bars: list[RenderableType] = []
+    cells = min(BAR_WIDTH, width // 4)
     for name, (used, limit) in (("memory", service.memory), ("disk", service.disk), ("waiting", service.pending)):
         share = min(used / limit, 1.0) if limit else 0.0
-        filled = round(share * BAR_WIDTH)
+        filled = round(share * cells)
         colour = "red" if share > 0.9 else "yellow" if share > 0.7 else "green"
         more = ""
         if name == "memory" and service.spills:
             colour, more = "green", f", and {size(service.disk_only)} on the disk only"
-        bar = Text("█" * filled, style=colour) + Text("░" * (BAR_WIDTH - filled), style="dim")
-        bars.append(Text(f"{name:<8}") + bar + Text(f" {size(used)} of {size(limit)}{more}"))
+        bar = Text("█" * filled, style=colour) + Text("░" * (cells - filled), style="dim")
+        line = Text(f"{name:<8}") + bar + Text(f" {size(used)} of {size(limit)}{more}")
+        line.truncate(width, overflow="ellipsis")
+        bars.append(line)
     return bars
 
 
