@@ -270,6 +270,32 @@ def test_keys_sort_and_quit_on_a_real_terminal(tmp_path: Path, end: str) -> None
     os.close(terminal)
 
 
+def test_a_stopped_top_gives_the_terminal_back_and_takes_it_again(tmp_path: Path) -> None:
+    """After Ctrl-Z the shell has its own screen, with an echo; after fg the keys work, whatever the shell set."""
+    directory = build(tmp_path / "wal", three_queues)
+    controller, terminal = pty.openpty()
+    before = termios.tcgetattr(terminal)
+    command = [sys.executable, "-m", "mrecordlog_async", "top", str(directory), "--interval", "0.1"]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment) as process:
+        try:
+            read_until(controller, "in/s ▼")
+            process.send_signal(signal.SIGTSTP)
+            read_until(controller, "\x1b[?1049l")
+            assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
+            assert termios.tcgetattr(terminal) == before
+            process.send_signal(signal.SIGCONT)
+            read_until(controller, "in/s ▼")
+            os.write(controller, b"q")
+            read_until(controller, "\x1b[?1049l")
+            assert process.wait() == 0
+        finally:
+            process.kill()
+    assert termios.tcgetattr(terminal) == before
+    os.close(controller)
+    os.close(terminal)
+
+
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(("kind", "stdin", "shown"), [("dumb", "", "records"), ("xterm", "<&-", "in/s ▼")])
 def test_a_poor_terminal_shows_samples_too(tmp_path: Path, kind: str, stdin: str, shown: str) -> None:

@@ -17,11 +17,12 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.output.keyboard import keys
@@ -190,6 +191,23 @@ class _Screen:
         self._live = live
         self._histories = histories
         self._view = View(order)
+        self._terminal = ExitStack()
+
+    def take_terminal(self) -> None:
+        """Draw on the whole terminal, and read keys, until `return_terminal`."""
+        self._terminal.enter_context(keys(self.press))  # first: it discards what was typed before
+        self._terminal.enter_context(self._live)
+        self.draw()
+
+    def return_terminal(self) -> None:
+        """Leave the terminal as it was."""
+        self._terminal.close()
+
+    def suspend(self) -> None:
+        """Stop the process for Ctrl-Z. A shell gives no terminal back as it was: without this, fg would get no keys."""
+        self.return_terminal()
+        os.kill(os.getpid(), signal.SIGSTOP)
+        self.take_terminal()
 
     def draw(self) -> None:
         """Draw the newest samples."""
@@ -227,9 +245,9 @@ def _screen(arguments: argparse.Namespace, histories: Sequence[History], stack: 
     screen = _Screen(live, histories, _SORTS[arguments.sort])
     # Otherwise SIGTERM would leave the terminal as `top` needs it: without a cursor, and without an echo.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, screen.stopped.set)
-    stack.enter_context(live)
-    stack.enter_context(keys(screen.press))
-    screen.draw()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTSTP, screen.suspend)
+    stack.callback(screen.return_terminal)
+    screen.take_terminal()
     return screen
 
 
