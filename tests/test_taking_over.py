@@ -90,6 +90,14 @@ async def test_of_two_that_find_it_idle_one_attaches(owner_of: Any, clock: Clock
     assert sum(isinstance(result, ConsumerHeldError) for result in results) == 4
 
 
+async def test_of_several_that_start_at_once_one_attaches(owner_of: Any, clock: Clock) -> None:
+    """The consumer does not exist yet, as when an application starts for the first time."""
+    results = await asyncio.gather(
+        *(owner_of.consumer("q", "c", if_idle_for=30.0).__aenter__() for _ in range(5)), return_exceptions=True
+    )
+    assert sum(isinstance(result, ConsumerHeldError) for result in results) == 4
+
+
 async def test_a_consumer_that_nobody_holds_is_free_at_once(owner_of: Any, clock: Clock) -> None:
     """One that was just created, and one that does not exist yet."""
     await owner_of.create_consumer("q", "c")

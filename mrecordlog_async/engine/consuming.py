@@ -62,6 +62,7 @@ class ConsumerChanges:
         self._opened = monotonic()
         self._seen: dict[tuple[int, str], float] = {}  # by queue id and consumer
         self._waiting = Counter[tuple[int, str]]()  # reads of a holder that wait for records
+        self._entering = set[tuple[int, str]]()  # consumers to which a caller attaches that found them idle
 
     # Creating and deleting: on one queue, or with a pattern on every queue that matches, now and later.
 
@@ -135,21 +136,32 @@ class ConsumerChanges:
         check_name(queue)
         self._check_name(queue, consumer)
         owned, position = owner_bytes(how.owner), await self._position(queue, how.start)
-        if how.if_idle_for is not None:
-            self._check_idle(self._lookup.find(queue), consumer, how.if_idle_for)
-        attached = await self._submit(AttachConsumer, queue, consumer, how.create, position, owned, how.take_over)
+        with self._enters(queue, consumer, how.if_idle_for):
+            attached = await self._submit(AttachConsumer, queue, consumer, how.create, position, owned, how.take_over)
         assert isinstance(attached, Attached)
         self._note((attached.queue_id, consumer))
         return attached
 
-    def _check_idle(self, queue: Queue, consumer: str, seconds: float) -> None:
-        """Raise ConsumerHeldError unless the holder of *consumer* was not seen for *seconds*."""
+    @contextmanager
+    def _enters(self, name: str, consumer: str, seconds: float | None) -> Iterator[None]:
+        """Raise ConsumerHeldError unless the holder of *consumer* was not seen for *seconds*; None: enter anyway.
+
+        Of several callers that find a consumer idle, or that it does not exist yet, one attaches.
+        """
+        if seconds is None:
+            yield
+            return
+        queue = self._lookup.find(name)
         check_idle(seconds)
-        idle = self.idle_seconds(queue, consumer)
+        key = (queue.id, consumer)
+        idle = 0.0 if key in self._entering else self.idle_seconds(queue, consumer)
         if idle is not None and idle < seconds:
-            raise ConsumerHeldError(queue.name, consumer, idle, seconds)
-        if queue.consumer(consumer) is not None:
-            self._note((queue.id, consumer))  # of two callers that find it idle, one attaches
+            raise ConsumerHeldError(name, consumer, idle, seconds)
+        self._entering.add(key)
+        try:
+            yield
+        finally:
+            self._entering.discard(key)
 
     def idle_seconds(self, queue: Queue, consumer: str) -> float | None:
         """Return for how long the holder of *consumer* was not seen; None if nobody has held it."""
