@@ -38,6 +38,12 @@ async def test_a_column_is_stored_record_by_record(served: Served, kind: Any) ->
     assert [record.payload for record in served.log.range("q")] == [b"a", b"", b"ccc"]
 
 
+async def test_padding_after_a_stream_is_no_second_stream(served: Served) -> None:
+    """Zeros are accepted; anything else would be records that are acknowledged and not stored."""
+    assert (await post(served, stream(pyarrow.array([b"a"])) + bytes(56)))[0] == 200
+    assert [record.payload for record in served.log.range("q")] == [b"a"]
+
+
 async def test_an_offsets_buffer_of_odd_length_is_read_as_far_as_it_counts(served: Served) -> None:
     """The length of a buffer is not trusted: bytes after the last offset are ignored."""
     body = stream(pyarrow.array([b"abc", b"d"]))
@@ -69,8 +75,10 @@ async def test_records_are_read_as_record_batches(served: Served) -> None:
         stream(pyarrow.array([b"a"]), "other"),
         stream(pyarrow.array([b"a", None])),
         stream(pyarrow.array([[1]])),
+        stream(pyarrow.array([b"a"])) * 2,
+        stream(pyarrow.array([b"a"]))[:-8] + stream(pyarrow.array([b"b"])),
     ],
-    ids=["empty", "garbage", "cut", "other column", "nulls", "lists"],
+    ids=["empty", "garbage", "cut", "other column", "nulls", "lists", "two streams", "two streams, one end"],
 )
 async def test_what_is_not_a_column_of_payloads_is_400(served: Served, body: bytes) -> None:
     """The response says what is wrong, and nothing is stored."""
