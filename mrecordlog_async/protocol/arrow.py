@@ -120,7 +120,7 @@ def _messages(body: bytes) -> Iterator[tuple[int, _Table]]:
         at += 4
         if not size:  # the end of the stream
             if body.count(0, at) != len(body) - at:  # anything but padding: pyarrow would not read it
-                raise ValueError("more bytes follow the end of the stream; send each stream in a body of its own")
+                raise ValueError("more bytes follow the end of the stream; send one stream in a body")
             return
         if not 0 < size <= METADATA_BYTES_MAX or at + size > len(body):
             raise ValueError(
