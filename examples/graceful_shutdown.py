@@ -1,6 +1,6 @@
 """A program that ends gracefully at SIGTERM and Ctrl-C: what it accepted is stored, delivered and acknowledged.
 
-    python examples/graceful_shutdown.py ./wal
+    python examples/graceful_shutdown.py
     kill -TERM ...
 
 Applications of aiohttp and FastAPI get the same from `setup(…, workers=[work])` and `lifespan(…, workers=[work])`.
@@ -43,4 +43,4 @@ async def main(directory: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "./wal"))
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "./graceful"))

@@ -21,4 +21,4 @@ async def main(directory: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "./wal"))
+    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "./quickstart"))

@@ -19,7 +19,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from mrecordlog_async.client import Producer, RecordLogClient
 
@@ -98,11 +97,9 @@ async def replay(file: Path, directory: Path) -> int:
     address = server.start()
     print(f"{len(lines)} lines of {file} through {address} in {QUEUES * TASKS_PER_QUEUE} tasks")
     try:
-        async with RecordLogClient(address) as client:
-            feeding: asyncio.Future[list[None]] = asyncio.gather(*(run.feed(client, queue) for queue in run.queues))
-            half = asyncio.ensure_future(run.half.wait())
-            waits: list[asyncio.Future[Any]] = [half, feeding]
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)  # feeding is one of them: it may fail
+        async with RecordLogClient(address) as client, asyncio.TaskGroup() as tasks:
+            feeding = [tasks.create_task(run.feed(client, queue)) for queue in run.queues]
+            await run.half.wait()  # if a task fails, the group ends this wait
 
             assert server.process is not None
             at_kill = {queue: list(found) for queue, found in run.acknowledged.items()}
@@ -115,7 +112,7 @@ async def replay(file: Path, directory: Path) -> int:
             lost = sum(stored[queue].get(position) != line for queue in run.queues for position, line in at_kill[queue])
             print(f"started again: {sum(map(len, stored.values()))} lines are there, {lost} acknowledged ones are lost")
 
-            await feeding
+            await asyncio.wait(feeding)
             found = [list((await contents(client, queue)).values()) for queue in run.queues]
             wrong = sum(found[number] != run.dealt[queue] for number, queue in enumerate(run.queues))
             again = deal_back(found)
