@@ -11,4 +11,4 @@ from mrecordlog_async.compiled.twins import ticks_at as ticks_at
 
 SOURCE: str
 
-class JoinedAppends: ...  # `appends.joining` makes `SingleAppends` of it
+class JoinedAppends: ...  # `admission.joining` makes `SingleAppends` of it

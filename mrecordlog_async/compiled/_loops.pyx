@@ -556,7 +556,7 @@ cdef extern from "Python.h":
 
 
 cdef class JoinedAppends:
-    """`appends.SingleAppends` without the coroutine, which `appends.joining` adds."""
+    """`admission.SingleAppends` without the coroutine, which `admission.joining` adds."""
 
     cdef public long long budget
     cdef public unsigned long thread_id

@@ -25,8 +25,8 @@ from mrecordlog_async.engine.commit.thread import LogThread, Watch
 from mrecordlog_async.engine.commit.upkeep import LogParts
 from mrecordlog_async.engine.commit.writer import Writer
 from mrecordlog_async.engine.intake.admission import Admission
-from mrecordlog_async.engine.intake.appends import ELSEWHERE
 from mrecordlog_async.engine.intake.capacity import Capacity
+from mrecordlog_async.engine.intake.commands import ELSEWHERE
 from mrecordlog_async.engine.intake.controls import FenceHolders, Sync
 from mrecordlog_async.engine.intake.refusals import Refusals
 from mrecordlog_async.engine.observed import Observation

@@ -12,8 +12,15 @@ from typing import NamedTuple
 
 from mrecordlog_async.format.fields import RecordError
 from mrecordlog_async.format.frame import FIRST, FRAME_HEADER_BYTES, FULL, LAST, MIDDLE, Frame, block_left
-from mrecordlog_async.format.record import Commit, LogRecord, decode_record
-from mrecordlog_async.format.runs import APPEND, APPEND_MORE, PLACES_BYTES_MAX, places_in_many
+from mrecordlog_async.format.record import (
+    APPEND,
+    APPEND_MORE,
+    PLACES_BYTES_MAX,
+    Commit,
+    LogRecord,
+    decode_record,
+    places_in_many,
+)
 from mrecordlog_async.format.table import TABLE, Table, decode_table
 
 _FRAME_HEADER = struct.Struct("<IHB")

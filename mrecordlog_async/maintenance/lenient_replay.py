@@ -21,8 +21,7 @@ from functools import lru_cache
 
 from mrecordlog_async.format.controls import ConsumerRule, Create, Delete, Opened, TableRule, Truncate
 from mrecordlog_async.format.parse import ParsedBatch
-from mrecordlog_async.format.record import LogRecord
-from mrecordlog_async.format.runs import Append, Many, appends_of
+from mrecordlog_async.format.record import Append, LogRecord, Many, appends_of
 from mrecordlog_async.format.table import Table, TableEntry
 from mrecordlog_async.maintenance.damage import Damage, DamagedRange, LostRun
 from mrecordlog_async.maintenance.queue_settings import QueueSettings

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from mrecordlog_async.format.parse import ParsedBatch
-from mrecordlog_async.format.runs import Append, appends_of
+from mrecordlog_async.format.record import Append, appends_of
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.maintenance.damage import Damage, DamagedRange
 from mrecordlog_async.maintenance.headers import LogHeaders, ProgressMeter, read_headers

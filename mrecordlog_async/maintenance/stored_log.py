@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 from mrecordlog_async.batches import check_limit
 from mrecordlog_async.format.controls import Truncate
-from mrecordlog_async.format.runs import Append
+from mrecordlog_async.format.record import Append
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.memory.cutting import cut_stream
 from mrecordlog_async.memory.queue import Queue, SegmentPins

@@ -15,7 +15,7 @@ from itertools import chain
 
 from mrecordlog_async.format.header import public_log_id
 from mrecordlog_async.format.parse import ParsedBatch
-from mrecordlog_async.format.runs import appends_of
+from mrecordlog_async.format.record import appends_of
 from mrecordlog_async.maintenance.damage import DamagedRange
 from mrecordlog_async.maintenance.headers import LogHeaders, ProgressMeter, read_headers
 from mrecordlog_async.maintenance.lenient_replay import LenientReplay

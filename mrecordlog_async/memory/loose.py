@@ -23,7 +23,7 @@ from threading import Lock
 from typing import Any, Protocol
 
 from mrecordlog_async.compiled import LooseBlock, encode_queues, joined_at, release_at, ticks_at
-from mrecordlog_async.format.runs import Many
+from mrecordlog_async.format.record import Many
 from mrecordlog_async.model import OFFSET_BYTES, Run
 
 PLACE_BITS = 8

@@ -20,8 +20,7 @@ from mrecordlog_async.format.controls import (
     rule_bytes,
 )
 from mrecordlog_async.format.frame import Buffer
-from mrecordlog_async.format.record import LogRecord
-from mrecordlog_async.format.runs import Append, Many
+from mrecordlog_async.format.record import Append, LogRecord, Many
 from mrecordlog_async.format.settings import PLAIN, Replacement, StoredSettings
 from mrecordlog_async.format.table import (
     ENTRIES_PER_PIECE,

@@ -22,8 +22,7 @@ from mrecordlog_async.format.frame import BLOCK_BYTES, FULL, LAST, Buffer, read_
 from mrecordlog_async.format.gathered import GatheredHead, Gathering
 from mrecordlog_async.format.header import HEADER_BYTES, HeaderError, SegmentHeader
 from mrecordlog_async.format.parse import MalformedError, ParsedBatch, SegmentParser
-from mrecordlog_async.format.record import LOG_ID_BYTES
-from mrecordlog_async.format.runs import appends_of
+from mrecordlog_async.format.record import LOG_ID_BYTES, appends_of
 from mrecordlog_async.memory.collected import CollectedRuns, held_run
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.store import RetainedStore

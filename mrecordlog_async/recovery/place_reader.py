@@ -14,7 +14,7 @@ from typing import NamedTuple
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.header import HeaderError, SegmentHeader
 from mrecordlog_async.format.parse import MalformedError, SegmentParser
-from mrecordlog_async.format.runs import Append, appends_of
+from mrecordlog_async.format.record import Append, appends_of
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.recovery.places import POSITIONS_STOP, Place, placed
 from mrecordlog_async.recovery.recovered import LastRead

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrecordlog_async.engine.intake import appends
+from mrecordlog_async.engine.intake import admission
 from mrecordlog_async.errors import LogClosedError
 
 loops = pytest.importorskip("mrecordlog_async.compiled._loops", reason="nothing is compiled: python hatch_build.py")
 
-KINDS: dict[str, Any] = {"pure": appends.SingleAppends, "compiled": appends.joining(loops.JoinedAppends)}
+KINDS: dict[str, Any] = {"pure": admission.SingleAppends, "compiled": admission.joining(loops.JoinedAppends)}
 OVERHEAD = 260
 RECORD_BYTES = 1_000
 

@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 
 from mrecordlog_async.compiled import LooseBlock, twins
 from mrecordlog_async.format.controls import ConsumerState, Create, Delete, SetConsumer, Truncate
-from mrecordlog_async.format.record import LogRecord
-from mrecordlog_async.format.runs import Append, Many
+from mrecordlog_async.format.record import Append, LogRecord, Many
 from mrecordlog_async.format.settings import PLAIN
 from mrecordlog_async.format.table import encode_entry
 from mrecordlog_async.memory.consumers import NO_CONSUMERS

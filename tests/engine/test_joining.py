@@ -13,7 +13,7 @@ from typing import Any
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.engine.commit.upkeep import REST_SECONDS, WORK_SECONDS, Joining
 from mrecordlog_async.format.controls import Create
-from mrecordlog_async.format.runs import Many
+from mrecordlog_async.format.record import Many
 from mrecordlog_async.memory.queues import Queues
 from tests.faults.judge import state_of
 

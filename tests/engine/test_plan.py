@@ -14,12 +14,11 @@ from mrecordlog_async.engine.commit.batch import build_records
 from mrecordlog_async.engine.intake.commands import AppendGroup, AppendRecords, Command
 from mrecordlog_async.engine.intake.controls import CreateQueue, DeleteQueue, TruncateQueue
 from mrecordlog_async.engine.planning import plan as planning
-from mrecordlog_async.engine.planning.draft import CommandOutcome
+from mrecordlog_async.engine.planning.draft import CommandOutcome, PlannedMany, PlannedRun, PlannedSingles, QueueView
 from mrecordlog_async.engine.planning.plan import RUN_RECORDS_MIN, plan
-from mrecordlog_async.engine.planning.view import PlannedMany, PlannedRun, PlannedSingles, QueueView
 from mrecordlog_async.errors import LogFullError, PositionInPastError, QueueNameError, QueueNotFoundError
-from mrecordlog_async.format import runs as log_runs
 from mrecordlog_async.format.controls import Create, Delete, Truncate
+from mrecordlog_async.format.record import Append
 from mrecordlog_async.format.settings import SetOptions
 from mrecordlog_async.format.stored_options import DROP_OLDEST, StoredOptions
 from mrecordlog_async.memory.queues import Queues
@@ -47,7 +46,7 @@ def state() -> Queues:
     queues = Queues(1)
     queues.apply(0, Create(1, "q"))
     queues.apply(0, Create(2, "r"))
-    queues.apply(0, log_runs.Append(1, Run.of(0, [b"a", b"b"])))
+    queues.apply(0, Append(1, Run.of(0, [b"a", b"b"])))
     return queues
 
 

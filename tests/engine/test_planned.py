@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from mrecordlog_async.engine.commit.batch import build_records, encode_batch, encode_in_steps
-from mrecordlog_async.engine.planning.view import PlannedMany, PlannedRun, split_into_runs
-from mrecordlog_async.format.record import encode_record
-from mrecordlog_async.format.runs import MANY_BYTES_MAX, MANY_RECORDS_MAX, Append, Many, appends_of
+from mrecordlog_async.engine.planning.draft import PlannedMany, PlannedRun, split_into_runs
+from mrecordlog_async.format.record import MANY_BYTES_MAX, MANY_RECORDS_MAX, Append, Many, appends_of, encode_record
 from mrecordlog_async.model import RUN_BYTES, Run
 from mrecordlog_async.quickwit.state import runs_of
 from mrecordlog_async.storage.segment import LogEnd

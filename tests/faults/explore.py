@@ -19,7 +19,7 @@ from unittest.mock import patch
 from mrecordlog_async.engine.commit.batch import CommitRequest
 from mrecordlog_async.engine.commit.open import OpenedLog, OpenOptions, open_log
 from mrecordlog_async.engine.intake.commands import Reserve
-from mrecordlog_async.engine.planning.view import PlannedRun
+from mrecordlog_async.engine.planning.draft import PlannedRun
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.format.controls import (
     ConsumerDelete,
@@ -31,8 +31,7 @@ from mrecordlog_async.format.controls import (
     SetConsumer,
     Truncate,
 )
-from mrecordlog_async.format.record import LogRecord
-from mrecordlog_async.format.runs import MANY_RECORDS_MAX, Many
+from mrecordlog_async.format.record import MANY_RECORDS_MAX, LogRecord, Many
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.readonly import ReadOnlyLog

@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from mrecordlog_async import Limits, PersistPolicy
 from mrecordlog_async.engine.commit import journal
-from mrecordlog_async.engine.planning import view
+from mrecordlog_async.engine.planning import draft
 from mrecordlog_async.format import frame
 from mrecordlog_async.storage import direct
 from mrecordlog_async.storage.segment import segment_name
@@ -108,7 +108,7 @@ class Case:
                 stack.enter_context(patch.object(journal, "LARGE_BYTES", self.piece_bytes))
                 stack.enter_context(patch.object(direct, "PIECE_BYTES", self.piece_bytes))
                 stack.enter_context(patch.object(frame, "STEP_BYTES", self.piece_bytes // 2))
-                stack.enter_context(patch.object(view, "RUN_BYTES", self.piece_bytes // 2))
+                stack.enter_context(patch.object(draft, "RUN_BYTES", self.piece_bytes // 2))
             yield
 
 
@@ -155,7 +155,7 @@ SMALL_SIZES = {
     "mrecordlog_async.recovery.cleanup.ZEROS": bytes(1_000),
     "mrecordlog_async.engine.intake.admission.BATCH_BYTES": 3_000,
     "mrecordlog_async.engine.commit.storing.CALLERS_PER_TURN": 2,
-    "mrecordlog_async.engine.planning.view.RUN_BYTES": 1_000,
+    "mrecordlog_async.engine.planning.draft.RUN_BYTES": 1_000,
     "mrecordlog_async.memory.store.SEAL_BYTES": 2_000,
     "mrecordlog_async.memory.store.SEAL_RECORDS": 6,
     "mrecordlog_async.memory.store.SEAL_SPREAD": 2,

@@ -17,9 +17,8 @@ from mrecordlog_async.engine.commit.batch import CommitRequest
 from mrecordlog_async.engine.commit.journal import Journal
 from mrecordlog_async.engine.intake.controls import AttachConsumer, TruncateQueue
 from mrecordlog_async.engine.planning.consumer import plan_attach
-from mrecordlog_async.engine.planning.draft import Draft
+from mrecordlog_async.engine.planning.draft import Draft, QueueView
 from mrecordlog_async.engine.planning.queue import plan_truncate
-from mrecordlog_async.engine.planning.view import QueueView
 from mrecordlog_async.engine.readers.age_clock import AgeClock
 from mrecordlog_async.engine.spilling.disk_reads import DiskReads
 from mrecordlog_async.format.parse import ParsedBatch

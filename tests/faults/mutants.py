@@ -46,13 +46,12 @@ NEAREST = {
     "recovery/live_reader.py": ["tests/test_readonly.py", "tests/faults/test_beside_a_writer.py"],
     "recovery": ["tests/recovery", "tests/engine/test_hard_links.py"],
     "engine/commit/open.py": ["tests/recovery/test_recovery.py tests/engine/test_hard_links.py"],
-    "engine/intake/appends.py": ["tests/engine/test_admission.py tests/engine/test_append_soon.py"],
     "engine/intake/admission.py": [
         "tests/engine/test_admission.py tests/engine/test_append_soon.py tests/engine/test_limits.py"
     ],
     "engine/intake/capacity.py": ["tests/engine/test_admission.py tests/engine/test_limits.py"],
     "engine/planning/plan.py": ["tests/engine/test_plan.py tests/engine/test_limits.py"],
-    "engine/planning/view.py": ["tests/engine/test_plan.py tests/engine/test_planned.py tests/test_history.py"],
+    "engine/planning/draft.py": ["tests/engine/test_plan.py tests/engine/test_planned.py tests/test_history.py"],
     "engine/commit/batch.py": ["tests/engine/test_planned.py tests/engine/test_limits.py"],
     "engine/commit/journal.py": [
         "tests/engine/test_reclaim.py tests/engine/test_hard_links.py tests/engine/test_spare.py"

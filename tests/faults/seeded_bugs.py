@@ -25,8 +25,7 @@ from mrecordlog_async.engine.commit.writer import SmallBatches
 from mrecordlog_async.engine.intake.commands import Reserve
 from mrecordlog_async.engine.intake.controls import AttachConsumer, FenceHolders, MoveConsumer
 from mrecordlog_async.engine.planning import consumer as consumer_planning
-from mrecordlog_async.engine.planning.draft import CommandOutcome, Draft
-from mrecordlog_async.engine.planning.view import QueueView
+from mrecordlog_async.engine.planning.draft import CommandOutcome, Draft, QueueView
 from mrecordlog_async.errors import ConsumerFencedError, CorruptionError
 from mrecordlog_async.format import frame, parse
 from mrecordlog_async.format.controls import ConsumerState, SetConsumer

@@ -22,8 +22,7 @@ from mrecordlog_async.format import frame
 from mrecordlog_async.format.frame import BLOCK_BYTES, encode_frames, read_frame
 from mrecordlog_async.format.header import HEADER_BYTES, Closed, decode_closed, encode_closed
 from mrecordlog_async.format.parse import SegmentParser
-from mrecordlog_async.format.record import Commit, LogRecord, decode_parts, encode_commit
-from mrecordlog_async.format.runs import Many
+from mrecordlog_async.format.record import Commit, LogRecord, Many, decode_parts, encode_commit
 from mrecordlog_async.format.table import Table, TableEntry, encode_table
 from mrecordlog_async.memory.queue import QUEUE_OVERHEAD_BYTES
 from mrecordlog_async.readonly import ReadOnlyLog

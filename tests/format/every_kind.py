@@ -17,8 +17,7 @@ from mrecordlog_async.format.controls import (
     SetConsumer,
     Truncate,
 )
-from mrecordlog_async.format.record import LogRecord
-from mrecordlog_async.format.runs import Append, Many
+from mrecordlog_async.format.record import Append, LogRecord, Many
 from mrecordlog_async.format.settings import PLAIN, Replacement, SetOptions, StoredSettings
 from mrecordlog_async.format.stored_options import KEEP_UNTIL_ACKNOWLEDGED, StoredOptions
 from mrecordlog_async.model import POSITION_MAX, Run

@@ -10,8 +10,7 @@ from mrecordlog_async.format.controls import Create
 from mrecordlog_async.format.frame import BLOCK_BYTES, Buffer, encode_frames, encode_unsplit, segment_seed
 from mrecordlog_async.format.header import HEADER_BYTES
 from mrecordlog_async.format.parse import MalformedError, ParsedBatch, SegmentParser, find_commits
-from mrecordlog_async.format.record import Commit, LogRecord, encode_commit, encode_record
-from mrecordlog_async.format.runs import Append
+from mrecordlog_async.format.record import Append, Commit, LogRecord, encode_commit, encode_record
 from mrecordlog_async.format.table import Table, encode_table
 from mrecordlog_async.model import Run
 

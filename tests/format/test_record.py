@@ -16,6 +16,7 @@ from mrecordlog_async.format.record import (
     COMMIT_BYTES,
     Commit,
     LogRecord,
+    Many,
     commit_pattern,
     decode_parts,
     decode_record,
@@ -23,7 +24,6 @@ from mrecordlog_async.format.record import (
     encode_record,
     queue_ids,
 )
-from mrecordlog_async.format.runs import Many
 from mrecordlog_async.format.settings import PLAIN, SetOptions
 from mrecordlog_async.format.stored_options import StoredOptions
 from mrecordlog_async.model import POSITION_MAX

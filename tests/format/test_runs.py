@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from mrecordlog_async.format.runs import (
+from mrecordlog_async.format.record import (
     MANY_RECORDS_MAX,
     PLACES_BYTES_MAX,
     Append,

@@ -11,8 +11,7 @@ from mrecordlog_async.format.controls import Create
 from mrecordlog_async.format.frame import encode_frames, encode_unsplit, segment_seed
 from mrecordlog_async.format.header import HEADER_BYTES, SegmentHeader, decode_header, encode_header
 from mrecordlog_async.format.parse import SegmentParser
-from mrecordlog_async.format.record import Commit, encode_commit, encode_record
-from mrecordlog_async.format.runs import Append, Many
+from mrecordlog_async.format.record import Append, Commit, Many, encode_commit, encode_record
 from mrecordlog_async.format.table import Table, encode_table
 from mrecordlog_async.model import Run
 

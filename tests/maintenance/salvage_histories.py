@@ -12,8 +12,7 @@ from mrecordlog_async import MultiRecordLog, PersistPolicy
 from mrecordlog_async.format.controls import Create, Delete, Truncate
 from mrecordlog_async.format.frame import BLOCK_BYTES, FILLER, FULL, LAST
 from mrecordlog_async.format.header import HEADER_BYTES, decode_header
-from mrecordlog_async.format.record import Commit, LogRecord, decode_record
-from mrecordlog_async.format.runs import Append
+from mrecordlog_async.format.record import Append, Commit, LogRecord, decode_record
 from mrecordlog_async.format.table import TABLE, Table, decode_table
 from mrecordlog_async.storage.segment import CLOSED_NAME
 from tests import damage

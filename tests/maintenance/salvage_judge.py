@@ -16,8 +16,7 @@ from pathlib import Path
 from mrecordlog_async import CorruptionError, ReadOnlyLog
 from mrecordlog_async.format.controls import Create, Delete, Truncate
 from mrecordlog_async.format.header import HEADER_BYTES, HeaderError, decode_header
-from mrecordlog_async.format.record import Commit, LogRecord
-from mrecordlog_async.format.runs import Append
+from mrecordlog_async.format.record import Append, Commit, LogRecord
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.maintenance.lenient_replay import SalvagedQueue
 from mrecordlog_async.maintenance.salvage import Salvage, salvage

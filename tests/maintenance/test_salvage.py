@@ -11,7 +11,7 @@ import pytest
 from mrecordlog_async import CorruptionError, MultiRecordLog, PersistPolicy, ReadOnlyLog
 from mrecordlog_async.format.controls import CREATE, DELETE
 from mrecordlog_async.format.header import Closed, encode_closed
-from mrecordlog_async.format.runs import APPEND
+from mrecordlog_async.format.record import APPEND
 from mrecordlog_async.format.table import TABLE
 from mrecordlog_async.maintenance.lenient_replay import SalvagedQueue
 from mrecordlog_async.maintenance.salvage import salvage

@@ -12,7 +12,7 @@ from mrecordlog_async import MultiRecordLog, PersistPolicy
 from mrecordlog_async.cli.commands.repair import describe
 from mrecordlog_async.format.frame import BLOCK_BYTES, FIRST, FRAME_HEADER_BYTES, LAST
 from mrecordlog_async.format.parse import ParsedBatch
-from mrecordlog_async.format.runs import Append
+from mrecordlog_async.format.record import Append
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.maintenance.damage import Damage, DamagedRange
 from mrecordlog_async.maintenance.headers import read_headers

@@ -8,8 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from mrecordlog_async.format.controls import Create
-from mrecordlog_async.format.record import LogRecord
-from mrecordlog_async.format.runs import Append, Many
+from mrecordlog_async.format.record import Append, LogRecord, Many
 from mrecordlog_async.format.table import ENTRIES_PER_PIECE
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import Run

@@ -6,9 +6,9 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from mrecordlog_async.engine.planning.view import QueueView
+from mrecordlog_async.engine.planning.draft import QueueView
 from mrecordlog_async.format.controls import NO_OWNER, ConsumerDelete, ConsumerState, Create, SetConsumer, Truncate
-from mrecordlog_async.format.runs import Append
+from mrecordlog_async.format.record import Append
 from mrecordlog_async.memory.consumers import OUTDATED_MIN
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import CONSUMER_OVERHEAD_BYTES, Queues, memory_of_name

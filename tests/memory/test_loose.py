@@ -16,8 +16,7 @@ import pytest
 from hypothesis import given, settings
 
 from mrecordlog_async.format.controls import Create, Delete, Truncate
-from mrecordlog_async.format.record import LogRecord
-from mrecordlog_async.format.runs import MANY_RECORDS_MAX, Append, Many
+from mrecordlog_async.format.record import MANY_RECORDS_MAX, Append, LogRecord, Many
 from mrecordlog_async.memory import queues as queues_module
 from mrecordlog_async.memory import store as retained
 from mrecordlog_async.memory.cutting import first_records, head_of

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from mrecordlog_async.format.controls import Create, Delete, Truncate
-from mrecordlog_async.format.runs import Append
+from mrecordlog_async.format.record import Append
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.memory.gapped import GappedRun
 from mrecordlog_async.memory.pieces import Runs

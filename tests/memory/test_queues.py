@@ -15,8 +15,7 @@ from mrecordlog_async.format.controls import (
     TableRule,
     Truncate,
 )
-from mrecordlog_async.format.record import LogRecord
-from mrecordlog_async.format.runs import Append, Many
+from mrecordlog_async.format.record import Append, LogRecord, Many
 from mrecordlog_async.format.settings import PLAIN, SetOptions
 from mrecordlog_async.format.stored_options import DEFAULT_OPTIONS, SEALED, StoredOptions
 from mrecordlog_async.format.table import OPENINGS_MAX, TABLE_HEADER_BYTES, Table, decode_table, encode_table

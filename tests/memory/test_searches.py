@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 
 from mrecordlog_async.format.controls import Create, Delete, Truncate
-from mrecordlog_async.format.record import LogRecord
-from mrecordlog_async.format.runs import Append
+from mrecordlog_async.format.record import Append, LogRecord
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.searches import QUEUES_PER_STEP, OldestPin
 from mrecordlog_async.metrics import SegmentPin

@@ -9,8 +9,7 @@ import pytest
 from mrecordlog_async.errors import RecordsOnDiskError
 from mrecordlog_async.format.controls import Create, Delete, Truncate
 from mrecordlog_async.format.gathered import GatheredHead, GatheredIndex, Gathering
-from mrecordlog_async.format.record import LogRecord
-from mrecordlog_async.format.runs import Append, Many
+from mrecordlog_async.format.record import Append, LogRecord, Many
 from mrecordlog_async.memory.collected import CollectedRuns, held_run
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues

@@ -8,8 +8,7 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from mrecordlog_async.format.controls import Create, Delete, Truncate
-from mrecordlog_async.format.record import LogRecord
-from mrecordlog_async.format.runs import Append
+from mrecordlog_async.format.record import Append, LogRecord
 from mrecordlog_async.format.settings import SetOptions
 from mrecordlog_async.format.stored_options import SEALED, StoredOptions
 from mrecordlog_async.memory.queues import Queues

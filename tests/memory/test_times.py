@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 
 from mrecordlog_async.format.controls import Create, Truncate
-from mrecordlog_async.format.runs import Append, Many
+from mrecordlog_async.format.record import Append, Many
 from mrecordlog_async.memory import store as retained
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues

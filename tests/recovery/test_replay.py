@@ -7,8 +7,7 @@ import pytest
 from mrecordlog_async import CorruptionError
 from mrecordlog_async.format.controls import ConsumerState, Opened, TableConsumer, TableRule
 from mrecordlog_async.format.parse import ParsedBatch
-from mrecordlog_async.format.record import Commit
-from mrecordlog_async.format.runs import Append
+from mrecordlog_async.format.record import Append, Commit
 from mrecordlog_async.format.table import LastAppendDigest, Table, TableEntry
 from mrecordlog_async.memory.queue import LastAppend
 from mrecordlog_async.model import Run

@@ -12,7 +12,7 @@ from time import sleep
 from typing import NamedTuple
 
 from mrecordlog_async.engine.intake.commands import Reserve
-from mrecordlog_async.engine.planning.view import PlannedMany, PlannedRecord, PlannedRun, split_into_runs
+from mrecordlog_async.engine.planning.draft import PlannedMany, PlannedRecord, PlannedRun, split_into_runs
 from mrecordlog_async.format.frame import (
     Buffer,
     encode_all_frames,
@@ -21,8 +21,17 @@ from mrecordlog_async.format.frame import (
     encode_unsplit,
     frames_end,
 )
-from mrecordlog_async.format.record import Commit, LogRecord, encode_commit
-from mrecordlog_async.format.runs import MANY_BYTES_MAX, MANY_RECORDS_MAX, Append, Many, encode_append, many_bytes
+from mrecordlog_async.format.record import (
+    MANY_BYTES_MAX,
+    MANY_RECORDS_MAX,
+    Append,
+    Commit,
+    LogRecord,
+    Many,
+    encode_append,
+    encode_commit,
+    many_bytes,
+)
 from mrecordlog_async.model import Run, offsets_of_one
 from mrecordlog_async.options import KIB
 from mrecordlog_async.storage.locked_directory import LockedDirectory

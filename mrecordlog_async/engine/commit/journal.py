@@ -40,8 +40,7 @@ from mrecordlog_async.engine.intake.commands import Reserve
 from mrecordlog_async.format.controls import Opened
 from mrecordlog_async.format.frame import Buffer, block_left, segment_seed
 from mrecordlog_async.format.header import Closed, SegmentHeader
-from mrecordlog_async.format.record import LogRecord, encode_record
-from mrecordlog_async.format.runs import Append
+from mrecordlog_async.format.record import Append, LogRecord, encode_record
 from mrecordlog_async.format.table import OPENING_BYTES
 from mrecordlog_async.model import TICK_NS
 from mrecordlog_async.recovery.recovered import RecoveredLog

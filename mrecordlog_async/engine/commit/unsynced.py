@@ -14,8 +14,7 @@ from mrecordlog_async.format.controls import (
     SetConsumer,
     Truncate,
 )
-from mrecordlog_async.format.record import LogRecord
-from mrecordlog_async.format.runs import Append, Many
+from mrecordlog_async.format.record import Append, LogRecord, Many
 from mrecordlog_async.format.settings import Replacement
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.storage.segment import LogEnd

@@ -31,8 +31,7 @@ from mrecordlog_async.engine.commit.upkeep import LogParts, Upkeep
 from mrecordlog_async.engine.intake.commands import AppendGroup, Command, Reserve, count_appends, count_records
 from mrecordlog_async.errors import LogFailedError, LogFullError
 from mrecordlog_async.format.frame import FRAME_HEADER_BYTES
-from mrecordlog_async.format.record import COMMIT_BYTES
-from mrecordlog_async.format.runs import APPEND_BYTES, Append
+from mrecordlog_async.format.record import APPEND_BYTES, COMMIT_BYTES, Append
 from mrecordlog_async.format.settings import PLAIN
 from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, Run
 from mrecordlog_async.options import PersistPolicy

@@ -35,9 +35,10 @@ from threading import get_ident
 from time import perf_counter
 from typing import Any, Concatenate, ParamSpec
 
-from mrecordlog_async.engine.intake.appends import ELSEWHERE, single_appends
+from mrecordlog_async.compiled import LOOPS
 from mrecordlog_async.engine.intake.capacity import Capacity
 from mrecordlog_async.engine.intake.commands import (
+    ELSEWHERE,
     SINGLE_OVERHEAD_BYTES,
     AppendGroup,
     AppendRecords,
@@ -469,6 +470,75 @@ class Admission:
             raise self.refusals.counted(error, call)
 
 
+class SingleAppends:
+    """The ways to append one record: with a wait, or with a future. This is the hot path; an append begins here.
+
+    Each compares a charge with the budget, spends it, and joins the open group: no await stands between the comparison
+    and the group, so two callers cannot spend the same budget. Both contain the same lines, because a shared method
+    would be one more call per record. What does not fit goes through `Admission`, as does a call with several records.
+
+    budget: what `Admission` granted at its last look, less what was spent since; negative while no record may enter.
+    group: the last of the commands that wait, while records may join it. thread_id: of the thread that runs the loop.
+    """
+
+    def __init__(self, admission: Admission, loop: asyncio.AbstractEventLoop, record_bytes: int, overhead: int) -> None:
+        """Charge each record *overhead* bytes besides its payload, which has *record_bytes* at most."""
+        self.budget = 0
+        self.group: AppendGroup | None = None
+        self.thread_id = get_ident()
+        self._admission = admission
+        self._loop = loop
+        self._overhead = overhead
+        self._charge_max = record_bytes + overhead
+
+    async def append_single(self, queue: str, payload: bytes) -> int | None:
+        """Append one record at the next position of *queue* and return that position once it is stored.
+
+        The hot path: two comparisons, one future, and no command object per call.
+        """
+        charge = len(payload) + self._overhead
+        if charge > self.budget or charge > self._charge_max or type(queue) is not str:
+            return await self._admission.append(queue, None, [payload])
+        # Compares threads: on CPython 3.11 get_running_loop is a system call. `open_group` compares loops, per group.
+        if get_ident() != self.thread_id:
+            self._admission.check_loop()
+        group = self.group or self._admission.open_group()
+        self.budget -= charge
+        future: asyncio.Future[Any] = self._loop.create_future()
+        group.queues.append(queue)
+        group.payloads.append(payload)
+        group.futures.append(future)
+        try:
+            position: int | None = await future
+        except RuntimeError:
+            if not future.done():  # asyncio raised it: the caller runs on a second loop of this thread
+                future.cancel()
+                raise LogClosedError(ELSEWHERE) from None
+            raise
+        finally:
+            # An exception references this frame. With the future in it, that would be a cycle that keeps the payload.
+            del future, group
+        return position
+
+    def append_soon(self, queue: str, payload: bytes) -> asyncio.Future[Any]:
+        """Append one record at the next position of *queue*; return a future of that position. Never waits in line.
+
+        The same steps as `append_single`, without a coroutine per record.
+        """
+        charge = len(payload) + self._overhead
+        if charge > self.budget or charge > self._charge_max or type(queue) is not str:
+            return self._admission.append_now_or_never(queue, payload)
+        if get_ident() != self.thread_id:
+            self._admission.check_loop()
+        group = self.group or self._admission.open_group()
+        self.budget -= charge
+        future: asyncio.Future[Any] = self._loop.create_future()
+        group.queues.append(queue)
+        group.payloads.append(payload)
+        group.futures.append(future)
+        return future
+
+
 class WriterSleep:
     """The place where the writer waits for calls: who wakes it, and when its first case takes a turn instead.
 
@@ -544,3 +614,32 @@ class WriterSleep:
         assert self._sleeper is not None
         self.held = self._wanted = False
         self._sleeper.set_exception(error)
+
+
+def joining(base: type[Any]) -> type[SingleAppends]:
+    """Return `SingleAppends` over its compiled part: *base* joins the group, and only a Python function can wait."""
+
+    class JoinedAppends(base):  # type: ignore[misc]  # mypy knows no class that is an argument
+        __slots__ = ()
+
+        async def append_single(self, queue: str, payload: bytes) -> int | None:
+            future = self.join(queue, payload)
+            if future is None:
+                slowly: int | None = await self.append_slowly(queue, payload)
+                return slowly
+            try:
+                position: int | None = await future
+            except RuntimeError:
+                if not future.done():
+                    future.cancel()
+                    raise LogClosedError(ELSEWHERE) from None
+                raise
+            finally:
+                del future
+            return position
+
+    return JoinedAppends
+
+
+single_appends: type[SingleAppends] = SingleAppends if LOOPS is None else joining(LOOPS.JoinedAppends)
+"""The class that runs."""

@@ -23,6 +23,13 @@ SINGLE_OVERHEAD_BYTES = CALL_OVERHEAD_BYTES + RECORD_OVERHEAD_BYTES
 """The same for a call with one record."""
 
 
+ELSEWHERE = (
+    "the log belongs to another event loop; from a thread, such as that of a `def` endpoint, call it with "
+    "asyncio.run_coroutine_threadsafe or anyio.from_thread.run"
+)
+"""Message of the error for a call that was not made on the log's event loop."""
+
+
 class Reserve(IntEnum):
     """The part of the current segment's reserve that a command may use on a full disk; a batch uses the least of these.
 

@@ -17,9 +17,8 @@ from mrecordlog_async.engine.intake.controls import (
     MoveConsumer,
 )
 from mrecordlog_async.engine.planning.consumer_view import ConsumerMove
-from mrecordlog_async.engine.planning.draft import CommandOutcome, Draft
+from mrecordlog_async.engine.planning.draft import CommandOutcome, Draft, QueueView
 from mrecordlog_async.engine.planning.queue import add_consumer, truncate_to_slowest
-from mrecordlog_async.engine.planning.view import QueueView
 from mrecordlog_async.errors import (
     ConsumerExistsError,
     ConsumerFencedError,

@@ -1,24 +1,53 @@
-"""The plan of a batch as it grows, the queues and rules as planned so far, and how commands end. Pure."""
+"""The plan of a batch as it grows: what it writes, how it leaves each queue, and how its commands end. Pure."""
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple
 
 from mrecordlog_async.engine.intake.commands import AppendRecords, Command, Reserve
-from mrecordlog_async.engine.planning.consumer_view import ConsumerMove, PlannedRules
-from mrecordlog_async.engine.planning.view import PlannedRecord, PlannedRun, PlannedSingles, QueueView
+from mrecordlog_async.engine.planning.consumer_view import ConsumerMove, PlannedConsumers, PlannedRules
 from mrecordlog_async.errors import QueueNameError, QueueNotFoundError, RecordLogError
-from mrecordlog_async.format.controls import Truncate
-from mrecordlog_async.format.settings import Replacement
+from mrecordlog_async.format.controls import ConsumerState, Truncate
+from mrecordlog_async.format.record import LogRecord
+from mrecordlog_async.format.settings import PLAIN, Replacement
+from mrecordlog_async.memory.consumers import NO_CONSUMERS, moved_up
+from mrecordlog_async.memory.queue import LastAppend, Queue, same_payloads
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.model import OFFSET_BYTES, RUN_BYTES, Run
 from mrecordlog_async.names import check_new_name
 from mrecordlog_async.options import Limits
 
 REFUSED = -1
 """Stands for a position of a refused record. Never read: the call is finished before positions are reported."""
+
+
+class PlannedRun(NamedTuple):
+    """Payloads to be stored at consecutive positions, in one or more runs."""
+
+    id: int
+    first_position: int
+    payloads: Sequence[bytes]
+
+
+class PlannedMany(NamedTuple):
+    """Single records of several queues, each given by its place in the three sequences. A queue may occur repeatedly.
+
+    They are stored in MANYs, in this order.
+    """
+
+    ids: Sequence[int]
+    positions: Sequence[int]
+    payloads: Sequence[bytes]
+
+
+PlannedRecord = LogRecord | PlannedRun | PlannedMany
+"""Log records that a plan writes."""
 
 
 class CommandOutcome(NamedTuple):
@@ -59,6 +88,261 @@ class Plan:
     calls: int = 0
     moves: list[ConsumerMove] = field(default_factory=list)
     on_disk: list[AppendRecords] = field(default_factory=list)
+
+
+class QueueView:
+    """A queue as the commands planned so far leave it."""
+
+    __slots__ = (
+        "_consumers",
+        "_held",
+        "_truncated",
+        "first_position",
+        "id",
+        "next_position",
+        "planned",
+        "queue",
+        "reconfigured",
+        "settings",
+    )
+
+    def __init__(self, queue: Queue | None, queue_id: int, first_position: int, next_position: int) -> None:
+        self.queue = queue
+        self.id = queue_id
+        self.first_position = first_position
+        self.next_position = next_position
+        self.planned: list[PlannedRun] = []
+        self.settings = PLAIN
+        self.reconfigured = False  # the batch changes settings or consumers
+        self._consumers: PlannedConsumers | None = None  # made when they are asked for
+        self._held: tuple[int, int] | None = None
+        self._truncated = 0  # the first position that a truncate of the batch has left
+
+    @classmethod
+    def of(cls, queue: Queue) -> QueueView:
+        """Return the view of a queue that no command has changed yet."""
+        view = cls(queue, queue.id, queue.first_position, queue.next_position)
+        view.settings = queue.settings
+        return view
+
+    def add_single(self, payload: bytes) -> int:
+        """Plan one record at the end of the queue; return its position."""
+        position = self.next_position
+        self.next_position = position + 1
+        self._held = None
+        self.planned.append(tuple.__new__(PlannedRun, (self.id, position, [payload])))  # half the time of PlannedRun(…)
+        return position
+
+    def touched(self) -> bool:
+        """Return whether this batch changes the queue."""
+        return (
+            self.queue is None
+            or bool(self.planned)
+            or self.first_position != self.queue.first_position
+            or self.reconfigured
+        )
+
+    def truncate(self, position: int) -> None:
+        """Plan a truncate up to *position*, which is not before the first one."""
+        self.first_position = self._truncated = position + 1
+        self.next_position = max(self.next_position, self.first_position)
+        self._held = None
+        self._forget_dead_runs()
+
+    def _forget_dead_runs(self) -> None:
+        """Forget planned runs that are truncated: a small queue that drops its oldest records may plan thousands.
+
+        The last one stays: it is the last append.
+        """
+        dead = 0
+        while dead < len(self.planned) - 1 and self.planned[dead + 1].first_position <= self.first_position:
+            dead += 1
+        del self.planned[:dead]
+
+    def replace(self, record: Replacement) -> None:
+        """Plan another value of its settings."""
+        self.settings = self.settings.replaced(record)
+        self.reconfigured = True
+        self._held = None  # appends are not counted while there are no options
+
+    # Consumers.
+
+    def consumer(self, name: str) -> ConsumerState | None:
+        """Return the state of a consumer, or None if it does not exist."""
+        return moved_up(self._planned_consumers().get(name), self._truncated)
+
+    def consumer_count(self) -> int:
+        """Return the number of consumers."""
+        return self._planned_consumers().count
+
+    def set_consumer(self, name: str, state: ConsumerState) -> None:
+        """Plan a consumer's creation or move."""
+        self._planned_consumers().set(name, state)
+        self.reconfigured = True
+
+    def delete_consumer(self, name: str) -> None:
+        """Plan a consumer's end."""
+        self._planned_consumers().delete(name)
+        self.reconfigured = True
+
+    def slowest(self) -> tuple[int, str] | None:
+        """Return the position and the name of a consumer that is furthest behind, or None without consumers."""
+        if self._consumers is None and (self.queue is None or self.queue.consumers is NO_CONSUMERS):
+            return None
+        name = self._planned_consumers().slowest()
+        state = self.consumer(name) if name is not None else None
+        return (state.position, name) if state is not None and name is not None else None
+
+    def _planned_consumers(self) -> PlannedConsumers:
+        if self._consumers is None:
+            self._consumers = PlannedConsumers(self.queue)
+        return self._consumers
+
+    # What the queue holds, for its limits.
+
+    def held(self) -> tuple[int, int]:
+        """Return the number of retained records and their payload bytes."""
+        if self._held is None:
+            if self.queue is not None and not self.planned and self.first_position == self.queue.first_position:
+                self._held = self.queue.records, self.queue.live_bytes()
+            else:
+                self._held = self._amount()
+        return self._held
+
+    def _amount(self) -> tuple[int, int]:
+        runs = self._planned_runs(self.first_position, self.next_position)
+        records, size = sum(run.record_count for run in runs), sum(len(run.payload) for run in runs)
+        if self.queue is None:
+            return records, size
+        held_records, held_bytes = self.queue.amount(self.first_position, self.next_position)
+        return records + held_records, size + held_bytes
+
+    def count(self, payloads: Sequence[bytes]) -> None:
+        """Count records that were planned after `held` was called."""
+        if self._held is not None:
+            self._held = self._held[0] + len(payloads), self._held[1] + sum(map(len, payloads))
+
+    def count_again(self) -> None:
+        """Have the next `held` look at all records: some are planned without `count`."""
+        self._held = None
+
+    def position_to_drop(self, records: int, size: int) -> int | None:
+        """Return the position to truncate to so that at least *records* records and *size* bytes are dropped.
+
+        None if the records are not in memory, as in a log that was opened for its positions alone. Those on the disk
+        are dropped by whole places.
+        """
+        start, queue = self.first_position, self.queue
+        if queue is not None and start < queue.memory_first:
+            for index, place in queue.places(start, queue.memory_first):
+                end = min(index.next_positions[place], queue.memory_first)
+                dropped = queue.amount(start, end)
+                if dropped[0] >= records and dropped[1] >= size:
+                    return end - 1
+                records, size = max(records - dropped[0], 0), max(size - dropped[1], 0)
+                start = end
+        runs = self._runs(start, self.next_position)
+        if start == self.first_position and sum(run.record_count for run in runs) != self.held()[0]:
+            return None
+        for run in runs:
+            if run.record_count >= records and len(run.payload) >= size:
+                by_bytes = bisect_left(run.ends(), size) if size > 0 else 0
+                return run.first_position + max(records, by_bytes, 1) - 1
+            records -= run.record_count
+            size -= len(run.payload)
+        return self.next_position - 1
+
+    def repeats(
+        self, first: int, payloads: Sequence[bytes], stored: tuple[Sequence[Run], int] = ((), 0)
+    ) -> bool | None:
+        """Return whether exactly these records are already stored or planned; None if that is no longer known.
+
+        Every position that is still retained must hold the same payload. Where positions are truncated, the call must
+        be the queue's last append, whose digest outlives the records. No record passes without a comparison.
+        *stored*: runs that were read from the disk, all before a position. Raises RecordsOnDiskError if others are
+        needed.
+        """
+        stop = first + len(payloads)
+        if stop > self.next_position:
+            return False
+        lowest = max(first, self.first_position)
+        runs = self._stored_runs(lowest, stop, stored)
+        if lowest < stop and not (runs and runs[0].first_position == lowest and same_payloads(runs, first, payloads)):
+            return False
+        if first >= self.first_position:
+            return True
+        # A truncate past the end moves next_position away from the last append: then nothing is known any more.
+        last = self.last_append() if stop == self.next_position else None
+        if last is None or (first, len(payloads)) != last[:2]:  # stored by another call, or with other records
+            return None
+        return LastAppend.of(split_into_runs(first, payloads)) == last
+
+    def _stored_runs(self, start: int, stop: int, stored: tuple[Sequence[Run], int]) -> list[Run]:
+        """Return what `_runs` does, the first part of it from *stored*."""
+        runs, end = stored
+        first = min(max(start, end), stop)
+        found = [run.cut(start, first) for run in runs if run.first_position < first and run.next_position > start]
+        return found + self._runs(first, stop)
+
+    def last_append(self) -> LastAppend | None:
+        """Return the digest of the queue's last append, as planned so far."""
+        if self.planned:
+            planned = self.planned[-1]
+            return LastAppend.of(split_into_runs(planned.first_position, planned.payloads))
+        return self.queue.last_append() if self.queue is not None else None
+
+    def _runs(self, start: int, stop: int) -> list[Run]:
+        """Return the runs at positions *start* … *stop* - 1, in order, as planned so far."""
+        return [*(self.queue.runs(start, stop) if self.queue is not None else ()), *self._planned_runs(start, stop)]
+
+    def _planned_runs(self, start: int, stop: int) -> list[Run]:
+        runs = []
+        for planned in self.planned:
+            base = planned.first_position
+            first, end = max(base, start), min(base + len(planned.payloads), stop)
+            if first < end:
+                runs.append(Run.of(first, planned.payloads[first - base : end - base]))
+        return runs
+
+
+class PlannedSingles:
+    """The single records of a group whose queues no earlier command of the batch named.
+
+    They have no views until a later command asks for one: most batches are such a group and nothing else.
+    """
+
+    def __init__(self, names: Sequence[str], distinct: AbstractSet[str], payloads: Sequence[bytes]) -> None:
+        self.distinct = distinct
+        self._names = names
+        self._payloads = payloads
+        self._by_name: dict[str, list[bytes]] | None = None
+
+    def view(self, queue: Queue) -> QueueView:
+        """Return *queue* as these records leave it."""
+        if self._by_name is None:
+            self._by_name = {}
+            for name, payload in zip(self._names, self._payloads, strict=True):
+                self._by_name.setdefault(name, []).append(payload)
+        view = QueueView.of(queue)
+        for payload in self._by_name[queue.name]:
+            view.add_single(payload)
+        return view
+
+
+def split_into_runs(first_position: int, payloads: Sequence[bytes]) -> list[Run]:
+    """Join *payloads* into runs of at most about `RUN_BYTES`. A larger payload becomes its own run."""
+    records = len(payloads)
+    if sum(map(len, payloads)) + OFFSET_BYTES * records <= RUN_BYTES:
+        return [Run.of(first_position, payloads)]
+    ends = list(accumulate(map(OFFSET_BYTES.__add__, map(len, payloads)), initial=0))
+    runs = []
+    start = 0
+    while start < records:
+        stop = max(bisect_right(ends, ends[start] + RUN_BYTES) - 1, start + 1)
+        part = payloads if stop - start == records else payloads[start:stop]
+        runs.append(Run.of(first_position + start, part))
+        start = stop
+    return runs
 
 
 _UNSEEN = QueueView(None, 0, 0, 0)

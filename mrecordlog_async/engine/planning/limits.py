@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mrecordlog_async.engine.intake.commands import AppendGroup
-from mrecordlog_async.engine.planning.draft import REFUSED, CommandOutcome, Draft
-from mrecordlog_async.engine.planning.view import QueueView
+from mrecordlog_async.engine.planning.draft import REFUSED, CommandOutcome, Draft, QueueView
 from mrecordlog_async.errors import (
     LogFullError,
     QueueOptionsError,

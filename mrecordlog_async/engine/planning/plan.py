@@ -50,7 +50,15 @@ from mrecordlog_async.engine.planning.consumer import (
     plan_fence_holders,
     plan_move_consumer,
 )
-from mrecordlog_async.engine.planning.draft import REFUSED, CommandOutcome, Draft, Plan
+from mrecordlog_async.engine.planning.draft import (
+    REFUSED,
+    CommandOutcome,
+    Draft,
+    Plan,
+    PlannedMany,
+    PlannedSingles,
+    QueueView,
+)
 from mrecordlog_async.engine.planning.limits import plan_limited, refusal_of
 from mrecordlog_async.engine.planning.queue import (
     plan_configure,
@@ -60,7 +68,6 @@ from mrecordlog_async.engine.planning.queue import (
     plan_seal,
     plan_truncate,
 )
-from mrecordlog_async.engine.planning.view import PlannedMany, PlannedSingles, QueueView
 from mrecordlog_async.errors import LogFullError, PositionInPastError, RecordsOnDiskError
 from mrecordlog_async.format.settings import PLAIN
 from mrecordlog_async.memory.queue import Queue

@@ -13,9 +13,8 @@ from mrecordlog_async.engine.intake.controls import (
     SealQueue,
     TruncateQueue,
 )
-from mrecordlog_async.engine.planning.draft import CommandOutcome, Draft
+from mrecordlog_async.engine.planning.draft import CommandOutcome, Draft, QueueView
 from mrecordlog_async.engine.planning.limits import too_low
-from mrecordlog_async.engine.planning.view import QueueView
 from mrecordlog_async.errors import ConsumerBehindError, LogFullError, QueueExistsError, QueueSealedError
 from mrecordlog_async.format.controls import (
     NO_OWNER,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 
-from mrecordlog_async.engine.intake.appends import ELSEWHERE
+from mrecordlog_async.engine.intake.commands import ELSEWHERE
 from mrecordlog_async.engine.planning.consumer_view import ConsumerMove
 from mrecordlog_async.engine.readers.acknowledgements import Acknowledgements
 from mrecordlog_async.errors import LogClosedError

@@ -19,8 +19,7 @@ from mrecordlog_async.format.header import (
     encode_header,
 )
 from mrecordlog_async.format.parse import MalformedError, SegmentParser, find_commits
-from mrecordlog_async.format.record import Commit, decode_record, encode_commit, encode_record
-from mrecordlog_async.format.runs import Append, Many
+from mrecordlog_async.format.record import Append, Commit, Many, decode_record, encode_commit, encode_record
 from mrecordlog_async.format.table import LastAppendDigest, Table, TableEntry, decode_table, encode_table
 from mrecordlog_async.memory.queue import ReplayError
 from mrecordlog_async.memory.queues import Queues
