@@ -1,8 +1,9 @@
 """The few loops that are compiled, each with a twin in Python next to it that does the same.
 
 `_loops.pyx` has the loops and `twins.py` their twins; that of the append of a single record is in
-`engine.intake.admission`. The rest of the package does not know which of both runs. The twins run if nothing was compiled when the package was
-installed, if `MRECORDLOG_PURE=1` is set, or if the compiled file was built from another source.
+`engine.intake.admission`. The rest of the package does not know which of both runs. The twins run if nothing was
+compiled when the package was installed, if `MRECORDLOG_PURE=1` is set, or if the compiled file was built from another
+source.
 
 Build it in a checkout with `python hatch_build.py`.
 """

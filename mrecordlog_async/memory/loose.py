@@ -16,11 +16,9 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import chain
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from struct import Struct
-from threading import Lock
-from typing import Any, Protocol
+from typing import Any
 
 from mrecordlog_async.compiled import LooseBlock, encode_queues, joined_at, release_at, ticks_at
 from mrecordlog_async.format.record import Many
@@ -43,12 +41,6 @@ PLACE_BYTES = 10
 
 SETTLED_OVERHEAD_BYTES = 130
 """Memory of a settled record in addition to its payload, at most: it has its own run."""
-
-SETTLED_AT_ONCE = 2_000
-"""Sparse blocks are settled this many records at a time: that takes about half a millisecond of the event loop."""
-
-FREED_AT_ONCE = 20_000
-"""The same before an append is refused for lack of memory."""
 
 NO_PLACES = array("Q")
 """Shared by all queues without loose records, and always empty."""
@@ -171,103 +163,3 @@ def any_in_block(places: Sequence[int], number: int) -> bool:
     """Return whether one of a queue's *places* is in block *number*."""
     at = bisect_left(places, number << PLACE_BITS)
     return at < len(places) and places[at] >> PLACE_BITS == number
-
-
-class LooseQueue(Protocol):
-    """The part of a queue that settling needs."""
-
-    def loose_with(self, block: int) -> int:
-        """Return the number of loose records if any of them is in *block*, otherwise 0."""
-
-    def settle(self) -> int:
-        """Join the loose records to a run; return by how many bytes the memory in use grew."""
-
-
-class Settling:
-    """Settles the loose records of a log's queues, a limited number at a time. `Queues` owns it.
-
-    lock: held while the log's thread reads the queues for a table; nothing may be settled meanwhile. grown_bytes: how
-    much the memory of the queues, without the blocks, has grown by all settling so far. old_end: the blocks before this
-    number are of earlier segments.
-    """
-
-    def __init__(self, blocks: Blocks, queues: Mapping[int, LooseQueue]) -> None:
-        """Settle what the *queues*, by id, have in *blocks*."""
-        self.lock = Lock()
-        self._blocks = blocks
-        self._queues = queues
-        self.grown_bytes = 0
-        self.old_end = 0
-        self._settled_end = 0  # the blocks before it are settled
-
-    def has_sparse(self) -> bool:
-        """Return whether `settle_sparse` has something to do."""
-        return bool(self._blocks.sparse)
-
-    def settle_sparse(self, records: int = SETTLED_AT_ONCE) -> None:
-        """Settle what is left of sparse blocks; stop after about *records* records."""
-        sparse = self._blocks.sparse
-        while sparse:
-            for settled in self._settle_block(sparse[0]):
-                records -= settled
-                if records <= 0:
-                    return
-            sparse.popleft()  # nothing of it is left
-
-    def has_old(self) -> bool:
-        """Return whether `settle_old` has something to do: a new segment was entered since."""
-        return self._settled_end < self.old_end
-
-    def settle_old(self, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Settle the blocks of earlier segments, oldest first, until *is_over* is true after a queue or a block.
-
-        May be called at any time on the event loop. Does nothing while the log's thread writes a table.
-        """
-        if not self.lock.acquire(blocking=False):
-            return
-        try:
-            for number in range(self._settled_end, self.old_end):
-                for _ in self._settle_block(number):
-                    if is_over():
-                        return
-                self._settled_end = number + 1
-                if is_over():
-                    return
-        finally:
-            self.lock.release()
-
-    def free_memory(self, wanted: int) -> None:
-        """Free up to about *wanted* bytes that dead records take in blocks, because an append is about to be refused.
-
-        May be called at any time on the event loop. Does nothing while the log's thread writes a table.
-        """
-        if not self.lock.acquire(blocking=False):
-            return
-        try:
-            self._settle_blocks(wanted)
-        finally:
-            self.lock.release()
-
-    def _settle_blocks(self, wanted: int) -> None:
-        """Settle sparse blocks and others that waste memory until *wanted* bytes are free."""
-        records, goal = FREED_AT_ONCE, self.grown_bytes + self._blocks.memory_bytes - wanted
-        for number in chain(tuple(self._blocks.sparse), self._blocks.wasteful()):
-            if self.grown_bytes + self._blocks.memory_bytes <= goal:
-                return
-            for settled in self._settle_block(number):
-                records -= settled
-                if records <= 0:
-                    return
-
-    def _settle_block(self, number: int) -> Iterator[int]:
-        """Settle one queue after the other that has loose records in a block; yield how many it had.
-
-        All loose records of these queues, since one long run costs less than many short ones. A caller that stops
-        before the end continues with the same block the next time.
-        """
-        block = self._blocks.get(number)
-        for queue_id in dict.fromkeys(block.ids) if block is not None else ():
-            queue = self._queues.get(queue_id)
-            if queue is not None and (settled := queue.loose_with(number)):
-                self.grown_bytes += queue.settle()
-                yield settled

@@ -14,7 +14,6 @@ from bisect import bisect_right
 from collections.abc import Iterator, KeysView, Sequence
 from heapq import heappop, heappush
 from struct import Struct
-from typing import NamedTuple
 
 from mrecordlog_async.errors import RecordsOnDiskError
 from mrecordlog_async.format.controls import ConsumerState, TableConsumer
@@ -25,7 +24,7 @@ from mrecordlog_async.format.table import LastAppendDigest, TableEntry
 from mrecordlog_async.memory.consumers import NO_CONSUMERS, Consumers
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.loose import NO_PLACES, any_in_block
-from mrecordlog_async.memory.pieces import as_runs, checksum_of, cut_ends
+from mrecordlog_async.memory.pieces import as_runs, cut_ends
 from mrecordlog_async.memory.store import RetainedStore
 from mrecordlog_async.memory.stores import Store
 from mrecordlog_async.memory.times import (
@@ -607,17 +606,18 @@ class Queue:
 
     # The last append.
 
-    def last_append(self) -> LastAppend | None:
-        """Return the digest of the last append, or None if it is unknown.
+    def last_append(self) -> LastAppendDigest | None:
+        """Return the digest of the append that ends at the next position, or None if it is unknown.
 
-        Computed when a truncate first reaches into it or a table is written, so that appends pay nothing for it.
+        Computed when a truncate first reaches into it or a table is written, so that appends pay nothing for it. It
+        outlives the records, so a repeat of the last call is recognized after they were truncated.
         """
         first = self._newest_append()
         if first < 0:
             return None
         if self.last_checksum_of != first:
             self._digest_last_append(first)
-        return LastAppend(first, self.next_position - first, self.last_checksum)
+        return LastAppendDigest(first, self.last_checksum)
 
     def _newest_append(self) -> int:
         """Return the first position of the last append, or -1 if it is unknown. A loose record is an append."""
@@ -699,24 +699,6 @@ class Queue:
         if self.first_position >= self.next_position and self.newest_segment is not None:
             self._pins.drop(self.newest_segment)
             self.newest_segment = None
-
-
-class LastAppend(NamedTuple):
-    """The last append of a queue: its positions, and a checksum (CRC-32C) of all its lengths and payloads.
-
-    It outlives the records, so a repeat of the last call is recognized after they were truncated. The runs that a long
-    call was split into are one append.
-    """
-
-    first_position: int
-    records: int
-    checksum: int
-
-    @classmethod
-    def of(cls, runs: Sequence[Run]) -> LastAppend:
-        """Digest *runs*, which have no gap between them, as if they were one run."""
-        first = runs[0].first_position
-        return cls(first, runs[-1].next_position - first, checksum_of(runs))
 
 
 def same_payloads(runs: Sequence[Run], first_position: int, payloads: Sequence[bytes]) -> bool:

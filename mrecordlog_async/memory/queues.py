@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from itertools import count, islice
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain, count, islice
+from threading import Lock
 
 from mrecordlog_async.format.controls import (
     ConsumerDelete,
@@ -33,7 +34,7 @@ from mrecordlog_async.format.table import (
     join_table,
 )
 from mrecordlog_async.memory.consumers import NO_CONSUMERS, Rules
-from mrecordlog_async.memory.loose import LOOSE_BYTES_MAX, LOOSE_RECORDS_MIN, NO_PLACES, Blocks, Settling
+from mrecordlog_async.memory.loose import LOOSE_BYTES_MAX, LOOSE_RECORDS_MIN, NO_PLACES, Blocks
 from mrecordlog_async.memory.queue import QUEUE_OVERHEAD_BYTES, Queue, ReplayError, SegmentPins
 from mrecordlog_async.memory.store import LOOSE_RECORDS_LEAST, RetainedStores
 from mrecordlog_async.memory.stores import Stores
@@ -43,6 +44,11 @@ from mrecordlog_async.model import OFFSET_BYTES
 DELETED_REMEMBERED = 10_000
 """This many deleted queues are remembered, each with its next position."""
 
+SETTLED_AT_ONCE = 2_000
+"""Sparse blocks are settled this many records at a time: that takes about half a millisecond of the event loop."""
+
+FREED_AT_ONCE = 20_000
+"""The same before an append is refused for lack of memory."""
 
 CONSUMER_OVERHEAD_BYTES = 600
 """Memory of a consumer, or of a rule, without its names."""
@@ -397,6 +403,96 @@ class Queues:
         else:
             self.table_bytes += OPENING_BYTES
         self.openings.append(opening)
+
+
+class Settling:
+    """Settles the loose records of a log's queues, a limited number at a time. `Queues` owns it.
+
+    lock: held while the log's thread reads the queues for a table; nothing may be settled meanwhile. grown_bytes: how
+    much the memory of the queues, without the blocks, has grown by all settling so far. old_end: the blocks before this
+    number are of earlier segments.
+    """
+
+    def __init__(self, blocks: Blocks, queues: Mapping[int, Queue]) -> None:
+        """Settle what the *queues*, by id, have in *blocks*."""
+        self.lock = Lock()
+        self._blocks = blocks
+        self._queues = queues
+        self.grown_bytes = 0
+        self.old_end = 0
+        self._settled_end = 0  # the blocks before it are settled
+
+    def has_sparse(self) -> bool:
+        """Return whether `settle_sparse` has something to do."""
+        return bool(self._blocks.sparse)
+
+    def settle_sparse(self, records: int = SETTLED_AT_ONCE) -> None:
+        """Settle what is left of sparse blocks; stop after about *records* records."""
+        sparse = self._blocks.sparse
+        while sparse:
+            for settled in self._settle_block(sparse[0]):
+                records -= settled
+                if records <= 0:
+                    return
+            sparse.popleft()  # nothing of it is left
+
+    def has_old(self) -> bool:
+        """Return whether `settle_old` has something to do: a new segment was entered since."""
+        return self._settled_end < self.old_end
+
+    def settle_old(self, is_over: Callable[[], bool] = lambda: False) -> None:
+        """Settle the blocks of earlier segments, oldest first, until *is_over* is true after a queue or a block.
+
+        May be called at any time on the event loop. Does nothing while the log's thread writes a table.
+        """
+        if not self.lock.acquire(blocking=False):
+            return
+        try:
+            for number in range(self._settled_end, self.old_end):
+                for _ in self._settle_block(number):
+                    if is_over():
+                        return
+                self._settled_end = number + 1
+                if is_over():
+                    return
+        finally:
+            self.lock.release()
+
+    def free_memory(self, wanted: int) -> None:
+        """Free up to about *wanted* bytes that dead records take in blocks, because an append is about to be refused.
+
+        May be called at any time on the event loop. Does nothing while the log's thread writes a table.
+        """
+        if not self.lock.acquire(blocking=False):
+            return
+        try:
+            self._settle_blocks(wanted)
+        finally:
+            self.lock.release()
+
+    def _settle_blocks(self, wanted: int) -> None:
+        """Settle sparse blocks and others that waste memory until *wanted* bytes are free."""
+        records, goal = FREED_AT_ONCE, self.grown_bytes + self._blocks.memory_bytes - wanted
+        for number in chain(tuple(self._blocks.sparse), self._blocks.wasteful()):
+            if self.grown_bytes + self._blocks.memory_bytes <= goal:
+                return
+            for settled in self._settle_block(number):
+                records -= settled
+                if records <= 0:
+                    return
+
+    def _settle_block(self, number: int) -> Iterator[int]:
+        """Settle one queue after the other that has loose records in a block; yield how many it had.
+
+        All loose records of these queues, since one long run costs less than many short ones. A caller that stops
+        before the end continues with the same block the next time.
+        """
+        block = self._blocks.get(number)
+        for queue_id in dict.fromkeys(block.ids) if block is not None else ():
+            queue = self._queues.get(queue_id)
+            if queue is not None and (settled := queue.loose_with(number)):
+                self.grown_bytes += queue.settle()
+                yield settled
 
 
 def _encode_queue(queue: Queue) -> bytes:

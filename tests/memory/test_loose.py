@@ -21,10 +21,10 @@ from mrecordlog_async.memory import queues as queues_module
 from mrecordlog_async.memory import store as retained
 from mrecordlog_async.memory.cutting import first_records, head_of
 from mrecordlog_async.memory.gapped import HeldRun
-from mrecordlog_async.memory.loose import LOOSE_BYTES_MAX, LOOSE_RECORDS_MIN, SETTLED_AT_ONCE, any_in_block
+from mrecordlog_async.memory.loose import LOOSE_BYTES_MAX, LOOSE_RECORDS_MIN, any_in_block
 from mrecordlog_async.memory.pieces import Runs
 from mrecordlog_async.memory.queue import ReplayError
-from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.queues import SETTLED_AT_ONCE, Queues
 from mrecordlog_async.memory.store import RetainedStore
 from mrecordlog_async.model import Run
 from tests.faults.judge import state_of

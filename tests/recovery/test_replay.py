@@ -9,16 +9,14 @@ from mrecordlog_async.format.controls import ConsumerState, Opened, TableConsume
 from mrecordlog_async.format.parse import ParsedBatch
 from mrecordlog_async.format.record import Append, Commit
 from mrecordlog_async.format.table import LastAppendDigest, Table, TableEntry
-from mrecordlog_async.memory.queue import LastAppend
+from mrecordlog_async.memory.pieces import checksum_of
 from mrecordlog_async.model import Run
 from mrecordlog_async.recovery.recovered import Counts
 from mrecordlog_async.recovery.replay import Replay
 from tests.format.every_kind import EVERY_VALUE
 
 BEGUN = Table(8, (TableEntry(7, "q", 2, 5),))
-LEFT = Table(
-    8, (TableEntry(7, "q", 2, 6, last_append=LastAppendDigest(5, LastAppend.of([Run.of(5, [b"a"])]).checksum)),)
-)
+LEFT = Table(8, (TableEntry(7, "q", 2, 6, last_append=LastAppendDigest(5, checksum_of([Run.of(5, [b"a"])]))),))
 
 
 def replayed() -> Replay:

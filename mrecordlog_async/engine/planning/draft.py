@@ -16,8 +16,10 @@ from mrecordlog_async.errors import QueueNameError, QueueNotFoundError, RecordLo
 from mrecordlog_async.format.controls import ConsumerState, Truncate
 from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.format.settings import PLAIN, Replacement
+from mrecordlog_async.format.table import LastAppendDigest
 from mrecordlog_async.memory.consumers import NO_CONSUMERS, moved_up
-from mrecordlog_async.memory.queue import LastAppend, Queue, same_payloads
+from mrecordlog_async.memory.pieces import checksum_of
+from mrecordlog_async.memory.queue import Queue, same_payloads
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.model import OFFSET_BYTES, RUN_BYTES, Run
 from mrecordlog_async.names import check_new_name
@@ -271,11 +273,10 @@ class QueueView:
             return False
         if first >= self.first_position:
             return True
-        # A truncate past the end moves next_position away from the last append: then nothing is known any more.
         last = self.last_append() if stop == self.next_position else None
-        if last is None or (first, len(payloads)) != last[:2]:  # stored by another call, or with other records
+        if last is None or first != last.first_position:  # stored by another call, or with other records
             return None
-        return LastAppend.of(split_into_runs(first, payloads)) == last
+        return checksum_of(split_into_runs(first, payloads)) == last.checksum
 
     def _stored_runs(self, start: int, stop: int, stored: tuple[Sequence[Run], int]) -> list[Run]:
         """Return what `_runs` does, the first part of it from *stored*."""
@@ -284,12 +285,17 @@ class QueueView:
         found = [run.cut(start, first) for run in runs if run.first_position < first and run.next_position > start]
         return found + self._runs(first, stop)
 
-    def last_append(self) -> LastAppend | None:
-        """Return the digest of the queue's last append, as planned so far."""
+    def last_append(self) -> LastAppendDigest | None:
+        """Return the digest of the append that ends at the next position, as planned so far; None if it is unknown.
+
+        A truncate past the end moves the next position away from the last append.
+        """
         if self.planned:
-            planned = self.planned[-1]
-            return LastAppend.of(split_into_runs(planned.first_position, planned.payloads))
-        return self.queue.last_append() if self.queue is not None else None
+            _, first, payloads = self.planned[-1]
+            known = first + len(payloads) == self.next_position
+            return LastAppendDigest(first, checksum_of(split_into_runs(first, payloads))) if known else None
+        queue = self.queue
+        return queue.last_append() if queue is not None and queue.next_position == self.next_position else None
 
     def _runs(self, start: int, stop: int) -> list[Run]:
         """Return the runs at positions *start* … *stop* - 1, in order, as planned so far."""
