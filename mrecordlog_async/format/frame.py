@@ -60,9 +60,11 @@ def encode_frames(parts: Sequence[Buffer], offset: int, seed: int, out: list[Buf
 
     Parts are not joined, so a run of 1 MiB is not copied here.
     """
-    for end in _frame_by_frame(parts, offset, seed, out):
-        offset = end
-    return offset
+    length = sum(map(len, parts))
+    offset = _pad(offset, out)
+    if length <= block_left(offset) - FRAME_HEADER_BYTES:
+        return _put(FULL, parts, length, offset, seed, out)
+    return _encode_split(FIRST, list(parts), length, offset, seed, out, sys.maxsize)[2]
 
 
 def encode_frames_in_steps(records: Sequence[Sequence[Buffer]], offset: int, seed: int) -> Iterator[list[Buffer]]:
@@ -78,14 +80,16 @@ def encode_frames_in_steps(records: Sequence[Sequence[Buffer]], offset: int, see
             continue
         out: list[Buffer] = []
         offset = encode_all_frames(records[start:stop], offset, seed, out)
-        at = offset
-        for end in _frame_by_frame(records[stop], offset, seed, out):
-            offset = end
-            if offset - at >= STEP_BYTES:
+        if more <= STEP_BYTES:
+            offset = encode_frames(records[stop], offset, seed, out)
+            yield out
+        else:
+            offset, kind, parts, left = _pad(offset, out), FIRST, list(records[stop]), more
+            while left:
+                parts, left, offset = _encode_split(kind, parts, left, offset, seed, out, offset + STEP_BYTES)
+                kind = MIDDLE
                 yield out
                 out.clear()
-                at = offset
-        yield out
         start, size = stop + 1, 0
 
 
@@ -177,25 +181,30 @@ def read_frame(piece: memoryview, base: int, at: int, seed: int) -> Frame | None
     return Frame(base + at, base + start + length, kind, payload)
 
 
-def _frame_by_frame(parts: Sequence[Buffer], offset: int, seed: int, out: list[Buffer]) -> Iterator[int]:
-    """Append the frames of a log record to *out*, with the padding before them; yield the end of each one."""
-    length = sum(map(len, parts))
+def _pad(offset: int, out: list[Buffer]) -> int:
+    """Return where a frame may begin from *offset* on; append to *out* what ends a block that has no room for one."""
     left = block_left(offset)
-    if left < FRAME_HEADER_BYTES:
-        out.append(bytes(left))
-        offset, left = offset + left, BLOCK_BYTES
-    if length <= left - FRAME_HEADER_BYTES:
-        yield _put(FULL, parts, length, offset, seed, out)
-        return
-    kind, rest = FIRST, list(parts)
-    while length or kind == FIRST:
+    if left >= FRAME_HEADER_BYTES:
+        return offset
+    out.append(bytes(left))
+    return offset + left
+
+
+def _encode_split(
+    kind: int, parts: list[Buffer], length: int, offset: int, seed: int, out: list[Buffer], stop: int
+) -> tuple[list[Buffer], int, int]:
+    """Append to *out* the frames of a log record that spans blocks, the first of which is of *kind*, up to *stop*.
+
+    Returns the parts that are left, their length, and the end of the frames.
+    """
+    while length and offset < stop:
         room = block_left(offset) - FRAME_HEADER_BYTES
         if room >= length:
             kind, room = LAST, length
-        piece, rest = _split(rest, room)
+        piece, parts = _split(parts, room)
         offset = _put(kind, piece, room, offset, seed, out)
-        yield offset
         kind, length = MIDDLE, length - room
+    return parts, length, offset
 
 
 def _put(kind: int, parts: Sequence[Buffer], length: int, offset: int, seed: int, out: list[Buffer]) -> int:

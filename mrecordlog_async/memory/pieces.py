@@ -98,13 +98,14 @@ class Runs:
 
     def append_large(self, run: HeldRun) -> None:
         """Add a run after the last one that others are not soon to follow."""
-        first, offsets, payload = run[:3]
         if isinstance(run, GappedRun):
             if self._gaps is _NO_GAPS:
                 self._gaps = {}
-            self._gaps[first] = run.positions
-        self.append(first, offsets, payload)
-        self.rest()
+            self._gaps[run[0]] = run.positions
+        self._firsts += _FIRST.pack(run[0])
+        self._newest = (*self._newest, run[1], run[2])
+        if len(self._newest) == CHUNK_COLUMNS:
+            self._end_chunk()
 
     def rest(self) -> None:
         """Expect no other run soon: leave nothing to the collector but this object and a reference for each chunk."""

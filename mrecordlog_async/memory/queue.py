@@ -224,7 +224,7 @@ class Queue:
             self._enter(segment)
         if not continues:
             self.last_first = first
-        elif first == self.next_position and self.last_first >= self.first_position and store.can_continue():
+        elif first == self.next_position and self.last_first >= self.first_position and store.can_continue:
             self.last_checksum_of = -1
         else:
             raise ReplayError(f"queue {self.name!r}: position {first} continues an append that does not end there")

@@ -75,6 +75,8 @@ class RetainedStore:
         "records",
     )
 
+    can_continue = True
+
     def __init__(self, queue_id: int, blocks: Blocks | None = None) -> None:
         self._id = queue_id
         self._blocks = blocks
@@ -199,7 +201,8 @@ class RetainedStore:
         if self._runs is NO_RUNS:
             self._runs = Runs()
         if size >= KEPT_BYTES or records >= KEPT_RECORDS:
-            grown += self.seal()
+            if self._open_runs:
+                grown += self.seal()
             self._runs.append_large(run)
             return grown
         self._runs.append(first, offsets, payload)
@@ -211,10 +214,6 @@ class RetainedStore:
         ) and self._open_runs_are_full():
             grown += self.seal()
         return grown
-
-    def can_continue(self) -> bool:
-        """Return whether the last append may get another run: its records are here."""
-        return True
 
     def seal(self) -> int:
         """Join the open runs to one; return by how many bytes the memory in use grew, which is seldom above 0."""

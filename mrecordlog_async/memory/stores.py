@@ -47,8 +47,9 @@ class Store(Protocol):
         continues: it belongs to the same append as the run before it, and `can_continue` was true.
         """
 
+    @property
     def can_continue(self) -> bool:
-        """Return whether the last append may get another run."""
+        """Whether the last append may get another run."""
 
     def begin_loose(self, position: int) -> int:
         """Get ready for a loose record at *position*, which comes after the others; none is loose yet."""

@@ -103,8 +103,9 @@ class PlacedStore:
             rows.extend((stores.segment, stores.offset, stores.batch, first, first + records, records, size))
         return 0
 
+    @property
     def can_continue(self) -> bool:
-        """Return whether the last append may get another run: all of an append is in one batch."""
+        """Whether the last append may get another run: all of an append is in one batch."""
         return bool(self._undigested)
 
     def drop_before(self, position: int) -> int:

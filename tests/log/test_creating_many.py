@@ -48,6 +48,19 @@ async def test_a_limit_on_queues_creates_none_of_many(tmp_path: Path) -> None:
         assert [list(log.consumers(queue)) for queue in ("a", "b")] == [["audit"], ["audit"]]
 
 
+async def test_declaring_existing_queues_again_works_above_a_limit_that_was_lowered(tmp_path: Path) -> None:
+    """A log may hold more queues and consumers than its limits allow now: a call that creates nothing needs no room."""
+    async with MultiRecordLog.open(tmp_path, queues=["a", "b", "c"]) as log:
+        for queue in ("a", "b"):
+            await log.create_consumer(queue, "audit")
+    async with MultiRecordLog.open(tmp_path, limits=Limits(queues=2, consumers=1)) as log:
+        assert await log.create_queues(["a", "b"], exist_ok=True) == 0
+        assert await log.create_queues([], exist_ok=True) == 0
+        with pytest.raises(LogFullError):
+            await log.create_queues(["a", "d"], exist_ok=True)
+        assert await log.append_record("a", None, b"x") == 0
+
+
 async def test_a_crash_leaves_all_of_many_queues_or_none(tmp_path: Path) -> None:
     """Wherever the writing of the batch ends, opening finds the queues of the call together, or none of them."""
     names = [f"queue-{number:03d}" for number in range(300)]

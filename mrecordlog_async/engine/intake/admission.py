@@ -33,7 +33,7 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from threading import get_ident
 from time import perf_counter
-from typing import Any, Concatenate, ParamSpec
+from typing import Any, TypeVarTuple
 
 from mrecordlog_async.compiled import LOOPS
 from mrecordlog_async.engine.intake.capacity import Capacity
@@ -51,7 +51,7 @@ from mrecordlog_async.metrics import Counters
 from mrecordlog_async.names import check_name
 from mrecordlog_async.options import MIB, Limits
 
-P = ParamSpec("P")
+Arguments = TypeVarTuple("Arguments")
 
 BATCH_BYTES = 4 * MIB
 """A batch holds commands up to about this size, or one larger call."""
@@ -162,13 +162,13 @@ class Admission:
             self.update()
 
     def submit(
-        self, kind: Callable[Concatenate[asyncio.Future[object], P], Command], *arguments: P.args, **named: P.kwargs
+        self, kind: Callable[[asyncio.Future[object], *Arguments], Command], *arguments: *Arguments
     ) -> asyncio.Future[object]:
         """Pass a change that is not an append to the writer; return its future, to be awaited without a name.
 
         An error references the frame that awaits it: with the future in that frame, that would be a cycle.
         """
-        command = kind(self.new_future(), *arguments, **named)
+        command = kind(self.new_future(), *arguments)
         self.add_control(command)
         return command.future
 

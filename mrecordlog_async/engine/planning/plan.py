@@ -100,13 +100,14 @@ def plan(
     work_max: stop after the command with which what single calls cause reaches this many log records, such as the
     consumers that rules give to a new queue.
     """
-    draft = Draft(queues, limits, epochs_from, ids_from)
+    draft, calls = Draft(queues, limits, epochs_from, ids_from), 0
     for command in commands:
         _DECIDE[type(command)](draft, command)
-        draft.plan.calls += 1
+        calls += 1
         # After the command: each batch has one at least, however much work it is.
         if draft.work >= work_max:
             break
+    draft.plan.calls = calls
     return draft.plan
 
 

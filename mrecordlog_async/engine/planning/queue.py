@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 
 from mrecordlog_async.engine.intake.commands import Reserve
 from mrecordlog_async.engine.intake.controls import (
@@ -54,11 +54,14 @@ def plan_create(draft: Draft, call: CreateQueue) -> None:
         else:
             draft.refuse(call, QueueExistsError(call.queue), call.queue)
         return
-    error = _create(draft, (call.queue,), call.options)
+    consumers = _consumers_by_rule(draft, call.queue) if draft.rules.count else ()
+    error = _lack_of_room(draft, 1, len(consumers))
     if error is not None:
         draft.refuse(call, error, call.queue)
-    else:
-        draft.plan.outcomes.append(CommandOutcome(call, True))
+        return
+    _create(draft, call.queue, consumers, call.options)
+    draft.plan.reserve = Reserve.NOTHING
+    draft.plan.outcomes.append(CommandOutcome(call, True))
 
 
 def plan_create_many(draft: Draft, call: CreateQueues) -> None:
@@ -74,39 +77,42 @@ def plan_create_many(draft: Draft, call: CreateQueues) -> None:
             return
         else:
             touched = touched or view.touched()
-    error = _create(draft, new, call.options)
+    if not new:  # nothing is written, and a log that is above a limit has room for that
+        (draft.plan.outcomes if touched else draft.plan.immediate).append(CommandOutcome(call, 0))
+        return
+    consumers = [_consumers_by_rule(draft, name) if draft.rules.count else () for name in new]
+    error = _lack_of_room(draft, len(new), sum(map(len, consumers)))
     if error is not None:
         draft.refuse(call, error, new[0])
-    elif new or touched:
-        draft.plan.outcomes.append(CommandOutcome(call, len(new)))
-    else:
-        draft.plan.immediate.append(CommandOutcome(call, 0))  # nothing is written
+        return
+    for name, given in zip(new, consumers, strict=True):
+        _create(draft, name, given, call.options)
+    draft.plan.reserve = Reserve.NOTHING
+    draft.plan.outcomes.append(CommandOutcome(call, len(new)))
 
 
-def _create(draft: Draft, names: Sequence[str], options: StoredOptions | None) -> LogFullError | None:
-    """Plan queues that do not exist, with the consumers that rules give them, or return why they do not fit."""
-    if draft.queue_count + len(names) > draft.limits.queues:
+def _lack_of_room(draft: Draft, queues: int, consumers: int) -> LogFullError | None:
+    """Return why there must not be this many *queues* and *consumers* more, or None."""
+    if draft.queue_count + queues > draft.limits.queues:
         return LogFullError("queues", draft.queue_count, draft.limits.queues)
-    consumers = [_consumers_by_rule(draft, name) for name in names] if draft.rules.count else []
-    if draft.consumer_count + sum(map(len, consumers)) > draft.limits.consumers:
+    if draft.consumer_count + consumers > draft.limits.consumers:
         return LogFullError("consumers", draft.consumer_count, draft.limits.consumers)
-    # Few lines and few calls: thousands of queues are often created at once.
-    plan, views, records = draft.plan, draft.views, draft.plan.records
-    for at, name in enumerate(names):
-        queue_id = draft.draw_id()
-        view = views[name] = QueueView(None, queue_id, 0, 0)
-        records.append(Create(queue_id, name))
-        plan.more_table_bytes += entry_bytes(name)
-        if consumers:
-            for consumer in consumers[at]:
-                add_consumer(draft, view, consumer, 0)
-        if options is not None and options != DEFAULT_OPTIONS:
-            draft.replace(view, name, SetOptions(queue_id, options))
-    if names:
-        draft.queue_count += len(names)
-        plan.reserve = Reserve.NOTHING
-        plan.must_sync = True
     return None
+
+
+def _create(draft: Draft, name: str, consumers: Collection[str], options: StoredOptions | None) -> None:
+    """Plan a queue that does not exist, with its *consumers*."""
+    # Few lines and few calls: thousands of queues are often created at once.
+    plan, queue_id = draft.plan, draft.draw_id()
+    view = draft.views[name] = QueueView(None, queue_id, 0, 0)
+    draft.queue_count += 1
+    plan.must_sync = True
+    plan.records.append(Create(queue_id, name))
+    plan.more_table_bytes += entry_bytes(name)
+    for consumer in consumers:
+        add_consumer(draft, view, consumer, 0)
+    if options is not None and options != DEFAULT_OPTIONS:
+        draft.replace(view, name, SetOptions(queue_id, options))
 
 
 def _consumers_by_rule(draft: Draft, queue: str) -> Collection[str]:
