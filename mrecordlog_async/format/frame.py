@@ -80,7 +80,7 @@ def encode_frames_in_steps(records: Sequence[Sequence[Buffer]], offset: int, see
             continue
         out: list[Buffer] = []
         offset = encode_all_frames(records[start:stop], offset, seed, out)
-        if more <= STEP_BYTES:
+        if more <= FRAME_PAYLOAD_BYTES_MAX:
             offset = encode_frames(records[stop], offset, seed, out)
             yield out
         else:

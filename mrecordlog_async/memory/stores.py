@@ -49,7 +49,7 @@ class Store(Protocol):
 
     @property
     def can_continue(self) -> bool:
-        """Whether the last append may get another run."""
+        """True if the last append may get another run."""
 
     def begin_loose(self, position: int) -> int:
         """Get ready for a loose record at *position*, which comes after the others; none is loose yet."""

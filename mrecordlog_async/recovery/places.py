@@ -105,7 +105,7 @@ class PlacedStore:
 
     @property
     def can_continue(self) -> bool:
-        """Whether the last append may get another run: all of an append is in one batch."""
+        """True if the last append may get another run: all of an append is in one batch."""
         return bool(self._undigested)
 
     def drop_before(self, position: int) -> int:
