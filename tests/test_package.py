@@ -92,11 +92,13 @@ def test_the_package_index_accepts_it(built: Path) -> None:
 
 
 def test_the_index_renders_the_description_with_its_picture(description: str) -> None:
-    """What renders it there keeps the picture, and the address that it is loaded from."""
+    """What renders it there keeps the picture, the address that it is loaded from, and the commands."""
     pytest.importorskip("comrak", reason="readme-renderer[md] is not installed")
     from readme_renderer import markdown
 
-    assert f'<img src="{PROJECT["urls"]["Documentation"]}images/page.webp"' in str(markdown.render(description))
+    rendered = str(markdown.render(description))
+    assert f'<img src="{PROJECT["urls"]["Documentation"]}images/page.webp"' in rendered
+    assert "<p>python3" not in rendered  # a command is code, also after a list
 
 
 def test_each_link_of_the_description_leads_to_a_page_or_file_that_is_published(description: str) -> None:
