@@ -356,9 +356,28 @@ class MultiRecordLog:
     def append(
         self, queue: str, payload: Payload, position: int | None = None, *, create: bool = False
     ) -> Coroutine[Any, Any, int | None]:
-        """Append *payload* to *queue*: `append_record` with the position last, where it can be left out.
+        """Append *payload* to *queue* and wait until it is durable under the persist policy.
 
-        Arguments, result and errors are those of `append_record`.
+        A call whose outcome is unknown can be repeated with its position: if the same record is already stored,
+        nothing is written. Once truncated, a record is still recognized (by length and checksum) while it is the
+        queue's last append. Single records without a position that are stored together may count as one append.
+
+        Args:
+            queue: The queue.
+            payload: Any bytes-like object. Anything but `bytes` is copied at once.
+            position: None for the next position; a position chosen by the caller may leave a gap.
+            create: Create the queue if it does not exist. The queue stays even if the append is then refused.
+
+        Returns:
+            The record's position, or None if the same record was already stored. Never None without a position.
+
+        Raises:
+            QueueNotFoundError: No queue has this name, and *create* is False.
+            PositionInPastError: The position is taken by a different record, or by a truncated one that can no longer
+                be compared (`outcome_unknown`), or it is in a gap.
+            QueueSealedError: The queue is sealed.
+            RecordTooLargeError: The record can never fit.
+            LogFullError: A limit of the log or of the queue is reached, or the disk is full. Nothing was written.
         """
         return self.append_record(queue, position, payload, create=create)
 
@@ -377,7 +396,7 @@ class MultiRecordLog:
         Raises:
             TypeError: JSON has no such value.
             ValueError: It is a number that JSON does not have, or refers to itself.
-            RecordLogError: The errors of `append_record`.
+            RecordLogError: The errors of `append`.
         """
         return self.append_record(queue, None, json_payload(value), create=create)
 
@@ -395,28 +414,9 @@ class MultiRecordLog:
     def append_record(
         self, queue: str, position: int | None, payload: Payload, *, create: bool = False
     ) -> Coroutine[Any, Any, int | None]:
-        """Append *payload* to *queue* and wait until it is durable under the persist policy.
+        """Append *payload* to *queue*: `append` with the position before the payload, as in Quickwit's crate.
 
-        A call whose outcome is unknown can be repeated with its position: if the same record is already stored,
-        nothing is written. Once truncated, a record is still recognized (by length and checksum) while it is the
-        queue's last append. Single records without a position that are stored together may count as one append.
-
-        Args:
-            queue: The queue.
-            position: None for the next position; a position chosen by the caller may leave a gap.
-            payload: Any bytes-like object. Anything but `bytes` is copied at once.
-            create: Create the queue if it does not exist. The queue stays even if the append is then refused.
-
-        Returns:
-            The record's position, or None if the same record was already stored. Never None without a position.
-
-        Raises:
-            QueueNotFoundError: No queue has this name, and *create* is False.
-            PositionInPastError: The position is taken by a different record, or by a truncated one that can no longer
-                be compared (`outcome_unknown`), or it is in a gap.
-            QueueSealedError: The queue is sealed.
-            RecordTooLargeError: The record can never fit.
-            LogFullError: A limit of the log or of the queue is reached, or the disk is full. Nothing was written.
+        Arguments, result and errors are those of `append`.
         """
         if type(payload) is not bytes:
             payload = copy_payload(payload)
@@ -457,7 +457,7 @@ class MultiRecordLog:
     def append_records(
         self, queue: str, position: int | None, payloads: Iterable[Payload], *, create: bool = False
     ) -> Coroutine[Any, Any, int | None]:
-        """Append *payloads* at consecutive positions, all or none; otherwise like `append_record`.
+        """Append *payloads* at consecutive positions, all or none; otherwise like `append`.
 
         Args:
             queue: The queue.
@@ -470,7 +470,7 @@ class MultiRecordLog:
 
         Raises:
             QueueNotFoundError: No queue has this name, and *create* is False.
-            PositionInPastError: A position is taken; see `append_record`.
+            PositionInPastError: A position is taken; see `append`.
             RecordTooLargeError: A record, or the call as a whole, can never fit.
             LogFullError: A limit is reached or the disk is full. Nothing was written.
         """

@@ -319,9 +319,26 @@ class RecordLogClient:
     def append(
         self, queue: str, payload: Payload, position: int | None = None, *, create: bool = False
     ) -> Coroutine[Any, Any, int | None]:
-        """Append *payload* to *queue*: `append_record` with the position last, where it can be left out.
+        """Append *payload* to *queue* and wait until it is stored.
 
-        Arguments, result and errors are those of `append_record`.
+        Without a position, a lost response raises OutcomeUnknownError, because sending the record again could store it
+        twice. With a position it is sent again; if that is refused, the call raises OutcomeUnknownError too, because
+        the first attempt may have been stored. `producer` assigns positions itself.
+
+        Args:
+            queue: Its name.
+            payload: The record; it may be empty.
+            position: Position of the record, at least the next position; None assigns the next one.
+            create: Create the queue if it does not exist.
+
+        Returns:
+            The position, or None if exactly this record was stored at *position* before. Never None without a position.
+
+        Raises:
+            QueueNotFoundError: The queue does not exist, and *create* is false.
+            PositionInPastError: Another record has this position.
+            RecordTooLargeError: The record exceeds a limit of the service.
+            LogFullError: The log has no room within `retry_seconds`; truncate queues.
         """
         return self.append_record(queue, position, payload, create=create)
 
@@ -344,26 +361,9 @@ class RecordLogClient:
     def append_record(
         self, queue: str, position: int | None, payload: Payload, *, create: bool = False
     ) -> Coroutine[Any, Any, int | None]:
-        """Append *payload* to *queue* and wait until it is stored.
+        """Append *payload* to *queue*: `append` with the position before the payload, as in Quickwit's crate.
 
-        Without a position, a lost response raises OutcomeUnknownError, because sending the record again could store it
-        twice. With a position it is sent again; if that is refused, the call raises OutcomeUnknownError too, because
-        the first attempt may have been stored. `producer` assigns positions itself.
-
-        Args:
-            queue: Its name.
-            position: Position of the record, at least the next position; None assigns the next one.
-            payload: The record; it may be empty.
-            create: Create the queue if it does not exist.
-
-        Returns:
-            The position, or None if exactly this record was stored at *position* before. Never None without a position.
-
-        Raises:
-            QueueNotFoundError: The queue does not exist, and *create* is false.
-            PositionInPastError: Another record has this position.
-            RecordTooLargeError: The record exceeds a limit of the service.
-            LogFullError: The log has no room within `retry_seconds`; truncate queues.
+        Arguments, result and errors are those of `append`.
         """
         record, checked = copy_payload(payload), None if position is None else check_position(position)
         return self._append(queue, checked, [record], create)
@@ -377,7 +377,7 @@ class RecordLogClient:
         Args:
             queue: Its name.
             position: Position of the first record; None assigns the next one. Lost responses are handled as in
-                `append_record`.
+                `append`.
             payloads: The records; they get consecutive positions.
             create: Create the queue if it does not exist.
 
