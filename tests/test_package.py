@@ -98,7 +98,7 @@ def test_the_index_renders_the_description_with_its_picture(description: str) ->
 
     rendered = str(markdown.render(description))
     assert f'<img src="{PROJECT["urls"]["Documentation"]}images/page.webp"' in rendered
-    assert "<p>python3" not in rendered  # a command is code, also after a list
+    assert "<p>python3" not in rendered  # a command below a list is code
 
 
 def test_each_link_of_the_description_leads_to_a_page_or_file_that_is_published(description: str) -> None:
