@@ -28,6 +28,7 @@ from mrecordlog_async.spark.delta.resume import resume
 from mrecordlog_async.spark.delta.start import prepare
 from mrecordlog_async.spark.delta.table import NO_HOOKS, explained
 from mrecordlog_async.spark.delta.upkeep import optimize
+from mrecordlog_async.spark.positions.offsets import DataLossError
 from tests.spark.delta_engine import COLUMNS, DeltaEngine
 from tests.spark.services import ThreadedService, numbered
 
@@ -85,6 +86,22 @@ def test_an_older_table_is_refused(engine: DeltaEngine, service: ThreadedService
     """A table from a backup lacks rows whose records are truncated: that is said, not covered up."""
     restore(engine.table_path)
     refused(engine, service, "the table is older than the checkpoint")
+
+
+def test_a_lake_from_a_backup_lacks_what_was_drained_since(service: ThreadedService, tmp_path: Path) -> None:
+    """Table and checkpoint match, but the log has truncated what was stored after the backup, of new queues too."""
+    engine = DeltaEngine(f"a={service.url}", tmp_path)
+    service.append("q", numbered("q", 0, 10))
+    engine.drain()
+    for path in (engine.table_path, engine.checkpoint_path):
+        shutil.copytree(path, path.with_name(f"{path.name} 0"))
+    service.append("new", numbered("new", 0, 10))
+    engine.drain()
+    restore(engine.table_path), restore(engine.checkpoint_path)
+    service.append("new", numbered("new", 10, 15), 10)
+    with pytest.raises(DataLossError, match="queue 'new': positions 0 to 9 were truncated before they were read"):
+        engine.drain()
+    assert service.positions("new") == (10, 15)
 
 
 def test_a_table_restored_in_place_is_refused(engine: DeltaEngine, service: ThreadedService) -> None:

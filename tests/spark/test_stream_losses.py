@@ -93,6 +93,45 @@ def test_records_truncated_by_another_client_are_a_loss(service: ThreadedService
 
 
 @pytest.mark.parametrize("recreated", [False, True])
+def test_records_of_a_new_queue_that_were_truncated_unread_are_a_loss(service: ThreadedService, recreated: bool) -> None:
+    """Whether its name is new, or it takes the place of a queue that was read to its end."""
+    service.append("old", numbered("old", 0, 5))
+    query = Query(service.url, truncate="true")
+    query.drain()
+    if recreated:
+        service.delete("old")
+    name = "old" if recreated else "new"
+    service.append(name, numbered("new", 0, 8))
+    service.truncate(name, 2)
+    query.restart()
+    for _ in range(2):
+        with pytest.raises(DataLossError, match=f"queue '{name}': .*positions 0 to 2 were truncated before they were"):
+            query.step()
+    assert service.positions(name) == (3, 8), "nothing of the new queue was truncated"
+    query.options["failOnDataLoss"] = "false"
+    query.drain()
+    assert [row[2] for row in query.rows[5:]] == [3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("options", [{"subscribe": "old,new"}, {"subscribePattern": "old|new"}, {}])
+def test_a_queue_that_may_have_been_there_before_is_read_from_where_it_begins(
+    service: ThreadedService, options: dict[str, str]
+) -> None:
+    """What was truncated before the subscription, or before the first start, is not a loss."""
+    service.append("old", numbered("old", 0, 5))
+    service.append("new", numbered("new", 0, 8))
+    service.truncate("new", 2)
+    query = Query(service.url, **({"subscribe": "old"} if options else {}))
+    query.drain()
+    if "subscribe" not in options:
+        query.options.pop("subscribe", None)
+    query.options |= options
+    query.restart()
+    query.drain()
+    assert sorted(row[2] for row in query.rows if row[1] == "new") == [3, 4, 5, 6, 7]
+
+
+@pytest.mark.parametrize("recreated", [False, True])
 def test_a_planned_batch_of_a_deleted_queue_is_a_loss(service: ThreadedService, recreated: bool) -> None:
     """If the queue is deleted before planned records are read, every start fails until the loss is accepted."""
     service.append("q", numbered("q", 0, 20))

@@ -17,7 +17,7 @@ still the one that was read, `proof` what became of a queue.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeVar
@@ -122,6 +122,8 @@ def _check_queue(checked: Checked, log: str, queue: str, listed: Listed, ended: 
     (queue_id, position), summary = known[queue], listed.queues.get(queue)
     if summary is None or summary.id != queue_id:
         loss = _loss_of_deleted(position, ended, again=summary is not None)
+        if loss is None and summary is not None and summary.began < summary.first_position:
+            loss = f"it was deleted and recreated; {_unread(summary.began, summary)}"
     elif reread:
         known[queue] = [queue_id, summary.first_position]
         return
@@ -154,9 +156,11 @@ def _loss(summary: QueueSummary, position: int, back: str | None) -> str | None:
             f"{back}: it went back. With failOnDataLoss=false all that it holds is reread from position {first}; "
             "nothing is skipped, and records that were read before are read twice"
         )
-    if max(position, summary.began) < summary.first_position:
-        return f"positions {position} to {summary.first_position - 1} were truncated before they were read, {BY_WHOM}"
-    return None
+    return _unread(position, summary) if max(position, summary.began) < summary.first_position else None
+
+
+def _unread(position: int, summary: QueueSummary) -> str:
+    return f"positions {position} to {summary.first_position - 1} were truncated before they were read, {BY_WHOM}"
 
 
 def truncations(intact: Positions, listings: Listings) -> Positions:
@@ -206,14 +210,19 @@ def refuse_unknown_queues(
 
 
 def enrol(
-    start: Positions, listings: Listings, starting: str | GivenPositions, names: Mapping[str, str] | None = None
+    start: Positions,
+    listings: Listings,
+    starting: str | GivenPositions,
+    names: Mapping[str, str] | None = None,
+    newest: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[Positions, list[str]]:
     """Return the first positions of queues that are not in *start*, and one sentence for each that had to be moved.
 
     `startingOffsets` applies to logs that are new in the checkpoint. A queue that is created later in a known log is
     read from its first position: otherwise its records would be skipped.
 
-    starting: "earliest", "latest" or positions, by log. names: log → the server's name, for the sentences.
+    starting: "earliest", "latest" or positions, by log. names: log → the server's name, for the sentences. newest:
+    log → the id above which queues were created after *start* (see `newest_queues`).
     """
     first_positions: Positions = {}
     lost: list[str] = []
@@ -226,9 +235,23 @@ def enrol(
                 continue
             position, loss = resolve_position(starting if fresh else "earliest", log, summary, shown=shown)
             first_positions[log][queue] = [summary.id, position]
+            if loss is None and summary.id > newest.get(log, summary.id) and summary.began < summary.first_position:
+                loss = f"server {shown!r}, queue {queue!r}: {_unread(summary.began, summary)}"
             if loss is not None:
                 lost.append(loss)
     return first_positions, lost
+
+
+def newest_queues(start: Positions, subscription: Subscription, left_out: Collection[str]) -> dict[str, int]:
+    """Return the highest id of a queue in *start*, by log; without the logs of *left_out*.
+
+    Ids grow. So if all queues are subscribed, one with a higher id was created after *start*: what it had was not read,
+    unless the checkpoint and what it drained into were restored from a backup.
+    """
+    if not subscription.includes_all:  # another subscription may have left an older queue out
+        return {}
+    known = {log: queues for log, queues in start.items() if log not in left_out}
+    return {log: max((at[0] for at in queues.values()), default=0) for log, queues in known.items()}
 
 
 def resolve_position(
