@@ -97,7 +97,8 @@ def test_a_lake_from_a_backup_lacks_what_was_drained_since(service: ThreadedServ
         shutil.copytree(path, path.with_name(f"{path.name} 0"))
     service.append("new", numbered("new", 0, 10))
     engine.drain()
-    restore(engine.table_path), restore(engine.checkpoint_path)
+    restore(engine.table_path)
+    restore(engine.checkpoint_path)
     service.append("new", numbered("new", 10, 15), 10)
     with pytest.raises(DataLossError, match="queue 'new': positions 0 to 9 were truncated before they were read"):
         engine.drain()

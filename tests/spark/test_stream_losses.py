@@ -93,7 +93,9 @@ def test_records_truncated_by_another_client_are_a_loss(service: ThreadedService
 
 
 @pytest.mark.parametrize("recreated", [False, True])
-def test_records_of_a_new_queue_that_were_truncated_unread_are_a_loss(service: ThreadedService, recreated: bool) -> None:
+def test_records_of_a_new_queue_that_were_truncated_unread_are_a_loss(
+    service: ThreadedService, recreated: bool
+) -> None:
     """Whether its name is new, or it takes the place of a queue that was read to its end."""
     service.append("old", numbered("old", 0, 5))
     query = Query(service.url, truncate="true")
