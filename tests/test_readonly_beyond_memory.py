@@ -12,6 +12,7 @@ import pytest
 from mrecordlog_async import Limits, MultiRecordLog, ReadOnlyLog, RecordsOnDiskError
 from mrecordlog_async.format import gathered
 from mrecordlog_async.model import TICK_NS, Record, time_of_tick
+from mrecordlog_async.storage.segment import segment_name
 from mrecordlog_async.support.clock import Clock
 from tests import damage
 from tests.clocks import opening
@@ -143,3 +144,21 @@ async def test_the_writers_files_are_read_by_their_own_places(directory: Path, m
             for queue in ("a", "q", "z"):
                 wanted = [Record(at, queue.encode() + payload(at)) for at in range(stored)]
                 assert await asyncio.to_thread(list, found.read(queue)) == wanted
+
+
+async def test_a_segment_that_is_removed_before_it_is_gathered_counts_for_nothing(directory: Path) -> None:
+    """Its records leave memory before those of later segments, as ever: they are truncated further on in the log."""
+    async with MultiRecordLog.open(directory, segment_bytes=4 * 32_768) as log:
+        await log.create_queue("q")
+        with await asyncio.to_thread(ReadOnlyLog.open, directory, memory_bytes=1) as reader:
+            while log._engine.opened.journal.space.current == 0:
+                await asyncio.to_thread(reader.refresh)
+                await append(log, "q", 20)
+            await append(log, "q", 200)
+            await log.truncate("q", log.next_position("q") - 210)
+            await log.sync()
+            while (directory / segment_name(0)).exists():
+                await asyncio.sleep(0.001)
+            await asyncio.to_thread(reader.refresh)
+            assert reader.queue_summary("q").records == log.queue_summary("q").records
+            assert await asyncio.to_thread(list, reader.read("q")) == list(log.range("q"))

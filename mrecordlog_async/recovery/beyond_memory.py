@@ -24,7 +24,7 @@ from mrecordlog_async.format.gathered import GatheredError, GatheredHead, Gather
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.spilling import collect_and_leave
 from mrecordlog_async.options import MIB
-from mrecordlog_async.recovery.gathering import SegmentParts, identify, write_collected
+from mrecordlog_async.recovery.gathering import SegmentParts, identify, unidentified, write_collected
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.gathered_files import GatheredFile, gathered_path
 
@@ -180,11 +180,13 @@ class MemoryBound:
         if number in queues.pins.gathered:
             return  # it was opened by its index, so nothing of it is in memory
         try:
-            gathering = Gathering(identify(self._directory, number, queues.opening, batch))
+            head = identify(self._directory, number, queues.opening, batch)
         except FileNotFoundError:
             if self._writes:
                 raise
-            return  # a writer has removed it: its records are about to be truncated
+            # A writer has removed it: its records are about to be truncated. They leave before those of later segments.
+            head = unidentified(number, queues.opening, batch)
+        gathering = Gathering(head)
         parts = collect_and_leave(queues, gathering.index)
         size, _ = write_collected(self._directory, gathering, parts, writes=self._writes)
         if size:
