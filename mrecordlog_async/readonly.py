@@ -246,7 +246,7 @@ class ReadOnlyLog:
         tick, position = tick_of_time(start), queue.first_position
         while True:
             try:
-                return position_from(queue, position, tick)
+                return position_from(queue, position, tick, is_exact=True)
             except RecordsOnDiskError as error:
                 wanted = wanted_runs(queue, error.position, POSITION_MAX, 1)
                 assert wanted is not None, "the time changes inside a place on the disk"

@@ -96,16 +96,18 @@ def _oldest_tick(queue: Queue, position: int) -> int:
 def waiting_from(queue: Queue, positions: Collection[int]) -> dict[int, tuple[int, int]]:
     """Return the number of records that *queue* retains from each position on, and their payload bytes.
 
-    What the queue holds is visited once, however many positions there are.
+    What the queue holds is visited once, however many positions there are. Of a place on the disk with gaps, in which a
+    position is, all records count: never more than the queue retains.
     """
     found: dict[int, tuple[int, int]] = {}
     records, size, stop = 0, 0, queue.next_position
+    records_max, size_max = queue.records, queue.live_bytes()
     for position in sorted(positions, reverse=True):
         if position <= queue.first_position:
-            found[position] = queue.records, queue.live_bytes()
+            found[position] = records_max, size_max
             continue
         more = queue.amount(position, stop)
-        records, size = records + more[0], size + more[1]
+        records, size = min(records + more[0], records_max), min(size + more[1], size_max)
         found[position], stop = (records, size), position
     return found
 

@@ -44,21 +44,27 @@ def position_at(queue: Queue, tick: int) -> int:
     """Return the first position that was stored at *tick* or later; the next position if none was.
 
     Every retained record before it was stored earlier, even if the clock went back since. Raises RecordsOnDiskError
-    if it is in a place on the disk in which the time changes.
+    if it is in a place on the disk in which the time changes. Where the clock went back inside a place that a truncate
+    has cut, it may be the first position, although that was stored earlier.
     """
     return position_from(queue, queue.first_position, tick)
 
 
-def position_from(queue: Queue, start: int, tick: int) -> int:
-    """Do what `position_at` does, where every retained record before *start* was stored before *tick*."""
-    for index, place in queue.places(max(start, queue.first_position), queue.memory_first):
+def position_from(queue: Queue, start: int, tick: int, *, is_exact: bool = False) -> int:
+    """Do what `position_at` does, where every retained record before *start* was stored before *tick*.
+
+    *is_exact*: also raise for a place that begins before *start*: the time it begins with is that of another record.
+    """
+    start = max(start, queue.first_position)
+    for index, place in queue.places(start, queue.memory_first):
         if index.highest_ticks[place] >= tick:
-            if index.first_ticks[place] < tick:
-                raise queue.on_disk(index.first_positions[place])
-            return max(index.first_positions[place], queue.first_position)
-    for start, stored in _first_ticks(queue, tick):
+            first = max(index.first_positions[place], start)
+            if index.first_ticks[place] < tick or (is_exact and index.first_positions[place] < first):
+                raise queue.on_disk(first)
+            return first
+    for position, stored in _first_ticks(queue, tick):
         if stored >= tick:
-            return max(start, queue.first_position)
+            return max(position, queue.first_position)
     return queue.next_position
 
 

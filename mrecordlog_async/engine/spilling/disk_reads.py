@@ -528,9 +528,12 @@ class DiskReads:
         while self.is_there(queue):
             places = queue.places(start, queue.memory_first)
             index, place = next((each for each in places if each[0].highest_ticks[each[1]] >= tick), (None, 0))
-            if index is None or index.first_ticks[place] >= tick:
+            if index is None:
                 break
             start = max(index.first_positions[place], queue.first_position)
+            # Where a truncate has cut the place, the time it begins with is that of another record.
+            if index.first_ticks[place] >= tick and index.first_positions[place] == start:
+                break
             stop = min(index.next_positions[place], queue.memory_first)
             loaded = await self.load(queue, start, stop, PLACE)
             for position, stored in zip(loaded.times.positions, loaded.times.ticks, strict=True):
