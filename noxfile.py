@@ -54,6 +54,16 @@ def macos(session: nox.Session) -> None:
 
 
 @nox.session
+def lowest(session: nox.Session) -> None:
+    """Run clients, service and applications with the oldest packages that pyproject.toml admits."""
+    session.install("-e", ".[dev]", "uv")
+    extras = [f"--extra={extra}" for extra in ("server", "client", "fastapi", "cli", "spark")]
+    session.run("uv", "pip", "install", "--upgrade", "--resolution", "lowest-direct", "-r", "pyproject.toml", *extras)
+    paths = [f"tests/test_{name}.py" for name in ("aiohttp", "fastapi", "workers", "testing")]
+    session.run("pytest", "-n", "auto", "--dist", "loadfile", *paths, "tests/client", "tests/service", PIPELINE[0])
+
+
+@nox.session
 def lint(session: nox.Session) -> None:
     """Check format, style, layers and spelling."""
     session.install("-e", ".[dev]")
