@@ -169,7 +169,13 @@ class _File:
         self.durable = state.durable
         self.pending = list(state.pending)
         self.stale = list(state.stale)
-        self.current = bytearray(applied(state.durable, (*state.stale, *state.pending)))
+        self.current: bytes | bytearray = applied(state.durable, (*state.stale, *state.pending))
+
+    def changing(self) -> bytearray:
+        """Return the content, to change it. Most files are only read: they share their bytes with the snapshot."""
+        if not isinstance(self.current, bytearray):
+            self.current = bytearray(self.current)
+        return self.current
 
 
 class _Directory:
@@ -393,7 +399,7 @@ class MemoryDisk:
             self._take_space(offset + taken - len(file.current))
             self._resize(file, offset + taken)
         file.pending += self._stored_first(file, list(by_sector(data[:taken], offset, self.sector_bytes)))
-        file.current[offset : offset + taken] = data[:taken]
+        file.changing()[offset : offset + taken] = data[:taken]
         if effect != "half":
             self._written(call, file, offset, taken)
         done()
@@ -431,7 +437,10 @@ class MemoryDisk:
         file = self._file(handle)
         failing = self._fails()
         done = self._begin("sync", lambda: self._lose(file)) if failing else self._begin("sync")
-        file.durable = applied(file.durable, file.pending)
+        if file.stale:
+            file.durable = applied(file.durable, file.pending)
+        else:
+            file.durable = file.current = bytes(file.current)
         file.pending = []
         done()
 
@@ -446,7 +455,7 @@ class MemoryDisk:
         self._begin("drop_cache")
         if file.stale:
             file.stale = []
-            file.current = bytearray(applied(file.durable, file.pending))
+            file.current = applied(file.durable, file.pending)
 
     def rename(self, old: str, new: str) -> None:
         parent, old_name = self._parent(old)
@@ -547,7 +556,7 @@ class MemoryDisk:
     def _resize(self, file: _File, size: int) -> None:
         if size != len(file.current):
             file.pending.append(SizeChange(size))
-            _set_size(file.current, size)
+            _set_size(file.changing(), size)
 
     def _free_bytes(self) -> int | None:
         return None if self.capacity_bytes is None else max(self.capacity_bytes - self.allocated_bytes(), 0)

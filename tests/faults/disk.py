@@ -138,7 +138,7 @@ class Disk(MemoryDisk):
             if name not in parent.current:
                 parent.current[name] = self._new_file()
             file = self._files[parent.current[name]]
-            file.durable, file.current, file.pending, file.stale = content, bytearray(content), [], []
+            file.durable, file.current, file.pending, file.stale = content, content, [], []
         parent.durable, parent.pending = dict(parent.current), []
 
     def close(self, handle: int) -> None:
@@ -257,7 +257,7 @@ class Disk(MemoryDisk):
         share = 1.0 if self._random.random() < 0.5 else 0.5
         done_first = [write for write in writes if self._random.random() < share]
         for write in done_first:
-            file.current[write.offset : write.offset + len(write.data)] = write.data
+            file.changing()[write.offset : write.offset + len(write.data)] = write.data
         file.pending += done_first
         self.on_half_written()
         return [write for write in writes if write not in done_first]
