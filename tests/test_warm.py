@@ -45,6 +45,15 @@ def test_a_signal_reaches_the_command_alone(tmp_path: Path, number: int, code: i
     assert warm.run(["--version"], "").returncode == 0
 
 
+@COLD
+def test_output_that_cannot_be_written_fails_the_command(cold: bool) -> None:
+    """What is left in a buffer when a command ends is written, and it says so if that fails."""
+    with open("/dev/full", "wb") as full, warm.start(["--version"], stdout=full, stderr=-1, cold=cold) as process:
+        _, said = process.communicate()
+    assert process.returncode == 1
+    assert said == b"mrecordlog: standard output: No space left on device; what was printed is incomplete\n"
+
+
 def test_variables_that_python_reads_when_it_starts_have_it_started() -> None:
     """A process that runs already cannot obey them."""
     with warm.start(["--version"], environment=os.environ | {"PYTHONIOENCODING": "latin-1"}, stdout=-1) as process:
