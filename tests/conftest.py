@@ -7,9 +7,12 @@ import gc
 import os
 import signal
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -37,6 +40,7 @@ os.environ.setdefault("SPARK_SUBMIT_OPTS", quick_java.OPTIONS)
 # which is half of its start, 0.4 s. And without buffers nothing is left in them when a process ends.
 for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED"):
     os.environ.pop(name, None)
+sys.dont_write_bytecode = False  # nor does this one rewrite the assertions of all files in each run, which takes 5 s
 SESSIONS = 20
 """A run with this many tests of a Spark session starts Java often enough to make the archive of `quick_java`."""
 ARCHIVING = pytest.StashKey[subprocess.Popen[bytes]]()
@@ -149,13 +153,29 @@ def pytest_addoption(parser: pytest.Parser, pluginmanager: pytest.PytestPluginMa
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Look for no garbage while tests are collected: all that is made then is kept."""
     gc.disable()
     try:
+        _import_share(session.config)
         return (yield)
     finally:
         gc.enable()
+
+
+def _import_share(config: pytest.Config) -> None:
+    """In each of several processes that run all tests, import other test files first.
+
+    The first import of a file rewrites its assertions, which takes as long as all other collecting, and keeps the
+    result for later ones: so each file is rewritten by one process.
+    """
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is None or config.args_source is not pytest.Config.ArgsSource.TESTPATHS:
+        return
+    here, count = Path(__file__).parent, int(os.environ["PYTEST_XDIST_WORKER_COUNT"])
+    for path in sorted(here.rglob("test_*.py"))[int(worker.removeprefix("gw")) :: count]:
+        with suppress(Exception, pytest.skip.Exception):  # of a file that cannot be collected: it is reported then
+            import_module(".".join(path.relative_to(here.parent).with_suffix("").parts))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

