@@ -195,6 +195,6 @@ class MovingDisk:
         self._handles[self._next] = node
         return self._next
 
-    def _content(self, handle: int) -> bytearray:
+    def _content(self, handle: int) -> bytes | bytearray:
         node = self._handles[handle]
         return self._own_files[node] if node < 0 else self._disk()._files[node].current
