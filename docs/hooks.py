@@ -66,10 +66,11 @@ def on_post_page(output: str, **_: Any) -> str:
 
 
 def on_page_content(html: str, page: Page, **_: Any) -> str:
-    """Let the names of metrics in the table of faults break after an underscore, or its other columns have no room."""
+    """Let names of metrics and alerts in the table of faults break between words, or its other columns have no room."""
     if page.file.src_uri != "operations.md":
         return html
-    return re.sub(r"(?<=<td>)<code>\w+", lambda name: name[0].replace("_", "_<wbr>"), html)
+    html = re.sub(r"(?<=<td>)<code>\w+", lambda name: name[0].replace("_", "_<wbr>"), html)
+    return re.sub(r">Mrecordlog(?=[A-Z]\w+</a></td>)", ">Mrecordlog<wbr>", html)
 
 
 def settings() -> str:
