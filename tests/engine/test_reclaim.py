@@ -165,6 +165,23 @@ async def test_what_opening_could_not_remove_is_removed_later(directory: Path, r
     assert not first.exists()
 
 
+async def test_a_segment_that_cannot_be_removed_is_reported_while_there_is_space(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not only once the disk is full: one line and one error until it works again, however often it is tried."""
+    files = Stuck()
+    async with MultiRecordLog.open(directory, segment_bytes=BLOCK, recycle=False, filesystem=files) as log:
+        for files.is_stuck in (True, False, True):
+            for _ in range(3):
+                await fill(log, log.resource_usage().segments + 1)
+                await log.truncate("q", log.next_position("q") - 1)
+                await log.append_record("q", None, b"x")
+        assert log.stats().io_errors == 2
+    reported = [line for line in caplog.messages if "cannot be removed, and the disk fills: [Errno 1]" in line]
+    assert len(reported) == 2
+    assert f"{directory}/wal-0" in reported[0]
+
+
 async def test_a_log_whose_dead_segments_stay_does_not_grow_beyond_its_limit(directory: Path) -> None:
     """A new segment makes no room while no old one can be removed: appends are refused, and the error says why."""
     files, limits = Stuck(), Limits(disk_bytes=1 << 20)

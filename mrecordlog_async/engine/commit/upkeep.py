@@ -218,7 +218,10 @@ class Upkeep:
             return
         # Where space is short, or nothing is live, the log is to be small: no dead segment is kept as the spare.
         recycle = not self._short_of_space and oldest is not None
+        was_refused = journal.space.unremoved is not None
         removed = await self._on_log_thread(journal.dead.reclaim, journal.durable_oldest, recycle)
+        if not was_refused:
+            self._note_unremoved()
         self._counters.segments_removed += removed
         if removed:
             logger.debug("removed %d segments", removed)
@@ -228,6 +231,12 @@ class Upkeep:
             await self._on_log_thread(journal.dead.shrink, True)
         if removed and self._admission.waiting_for_space:
             self.retry_parked()
+
+    def _note_unremoved(self) -> None:
+        """Say that the disk will fill, if a dead segment could not be removed: the appends go on until it is full."""
+        if (error := self._journal.space.unremoved) is not None:
+            self._counters.io_errors += 1
+            logger.warning("segments that are no longer needed cannot be removed, and the disk fills: %s", error)
 
     def _must_name_oldest(self, oldest: int | None) -> bool:
         """Return whether an empty batch must say that older segments are dead, because no other batch is about to."""
