@@ -15,6 +15,7 @@ import pytest
 import yaml
 from prometheus_client.process_collector import ProcessCollector
 
+from mrecordlog_async import __version__
 from mrecordlog_async.cli.main import build_parser
 from mrecordlog_async.cli.shell.exit_codes import DAMAGE, LOCKED, LOG_FAILED, USAGE
 from mrecordlog_async.cli.shell.parser import Parser
@@ -227,6 +228,7 @@ def test_an_image_that_the_node_has_is_not_pulled(file: str, kind: str) -> None:
     built = re.findall(r"-t (\S+)", (DEPLOY / "Dockerfile").read_text())
     for container in containers(spec):
         assert container["image"] in built and container["imagePullPolicy"] == "IfNotPresent"
+        assert container["image"].partition(":")[2] == __version__.partition(".dev")[0]
 
 
 def test_a_pod_may_take_as_long_to_end_as_the_service_needs() -> None:
