@@ -16,6 +16,7 @@ from mrecordlog_async.engine.intake.commands import (
     copy_for_waiter,
 )
 from mrecordlog_async.engine.intake.controls import CreateQueue, Sync
+from mrecordlog_async.errors import LogFailedError
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.options import Limits
 
@@ -89,6 +90,19 @@ async def test_records_are_taken_in_the_order_they_came() -> None:
         seen += taken_payloads(commands)
         admission.refund(sum(command.bytes for command in commands))
     assert seen == payloads
+
+
+async def test_a_call_that_comes_back_to_a_failed_log_is_refused_as_later_ones_are() -> None:
+    """Its records were read meanwhile. While a log is being closed, it is stored; after a failure, nobody takes it."""
+    admission = admission_with(Limits())
+    calls = [AppendRecords(admission.new_future(), "q", position, [b"x"]) for position in (1, 2)]
+    admission.close()
+    admission.take_again(calls[0])
+    assert [*admission.take_all()] == calls[:1]
+    admission.stop(LogFailedError("a cause", "no", {}).copy)
+    admission.take_again(calls[1])
+    assert isinstance(calls[1].future.exception(), LogFailedError)
+    assert not admission.has_pending()
 
 
 async def test_groups_stay_about_as_large_as_a_batch() -> None:

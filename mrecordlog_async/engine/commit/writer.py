@@ -201,7 +201,6 @@ class Writer:
         if self._small is not None:
             self._small.give_up()
         self._store.refuse(list(self._admission.take_all()), never)
-        self._set_aside.fail(never)
         self._admission.update()
         self._counters.io_errors += isinstance(error, OSError | LogIOError)
         self._report(level, error, cause, in_doubt)

@@ -89,6 +89,7 @@ class Admission:
         self._pending: deque[Command] = deque()  # its last one is `_singles.group`, while that is not None
         self._parked: list[Command] = []
         self._line: OrderedDict[AppendRecords, float] = OrderedDict()  # since when each call waits
+        self._is_over = False  # nothing takes calls any more
         self.update()
 
     @property
@@ -209,7 +210,13 @@ class Admission:
         self.waiting_since = since
 
     def take_again(self, call: AppendRecords) -> None:
-        """Have a call that was taken, and finished without a result, wait for the writer again. It is charged again."""
+        """Have a call that was taken, and finished without a result, wait for the writer again. It is charged again.
+
+        After `take_all`, no writer is left that would take it: it is refused as every later call is.
+        """
+        if self._is_over and self.closed is not None:
+            self.refusals.refuse([call], self.closed())
+            return
         self._singles.group = None
         self._charged_bytes += call.bytes
         self._put(call)
@@ -308,6 +315,7 @@ class Admission:
 
     def take_all(self) -> Iterator[Command]:
         """Remove and yield every waiting command in order: the log closes or has failed."""
+        self._is_over = True
         yield from self._parked
         self._parked = []
         while self._pending:

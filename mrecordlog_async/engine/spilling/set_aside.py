@@ -27,7 +27,6 @@ class SetAside:
         self._admission = admission
         self._reads = reads
         self._tasks: set[asyncio.Task[None]] = set()
-        self._failure: Exception | None = None
 
     def __bool__(self) -> bool:
         return bool(self._tasks)
@@ -37,10 +36,6 @@ class SetAside:
         task = asyncio.get_running_loop().create_task(self._read(call), name="mrecordlog compare")
         self._tasks.add(task)
         task.add_done_callback(self._on_done)
-
-    def fail(self, error: Exception) -> None:
-        """Refuse with *error* each call that comes back from now on: no writer is left that would take it."""
-        self._failure = error
 
     async def count_cuts(self, records: Iterable[LogRecord]) -> None:
         """Count what the truncates among *records*, which are stored, leave of places with gaps; see `DiskReads`."""
@@ -53,13 +48,9 @@ class SetAside:
             call.stored = await self._stored(call)
         except Exception as error:
             self._admission.refusals.refuse([call], error)
-            return
-        if call.withdrawn():
-            return
-        if self._failure is not None:
-            self._admission.refusals.refuse([call], self._failure)
         else:
-            self._admission.take_again(call)
+            if not call.withdrawn():
+                self._admission.take_again(call)
 
     async def _stored(self, call: AppendRecords) -> tuple[list[Run], int]:
         queue, position, found = self._queues.get(call.queue), call.position, list[Run]()
