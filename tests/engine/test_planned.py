@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from mrecordlog_async.engine.commit.batch import build_records, encode_batch, encode_in_steps
+from mrecordlog_async.engine.commit.batch import build_records, commit_of, encode_batch, encode_in_steps
 from mrecordlog_async.engine.planning.draft import PlannedMany, PlannedRun, split_into_runs
 from mrecordlog_async.format.record import MANY_BYTES_MAX, MANY_RECORDS_MAX, Append, Many, appends_of, encode_record
 from mrecordlog_async.model import RUN_BYTES, Run
@@ -72,7 +72,8 @@ def test_a_batch_in_steps_is_the_same_batch(offset: int, sizes: list[int]) -> No
     records = build_records([PlannedRun(1, 5, [bytes([at % 251]) * size for at, size in enumerate(sizes)])])
     at = LogEnd(3, 64, offset, 1, 8, 7)
     bodies = [encode_record(record) for record in records]
-    buffers, end = encode_batch(bodies, at, 2, bytes(16), 99, 1_000)
-    steps, stop = encode_in_steps(bodies, at, 2, bytes(16), 99, 1_000)
+    commit = commit_of(at, 2, bytes(16), 1_000)
+    buffers, end = encode_batch(bodies, commit, at.offset, 99)
+    steps, stop = encode_in_steps(bodies, commit, at.offset, 99)
     assert b"".join(map(b"".join, steps)) == b"".join(buffers)
     assert stop == end == offset + sum(map(len, buffers))

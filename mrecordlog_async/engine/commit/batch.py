@@ -17,7 +17,6 @@ from mrecordlog_async.format.frame import (
     Buffer,
     encode_all_frames,
     encode_frames_in_steps,
-    encode_two,
     encode_unsplit,
     frames_end,
 )
@@ -28,7 +27,6 @@ from mrecordlog_async.format.record import (
     Commit,
     LogRecord,
     Many,
-    encode_append,
     encode_commit,
     many_bytes,
 )
@@ -152,56 +150,36 @@ def _many_or_append(planned: PlannedMany) -> Append | Many:
     return Many.of(*planned) if len(payloads) > 1 else Append(ids[0], Run.of(positions[0], payloads))
 
 
-def encode_batch(
-    bodies: Sequence[tuple[Buffer, ...]],
-    end: LogEnd,
-    oldest_segment: int | None,
-    log_id: bytes,
-    seed: int,
-    time_ns: int,
-) -> tuple[list[Buffer], int]:
-    """Cut a batch into frames that start at *end*, with its COMMIT as the last one.
-
-    oldest_segment: the oldest one with anything live, or None. seed: starts the checksums of the current segment.
-    Returns the buffers to write and the offset after the batch.
-    """
-    buffers: list[Buffer] = []
-    offset = encode_all_frames(bodies, end.offset, seed, buffers)
-    # A COMMIT never spans two blocks, so a reader that finds a part of it finds all of it.
-    return buffers, encode_unsplit(_commit(end, oldest_segment, log_id, time_ns), offset, seed, buffers)
-
-
-def encode_in_steps(
-    bodies: Sequence[tuple[Buffer, ...]],
-    end: LogEnd,
-    oldest_segment: int | None,
-    log_id: bytes,
-    seed: int,
-    time_ns: int,
-) -> tuple[Iterator[list[Buffer]], int]:
-    """Do what `encode_batch` does, but return an iterator over lists of buffers, each encoded when it is reached."""
-    commit = _commit(end, oldest_segment, log_id, time_ns)
-    commit_at = end.offset
-    for parts in bodies:
-        commit_at = frames_end(sum(map(len, parts)), commit_at)
-    last: list[Buffer] = []
-    stop = encode_unsplit(commit, commit_at, seed, last)
-    return chain(encode_frames_in_steps(bodies, end.offset, seed), [last]), stop
-
-
-def encode_in_block(
-    record: Append, end: LogEnd, oldest_segment: int | None, log_id: bytes, seed: int, time_ns: int
-) -> bytes:
-    """Do what `encode_batch` does for one run that fits into the current block together with the COMMIT."""
-    commit = _commit(end, oldest_segment, log_id, time_ns)
-    return encode_two(b"".join(encode_append(record)), commit, end.offset, seed)
-
-
-def _commit(end: LogEnd, oldest_segment: int | None, log_id: bytes, time_ns: int) -> bytes:
-    """Return the body of the COMMIT of the batch that starts at *end*."""
+def commit_of(end: LogEnd, oldest_segment: int | None, log_id: bytes, time_ns: int) -> bytes:
+    """Return the COMMIT of the batch that starts at *end*. oldest_segment: the oldest one with anything live."""
     oldest = end.segment if oldest_segment is None else oldest_segment
     commit = (log_id, end.segment, end.last_batch + 1, end.durable_batch, end.offset, oldest, time_ns)
     return encode_commit(tuple.__new__(Commit, commit))
+
+
+def encode_batch(
+    bodies: Sequence[tuple[Buffer, ...]], commit: bytes, offset: int, seed: int
+) -> tuple[list[Buffer], int]:
+    """Cut a batch into frames from *offset* on, with its COMMIT as the last one. seed: of the segment's checksums.
+
+    Returns the buffers to write and the offset after the batch.
+    """
+    buffers: list[Buffer] = []
+    offset = encode_all_frames(bodies, offset, seed, buffers)
+    # A COMMIT never spans two blocks, so a reader that finds a part of it finds all of it.
+    return buffers, encode_unsplit(commit, offset, seed, buffers)
+
+
+def encode_in_steps(
+    bodies: Sequence[tuple[Buffer, ...]], commit: bytes, offset: int, seed: int
+) -> tuple[Iterator[list[Buffer]], int]:
+    """Do what `encode_batch` does, but return an iterator over lists of buffers, each encoded when it is reached."""
+    steps = encode_frames_in_steps(bodies, offset, seed)
+    for parts in bodies:
+        offset = frames_end(sum(map(len, parts)), offset)
+    last: list[Buffer] = []
+    stop = encode_unsplit(commit, offset, seed, last)
+    return chain(steps, [last]), stop
 
 
 def join_small(buffers: list[Buffer], size: int) -> list[Buffer]:

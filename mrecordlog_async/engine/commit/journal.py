@@ -27,8 +27,8 @@ from mrecordlog_async.engine.commit.batch import (
     LogIOError,
     Roll,
     build_records,
+    commit_of,
     encode_batch,
-    encode_in_block,
     encode_in_steps,
     join_small,
     let_others_run,
@@ -38,9 +38,9 @@ from mrecordlog_async.engine.commit.dead_segments import DeadSegments
 from mrecordlog_async.engine.commit.disk_space import DiskSpace
 from mrecordlog_async.engine.intake.commands import Reserve
 from mrecordlog_async.format.controls import Opened
-from mrecordlog_async.format.frame import Buffer, block_left, segment_seed
+from mrecordlog_async.format.frame import Buffer, block_left, encode_two, segment_seed
 from mrecordlog_async.format.header import Closed, SegmentHeader
-from mrecordlog_async.format.record import Append, LogRecord, encode_record
+from mrecordlog_async.format.record import Append, LogRecord, encode_append, encode_record
 from mrecordlog_async.format.table import OPENING_BYTES
 from mrecordlog_async.model import TICK_NS
 from mrecordlog_async.recovery.recovered import RecoveredLog
@@ -119,7 +119,8 @@ class Journal:
     def encode(self, record: Append, oldest_segment: int | None) -> EncodedBatch:
         """Return a batch up to `alone_until` as the bytes to write at the log's end."""
         at, now = self.end, self.clock.wall_ns()
-        frames = encode_in_block(record, at, oldest_segment, self._log_id, self._seed, now)
+        commit = commit_of(at, oldest_segment, self._log_id, now)
+        frames = encode_two(b"".join(encode_append(record)), commit, at.offset, self._seed)
         return tuple.__new__(EncodedBatch, ([record], oldest_segment, True, [frames], at.offset + len(frames), now))
 
     def commit_alone(self, batch: EncodedBatch) -> CommitResult | None:
@@ -331,7 +332,7 @@ class Journal:
         oldest, now = request.oldest_segment, self.clock.wall_ns()
         is_large = sum(map(len, chain.from_iterable(bodies))) >= LARGE_BYTES and self._file.takes_pieces()
         encode = encode_in_steps if is_large else encode_batch
-        buffers, end = encode(bodies, self.end, oldest, self._log_id, self._seed, now)
+        buffers, end = encode(bodies, commit_of(self.end, oldest, self._log_id, now), self.end.offset, self._seed)
         return EncodedBatch(records, oldest, request.sync, buffers, end, now)
 
     def _with_opening(self, request: CommitRequest, records: list[LogRecord]) -> tuple[CommitRequest, list[LogRecord]]:

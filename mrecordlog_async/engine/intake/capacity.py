@@ -57,10 +57,6 @@ class Capacity:
         leaves = self.make_room is not None and self.make_room(size, pending_bytes)
         if leaves and left + SLACK_BYTES >= size:
             return None
-        return self.memory_full(pending_bytes)
-
-    def memory_full(self, pending_bytes: int) -> LogFullError:
-        """Return the error for an append that finds no memory after *pending_bytes*."""
         used = self._queues.memory_bytes + pending_bytes
         queue, consumer = self._in_memory.find()
         return LogFullError("memory", used, self._limits.memory_bytes, queue, consumer=consumer)
