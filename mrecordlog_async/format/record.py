@@ -186,6 +186,8 @@ def encode_append(record: Append) -> tuple[Buffer, ...]:
     head = _APPEND.pack(kind, queue_id, first_position, len(offsets) // OFFSET_BYTES - 1)
     if len(offsets) + len(payload) <= JOIN_BYTES_MAX:
         return (b"".join((head, offsets, payload)),)
+    if len(offsets) <= JOIN_BYTES_MAX:
+        return head + offsets, payload
     return head, offsets, payload
 
 
