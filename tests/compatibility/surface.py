@@ -22,7 +22,7 @@ from mrecordlog_async.spark.settings.option import options_of
 from mrecordlog_async.spark.settings.options import Options
 from tests.docs.blocks import ROOT
 
-MODULES = ("mrecordlog_async", "mrecordlog_async.client", "mrecordlog_async.fastapi", "mrecordlog_async.aiohttp")
+MODULES = tuple("mrecordlog_async" + name for name in ("", ".client", ".fastapi", ".aiohttp", ".testing"))
 
 
 def surface() -> dict[str, list[str]]:
