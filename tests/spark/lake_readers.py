@@ -91,6 +91,10 @@ class Readers:
         return self._table.to_pyarrow_dataset()
 
     @cached_property
+    def _queries(self) -> QueryBuilder:
+        return QueryBuilder().register("lake", self._table)
+
+    @cached_property
     def _frame(self) -> Any:
         return self._table.to_pandas(types_mapper=pd.ArrowDtype)  # exact integers, and nulls that are not NaN
 
@@ -106,8 +110,7 @@ class Readers:
 
     def _sql(self, wanted: Filter) -> list[bytes]:
         condition = wanted.sql("to_timestamp_micros({})", "decode('{}', 'hex')")
-        query = QueryBuilder().register("lake", self._table)
-        found = query.execute(f"SELECT payload FROM lake WHERE {condition}")
+        found = self._queries.execute(f"SELECT payload FROM lake WHERE {condition}")
         return list(pa.RecordBatchReader.from_stream(found).read_all().column(0).to_pylist())
 
     def _duckdb(self, wanted: Filter) -> list[bytes]:
