@@ -283,6 +283,16 @@ async def test_a_large_response_arrives_whole(served: Served) -> None:
     assert response.headers["Content-Length"] == "6000000"
 
 
+async def test_a_read_waits_for_a_part_of_a_second_too(served: Served) -> None:
+    """All routes that wait take the same times, and a time above the longest wait is that one."""
+    for wait in ("0.05", "0.000000001"):
+        assert (await served.call("GET", RECORDS + f"?start=0&wait={wait}")).status == 200
+    for wait in ("-1", "x", "1e3", "", ".5", "1."):
+        assert (await served.call("GET", RECORDS + f"?start=0&wait={wait}")).status == 400
+    await served.log.append("q", b"a")
+    assert (await served.call("GET", RECORDS + "?start=0&wait=9223372036854775807")).status == 200
+
+
 async def test_a_long_poll_ends_with_the_append(served: Served) -> None:
     """A reader at the end of the queue waits for the next record and gets it."""
     polling = asyncio.create_task(served.call("GET", RECORDS + "?start=0&wait=30", headers={"Accept": "text/plain"}))

@@ -80,9 +80,6 @@ def check_query(request: web.Request, allowed: Collection[str]) -> None:
         raise bad_request("a parameter appears twice; send it once", "parameter")
 
 
-DAY_SECONDS = 86_400
-
-
 def number(request: web.Request, name: str, *, minimum: int = 0, limit: int = POSITION_LIMIT) -> int | None:
     """Return the parameter as a whole number in *minimum* … *limit* - 1; None if it is absent."""
     text = request.query.get(name)
@@ -96,13 +93,13 @@ def number(request: web.Request, name: str, *, minimum: int = 0, limit: int = PO
 
 
 def seconds(request: web.Request, name: str) -> float | None:
-    """Return the parameter as a number of seconds, at most a day; None if it is absent."""
+    """Return the parameter as a number of seconds, whole or with a fraction; None if it is absent."""
     text = request.query.get(name)
     if text is None:
         return None
-    if re.fullmatch(r"[0-9]{1,5}(\.[0-9]{1,9})?", text) and float(text) <= DAY_SECONDS:
+    if re.fullmatch(r"[0-9]{1,19}(\.[0-9]{1,9})?", text):
         return float(text)
-    raise bad_request(f"{name} must be a number of seconds in 0 … {DAY_SECONDS}, not {text[:40]!r}", "parameter")
+    raise bad_request(f"{name} must be a number of seconds such as 30 or 0.5, not {text[:40]!r}", "parameter")
 
 
 def moment(request: web.Request, name: str) -> datetime | None:

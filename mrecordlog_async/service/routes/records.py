@@ -277,10 +277,10 @@ async def wait_for_records(
     service: Service, request: web.Request, queue: str, start: int, reach: Callable[[], Coroutine[Any, Any, bool]]
 ) -> None:
     """Wait with *reach* as long as the parameter `wait` says, unless there is a record at or after *start*."""
-    seconds = number(request, "wait")
-    if seconds and service.log.next_position(queue) <= start:
+    at_most = seconds(request, "wait")
+    if at_most and service.log.next_position(queue) <= start:
         # The caller reports a deleted queue as 404; a service that shuts down responds with what it has.
-        await _wait_for(service, request, reach, seconds)
+        await _wait_for(service, request, reach, at_most)
 
 
 async def _wait_for(
