@@ -10,6 +10,7 @@ written, the records of the pass are kept instead, of a part of one segment at a
 
 from __future__ import annotations
 
+import errno
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -40,6 +41,9 @@ PASS_BYTES = 64 * MIB
 
 FAILED_SECONDS = 10.0
 """A segment that could not be gathered is not read again for this long: the pass takes seconds."""
+
+OUT_OF_HANDLES = errno.EMFILE, errno.ENFILE
+"""With these, nothing was read, and the next moment may be better."""
 
 
 class WantedRuns(NamedTuple):
@@ -118,7 +122,7 @@ class GatheredReader:
         self._fits = fits
         self._may_write = may_write
         self._pass_bytes = max(memory_bytes // 4, PASS_BYTES)
-        self._kept: SegmentParts | None = None  # with what the last pass collected, if it writes nothing
+        self._kept: tuple[GatheredHead, SegmentParts] | None = None  # what the last pass collected without a file
         self.made: dict[int, int] = {}
         self.damaged = 0
         self._directory = directory
@@ -165,9 +169,11 @@ class GatheredReader:
                     return self._read_by_passes(wanted)
         try:
             return self._read(wanted, piece)
-        except GatheredError as error:
-            name = segment_name(number)
-            raise CorruptionError(name, None, f"its gathered file cannot be read, even made again: {error}") from None
+        except (OSError, GatheredError) as error:  # the segment counts, and it has just been read
+            logger.warning("the gathered file of %s cannot be read, even made again: %s", segment_name(number), error)
+            with self._making:
+                self.failed[number] = None, monotonic() + FAILED_SECONDS
+                return self._read_by_passes(wanted)
 
     def count_cuts(self, queues: Queues) -> None:
         """Count what truncates have left of places whose positions have gaps. What cannot be read counts in full."""
@@ -258,7 +264,8 @@ class GatheredReader:
         try:
             is_made = self._make(head)
         except (CorruptionError, OSError) as caught:
-            self.failed[number] = caught, monotonic() + FAILED_SECONDS
+            if not isinstance(caught, OSError) or caught.errno not in OUT_OF_HANDLES:
+                self.failed[number] = caught, monotonic() + FAILED_SECONDS
             raise
         self.failed[number] = None, 0.0 if is_made else monotonic() + FAILED_SECONDS
         return is_made
@@ -271,10 +278,10 @@ class GatheredReader:
 
     def _read_by_passes(self, wanted: WantedRuns) -> FoundRuns:
         """Return what is wanted from a pass over the segment: the last one, if it was of this part of it."""
-        if self._kept is None or self._kept.head != wanted.head.whole:
+        if self._kept is None or self._kept[0] != wanted.head.whole:
             self._kept = None
-            self._kept = self._parts(wanted.head)
-        found, times = self._kept.runs(wanted.queue_id, wanted.start, wanted.stop)
+            self._kept = wanted.head.whole, self._parts(wanted.head)  # the head of these may be another: `unidentified`
+        found, times = self._kept[1].runs(wanted.queue_id, wanted.start, wanted.stop)
         runs: list[HeldRun] = []
         size = 0
         for run in found:
@@ -293,12 +300,16 @@ class GatheredReader:
         if error is not None:
             logger.warning("the gathered file of %s was not written: %s", segment_name(head.segment), error)
             return False
-        opened = GatheredFile(self._directory.files, gathered_path(self._directory.path, head.segment))
+        self.made[head.segment] = size
+        try:
+            opened = GatheredFile(self._directory.files, gathered_path(self._directory.path, head.segment))
+        except (OSError, GatheredError) as caught:
+            logger.warning("the gathered file of %s cannot be opened: %s", segment_name(head.segment), caught)
+            return False
         with self._lock:
             if (before := self._files.get(head.segment)) is not None:
                 self._replaced.append((head.segment, before))  # others may be reading it
             self._files[head.segment] = opened
-            self.made[head.segment] = size
         if before is not None:
             self._pieces.forget(before)
         return True

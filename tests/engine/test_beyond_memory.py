@@ -42,6 +42,9 @@ from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.spilling import collect
 from mrecordlog_async.model import TICK_NS, Record, time_of_tick
 from mrecordlog_async.options import GIB
+from mrecordlog_async.recovery.gathered_reader import GatheredReader, WantedRuns
+from mrecordlog_async.recovery.gathering import SegmentParts, unidentified
+from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from mrecordlog_async.support.clock import Clock
 from tests import damage
@@ -629,6 +632,68 @@ async def test_a_file_that_is_made_of_a_segment_that_dies_meanwhile_is_removed(d
         assert await reading is None
         while (directory / f"{segment.name}.runs").exists():
             await asyncio.sleep(0.01)
+
+
+class SmallReads(OsFileSystem):
+    """A disk that refuses larger reads of gathered files than `most`, and opens no file while `has_no_handles`."""
+
+    most = 1 << 30
+    has_no_handles = False
+
+    def read_into(self, handle: int, buffer: memoryview, offset: int) -> int:
+        if len(buffer) > self.most:
+            raise OSError(errno.EIO, "bad sector")
+        return super().read_into(handle, buffer, offset)
+
+    def open(self, path: str, *, write: bool = True) -> int:
+        if self.has_no_handles:
+            raise OSError(errno.EMFILE, "too many open files")
+        return super().open(path, write=write)
+
+
+@pytest.mark.parametrize("most", [0, 32_768])
+async def test_a_file_that_cannot_be_read_even_made_again_is_not_needed(directory: Path, most: int) -> None:
+    """Whether it cannot be opened or only its places cannot be read: the segment is read instead."""
+    files = SmallReads()
+    async with MultiRecordLog.open(directory, limits=LIMITS, filesystem=files) as log:
+        await fill(log)
+        files.most = most
+        assert await read_all(log) == records(0, 3_000)
+
+
+async def test_a_read_without_descriptors_fails_once(directory: Path) -> None:
+    """The next one is tried at once: nothing was read in vain."""
+    files = SmallReads()
+    async with MultiRecordLog.open(directory, limits=LIMITS, filesystem=files) as log:
+        await fill(log)
+        for file in gathered(directory):
+            await asyncio.to_thread(file.unlink)
+        files.has_no_handles = True
+        with pytest.raises(OSError, match="too many"):
+            await read_all(log)
+        files.has_no_handles = False
+        assert await read_all(log) == records(0, 3_000)
+
+
+async def test_a_segment_that_was_not_identified_is_read_once_for_many_reads(
+    log: MultiRecordLog, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a pass over it has collected serves the next read as well."""
+    collected, collect_part = list[int](), SegmentParts._collect
+
+    def collect_and_count(parts: SegmentParts, number: int) -> CollectedRuns:
+        collected.append(number)
+        return collect_part(parts, number)
+
+    monkeypatch.setattr(SegmentParts, "_collect", collect_and_count)
+    reader = GatheredReader(await asyncio.to_thread(LogDirectory.at, directory), may_write=lambda size: False)
+    queue = log._engine.queues.get("q")
+    assert queue is not None
+    for first in range(3):
+        wanted = WantedRuns(unidentified(0, 0, 0), queue.id, first, 20, MIB)
+        (found,) = await asyncio.to_thread(reader.read_many, [wanted])
+        assert [each for run in found.runs for each in run.records()] == records(first, 20)
+    assert collected == [0]
 
 
 class LastPart(OsFileSystem):
