@@ -95,17 +95,19 @@ class Splitter:
         _check_count(len(found), self._records_max)
         charge.add(len(body) + RECORD_BYTES * len(found))
         values = list(map(bytes, found))
-        return values if text == body else _same_places(text, values, body)
+        return values if text == body else await _in_turns(_same_places(text, values, body))
 
 
-def _same_places(text: bytes, values: list[bytes], body: bytes) -> list[bytes]:
-    """Return the bytes of *body* that are where *values*, which follow each other, are in *text*."""
-    found, at = [], text.find(b"[") + 1 if text.lstrip(b" \t\r\n").startswith(b"[") else 0
-    for value in values:
-        at = text.index(value, at)  # only space and a comma are before it, and no value begins with these
-        found.append(body[at : at + len(value)])
-        at += len(value)
-    return found
+def _same_places(text: bytes, values: list[bytes], body: bytes) -> Steps:
+    """Yield the bytes of *body* that are where *values*, which follow each other, are in *text*."""
+    at = text.index(b"[") + 1 if text.lstrip(b" \t\r\n").startswith(b"[") else 0
+    for begin in range(0, len(values), PIECE_RECORDS):
+        found = []
+        for value in values[begin : begin + PIECE_RECORDS]:
+            at = text.index(value, at)  # only space and a comma are before it, and no value begins with these
+            found.append(body[at : at + len(value)])
+            at += len(value)
+        yield found
 
 
 def split_at_once(body: bytes, kind: str, records_max: int, charge: Charge) -> list[bytes]:
