@@ -65,7 +65,10 @@ def head_of(queue: Queue, start: int, records_max: int, bytes_max: int) -> Head:
     if start < queue.memory_first:
         raise queue.on_disk(start)
     head = _dense_head(queue, start, records_max, bytes_max) if records_max >= MANY_RECORDS else None
-    return head if head is not None else _head_by_run(queue, start, records_max, bytes_max)
+    if head is not None:
+        return head
+    runs = queue.store.runs_from(start, records_max, bytes_max)
+    return head_of_runs(runs, start, records_max, bytes_max, queue.next_position)
 
 
 def _dense_head(queue: Queue, start: int, records_max: int, bytes_max: int) -> Head | None:
@@ -80,12 +83,6 @@ def _dense_head(queue: Queue, start: int, records_max: int, bytes_max: int) -> H
     after = len(last.payload) - last.bytes_before(stop - last.first_position)
     size = sum([len(run[2]) for run in runs]) - first.bytes_before(start - first.first_position) - after
     return Head(runs, start, stop, stop - start == records_max or size == bytes_max) if size <= bytes_max else None
-
-
-def _head_by_run(queue: Queue, start: int, records_max: int, bytes_max: int) -> Head:
-    """Do the same, one run after the other."""
-    runs = queue.store.runs_from(start, records_max, bytes_max)
-    return head_of_runs(runs, start, records_max, bytes_max, queue.next_position)
 
 
 def head_of_runs(runs: Iterable[Run], start: int, records_max: int, bytes_max: int, end: int) -> Head:

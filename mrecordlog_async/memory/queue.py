@@ -440,19 +440,14 @@ class Queue:
         stop = min(stop, self.memory_first)
         if start >= stop:
             return
-        older = self._older_pairs()
+        older = array("Q")  # in turn, a segment and the position after its last record
+        older.frombytes(self._older_segments)
         at = bisect_right(older[1::2], start)
         for segment in [*older[2 * at :: 2], self.newest_segment]:
             index = self._pins.gathered.get(segment) if segment is not None else None
             if index is None:
                 return  # what follows is in memory
             yield index, index.places(self.id, start, stop)
-
-    def _older_pairs(self) -> array[int]:
-        """Return, in turn, the older segments and the positions after their last records."""
-        pairs = array("Q")
-        pairs.frombytes(self._older_segments)
-        return pairs
 
     def bounds_in(self, segment: int) -> tuple[int, int] | None:
         """Return the first position that may be retained in *segment*, and the one after the last; None without any."""

@@ -272,16 +272,13 @@ class Queues:
         if after.options.removed_from_ns():
             self.newly_aging.add(queue.id)
         elif before.options.removed_from_ns():
-            self._stop_aging(queue)
+            self.newly_aging.discard(queue.id)
+            if self.stopped_aging is not None:
+                self.stopped_aging.append(queue.id)
 
     def aging_from(self) -> dict[int, int]:
         """Return the next position of each queue that was given a `max_age` since retention last looked, by its id."""
         return {queue_id: self._by_id[queue_id].next_position for queue_id in self.newly_aging}
-
-    def _stop_aging(self, queue: Queue) -> None:
-        self.newly_aging.discard(queue.id)
-        if self.stopped_aging is not None:
-            self.stopped_aging.append(queue.id)
 
     def _charge_consumers(self, names: Collection[str], sign: int) -> None:
         """Add consumers to the sums, or with *sign* -1 take them off."""
@@ -365,14 +362,11 @@ class Queues:
             self._count_settings(queue, queue.settings, PLAIN)
         del self._by_id[queue.id]
         del self._by_name[queue.name]
-        self._remember(queue)
-        queue.clear()
-        return dropped
-
-    def _remember(self, queue: Queue) -> None:
         self.deleted[queue.id] = queue.next_position
         if len(self.deleted) > DELETED_REMEMBERED:
             del self.deleted[next(iter(self.deleted))]
+        queue.clear()
+        return dropped
 
     def _add(self, queue: Queue) -> None:
         self._by_id[queue.id] = queue
