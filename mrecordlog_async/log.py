@@ -501,7 +501,7 @@ class MultiRecordLog:
             ConsumerBehindError: A consumer has not acknowledged the records, and *past_consumers* is False.
             LogFullError: The disk is full, and so is the reserve for truncates and deletes. Nothing was written.
         """
-        check_position(position)
+        position = check_position(position)
         check_name(queue)
         dropped = await self._submit(TruncateQueue, queue, position, queue_id, past_consumers)
         assert isinstance(dropped, int)

@@ -658,8 +658,10 @@ def copy_payloads(payloads: Iterable[object]) -> list[bytes]:
 
 def check_position(position: int) -> int:
     """Return *position* if a queue can assign it; raise TypeError or ValueError otherwise."""
-    if isinstance(position, bool) or not isinstance(position, int):
-        raise TypeError(f"position must be an int, not {type(position).__name__}")
+    if type(position) is not int:
+        if isinstance(position, bool) or not isinstance(position, int):
+            raise TypeError(f"position must be an int, not {type(position).__name__}")
+        position = int.__index__(position)  # a subclass may compare and add in its own way, which replay does not
     if not 0 <= position <= POSITION_MAX:
         raise ValueError(f"position must be between 0 and {POSITION_MAX}, got {position}")
     return position

@@ -79,7 +79,7 @@ class ConsumerChanges:
         if isinstance(start, datetime):
             tick_of_time(start)  # raises for one in the future, whether a queue matches or not
         elif start is not None:
-            check_start(start)
+            start = check_start(start)
         if TableRule(pattern, consumer) not in self._lookup.queues.rules.all:
             self._lookup.check_name(pattern)
         # The rule comes first: no queue can be created between the two without its consumer.
@@ -216,7 +216,7 @@ class ConsumerChanges:
 
     async def wait_acknowledged(self, queue: str, position: int, consumer: str) -> None:
         """Wait until *consumer* has acknowledged *position*; see `MultiRecordLog.wait_acknowledged`."""
-        check_position(position)
+        position = check_position(position)
         check_consumer_name(consumer)
         found = self._lookup.find(queue)
         self._engine.check_running()
@@ -226,7 +226,7 @@ class ConsumerChanges:
 
     async def acknowledge(self, queue: str, consumer: str, position: int, queue_id: int, epoch: int) -> int:
         """Acknowledge everything up to and including *position* for a holder; see `Consumer.acknowledge`."""
-        check_position(position)
+        position = check_position(position)
         return await self._move(queue, consumer, position + 1, False, queue_id, epoch)
 
     async def seek(

@@ -6,6 +6,7 @@ import asyncio
 import os
 import pickle
 import re
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from mrecordlog_async import (
     LogFullError,
     LogLockedError,
     MultiRecordLog,
+    PositionInPastError,
     QueueNameError,
     QueueNotFoundError,
 )
@@ -121,6 +123,39 @@ async def test_bad_positions(log: MultiRecordLog, position: Any, error: type[Exc
     with pytest.raises(error):
         await log.truncate("q", position)
     assert contents(log) == {"q": (0, 0, [])}
+
+
+class Strange(int):
+    """An int that compares and adds in its own way."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    def __lt__(self, other: int) -> bool:
+        return True
+
+    def __gt__(self, other: int) -> bool:
+        return True
+
+    def __add__(self, other: int) -> int:
+        return 5
+
+    __hash__ = int.__hash__
+    __le__, __ge__, __sub__, __radd__ = __lt__, __gt__, __add__, __add__
+
+
+async def test_a_position_counts_as_its_number(directory: Path) -> None:
+    """A subclass of int decides nothing: a record at a taken position would make the log unreadable."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("q")
+        await log.append_records("q", None, [b"x"] * 10)
+        for position in (Strange(3), Strange(300)):
+            with pytest.raises(PositionInPastError) if position.real < 10 else nullcontext():
+                await log.append_record("q", position, b"other")
+        assert log.next_position("q") == 301
+        assert await log.truncate("q", Strange(4)) == 5
+    async with MultiRecordLog.open(directory) as log:
+        assert [record.position for record in log.range("q")] == [*range(5, 10), 300]
 
 
 async def test_the_last_position_can_be_used_and_none_after_it(log: MultiRecordLog, directory: Path) -> None:
