@@ -55,6 +55,9 @@ def has_control_characters(text: str) -> bool:
 def _wrong_with(name: object, bytes_max: int) -> str | None:
     if not isinstance(name, str):
         return f"must be a str, not {type(name).__name__}"
+    if type(name) is not str and not (hash(name) == hash(plain := str.__str__(name)) and plain == name == plain):
+        # Two of one text would be stored, and no log that has them can be opened.
+        return f"is a {type(name).__name__} that does not equal its own text; convert it to a plain str"
     if not name:
         return "is empty"
     try:

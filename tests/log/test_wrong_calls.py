@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from mrecordlog_async import (
+    ConsumerNameError,
     LogClosedError,
     LogFullError,
     LogLockedError,
@@ -156,6 +157,31 @@ async def test_a_position_counts_as_its_number(directory: Path) -> None:
         assert await log.truncate("q", Strange(4)) == 5
     async with MultiRecordLog.open(directory) as log:
         assert [record.position for record in log.range("q")] == [*range(5, 10), 300]
+
+
+class Alone(str):
+    """A str that equals nothing else."""
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
+
+
+async def test_a_new_name_equals_its_text(directory: Path) -> None:
+    """A subclass of str with another idea of equality could be created twice: the log could not be opened again."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("q")
+        await log.create_consumer("q", "c")
+        with pytest.raises(QueueNameError, match="convert it to a plain str"):
+            await log.create_queue(Alone("q"))
+        with pytest.raises(QueueNameError, match="convert it to a plain str"):
+            await log.append(Alone("q"), b"x", create=True)
+        with pytest.raises(ConsumerNameError, match="convert it to a plain str"):
+            await log.create_consumer("q", Alone("c"))
+    async with MultiRecordLog.open(directory) as log:
+        assert log.list_queues() == ["q"]
+        assert list(log.consumers("q")) == ["c"]
 
 
 async def test_the_last_position_can_be_used_and_none_after_it(log: MultiRecordLog, directory: Path) -> None:
