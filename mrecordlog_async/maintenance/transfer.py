@@ -34,6 +34,7 @@ from mrecordlog_async.errors import (
     PositionAheadError,
     PositionTruncatedError,
     QueueSealedError,
+    RecordTooLargeError,
 )
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.maintenance.new_directory import new_directory
@@ -180,8 +181,8 @@ def _naming_full_disk(directory: str) -> Iterator[None]:
     """Say what a full disk means for a log in *directory* that nobody uses yet: there is nothing to truncate."""
     try:
         yield
-    except LogFullError as error:
-        if error.resource != "space":
+    except (LogFullError, RecordTooLargeError) as error:
+        if (error.resource if isinstance(error, LogFullError) else error.limit) not in ("space", "the file system"):
             raise
         reason = "the disk is full; free disk space and retry"
         raise OSError(errno.ENOSPC, reason, directory) from error

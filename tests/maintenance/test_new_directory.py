@@ -171,6 +171,29 @@ def test_a_new_log_on_a_full_disk_says_where_and_what_to_do(tmp_path: Path) -> N
     assert os.listdir(tmp_path) == []
 
 
+class Tiny(OsFileSystem):
+    """A file system that is smaller than one batch of the records."""
+
+    def space_of(self, handle: int) -> tuple[int, int]:
+        return 1 << 20, 1 << 20
+
+    def reserve(self, handle: int, offset: int, length: int) -> None:
+        if offset + length > 1 << 20:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        super().reserve(handle, offset, length)
+
+
+def test_a_new_log_on_a_tiny_disk_says_so(tmp_path: Path) -> None:
+    """The person who repairs a log does not choose how much is written in one call."""
+
+    async def build() -> None:
+        async with new_log(str(tmp_path / "new"), filesystem=Tiny()) as log:
+            await log.append("q", bytes(2 << 20), create=True)
+
+    with pytest.raises(OSError, match="the disk is full; free disk space and retry"):
+        asyncio.run(build())
+
+
 class WithoutLocks(OsFileSystem):
     """A network share that has no locks."""
 
