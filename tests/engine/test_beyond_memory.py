@@ -436,6 +436,27 @@ async def test_damage_to_file_and_segment_is_an_error_for_the_reader_alone(
     assert [record.position async for record in log.read("q")] == list(range(1_001, 3_001))
 
 
+async def test_records_before_damage_are_read_before_the_error(log: MultiRecordLog, directory: Path) -> None:
+    """However much is asked for at once: a consumer that goes past the damage has missed nothing before it."""
+    file = gathered(directory)[2]
+    damage.flip_byte(file, 5_000)
+    damage.flip_byte(directory / file.name.removesuffix(".runs"), 30_000)
+    batch = await log.fetch("q", max_records=3_000)
+    assert batch is not None
+    stop = batch.next_position
+    assert stop > 100 and [*batch.records()] == records(0, stop)
+    assert batch.times is not None
+    with pytest.raises(CorruptionError):
+        await log.fetch("q", stop)
+    async with log.consumer("q", "c", create=True) as consumer:
+        first = await consumer.batch(max_records=3_000)
+        assert first is not None and first.next_position == stop
+        with pytest.raises(CorruptionError):
+            await consumer.batch(max_records=3_000)
+    with pytest.raises(CorruptionError):  # without a limit, all of them or none
+        await log.inspection.load("q", 0, 3_000, runs_max=UNLIMITED)
+
+
 @pytest.mark.parametrize("for_good", [False, True])
 async def test_a_segment_that_cannot_be_identified_leaves_memory_as_others_do(directory: Path, for_good: bool) -> None:
     """Its table is read to name its gathered file. If that fails, no record of it is lost, and none after it."""

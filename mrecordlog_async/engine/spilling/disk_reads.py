@@ -79,6 +79,13 @@ class LoadedRuns(NamedTuple):
         """Payload bytes."""
         return sum([len(run.payload) for run in self.held])
 
+    def followed_by(self, more: LoadedRuns, position: int) -> LoadedRuns:
+        """Return these, and *more* that begin at *position*, if there are any."""
+        if more.held:
+            self.held.extend(more.held)
+            self.times.add_spans(more.times, position, more.held[-1].next_position)
+        return self
+
 
 class LoadLimits(NamedTuple):
     """Limits of a load: pieces are taken until one of them is reached."""
@@ -286,7 +293,8 @@ class DiskReads:
     async def load(self, queue: Queue, start: int, stop: int, limits: LoadLimits) -> LoadedRuns:
         """Return the records at positions *start* … *stop* - 1, as many as *limits* allow and the rest of a piece.
 
-        Does not wait if they are in memory. What is truncated meanwhile may be among them, or missing.
+        Does not wait if they are in memory. What is truncated meanwhile may be among them, or missing. With a limit,
+        the records before those that cannot be read are returned; without one, all or none.
 
         Raises:
             CorruptionError: Records on the disk cannot be read.
@@ -301,25 +309,25 @@ class DiskReads:
             if not located.wanted:  # positions have a gap
                 position = min(stop, queue.memory_first)
                 break
+            part = [located.loaded]
             try:
-                (found,) = await self.read_located([located], begun)
+                await self._read_into(part, [located], begun)
             except (CorruptionError, OSError):
                 if self.is_there(queue) and queue.first_position <= position:
-                    raise
+                    if limits == LoadLimits(UNLIMITED) or not (loaded.held or part[0].held):
+                        raise
+                    # The reader gets what comes before it, and the error when it asks for the rest.
+                    return loaded.followed_by(part[0], position)
                 position = max(position, queue.first_position)  # it was truncated meanwhile
                 continue
+            (found,) = part
             loaded.held.extend(found.held)
             loaded.times.add_spans(found.times, position, located.next_position)
             position, left = located.next_position, left.without(found)
         if position >= stop or min(left) <= 0 or not self.is_there(queue):
             return loaded
         more = in_memory(queue, position, stop, left)
-        if not loaded.held:
-            return more
-        loaded.held.extend(more.held)
-        if more.held:
-            loaded.times.add_spans(more.times, position, more.held[-1].next_position)
-        return loaded
+        return loaded.followed_by(more, position) if loaded.held else more
 
     def read_ahead(self, queue: Queue, start: int, stop: int, size: int) -> None:
         """Begin to read what a reader wants next that has just read *size* bytes: as much again, if there is room.
@@ -417,6 +425,11 @@ class DiskReads:
             OSError: The disk refuses a read.
         """
         loaded = [one.loaded for one in located]
+        await self._read_into(loaded, located, begun)
+        return loaded
+
+    async def _read_into(self, loaded: list[LoadedRuns], located: Sequence[Located], begun: Begun) -> None:
+        """Add to *loaded* what was *located*, file by file, until one cannot be read."""
         under_way = deque(begun)
         for group in () if begun else groups_of(located):
             if len(under_way) == JOBS_AT_ONCE:
@@ -424,7 +437,6 @@ class DiskReads:
             under_way.append((group, await self._enter(group)))
         while under_way:
             await self._end_group(*under_way.popleft(), located, loaded)
-        return loaded
 
     async def _end_group(self, group: Group, job: Job, located: Sequence[Located], loaded: list[LoadedRuns]) -> None:
         """Add what *job* reads to what is *loaded*."""
