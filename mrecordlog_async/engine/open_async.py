@@ -175,7 +175,7 @@ def _log_opened(opened: OpenedLog) -> None:
         logger.info("%s: new log", directory, extra=extra)
         return
     logger.info(
-        "%s: recovered: %d records (%d bytes) in %d segments, %.2f s; %d queues",
+        "%s: recovered: read %d records (%d bytes) in %d segments, %.2f s; %d queues",
         directory,
         report.records,
         report.bytes,
