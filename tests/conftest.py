@@ -78,6 +78,7 @@ APART = (
     "tests/faults/test_disk_faults.py",
     "tests/faults/test_seeded_bugs.py",
     "tests/faults/test_state_machine.py",
+    "tests/faults/test_tiny_memory.py",
     "tests/faults/test_tools.py",
 )
 """Long files whose tests share no fixture: they are handed out test by test, and come last, to end all processes."""
