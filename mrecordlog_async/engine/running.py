@@ -120,7 +120,7 @@ class Engine:
         self.fence = self._fence_holders()
         self._watch_and_expire()
         _engines.add(self)
-        self._unclosed = weakref.finalize(self, _give_back_unclosed, opened, thread)
+        self._unclosed = weakref.finalize(self, _give_back_unclosed, opened, thread, self.disk_reads.close)
         self._unclosed.atexit = False
 
     def _start_writer(self) -> None:
@@ -307,6 +307,7 @@ class Engine:
                 await asyncio.wait([closing])
 
     def _close_disk_reads(self) -> None:
+        self.disk_reads.stop()
         self.disk_reads.close()
         if self.spill is not None:
             self.spill.close()
@@ -332,7 +333,7 @@ class Engine:
         self.disk_watch.stop()
         self._stop_expiry()
         if task.cancelled():
-            release(self.directory, self.thread, self.opened.close)
+            release(self.directory, self.thread, partial(_close_files, self.opened, self._close_disk_reads))
             self._forget()
         else:
             task.exception()  # marked as retrieved; `failure` holds it
@@ -406,10 +407,18 @@ def _is_done(future: asyncio.Future[object]) -> bool:
     return future.done() and not future.cancelled() and future.exception() is None
 
 
-def _give_back_unclosed(opened: OpenedLog, thread: LogThread) -> None:
+def _close_files(opened: OpenedLog, close_disk_reads: Callable[[], None]) -> None:
+    """Close the files of a log that was not closed, after the reads under way. Runs on the log's thread."""
+    try:
+        close_disk_reads()
+    finally:
+        opened.close()
+
+
+def _give_back_unclosed(opened: OpenedLog, thread: LogThread, close_disk_reads: Callable[[], None]) -> None:
     """Release the directory of a log that was garbage collected without being closed."""
     thread.on_job = lambda: None  # the watch sets a timer of the loop, which may be closed, or run in another thread
-    release(opened.directory.path, thread, opened.close)
+    release(opened.directory.path, thread, partial(_close_files, opened, close_disk_reads))
     warnings.warn(f"the log in {opened.directory.path!r} was never closed", ResourceWarning, stacklevel=2)
 
 

@@ -1083,6 +1083,25 @@ async def test_no_more_records_wait_for_a_consumer_than_are_retained(directory: 
         assert [one.records for one in log.consumers("q").values()] == [log.queue_summary("q").records] * 2
 
 
+def test_a_loop_that_ends_without_a_close_leaves_no_gathered_file_open(directory: Path) -> None:
+    """Its descriptors come back with the directory, before the log is opened again."""
+    kept = list[MultiRecordLog]()
+
+    async def leave_open() -> None:
+        kept.append(await MultiRecordLog.open(directory, limits=LIMITS))
+        await fill(kept[0])
+        await read_all(kept[0])
+        assert [link for link in descriptors() if ".runs" in link]
+
+    async def open_again() -> None:
+        async with MultiRecordLog.open(directory, limits=LIMITS) as log:
+            assert not [link for link in descriptors() if ".runs" in link]
+            assert await read_all(log) == records(0, 3_000)
+
+    asyncio.run(leave_open())
+    asyncio.run(open_again())
+
+
 async def test_nothing_piles_up_over_many_cycles(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Fill, read in any way, truncate, many times: descriptors, gathered files and the disk come back each time."""
     caplog.set_level(logging.WARNING)
