@@ -296,6 +296,23 @@ def test_a_stopped_top_gives_the_terminal_back_and_takes_it_again(tmp_path: Path
     os.close(terminal)
 
 
+def test_top_ends_with_its_terminal(tmp_path: Path) -> None:
+    """A terminal that goes without a signal (its window or its connection was closed) leaves no process behind."""
+    directory = build(tmp_path / "wal", three_queues)
+    controller, terminal = pty.openpty()
+    command = [sys.executable, "-m", "mrecordlog_async", "top", str(directory), "--interval", "1000"]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=subprocess.PIPE, env=environment) as process:
+        os.close(terminal)
+        try:
+            read_until(controller, "in/s ▼")
+            os.close(controller)
+            _, said = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert (process.returncode, said) == (0, b"")
+
+
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(("kind", "stdin", "shown"), [("dumb", "", "records"), ("xterm", "<&-", "in/s ▼")])
 def test_a_poor_terminal_shows_samples_too(tmp_path: Path, kind: str, stdin: str, shown: str) -> None:

@@ -25,7 +25,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async.cli.output.keyboard import keys
+from mrecordlog_async.cli.output.keyboard import GONE, keys
 from mrecordlog_async.cli.output.top_samples import ORDERS, History, Sample, ServiceFacts, SlowestConsumer
 from mrecordlog_async.cli.output.top_view import View, plain, render
 from mrecordlog_async.cli.shell.exit_codes import FINE, NotReadyError, UsageError
@@ -217,7 +217,7 @@ class _Screen:
     def press(self, key: str) -> None:
         """Do what *key* means; other keys do nothing."""
         moves = {"up": -1, "k": -1, "down": 1, "j": 1, "page up": -PAGE_ROWS, "page down": PAGE_ROWS, " ": PAGE_ROWS}
-        if key == "q":
+        if key in ("q", GONE):
             self.stopped.set()
             return
         if key in ORDERS:
