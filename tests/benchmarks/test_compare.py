@@ -61,11 +61,13 @@ def test_contestant_imports_the_log_of_its_version(this_tree: Version, tmp_path:
 
 
 def test_version_may_be_a_revision(tmp_path: Path) -> None:
-    """Its package is extracted; `bench` and `tests` are those of this tree."""
+    """Its package is extracted, and named as what it is, not compiled; `bench` and `tests` are those of this tree."""
     if not os.path.exists(os.path.join(TREE, ".git")):
         pytest.skip("this tree is not a git checkout")
     version = make_place("HEAD", str(tmp_path / "place"))
     package = Path(version.directory, "mrecordlog_async")
+    assert (version.label, version.is_pure) == ("HEAD, pure", True)
+    assert make_place("HEAD+pure", str(tmp_path / "pure")).label == "HEAD, pure"
     assert (package / "log.py").resolve().is_relative_to(tmp_path)
     assert (package / "bench").resolve() == Path(TREE, "mrecordlog_async", "bench").resolve()
 

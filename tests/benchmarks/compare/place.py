@@ -43,19 +43,21 @@ class Version(NamedTuple):
 def make_place(version: str, directory: str) -> Version:
     """Create *directory* for *version*: the path of a checkout, or a revision of this tree's repository.
 
-    A checkout runs what was compiled in it; a revision is extracted and runs the Python twins. `PURE` may follow.
+    A checkout runs what was compiled in it. A revision is extracted and runs its build in Python alone, as what `PURE`
+    follows does; to measure what is compiled of it, check it out and name the directory.
 
     Raises:
         UnknownVersionError: It is neither.
     """
     if version.endswith(PURE):
         found = make_place(version.removesuffix(PURE), directory)
-        return found._replace(label=f"{found.label}, pure", is_pure=True)
+        return found if found.is_pure else found._replace(label=f"{found.label}, pure", is_pure=True)
     os.mkdir(directory)
-    if os.path.isdir(os.path.join(version, PACKAGE)):
+    is_checkout = os.path.isdir(os.path.join(version, PACKAGE))
+    if is_checkout:
         source, label = os.path.abspath(version), f"{version} ({_state(version)})"
     else:
-        source, label = os.path.join(directory, "source"), version
+        source, label = os.path.join(directory, "source"), f"{version}, pure"
         _extract(version, source)
     package = os.path.join(directory, PACKAGE)
     os.mkdir(package)
@@ -64,7 +66,7 @@ def make_place(version: str, directory: str) -> Version:
             os.symlink(os.path.join(source, PACKAGE, name), os.path.join(package, name))
     os.symlink(os.path.join(TREE, PACKAGE, BENCH), os.path.join(package, BENCH))
     os.symlink(os.path.join(TREE, "tests"), os.path.join(directory, "tests"))
-    return Version(label, directory)
+    return Version(label, directory, is_pure=not is_checkout)
 
 
 def _state(tree: str) -> str:
