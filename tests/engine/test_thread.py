@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mrecordlog_async import LogClosedError
-from mrecordlog_async.engine.commit.thread import LogThread
+from mrecordlog_async.engine.commit.thread import FileTurns, LogThread, ThreadProgress
 
 
 async def test_results_come_back_in_the_order_of_the_jobs() -> None:
@@ -24,6 +24,23 @@ async def test_results_come_back_in_the_order_of_the_jobs() -> None:
     with pytest.raises(OSError, match="failed"):
         await worker.call(fail)
     assert told == [(number * number, None) for number in range(100)]
+    worker.shutdown(wait=False)
+
+
+@pytest.mark.parametrize(("owner", "step"), [(FileTurns, "begin_job"), (ThreadProgress, "begin")])
+async def test_job_that_cannot_begin_fails(owner: type, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without memory for what the thread notes of a job, its caller gets the error, and the thread goes on."""
+    worker, done = LogThread(asyncio.get_running_loop()), list[str]()
+
+    def begin(*_: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, step, begin)
+        with pytest.raises(MemoryError):
+            await asyncio.wait_for(worker.call(done.append, "refused"), 20)
+    await asyncio.wait_for(worker.call(done.append, "done"), 20)
+    assert done == ["done"]
     worker.shutdown(wait=False)
 
 

@@ -165,13 +165,13 @@ class FileTurns:
         return outcome
 
     def _settle_write(self) -> None:
-        settle, self._settle = self._settle, None
-        if settle is None:
+        if self._settle is None:
             return
         try:
-            self._outcome, self._progress.called_seconds = settle()
+            self._outcome, self._progress.called_seconds = self._settle()
         except BaseException as error:  # a bug: the log stops, and its thread does its job
             self._outcome = error
+        self._settle = None
         self._progress.call_begun = 0.0
         self._progress.end()
 
@@ -264,9 +264,9 @@ def _work_off(
     while not ended.is_set() and (submitted := jobs.get()) is not None:
         work, arguments, report = submitted
         result, error = None, None
-        turns.begin_job()
-        progress.begin(work)
-        try:
+        try:  # no memory, even for what is noted of the job, must not end the thread: those that wait would hang
+            turns.begin_job()
+            progress.begin(work)
             result = work(*arguments)
         except BaseException as caught:
             error = caught
