@@ -192,7 +192,8 @@ class Counters:
             the time of both.
         roll_seconds: Time to store a batch that began a new segment.
         append_seconds: How long appends took: each is counted with the time from the first waiting call of its batch
-            to the batch's acknowledgement, so no call took longer.
+            to the batch's acknowledgement, so no call took longer. Repeats and appends in the past count, too; appends
+            that were refused before they waited do not.
         commit_records: Records per batch; log records for a batch without appends.
         commit_bytes: Bytes per batch, as written.
         consumer_visible_seconds: By consumer, how long records had been stored when it acknowledged them: with a drain,

@@ -13,6 +13,7 @@ from mrecordlog_async import (
     LogFullError,
     MultiRecordLog,
     PersistPolicy,
+    PositionInPastError,
     QueueNameError,
     QueueNotFoundError,
     RecordTooLargeError,
@@ -226,3 +227,17 @@ async def test_an_append_takes_at_least_as_long_as_its_commit(log: MultiRecordLo
         took = after.append_seconds.sum - before.append_seconds.sum
         assert took >= after.commit_seconds.sum - before.commit_seconds.sum > 0
         assert after.append_seconds.count - before.append_seconds.count == count % 3 + 1
+
+
+async def test_repeats_and_appends_in_the_past_are_timed_in_every_batch(log: MultiRecordLog) -> None:
+    """Each call that the log decided counts once, whether its batch stores something else or not."""
+    await log.append_records("q", 0, [b"a"])
+    before = log.stats().append_seconds.count
+    assert await log.append_records("q", 0, [b"a"]) is None
+    assert log.stats().append_seconds.count - before == 1, "a repeat alone"
+    with pytest.raises(PositionInPastError):
+        await log.append_records("q", 0, [b"b"])
+    assert log.stats().append_seconds.count - before == 2, "a refused one alone"
+    calls = [(0, b"a"), (0, b"b"), (1, b"c")]
+    await asyncio.gather(*(log.append_records("q", at, [one]) for at, one in calls), return_exceptions=True)
+    assert log.stats().append_seconds.count - before == 5, "both, next to one that is stored"

@@ -125,7 +125,7 @@ class Writer:
                 size -= await self._full_disk.store(commands, refusal, since)
             else:
                 await self._store.acknowledge(batch, result)
-            self._counters.append_seconds.observe(perf_counter() - since, count_appends(commands))
+        self._counters.append_seconds.observe(perf_counter() - since, count_appends(commands))
         self._in_flight = []
         self._admission.refund(size)
 
