@@ -144,8 +144,25 @@ async def test_a_repeat_is_the_whole_last_append(log: MultiRecordLog, first_posi
         await log.append_record("q", 0, b"something else")
     await log.append_record("q", 1, large)
     await log.truncate("q", 1)
-    assert await append_in_past(log, 0, [other, large])
+    # Where nothing was ever stored at position 0, it is known that this call was not.
+    assert await append_in_past(log, 0, [other, large]) is (first_position == 0)
     assert await log.append_record("q", 1, large) is None
+
+
+@pytest.mark.parametrize("reopened", [False, True])
+async def test_a_position_that_the_queue_skipped_at_its_beginning_is_no_repeat(directory: Path, reopened: bool) -> None:
+    """No record was ever stored there, so the outcome is known, even after the first records are truncated."""
+    log = await MultiRecordLog.open(directory, queues=["q"])
+    await log.append_records("q", 5, [b"a", b"b"])
+    await log.append_record("q", None, b"c")
+    await log.truncate("q", 6)
+    if reopened:
+        await log.close()
+        log = await MultiRecordLog.open(directory)
+    assert not await append_in_past(log, 4, [b"a"])
+    assert not await append_in_past(log, 4, [b"x", b"a", b"b"])
+    assert await append_in_past(log, 5, [b"a"]), "this one may have been stored"
+    await log.close()
 
 
 async def test_the_last_append_of_a_batch_with_several(log: MultiRecordLog) -> None:

@@ -273,6 +273,8 @@ class QueueView:
             return False
         if first >= self.first_position:
             return True
+        if self.queue is not None and first < self.queue.began:  # nothing was ever stored there
+            return False
         last = self.last_append() if stop == self.next_position else None
         if last is None or first != last.first_position:  # stored by another call, or with other records
             return None
