@@ -22,7 +22,10 @@ _QUANTITY = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([a-zA-Z]*)", re.ASCII)
 
 def parse_size(text: str) -> int:
     """Return bytes for `4096`, `512MiB`, `4G` or `1.5GB`. Raises ValueError for anything else."""
-    return int(_parse(text, _BYTES, "a size such as 512MiB or 4G"))
+    size = _parse(text, _BYTES, "a size such as 512MiB or 4G")
+    if size % 1 and text.strip().rstrip("bB ")[-1].isdigit():  # of `1.1GiB`, the part of a byte is nothing
+        raise ValueError(f"{text!r} is not a whole number of bytes: write a unit after it, such as MiB or G")
+    return int(size)
 
 
 def parse_seconds(text: str) -> float:

@@ -71,6 +71,14 @@ def test_what_is_not_a_quantity_is_refused(text: str) -> None:
         parse_size(text)
 
 
+@pytest.mark.parametrize("text", ["1.5", "0.5b", " 4.2 B "])
+def test_a_part_of_a_byte_is_refused(text: str) -> None:
+    """`memory_bytes = 1.5` lacks its unit: it is not one byte. What is whole, or has a unit, is taken as before."""
+    with pytest.raises(ValueError, match="is not a whole number of bytes: write a unit after it, such as MiB or G"):
+        parse_size(text)
+    assert (parse_size("2.0"), parse_size("1.1KiB"), parse_size("0.0")) == (2, 1_126, 0)
+
+
 @pytest.mark.parametrize("text", ["", "later", "-1h", "999999d", "9999-12-31T23:59-23:00", "0001-01-01T00:00+23:00"])
 def test_what_is_not_a_moment_is_refused(text: str) -> None:
     """The message shows the text and examples, including for a time that has no date in the zone of this machine."""
