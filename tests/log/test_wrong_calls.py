@@ -6,6 +6,7 @@ import asyncio
 import os
 import pickle
 import re
+from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 
 from mrecordlog_async import (
     ConsumerNameError,
+    Limits,
     LogClosedError,
     LogFullError,
     LogLockedError,
@@ -96,6 +98,32 @@ async def test_readers_in_another_event_loop_say_so(log: MultiRecordLog) -> None
 
     with pytest.raises(LogClosedError, match="the log belongs to another event loop"):
         await asyncio.to_thread(asyncio.run, read())
+
+
+async def test_readers_of_the_disk_in_another_event_loop_say_so(directory: Path) -> None:
+    """Every call that would read from the disk there is refused before it waits; the log's own readers go on."""
+    limits = Limits(memory_bytes=1 << 20, beyond_memory="disk")
+    async with MultiRecordLog.open(directory, limits=limits, queues=["q"]) as log:
+        for _ in range(40):
+            await log.append("q", bytes(100_000))
+        assert log.memory_first("q") > 0, "the first records are on the disk"
+        calls: list[Callable[[], Awaitable[object]]] = [
+            lambda: log.fetch("q", 0),
+            lambda: anext(aiter(log.read("q"))),
+            lambda: anext(log.tail("q", 0)),
+            lambda: log.tail("q", 0).batch(),
+            lambda: anext(aiter(log.tail("q", 0).available())),
+            lambda: log.inspection.load("q", 0, runs_max=1),
+        ]
+        for call in calls:
+
+            async def elsewhere(call: Callable[[], Awaitable[object]] = call) -> None:
+                async with asyncio.timeout(60):
+                    await call()
+
+            with pytest.raises(LogClosedError, match="the log belongs to another event loop"):
+                await asyncio.to_thread(asyncio.run, elsewhere())
+        assert (await anext(log.tail("q", 0))).position == 0
 
 
 async def test_unknown_queue(log: MultiRecordLog) -> None:

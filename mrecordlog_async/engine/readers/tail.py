@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from math import inf
 from time import perf_counter
 
@@ -142,8 +142,12 @@ class Tail(AsyncIterator[Record]):
             if queue is None:
                 raise StopAsyncIteration
             # A run at a time: records truncated meanwhile are not handed out, and not kept in memory for long.
-            with suppress(LogClosedError):  # the log closes while this reads from the disk: `wait` says so
+            try:
                 self._queue, self._ahead = queue, await self._watch.disk.ahead(queue, collector.position)
+            except LogClosedError:
+                if not self._watch.is_ending():  # this runs on another event loop
+                    raise
+                # Otherwise the log closes while this reads from the disk: `wait` says so.
 
     async def batch(
         self,
@@ -299,8 +303,10 @@ class BatchCollector:
         position = self.position
         try:
             head = await self._watch.disk.head(queue, position, limits.records, limits.bytes)
-        except LogClosedError:  # while this read: the next look finds that the log has ended
-            return None
+        except LogClosedError:
+            if not self._watch.is_ending():  # this runs on another event loop
+                raise
+            return None  # the next look finds that the log has ended
         if head is None or self.position != position or self._watch.queue() is not queue:
             return None  # or another task has moved the position meanwhile
         self.position = head.stop

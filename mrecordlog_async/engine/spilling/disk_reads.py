@@ -18,6 +18,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import NamedTuple, Protocol
 
+from mrecordlog_async.engine.intake.commands import ELSEWHERE
 from mrecordlog_async.errors import CorruptionError, LogClosedError
 from mrecordlog_async.format.gathered import PLACE_BYTES, GatheredIndex
 from mrecordlog_async.memory.cutting import UNLIMITED, Head, head_of, head_of_runs, runs_of
@@ -430,6 +431,8 @@ class DiskReads:
 
     async def _read_into(self, loaded: list[LoadedRuns], located: Sequence[Located], begun: Begun) -> None:
         """Add to *loaded* what was *located*, file by file, until one cannot be read."""
+        if asyncio.get_running_loop() is not self._loop:
+            raise LogClosedError(ELSEWHERE)
         under_way = deque(begun)
         for group in () if begun else groups_of(located):
             if len(under_way) == JOBS_AT_ONCE:
