@@ -87,7 +87,7 @@ def setup(
         raise ValueError(
             "the application has a log already: set up the other one in an app that you add with add_subapp"
         )
-    declared, workers = check_embed(directory, queues, workers, log_options)
+    declared, workers = check_embed(directory, queues, workers, log_options, ("prefix", "options", "exposed"))
     service: Service | None = None
     if prefix is not None:
         _check_prefix(prefix)

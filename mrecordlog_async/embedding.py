@@ -98,21 +98,27 @@ class Supervision:
 _OF_WORKERS = tuple(Supervision.__dataclass_fields__)
 
 
-def check_options(options: Mapping[str, Any]) -> Supervision:
-    """Return the part of *options* that concerns workers; raise TypeError for one that there is not."""
+def check_options(options: Mapping[str, Any], others: Sequence[str] = ()) -> Supervision:
+    """Return the part of *options* that concerns workers; raise TypeError for one that there is not.
+
+    others: the further arguments of the function that takes the options, which a misspelt one may mean.
+    """
     for name in options.keys() - EmbedOptions.__annotations__.keys():
-        meant = nearest(name, ["queues", "workers", *EmbedOptions.__annotations__])
+        meant = nearest(name, ["queues", "workers", *others, *EmbedOptions.__annotations__])
         raise TypeError(f"there is no option {name!r}{did_you_mean(meant and repr(meant))}")
     return Supervision(**{name: options[name] for name in _OF_WORKERS if name in options})
 
 
 def check_embed(
-    directory: object, queues: Queues, workers: object, options: Mapping[str, Any]
+    directory: object, queues: Queues, workers: object, options: Mapping[str, Any], others: Sequence[str]
 ) -> tuple[dict[str, QueueOptions | None], Sequence[Worker]]:
-    """Return *queues* and *workers* as `embedded` takes them; raise for an argument that it could not use."""
+    """Return *queues* and *workers* as `embedded` takes them; raise for an argument that it could not use.
+
+    others: see `check_options`.
+    """
     _check_directory(directory)
     declared, checked = check_queues(queues), _check_workers(workers)
-    check_options(options)
+    check_options(options, others)
     return declared, checked
 
 

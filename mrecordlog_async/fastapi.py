@@ -101,7 +101,7 @@ def lifespan(
         A lifespan for `FastAPI(lifespan=...)`. Entering it raises LogLockedError if another process has the log open,
             ValueError if the application has a log already, or another error of `MultiRecordLog.open`.
     """
-    declared, workers = check_embed(directory, queues, workers, log_options)
+    declared, workers = check_embed(directory, queues, workers, log_options, ("inner",))
 
     @asynccontextmanager
     async def hold_open(app: FastAPI) -> AsyncIterator[Any]:

@@ -456,6 +456,10 @@ def test_options_that_there_are_not_name_the_nearest() -> None:
         lifespan("wal", max_restart=1)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"there is no option 'queue'; did you mean 'queues'\?"):
         lifespan("wal", queue=["q"])  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"there is no option 'prefx'; did you mean 'prefix'\?"):
+        setup(web.Application(), "wal", prefx="/wal")  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match=r"there is no option 'prefix'$"):
+        lifespan("wal", prefix="/wal")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match=r"there is no option 'colour'$"):
         setup(web.Application(), "wal", colour=1)  # type: ignore[call-arg]
 
