@@ -43,4 +43,6 @@ async def main(directory: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 2 or "--help" in sys.argv:
+        sys.exit(__doc__)
     asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "./graceful"))

@@ -1,4 +1,7 @@
-"""The log in an asyncio program: append records, read them, truncate them."""
+"""The log in an asyncio program: append records, read them, truncate them.
+
+python examples/quickstart.py ./quickstart
+"""
 
 import asyncio
 import sys
@@ -21,4 +24,6 @@ async def main(directory: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 2 or "--help" in sys.argv:
+        sys.exit(__doc__)
     asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "./quickstart"))

@@ -56,6 +56,6 @@ async def main(directory: str, replays: bool) -> None:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2:
+    if len(sys.argv) < 2 or "--help" in sys.argv:
         sys.exit(__doc__)
     asyncio.run(main(sys.argv[1], "--replay" in sys.argv[2:]))

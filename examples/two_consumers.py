@@ -1,6 +1,6 @@
 """Two consumers of one queue, each at its own pace. A record is removed once both have acknowledged it.
 
-python examples/two_consumers.py ./two_consumers
+    python examples/two_consumers.py ./two_consumers
 
 The queue keeps the options that it was created with: use a directory where it does not exist yet.
 """
@@ -32,4 +32,6 @@ async def main(directory: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) > 2 or "--help" in sys.argv:
+        sys.exit(__doc__)
     asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "./two_consumers"))

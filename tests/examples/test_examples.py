@@ -97,6 +97,15 @@ def test_wrong_arguments_show_the_usage(name: str, tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr and not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("name", ["quickstart", "worker", "two_consumers", "graceful_shutdown", "set_aside"])
+def test_help_is_no_directory(name: str, tmp_path: Path) -> None:
+    """Programs whose directory may be left out show how to start them, too."""
+    program = EXAMPLES / f"{name}.py"
+    done = subprocess.run([sys.executable, program, "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, f"python examples/{name}.py" in done.stderr) == (1, True)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.usefixtures("interruptible")
 def test_aiohttp_ingest(tmp_path: Path) -> None:
     """Records are stored, can be read through the API below the prefix, and exist after a restart."""
