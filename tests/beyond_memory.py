@@ -5,8 +5,8 @@ exchanged, damaged and refused; it is opened again with other limits; copies of 
 follower reads it while it is written. A history is chosen by its seed.
 
 `python -m tests.beyond_memory --seconds 600 --seed 1` runs histories until the time is over and prints what each did.
-What differs is printed with the seed, and the exit code is then 1. `--cycles 1000` fills, reads and truncates a log so
-often instead: nothing may pile up.
+What differs is printed with the seed, and the exit code is then 1. `--cycles 1000` fills, reads and truncates a log
+this many times instead: nothing may pile up.
 """
 
 from __future__ import annotations
@@ -688,7 +688,9 @@ async def cycles(directory: Path, count: int) -> None:
                 usage = log.resource_usage()
                 assert usage.disk_bytes < MIB
                 seen.append((len(os.listdir("/proc/self/fd")), usage.memory_bytes))
-        assert max(seen) <= (seen[0][0] + 1, seen[0][1])  # a segment may be about to be deleted
+        descriptors, memory = zip(*seen, strict=True)
+    assert max(descriptors) <= descriptors[0] + 1  # a segment may be about to be deleted
+    assert max(memory) <= memory[0]
 
 
 STEPS_OF_HISTORY = 3_000

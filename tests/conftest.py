@@ -165,7 +165,7 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 
 def _import_share(config: pytest.Config) -> None:
-    """In each of several processes that run all tests, import other test files first.
+    """In each of several processes that run all tests, import a share of the test files first.
 
     The first import of a file rewrites its assertions, which takes as long as all other collecting, and keeps the
     result for later ones: so each file is rewritten by one process.

@@ -47,7 +47,7 @@ WHY_PURE = _loops if isinstance(_loops, str) else ""
 """The reason if the twins run; empty if the compiled loops do."""
 
 LOOPS = None if isinstance(_loops, str) else _loops
-"""The extension, for `appends`; None if the twins run."""
+"""The extension, for `engine.intake.admission`; None if the twins run."""
 
 BUILD = "pure" if WHY_PURE else "compiled"
 """The build that runs: `compiled` or `pure`."""

@@ -62,7 +62,7 @@ class ConsumerChanges:
         self._opened = monotonic()
         self._seen: dict[tuple[int, str], float] = {}  # by queue id and consumer
         self._waiting = Counter[tuple[int, str]]()  # reads of a holder that wait for records
-        self._entering = set[tuple[int, str]]()  # consumers to which a caller attaches that found them idle
+        self._entering = set[tuple[int, str]]()  # consumers that a caller found idle and is attaching to
 
     # Creating and deleting: on one queue, or with a pattern on every queue that matches, now and later.
 
@@ -144,9 +144,9 @@ class ConsumerChanges:
 
     @contextmanager
     def _enters(self, name: str, consumer: str, seconds: float | None) -> Iterator[None]:
-        """Raise ConsumerHeldError unless the holder of *consumer* was not seen for *seconds*; None: enter anyway.
+        """Let the caller attach; raise ConsumerHeldError if the holder of *consumer* was seen within *seconds*.
 
-        Of several callers that find a consumer idle, or that it does not exist yet, one attaches.
+        With None, nothing is checked. Of several callers that find a consumer idle, or not yet created, one attaches.
         """
         if seconds is None:
             yield

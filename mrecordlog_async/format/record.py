@@ -1,4 +1,4 @@
-"""Log records: their union, those that hold payloads, COMMIT, and which of them is encoded and decoded where.
+"""Log records: those with payloads, COMMIT, and the functions that encode and decode a log record of any kind.
 
 APPEND and APPEND_MORE hold runs of one queue, a MANY single records of many queues. Records without payloads are in
 `controls`, the table in `table`. Decoding trusts nothing: counts and lengths are checked against the actual bytes
@@ -38,6 +38,9 @@ MANY_RECORDS_MAX = 250
 MANY_BYTES_MAX = RUN_BYTES
 """A MANY of several records holds no more bytes than this, everything included; a larger single one is an APPEND."""
 
+PLACES_BYTES_MAX = _MANY.size + 2 * _ID_BYTES * MANY_RECORDS_MAX
+"""The queues and positions of a MANY are in its first bytes, at most this many."""
+
 LOG_ID_BYTES = 16
 
 _COMMIT = struct.Struct(f"<B{LOG_ID_BYTES}sQQQQQQ")
@@ -51,7 +54,7 @@ PATTERN_OFFSET_IN_COMMIT = 1
 class Append(NamedTuple):
     """Appends a run to a queue; its first position is at least the queue's next position.
 
-    continues: it goes on with the append that ends there: a long call is stored as several runs, and is one append.
+    continues: it continues the append that ends there. A long call is stored as several runs, and is one append.
     """
 
     id: int
@@ -200,10 +203,6 @@ def encode_many(record: Many) -> tuple[Buffer, ...]:
 def many_bytes(records: int, payload_bytes: int) -> int:
     """Return the size of a MANY."""
     return _MANY.size + 2 * _ID_BYTES * records + OFFSET_BYTES * (records + 1) + payload_bytes
-
-
-PLACES_BYTES_MAX = _MANY.size + 2 * _ID_BYTES * MANY_RECORDS_MAX
-"""The queues and positions of a MANY stand in its first bytes, at most this many."""
 
 
 def is_append_head(body: memoryview | bytes) -> bool:

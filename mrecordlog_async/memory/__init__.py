@@ -5,7 +5,7 @@ what reopening would show.
 
 | module | what it holds |
 |---|---|
-| `queues` | all queues of a log, and how log records change them |
+| `queues` | all queues of a log, how log records change them, and when their loose records are settled |
 | `queue` | one queue: its positions, its segments, its last append |
 | `stores` | what a queue asks of the place of its records |
 | `store` | that place in an open log: runs, open ones, and loose records |
@@ -15,7 +15,7 @@ what reopening would show.
 | `loose` | single records that stay in the block they arrived in |
 | `times` | when records were stored, where it changes; `stored_times` reads it of a queue |
 | `consumers` | the consumers of a queue, and the rules that create them |
-| `reads`, `setting_reads` | what readers of an open log and of a directory ask |
+| `reads` | what readers of an open log and of a directory ask |
 | `cutting` | the first records of a queue, as many as limits allow |
 | `searches` | searches through all queues, in steps |
 | `settings` | options and consumers as callers see them |

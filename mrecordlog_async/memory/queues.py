@@ -1,4 +1,8 @@
-"""All queues of a log, and how log records change them: the same for a batch just synced and for one read at open."""
+"""All queues of a log, and how log records change them: the same for a batch just synced and for one read at open.
+
+`Queues` applies log records and keeps the sums that limits need. `Settling` joins loose records to runs, in short
+steps: `loose` says when.
+"""
 
 from __future__ import annotations
 
@@ -91,6 +95,16 @@ class Queues:
         """The random number of the newest opening; 0 if nothing was ever stored."""
         return self.openings[-1].nonce if self.openings else 0
 
+    @property
+    def queue_bytes(self) -> int:
+        """Memory of the queues without the blocks, and of consumers and rules."""
+        return self._queue_bytes + self.settling.grown_bytes
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the queues and their records."""
+        return self._queue_bytes + self.settling.grown_bytes + self.blocks.memory_bytes + self.pins.gathered_bytes
+
     def load(self, table: Table) -> None:
         """Take over the queues, rules and openings of a segment's table; there are none yet."""
         for entry in table.entries:
@@ -156,6 +170,55 @@ class Queues:
         """Return all names, sorted."""
         return sorted(self._by_name)
 
+    def aging_from(self) -> dict[int, int]:
+        """Return the next position of each queue that was given a `max_age` since retention last looked, by its id."""
+        return {queue_id: self._by_id[queue_id].next_position for queue_id in self.newly_aging}
+
+    def forget_skipped(self) -> None:
+        """Count what consumers skip from now on."""
+        for queue in self:
+            if queue.consumers:
+                queue.consumers.forget_skipped()
+
+    def apply_all(self, segment: int, records: Iterable[LogRecord], tick: int = NO_TICK) -> tuple[int, int, list[int]]:
+        """Apply the records of one batch, which was stored in *segment* at *tick*, in order.
+
+        Returns:
+            Records and payload bytes that it added, and the number of records that each truncate and delete dropped.
+        """
+        self.version += 1
+        if segment != self._segment:
+            self._segment = segment
+            self.settling.old_end = self.blocks.next_number
+            self.stores.enter_segment(segment)
+        by_id, dropped = self._by_id, []
+        appended = size = 0
+        for record in records:
+            if type(record) is Append:  # most are appends, so the queue is called directly
+                queue_id, run, continues = record
+                self._queue_bytes += (by_id.get(queue_id) or self._known(queue_id)).append(
+                    segment, run, continues, tick
+                )
+                _, offsets, payload = run
+                appended += len(offsets) // OFFSET_BYTES - 1
+                size += len(payload)
+                continue
+            if type(record) is Create:
+                self._create(record)
+                continue
+            if type(record) is Truncate:
+                dropped.append(self._truncate(record))
+                continue
+            dropped_here = self.apply(segment, record, tick)
+            if type(record) is Many:
+                appended += len(record.ids)
+                size += len(record.payload)
+            elif type(record) is Delete:
+                dropped.append(dropped_here)
+        if self.blocks.sparse:
+            self.settling.settle_sparse()
+        return appended, size, dropped
+
     def apply(self, segment: int, record: LogRecord, tick: int = NO_TICK) -> int:
         """Apply *record*, which was stored in *segment* at *tick*; return the number of records it dropped.
 
@@ -175,6 +238,12 @@ class Queues:
             case _:
                 self._apply_setting(record)
         return 0
+
+    def _known(self, queue_id: int) -> Queue:
+        queue = self._by_id.get(queue_id)
+        if queue is None:
+            raise ReplayError(f"a log record names queue id {queue_id}, which does not exist")
+        return queue
 
     def _truncate(self, record: Truncate) -> int:
         queue = self._known(record.id)
@@ -217,16 +286,6 @@ class Queues:
         for queue in full:
             if queue.store.loose_are_full():
                 self._queue_bytes += queue.settle()
-
-    @property
-    def queue_bytes(self) -> int:
-        """Memory of the queues without the blocks, and of consumers and rules."""
-        return self._queue_bytes + self.settling.grown_bytes
-
-    @property
-    def memory_bytes(self) -> int:
-        """Memory of the queues and their records."""
-        return self._queue_bytes + self.settling.grown_bytes + self.blocks.memory_bytes + self.pins.gathered_bytes
 
     def _apply_setting(self, record: Setting) -> None:
         """Apply a record that concerns no payloads: consumers, options, rules, openings."""
@@ -276,10 +335,6 @@ class Queues:
             if self.stopped_aging is not None:
                 self.stopped_aging.append(queue.id)
 
-    def aging_from(self) -> dict[int, int]:
-        """Return the next position of each queue that was given a `max_age` since retention last looked, by its id."""
-        return {queue_id: self._by_id[queue_id].next_position for queue_id in self.newly_aging}
-
     def _charge_consumers(self, names: Collection[str], sign: int) -> None:
         """Add consumers to the sums, or with *sign* -1 take them off."""
         self.consumer_count += sign * len(names)
@@ -290,57 +345,6 @@ class Queues:
         """Add memory that no truncate frees."""
         self._queue_bytes += size
         self.overhead_bytes += size
-
-    def forget_skipped(self) -> None:
-        """Count what consumers skip from now on."""
-        for queue in self:
-            if queue.consumers:
-                queue.consumers.forget_skipped()
-
-    def apply_all(self, segment: int, records: Iterable[LogRecord], tick: int = NO_TICK) -> tuple[int, int, list[int]]:
-        """Apply the records of one batch, which was stored in *segment* at *tick*, in order.
-
-        Returns:
-            Records and payload bytes that it added, and the number of records that each truncate and delete dropped.
-        """
-        self.version += 1
-        if segment != self._segment:
-            self._segment = segment
-            self.settling.old_end = self.blocks.next_number
-            self.stores.enter_segment(segment)
-        by_id, dropped = self._by_id, []
-        appended = size = 0
-        for record in records:
-            if type(record) is Append:  # most are appends, so the queue is called directly
-                queue_id, run, continues = record
-                self._queue_bytes += (by_id.get(queue_id) or self._known(queue_id)).append(
-                    segment, run, continues, tick
-                )
-                _, offsets, payload = run
-                appended += len(offsets) // OFFSET_BYTES - 1
-                size += len(payload)
-                continue
-            if type(record) is Create:
-                self._create(record)
-                continue
-            if type(record) is Truncate:
-                dropped.append(self._truncate(record))
-                continue
-            dropped_here = self.apply(segment, record, tick)
-            if type(record) is Many:
-                appended += len(record.ids)
-                size += len(record.payload)
-            elif type(record) is Delete:
-                dropped.append(dropped_here)
-        if self.blocks.sparse:
-            self.settling.settle_sparse()
-        return appended, size, dropped
-
-    def _known(self, queue_id: int) -> Queue:
-        queue = self._by_id.get(queue_id)
-        if queue is None:
-            raise ReplayError(f"a log record names queue id {queue_id}, which does not exist")
-        return queue
 
     def _create(self, record: Create) -> None:
         if record.id < self.next_queue_id or record.name in self._by_name:

@@ -43,7 +43,7 @@ FAILED_SECONDS = 10.0
 """A segment that could not be gathered is not read again for this long: the pass takes seconds."""
 
 OUT_OF_HANDLES = errno.EMFILE, errno.ENFILE
-"""With these, nothing was read, and the next moment may be better."""
+"""Errors before anything was read: the next attempt may succeed at once."""
 
 
 class WantedRuns(NamedTuple):
@@ -170,7 +170,9 @@ class GatheredReader:
         try:
             return self._read(wanted, piece)
         except (OSError, GatheredError) as error:  # the segment counts, and it has just been read
-            logger.warning("the gathered file of %s cannot be read, even made again: %s", segment_name(number), error)
+            logger.warning(
+                "the gathered file of %s cannot be read, even after it was recreated: %s", segment_name(number), error
+            )
             with self._making:
                 self.failed[number] = None, monotonic() + FAILED_SECONDS
                 return self._read_by_passes(wanted)

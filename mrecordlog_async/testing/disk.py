@@ -171,8 +171,8 @@ class _File:
         self.stale = list(state.stale)
         self.current: bytes | bytearray = applied(state.durable, (*state.stale, *state.pending))
 
-    def changing(self) -> bytearray:
-        """Return the content, to change it. Most files are only read: they share their bytes with the snapshot."""
+    def writable(self) -> bytearray:
+        """Return the content as bytes that can be changed. Files that are only read share theirs with the snapshot."""
         if not isinstance(self.current, bytearray):
             self.current = bytearray(self.current)
         return self.current
@@ -399,7 +399,7 @@ class MemoryDisk:
             self._take_space(offset + taken - len(file.current))
             self._resize(file, offset + taken)
         file.pending += self._stored_first(file, list(by_sector(data[:taken], offset, self.sector_bytes)))
-        file.changing()[offset : offset + taken] = data[:taken]
+        file.writable()[offset : offset + taken] = data[:taken]
         if effect != "half":
             self._written(call, file, offset, taken)
         done()
@@ -437,7 +437,7 @@ class MemoryDisk:
         file = self._file(handle)
         failing = self._fails()
         done = self._begin("sync", lambda: self._lose(file)) if failing else self._begin("sync")
-        if file.stale:
+        if file.stale:  # readers see other bytes than those that become durable
             file.durable = applied(file.durable, file.pending)
         else:
             file.durable = file.current = bytes(file.current)
@@ -556,7 +556,7 @@ class MemoryDisk:
     def _resize(self, file: _File, size: int) -> None:
         if size != len(file.current):
             file.pending.append(SizeChange(size))
-            _set_size(file.changing(), size)
+            _set_size(file.writable(), size)
 
     def _free_bytes(self) -> int | None:
         return None if self.capacity_bytes is None else max(self.capacity_bytes - self.allocated_bytes(), 0)

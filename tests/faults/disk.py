@@ -257,7 +257,7 @@ class Disk(MemoryDisk):
         share = 1.0 if self._random.random() < 0.5 else 0.5
         done_first = [write for write in writes if self._random.random() < share]
         for write in done_first:
-            file.changing()[write.offset : write.offset + len(write.data)] = write.data
+            file.writable()[write.offset : write.offset + len(write.data)] = write.data
         file.pending += done_first
         self.on_half_written()
         return [write for write in writes if write not in done_first]

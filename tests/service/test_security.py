@@ -186,7 +186,7 @@ async def test_a_408_says_what_was_too_slow(pieces: list[tuple[int, int]], why: 
     What came fast gives no credit for later: then the numbers are those of what came slowly.
     """
     clock = _RateClock(ServiceOptions())
-    begun = clock._begun
+    begun = clock._late_since
     for arrived_at, size in pieces:
         clock._now = partial(float, begun + arrived_at)
         clock.arrived(size)

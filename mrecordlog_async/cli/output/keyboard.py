@@ -10,15 +10,15 @@ from contextlib import contextmanager, suppress
 
 ESCAPES = {b"\x1b[A": "up", b"\x1b[B": "down", b"\x1b[5~": "page up", b"\x1b[6~": "page down", b"\x1b[H": "home"}
 GONE = "gone"
-"""The last key, of a terminal that is gone."""
+"""Reported as the last key when the terminal was closed."""
 
 
 @contextmanager
 def keys(handle: Callable[[str], None]) -> Iterator[None]:
     """Call *handle* with each key that is pressed: a character, or the name of one in `ESCAPES`.
 
-    The last one is `GONE` where the terminal goes while it is read.
-    Nothing is read if standard input is not a terminal. The terminal is as before afterwards.
+    If the terminal is closed meanwhile, the last one is `GONE`. Nothing is read if standard input is not a terminal.
+    The terminal is as before afterwards.
     """
     if sys.stdin is None or not sys.stdin.isatty():  # None: it was closed when the process began
         yield
@@ -33,11 +33,11 @@ def keys(handle: Callable[[str], None]) -> Iterator[None]:
     def read() -> None:
         try:
             pressed = os.read(descriptor, 64)
-        except OSError:  # the terminal of another session was hung up
+        except OSError:  # hung up, which the terminal of another session reports so
             pressed = b""
         _dispatch(pressed, handle)
         if not pressed:
-            loop.remove_reader(descriptor)  # it would be ready for ever
+            loop.remove_reader(descriptor)  # a closed terminal is always ready to be read
             handle(GONE)
 
     loop.add_reader(descriptor, read)
@@ -45,7 +45,7 @@ def keys(handle: Callable[[str], None]) -> Iterator[None]:
         yield
     finally:
         loop.remove_reader(descriptor)
-        with suppress(termios.error):  # it is gone
+        with suppress(termios.error):  # it was closed
             termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 

@@ -59,11 +59,13 @@ class ServiceFacts:
 
 
 def _note(stats: StatsResponse) -> str:
-    """Return what the page says at its top."""
-    if stats.failure is not None or stats.under_way_seconds <= 1:
-        damaged = stats.damaged.get("segment")
-        return stats.failure or (f"reads that met damaged records on the disk: {damaged}" if damaged else "")
-    return f"the disk has not finished a commit for {stats.under_way_seconds:.1f} s"
+    """Return the most important problem, as the page shows it at its top; "" without any."""
+    if stats.failure is not None:
+        return stats.failure
+    if stats.under_way_seconds > 1:
+        return f"the disk has not finished a commit for {stats.under_way_seconds:.1f} s"
+    damaged = stats.damaged.get("segment")
+    return f"reads that met damaged records on the disk: {damaged}" if damaged else ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,8 @@ def sentence_of(error: BaseException) -> str:
 
 def _missing_right(name: str | bytes) -> str:
     """Return who owns the file or directory that this user may not use; "" if that cannot be found out."""
+    if os.name != "posix":  # Windows, where commands that take a URL run, has neither modes nor numbers of users
+        return ""
     path = os.path.abspath(os.fsdecode(name))
     with suppress(OSError):
         while path != "/":

@@ -233,7 +233,7 @@ class Upkeep:
             self.retry_parked()
 
     def _note_unremoved(self) -> None:
-        """Say that the disk will fill, if a dead segment could not be removed: the appends go on until it is full."""
+        """If a dead segment could not be removed, warn that the disk will fill: appends continue until it is full."""
         if (error := self._journal.space.unremoved) is not None:
             self._counters.io_errors += 1
             logger.warning("segments that are no longer needed cannot be removed, and the disk fills: %s", error)

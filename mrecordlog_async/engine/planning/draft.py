@@ -1,4 +1,9 @@
-"""The plan of a batch as it grows: what it writes, how it leaves each queue, and how its commands end. Pure."""
+"""The plan of a batch as it grows: what it writes, how it leaves each queue, and how its commands end. Pure.
+
+`Plan` is the result: the log records to write, and the outcome of each command. `QueueView` is one queue as the
+commands planned so far leave it, and `PlannedSingles` stands for the views of a whole group. `Draft` has all of these:
+the functions that plan commands write to it.
+"""
 
 from __future__ import annotations
 
@@ -183,7 +188,7 @@ class QueueView:
         self.reconfigured = True
 
     def delete_consumer(self, name: str) -> None:
-        """Plan a consumer's end."""
+        """Plan a consumer's deletion."""
         self._planned_consumers().delete(name)
         self.reconfigured = True
 

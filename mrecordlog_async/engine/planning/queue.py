@@ -92,7 +92,7 @@ def plan_create_many(draft: Draft, call: CreateQueues) -> None:
 
 
 def _lack_of_room(draft: Draft, queues: int, consumers: int) -> LogFullError | None:
-    """Return why there must not be this many *queues* and *consumers* more, or None."""
+    """Return which limit this many more *queues* and *consumers* would exceed, or None."""
     if draft.queue_count + queues > draft.limits.queues:
         return LogFullError("queues", draft.queue_count, draft.limits.queues)
     if draft.consumer_count + consumers > draft.limits.consumers:

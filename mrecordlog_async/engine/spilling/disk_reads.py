@@ -81,7 +81,7 @@ class LoadedRuns(NamedTuple):
         return sum([len(run.payload) for run in self.held])
 
     def followed_by(self, more: LoadedRuns, position: int) -> LoadedRuns:
-        """Return these, and *more* that begin at *position*, if there are any."""
+        """Add *more*, which begin at *position*, to these, and return these."""
         if more.held:
             self.held.extend(more.held)
             self.times.add_spans(more.times, position, more.held[-1].next_position)

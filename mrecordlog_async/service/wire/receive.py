@@ -184,10 +184,9 @@ class _RateClock:
     def __init__(self, options: ServiceOptions) -> None:
         self._options = options
         self._now = asyncio.get_running_loop().time
-        self._begun = self._now()
-        self._deadline = self._begun + options.body_seconds
+        self._late_since, self._arrived_late = self._now(), 0  # since when, and bytes since then, the rate counts
+        self._deadline = self._late_since + options.body_seconds
         self._is_pause = False  # what the deadline bounds: a pause, or the rate
-        self._late_since, self._arrived_late = self._begun, 0  # since when, and bytes since then, the rate counts
 
     async def wait_for(self, content: StreamReader) -> bytes | None:
         """Return what has arrived, at least one byte unless the body ended; None if the deadline passed."""

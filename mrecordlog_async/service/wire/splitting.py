@@ -99,7 +99,7 @@ class Splitter:
 
 
 def _same_places(text: bytes, values: list[bytes], body: bytes) -> Steps:
-    """Yield the bytes of *body* that are where *values*, which follow each other, are in *text*."""
+    """Yield the bytes that *body* has where *text* has *values*, which are in order; a list of them per step."""
     at = text.index(b"[") + 1 if text.lstrip(b" \t\r\n").startswith(b"[") else 0
     for begin in range(0, len(values), PIECE_RECORDS):
         found = []

@@ -160,6 +160,7 @@ def _loss(summary: QueueSummary, position: int, back: str | None) -> str | None:
 
 
 def _unread(position: int, summary: QueueSummary) -> str:
+    """Return the sentence for records from *position* on that are truncated."""
     return f"positions {position} to {summary.first_position - 1} were truncated before they were read, {BY_WHOM}"
 
 
@@ -222,7 +223,7 @@ def enrol(
     read from its first position: otherwise its records would be skipped.
 
     starting: "earliest", "latest" or positions, by log. names: log → the server's name, for the sentences. newest:
-    log → the id above which queues were created after *start* (see `newest_queues`).
+    log → the id above which queues were created after *start* (see `newest_queue_ids`).
     """
     first_positions: Positions = {}
     lost: list[str] = []
@@ -242,11 +243,11 @@ def enrol(
     return first_positions, lost
 
 
-def newest_queues(start: Positions, subscription: Subscription, left_out: Collection[str]) -> dict[str, int]:
+def newest_queue_ids(start: Positions, subscription: Subscription, left_out: Collection[str]) -> dict[str, int]:
     """Return the highest id of a queue in *start*, by log; without the logs of *left_out*.
 
-    Ids grow. So if all queues are subscribed, one with a higher id was created after *start*: what it had was not read,
-    unless the checkpoint and what it drained into were restored from a backup.
+    Ids grow. So if all queues are subscribed, one with a higher id was created after *start*, and what was truncated of
+    it is not in the table. That is also so if table and checkpoint were restored from a backup.
     """
     if not subscription.includes_all:  # another subscription may have left an older queue out
         return {}

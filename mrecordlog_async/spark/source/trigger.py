@@ -31,7 +31,7 @@ from mrecordlog_async.spark.positions.offsets import (
     check,
     enrol,
     joined,
-    newest_queues,
+    newest_queue_ids,
     refuse_unknown_queues,
 )
 from mrecordlog_async.spark.positions.proof import Listed
@@ -216,7 +216,7 @@ class Trigger:
         names = {log: listed.server for log, listed in logs.items()}
         if not state.named_exist:
             state.named_exist = self._refuse_unknown({names[log]: listing for log, listing in listings.items()})
-        newest = newest_queues(self.before.positions, state.options.subscription, self.reread)
+        newest = newest_queue_ids(self.before.positions, state.options.subscription, self.reread)
         found, lost = enrol(start, self._targeted(listings), starting, names, newest)
         state.fleet.report_losses(lost)
         self.first_positions = state.committed.admitted(found, logs)
