@@ -29,7 +29,7 @@ async def test_results_come_back_in_the_order_of_the_jobs() -> None:
 
 @pytest.mark.parametrize(("owner", "step"), [(FileTurns, "begin_job"), (ThreadProgress, "begin")])
 async def test_job_that_cannot_begin_fails(owner: type, step: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without memory for what the thread notes of a job, its caller gets the error, and the thread goes on."""
+    """Without memory for what the thread notes of a job, its caller gets the error, and the thread continues."""
     worker, done = LogThread(asyncio.get_running_loop()), list[str]()
 
     def begin(*_: object) -> None:

@@ -264,7 +264,7 @@ def _work_off(
     while not ended.is_set() and (submitted := jobs.get()) is not None:
         work, arguments, report = submitted
         result, error = None, None
-        try:  # no memory, even for what is noted of the job, must not end the thread: those that wait would hang
+        try:  # a lack of memory, even for the notes about the job, must not end the thread: callers would hang
             turns.begin_job()
             progress.begin(work)
             result = work(*arguments)

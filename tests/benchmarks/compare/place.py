@@ -43,8 +43,8 @@ class Version(NamedTuple):
 def make_place(version: str, directory: str) -> Version:
     """Create *directory* for *version*: the path of a checkout, or a revision of this tree's repository.
 
-    A checkout runs what was compiled in it. A revision is extracted and runs its build in Python alone, as what `PURE`
-    follows does; to measure what is compiled of it, check it out and name the directory.
+    A checkout runs what was compiled in it. A revision is extracted and runs in Python alone, like a version that
+    ends with `PURE`; to measure its compiled build, check it out and name the directory.
 
     Raises:
         UnknownVersionError: It is neither.
