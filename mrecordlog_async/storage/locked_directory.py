@@ -166,8 +166,10 @@ class LockedDirectory:
     def close(self) -> None:
         """Close the directory, then release the lock."""
         # The lock last: another opener must find nothing of this log in use.
-        self.files.close(self._handle)
-        self.files.close(self._lock_handle)
+        try:
+            self.files.close(self._handle)
+        finally:
+            self.files.close(self._lock_handle)
         self._handle = self._lock_handle = -1  # the numbers are those of other files soon, and a note may still come
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async import Limits, LogFailedError, LogState, MultiRecordLog, PersistAction, PersistPolicy
+from mrecordlog_async.engine.intake.commands import AppendGroup
 from tests.cached_files import FailingSyncs, HangingDisk
 
 NEVER = PersistPolicy.never()
@@ -128,6 +129,23 @@ def test_every_call_that_waits_ends_with_its_loop(directory: Path) -> None:
     written = {name: error.written for name, error in ended.items() if isinstance(error, LogFailedError)}
     assert written == {"in flight": "unknown", "also in flight": "unknown", "pending": "no"}
     assert waiting[0].done()
+
+
+async def test_calls_taken_when_memory_ran_out_end(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer takes the calls of a batch one by one: if that fails, those taken before are told that it failed."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("q")
+        await log.append("q", b"first")
+
+        def fail(_: AppendGroup) -> bool:
+            raise MemoryError
+
+        monkeypatch.setattr(AppendGroup, "withdrawn", fail)
+        calls = [log.append_records("q", None, [b"1", b"2"]), log.append("q", b"3"), log.truncate("q", 0)]
+        errors = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 20)
+        assert [error.written for error in errors if isinstance(error, LogFailedError)] == ["no"] * 3
+    async with MultiRecordLog.open(directory) as log:
+        assert [payload for _, payload in log.range("q")] == [b"first"]
 
 
 async def test_leaving_the_context_tells_it_too(directory: Path) -> None:

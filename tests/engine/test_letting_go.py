@@ -26,6 +26,8 @@ from mrecordlog_async import (
 )
 from mrecordlog_async.engine import open_async
 from mrecordlog_async.engine.commit import upkeep
+from mrecordlog_async.engine.commit.dead_segments import DeadSegments
+from mrecordlog_async.engine.commit.disk_space import Spare
 from mrecordlog_async.engine.commit.upkeep import Timers
 from mrecordlog_async.engine.intake.commands import AppendGroup
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
@@ -62,6 +64,28 @@ def test_directory_is_free_for_the_next_loop(directory: Path) -> None:
             assert len(log.list_queues()) == 20
 
     asyncio.run(close_all())
+
+
+@pytest.mark.parametrize(("owner", "step"), [(Spare, "discard"), (DeadSegments, "shrink")])
+async def test_directory_is_free_after_a_close_that_failed_half_way(
+    directory: Path, owner: type, step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever fails when the files are closed, close raises it, and the log can be opened again in this process."""
+    log = await MultiRecordLog.open(directory)
+    await log.create_queue("q")
+    await log.append("q", b"x")
+    held = set(os.listdir("/proc/self/fd"))
+
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(owner, step, fail)
+        with pytest.raises(MemoryError):
+            await log.close()
+    assert len(set(os.listdir("/proc/self/fd"))) < len(held)
+    async with MultiRecordLog.open(directory) as log:
+        assert [payload for _, payload in log.range("q")] == [b"x"]
 
 
 def test_forgotten_log_gives_the_directory_back(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -287,9 +287,11 @@ class Journal:
             disk.end()
         if self._staging is not None:
             self._staging.close_writes(self.directory.files)
-        self.space.spare.discard()
-        self.dead.shrink(everything=True)
-        self._file.close()
+        try:
+            self.space.spare.discard()
+            self.dead.shrink(everything=True)
+        finally:
+            self._file.close()
 
     def handles(self) -> Iterator[int]:
         """Yield the open handles: a forked child closes its copies."""

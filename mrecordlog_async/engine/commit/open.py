@@ -102,8 +102,10 @@ class OpenedLog:
 
     def close(self) -> None:
         """Close every file, then release the lock."""
-        self.journal.close()
-        self.directory.close()
+        try:
+            self.journal.close()
+        finally:  # nothing writes any more: whatever else fails, the directory can be opened again
+            self.directory.close()
 
     def handles(self) -> list[int]:
         """Return every open handle."""

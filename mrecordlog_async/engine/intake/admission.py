@@ -182,6 +182,14 @@ class Admission:
     def take(self) -> list[Command]:
         """Return the commands of the next batch in order, without those whose callers were cancelled."""
         taken: list[Command] = []
+        try:
+            self._take_into(taken)
+        except BaseException:  # no memory: the log fails, and refuses them with all that wait
+            self._pending.extendleft(reversed(taken))
+            raise
+        return taken
+
+    def _take_into(self, taken: list[Command]) -> None:
         size = controls = 0
         # The charges stay counted: the writer refunds them once the calls are done, or when it parks them.
         while self._pending:
@@ -191,15 +199,15 @@ class Admission:
             controls += type(command) is not AppendGroup and type(command) is not AppendRecords
             if (size > BATCH_BYTES and taken) or controls > BATCH_CONTROLS:
                 break
-            self._pending.popleft()
             command.bytes = charged  # what `refund` gives back, even if records are withdrawn from it later
             if command is self._singles.group:
                 self._singles.group = None  # it belongs to the writer now; no record may join it
-            if command.withdrawn():
+            is_withdrawn = command.withdrawn()
+            self._pending.popleft()
+            if is_withdrawn:
                 self.refund(command.bytes)
             else:
                 taken.append(command)
-        return taken
 
     def take_back(self, commands: list[Command], since: float) -> None:
         """Have *commands*, the last that were taken, wait again before all others. They keep their charge.
