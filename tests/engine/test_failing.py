@@ -132,7 +132,7 @@ def test_every_call_that_waits_ends_with_its_loop(directory: Path) -> None:
 
 
 async def test_calls_taken_when_memory_ran_out_end(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writer takes the calls of a batch one by one: if that fails, those taken before are told that it failed."""
+    """The writer takes the calls of a batch one by one: if that fails, those taken before get the error."""
     async with MultiRecordLog.open(directory) as log:
         await log.create_queue("q")
         await log.append("q", b"first")
