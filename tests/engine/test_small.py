@@ -385,3 +385,22 @@ def test_loop_that_ends_refuses_the_batch_in_flight(directory: Path) -> None:
             assert log.next_position("q") in (0, 1)
 
     asyncio.run(again())
+
+
+async def test_group_that_cannot_be_begun_is_not_joined(log: MultiRecordLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without memory to wake the writer, the caller gets the error, and the appends after it do not wait for ever."""
+    await log.append("q", b"first")
+    sleep = log._admission.sleep
+    while not sleep.is_asleep():
+        await asyncio.sleep(0)
+
+    class Full:
+        def call_soon(self, *_: object) -> None:
+            raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(sleep, "_loop", Full())
+        with pytest.raises(MemoryError):
+            await log.append("q", b"refused")
+    assert await asyncio.wait_for(log.append("q", b"second"), 20) == 1
+    assert [payload for _, payload in log.range("q")] == [b"first", b"second"]

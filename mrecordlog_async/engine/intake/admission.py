@@ -428,8 +428,9 @@ class Admission:
     def open_group(self) -> AppendGroup:
         """Start a group for single records. The caller adds the first record at once."""
         self.check_loop()
-        group = self._singles.group = AppendGroup()
+        group = AppendGroup()
         self._put(group)
+        self._singles.group = group  # last: without memory for one of these steps, none may join it
         return group
 
     def _admit(self, call: AppendRecords) -> None:
@@ -604,8 +605,8 @@ class WriterSleep:
         if self.begin_small is None:
             self.wake()
         elif not self.held and not self.scheduled and self.is_asleep():
-            self.scheduled = True
             self._loop.call_soon(self.begin_small)
+            self.scheduled = True
 
     def begins(self) -> bool:
         """Return whether the first case may begin. It calls this first, when the loop calls it."""
