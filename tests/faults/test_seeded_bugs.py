@@ -49,5 +49,4 @@ def test_the_hunts_find_nothing_in_the_log_as_it_is() -> None:
 
 EXPLORED = {name for name, bug in {**SURVIVORS, **LATER}.items() if "crash" in bug.hunt.__qualname__}
 """Bugs whose hunts also run in other tests, without a bug."""
-EXPLORED |= {"rest_of_a_read_skipped", "places_of_another_file"}
 EXPLORED |= {"forked_child_keeps_everything", "last_batch_kept_in_the_process", "commits_vouch_for_one_batch_less"}
