@@ -115,7 +115,7 @@ class RefusingDisk(OsFileSystem):
 
 @dataclass
 class Stored:
-    """What was ever stored in a queue, by position."""
+    """Everything that was ever stored in a queue, by position."""
 
     payloads: dict[int, bytes] = field(default_factory=dict)
 
@@ -180,7 +180,7 @@ class History:
             raise self.failures[0]
 
     def check_sums(self) -> None:
-        """What the log counts is the sum of what its queues have, and records still leave memory."""
+        """Check that the counts of the log are the sums over its queues, and that records still leave memory."""
         engine = self.small._engine
         pins = engine.queues.pins
         assert engine.spill is not None and not engine.spill._stopped, "records leave memory no more"

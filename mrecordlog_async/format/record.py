@@ -33,7 +33,7 @@ JOIN_BYTES_MAX = 512
 """The parts of a run up to this size are joined: cheaper than one checksum and one buffer per part."""
 
 MANY_RECORDS_MAX = 250
-"""This many records stand in one MANY at most: a damaged frame loses no more than that."""
+"""Most records in one MANY: a damaged frame loses no more than these."""
 
 MANY_BYTES_MAX = RUN_BYTES
 """A MANY of several records holds no more bytes than this, everything included; a larger single one is an APPEND."""

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import sys
 import termios
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -247,16 +248,36 @@ def test_a_time_that_shows_nothing_is_refused(tmp_path: Path) -> None:
     assert (ran.code, "--interval" in ran.err) == (2, True)
 
 
-@pytest.mark.parametrize("end", ["q", "SIGTERM"])
-def test_keys_sort_and_quit_on_a_real_terminal(tmp_path: Path, end: str) -> None:
-    """On a terminal the table is drawn, a key sorts it, q or a signal ends it with 0; the terminal is as before."""
+TERMINAL = {"TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+
+
+@contextmanager
+def top_on_a_terminal(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int, Callable[[], bool]]]:
+    """Yield a `top` that has drawn its table, its terminal's other end, and a check that the terminal is as before."""
     directory = build(tmp_path / "wal", three_queues)
     controller, terminal = pty.openpty()
     before = termios.tcgetattr(terminal)
+
+    def is_as_before() -> bool:
+        return termios.tcgetattr(terminal) == before
+
     command = [sys.executable, "-m", "mrecordlog_async", "top", str(directory), "--interval", "0.1"]
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+    environment = {**os.environ, **TERMINAL}
     with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment) as process:
-        read_until(controller, "in/s ▼")
+        try:
+            read_until(controller, "in/s ▼")
+            yield process, controller, is_as_before
+        finally:
+            process.kill()
+    assert is_as_before()
+    os.close(controller)
+    os.close(terminal)
+
+
+@pytest.mark.parametrize("end", ["q", "SIGTERM"])
+def test_keys_sort_and_quit_on_a_real_terminal(tmp_path: Path, end: str) -> None:
+    """On a terminal the table is drawn, a key sorts it, q or a signal ends it with 0; the terminal is as before."""
+    with top_on_a_terminal(tmp_path) as (process, controller, _):
         os.write(controller, b"n")
         read_until(controller, "queue ▼")
         if end == "q":
@@ -265,35 +286,20 @@ def test_keys_sort_and_quit_on_a_real_terminal(tmp_path: Path, end: str) -> None
             process.terminate()
         read_until(controller, "\x1b[?1049l")
         assert process.wait() == 0
-    assert termios.tcgetattr(terminal) == before
-    os.close(controller)
-    os.close(terminal)
 
 
 def test_a_stopped_top_gives_the_terminal_back_and_takes_it_again(tmp_path: Path) -> None:
     """After Ctrl-Z the shell has its own screen, with an echo; after fg the keys work, whatever the shell set."""
-    directory = build(tmp_path / "wal", three_queues)
-    controller, terminal = pty.openpty()
-    before = termios.tcgetattr(terminal)
-    command = [sys.executable, "-m", "mrecordlog_async", "top", str(directory), "--interval", "0.1"]
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
-    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=terminal, env=environment) as process:
-        try:
-            read_until(controller, "in/s ▼")
-            process.send_signal(signal.SIGTSTP)
-            read_until(controller, "\x1b[?1049l")
-            assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
-            assert termios.tcgetattr(terminal) == before
-            process.send_signal(signal.SIGCONT)
-            read_until(controller, "in/s ▼")
-            os.write(controller, b"q")
-            read_until(controller, "\x1b[?1049l")
-            assert process.wait() == 0
-        finally:
-            process.kill()
-    assert termios.tcgetattr(terminal) == before
-    os.close(controller)
-    os.close(terminal)
+    with top_on_a_terminal(tmp_path) as (process, controller, is_as_before):
+        process.send_signal(signal.SIGTSTP)
+        read_until(controller, "\x1b[?1049l")
+        assert os.WIFSTOPPED(os.waitpid(process.pid, os.WUNTRACED)[1])
+        assert is_as_before()
+        process.send_signal(signal.SIGCONT)
+        read_until(controller, "in/s ▼")
+        os.write(controller, b"q")
+        read_until(controller, "\x1b[?1049l")
+        assert process.wait() == 0
 
 
 def test_top_ends_with_its_terminal(tmp_path: Path) -> None:
@@ -301,7 +307,7 @@ def test_top_ends_with_its_terminal(tmp_path: Path) -> None:
     directory = build(tmp_path / "wal", three_queues)
     controller, terminal = pty.openpty()
     command = [sys.executable, "-m", "mrecordlog_async", "top", str(directory), "--interval", "1000"]
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24"}
+    environment = {**os.environ, **TERMINAL}
     with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=subprocess.PIPE, env=environment) as process:
         os.close(terminal)
         try:
@@ -320,7 +326,7 @@ def test_a_poor_terminal_shows_samples_too(tmp_path: Path, kind: str, stdin: str
     directory = build(tmp_path / "wal", three_queues)
     controller, terminal = pty.openpty()
     command = f"exec {sys.executable} -m mrecordlog_async top {directory} --interval 0.1 {stdin}"
-    environment = {**os.environ, "TERM": kind, "COLUMNS": "80", "LINES": "24"}
+    environment = {**os.environ, **TERMINAL, "TERM": kind}
     with subprocess.Popen(
         ["sh", "-c", command], stdin=terminal, stdout=terminal, stderr=terminal, env=environment
     ) as process:

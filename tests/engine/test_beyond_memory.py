@@ -674,7 +674,7 @@ class SmallReads(OsFileSystem):
 
 @pytest.mark.parametrize("most", [0, 32_768])
 async def test_a_file_that_cannot_be_read_even_made_again_is_not_needed(directory: Path, most: int) -> None:
-    """Whether it cannot be opened or only its places cannot be read: the segment is read instead."""
+    """The segment is read instead, if the file cannot be opened, and if its places cannot be read."""
     files = SmallReads()
     async with MultiRecordLog.open(directory, limits=LIMITS, filesystem=files) as log:
         await fill(log)
@@ -699,7 +699,7 @@ async def test_a_read_without_descriptors_fails_once(directory: Path) -> None:
 async def test_a_segment_that_was_not_identified_is_read_once_for_many_reads(
     log: MultiRecordLog, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a pass over it has collected serves the next read as well."""
+    """The next read uses the records that a pass over it has collected."""
     collected, collect_part = list[int](), SegmentParts._collect
 
     def collect_and_count(parts: SegmentParts, number: int) -> CollectedRuns:

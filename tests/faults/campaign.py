@@ -40,7 +40,7 @@ WRITTEN = CASES | CONSUMER_CASES | {f"{name}, little memory": case for name, cas
 FAULTS_A_ROUND = 40
 DAMAGES_A_ROUND = 60
 LAST_HISTORY_SECONDS = 60.0
-"""For how long a campaign goes on with a history once its time is up."""
+"""Time that a campaign may spend on its last history after its own time is up."""
 
 
 def crash_round(case: Case, seed: int, tally: Tally) -> None:

@@ -80,12 +80,10 @@ class LoadedRuns(NamedTuple):
         """Payload bytes."""
         return sum([len(run.payload) for run in self.held])
 
-    def followed_by(self, more: LoadedRuns, position: int) -> LoadedRuns:
-        """Add *more*, which begin at *position*, to these, and return these."""
-        if more.held:
-            self.held.extend(more.held)
-            self.times.add_spans(more.times, position, more.held[-1].next_position)
-        return self
+    def add(self, held: Sequence[HeldRun], times: Times, start: int, stop: int) -> None:
+        """Add *held*, the records at positions *start* … *stop* - 1, and what *times* say of these."""
+        self.held.extend(held)
+        self.times.add_spans(times, start, stop)
 
 
 class LoadLimits(NamedTuple):
@@ -318,17 +316,21 @@ class DiskReads:
                     if limits == LoadLimits(UNLIMITED) or not (loaded.held or part[0].held):
                         raise
                     # The reader gets what comes before it, and the error when it asks for the rest.
-                    return loaded.followed_by(part[0], position)
+                    loaded.add(part[0].held, part[0].times, position, located.next_position)
+                    return loaded
                 position = max(position, queue.first_position)  # it was truncated meanwhile
                 continue
             (found,) = part
-            loaded.held.extend(found.held)
-            loaded.times.add_spans(found.times, position, located.next_position)
+            loaded.add(found.held, found.times, position, located.next_position)
             position, left = located.next_position, left.without(found)
         if position >= stop or min(left) <= 0 or not self.is_there(queue):
             return loaded
         more = in_memory(queue, position, stop, left)
-        return loaded.followed_by(more, position) if loaded.held else more
+        if not loaded.held:
+            return more
+        if more.held:
+            loaded.add(more.held, more.times, position, more.held[-1].next_position)
+        return loaded
 
     def read_ahead(self, queue: Queue, start: int, stop: int, size: int) -> None:
         """Begin to read what a reader wants next that has just read *size* bytes: as much again, if there is room.
@@ -455,8 +457,7 @@ class DiskReads:
             if loaded[at] is NOTHING:
                 loaded[at] = LoadedRuns(runs, times, True)
             else:
-                loaded[at].held.extend(runs)
-                loaded[at].times.add_spans(times, part.start, part.stop)
+                loaded[at].add(runs, times, part.start, part.stop)
 
     async def count_cuts(self, truncates: Iterable[tuple[int, int]]) -> None:
         """Count what truncates, each of a queue's id to a first position, are about to leave of places with gaps.

@@ -214,7 +214,7 @@ def enrol(
     start: Positions,
     listings: Listings,
     starting: str | GivenPositions,
-    names: Mapping[str, str] | None = None,
+    names: Mapping[str, str] = MappingProxyType({}),
     newest: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[Positions, list[str]]:
     """Return the first positions of queues that are not in *start*, and one sentence for each that had to be moved.
@@ -229,14 +229,15 @@ def enrol(
     lost: list[str] = []
     for log, listing in listings.items():
         fresh = log not in start
-        known, shown = start.get(log, {}), (names or {}).get(log, log)
+        known, shown = start.get(log, {}), names.get(log, log)
         first_positions[log] = {}
         for queue, summary in listing.items():
             if queue in known:
                 continue
             position, loss = resolve_position(starting if fresh else "earliest", log, summary, shown=shown)
             first_positions[log][queue] = [summary.id, position]
-            if loss is None and summary.id > newest.get(log, summary.id) and summary.began < summary.first_position:
+            is_new = log in newest and summary.id > newest[log]
+            if loss is None and is_new and summary.began < summary.first_position:
                 loss = f"server {shown!r}, queue {queue!r}: {_unread(summary.began, summary)}"
             if loss is not None:
                 lost.append(loss)

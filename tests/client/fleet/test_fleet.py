@@ -102,7 +102,7 @@ async def test_servers_that_were_never_reached_are_named() -> None:
 
 @pytest.mark.parametrize("call", ["create_queue", "seal_queue"])
 async def test_a_server_that_was_never_reached_is_not_passed_over_in_silence(tmp_path: Path, call: str) -> None:
-    """What must be done on every server fails while one is not there yet: it would keep a queue that never ends."""
+    """A call for every server fails while one was never reached: that one would keep a queue that never ends."""
     async with serving(tmp_path / "a") as first, serving(tmp_path / "b") as second:
         target, nobody = second.port, 1
         async with proxied(nobody) as proxy, RecordLogFleet([first.url, proxy.url], retry_seconds=0.1) as fleet:
