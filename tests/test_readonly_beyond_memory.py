@@ -12,6 +12,7 @@ import pytest
 from mrecordlog_async import Limits, MultiRecordLog, ReadOnlyLog, RecordsOnDiskError
 from mrecordlog_async.format import gathered
 from mrecordlog_async.model import TICK_NS, Record, time_of_tick
+from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from mrecordlog_async.storage.segment import segment_name
 from mrecordlog_async.support.clock import Clock
 from tests import damage
@@ -162,3 +163,36 @@ async def test_a_segment_that_is_removed_before_it_is_gathered_counts_for_nothin
             await asyncio.to_thread(reader.refresh)
             assert reader.queue_summary("q").records == log.queue_summary("q").records
             assert await asyncio.to_thread(list, reader.read("q")) == list(log.range("q"))
+
+
+async def test_a_segment_whose_file_is_used_again_while_it_is_read_is_no_damage(
+    log: MultiRecordLog, directory: Path
+) -> None:
+    """Its writer truncated its records, and its bytes are those of another segment: the caller is told to refresh."""
+    for file in directory.glob("*.runs"):
+        file.unlink()
+    first = directory / segment_name(0)
+
+    class Reused(OsFileSystem):
+        turns = 0
+
+        def read(self, handle: int, length: int, offset: int) -> bytes:
+            if first.exists() and os.path.samestat(os.fstat(handle), first.stat()):
+                self.turns -= 1
+                if not self.turns:
+                    damage.zero(first.rename(first.with_suffix(".tmp")), 0, 4 * 32_768)
+            return super().read(handle, length, offset)
+
+    def check() -> None:
+        files = Reused()
+        with ReadOnlyLog.open(directory, memory_bytes=MIB, filesystem=files) as reader:
+            for turn in (1, 2, 3):
+                files.turns = turn
+                with pytest.raises(FileNotFoundError, match=first.name):
+                    list(reader.read("r"))
+                reader._gathered.failed.clear()
+                damage.write_at(first.with_suffix(".tmp"), 0, whole)
+                first.with_suffix(".tmp").rename(first)
+
+    whole = first.read_bytes()
+    await asyncio.to_thread(check)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import errno
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from time import sleep
 
@@ -66,7 +67,7 @@ def unidentified(number: int, opening: int, batch: int) -> GatheredHead:
 
 def _table_of(directory: LogDirectory, number: int) -> tuple[SegmentHeader, int]:
     """Return the header of a segment, and the checksum of its table, whose frames are checked."""
-    with directory.opened(number) as handle:
+    with _opened(directory, number) as handle:
         header = _header(directory, handle, number)
         seed, at, checksum = segment_seed(header.log_id, number), HEADER_BYTES, 0
         while True:
@@ -79,6 +80,17 @@ def _table_of(directory: LogDirectory, number: int) -> tuple[SegmentHeader, int]
             if frame.kind in (FULL, LAST):
                 return header, checksum
             at = frame.end
+
+
+@contextmanager
+def _opened(directory: LogDirectory, number: int) -> Iterator[int]:
+    """Open a segment; FileNotFoundError if what looks damaged was removed, and its bytes may be of another segment."""
+    with directory.opened(number) as handle:
+        try:
+            yield handle
+        except CorruptionError:
+            directory.files.close(directory.open(number))  # raises if it lost its name, which it does first
+            raise
 
 
 def _header(directory: LogDirectory, handle: int, number: int) -> SegmentHeader:
@@ -217,13 +229,13 @@ class SegmentParts:
     def _batches(self) -> Iterator[ParsedBatch]:
         """Yield the batches of the segment, which must be intact up to its end."""
         directory, head, number = self._directory, self.head, self.head.segment
-        with directory.opened(number) as handle:
+        with _opened(directory, number) as handle:
             parser = SegmentParser(head.log_id, number, _header(directory, handle, number).first_batch)
             try:
                 for base, piece in directory.pieces(handle, 0, head.end):
                     yield from parser.feed(piece, base)
             except MalformedError as error:
                 raise CorruptionError(segment_name(number), error.offset, error.reason) from None
+            if parser.end != head.end:
+                raise CorruptionError(segment_name(number), parser.end, f"batch {parser.due_batch} is damaged")
             directory.files.drop_cache(handle)
-        if parser.end != head.end:
-            raise CorruptionError(segment_name(number), parser.end, f"batch {parser.due_batch} is damaged")
