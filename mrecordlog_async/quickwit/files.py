@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import closing
 from typing import Protocol
 
-from mrecordlog_async.quickwit.frame import BLOCK_BYTES
+from mrecordlog_async.quickwit.frame import BLOCK_BYTES, FILE_BYTES, frame_stop
 from mrecordlog_async.storage.directory import naming
 from mrecordlog_async.storage.filesystem import FileSystem, read_exact, write_all
 
@@ -111,3 +112,18 @@ class Directory:
         handle = self._files.open(f"{self.path}/{file_name(number)}", write=write)
         self._open = number, handle, write
         return handle
+
+
+def is_crate_directory(files: FileSystem, path: str) -> bool:
+    """Return whether the first file in *path* is the crate's: it begins with a valid frame, or is new and empty.
+
+    The files of a log are called `wal-` and 20 digits, too. Raises OSError if *path* cannot be read.
+    """
+    with closing(Directory(files, path)) as directory:
+        if not directory.numbers:
+            return False
+        first = directory.numbers[0]
+        block = directory.block(first, 0)
+        if len(block) == BLOCK_BYTES and frame_stop(block, 0) is not None:
+            return True
+        return not any(block) and directory.size(first) == FILE_BYTES

@@ -53,18 +53,23 @@ def encode_frames(body: bytes, offset: int) -> Iterator[bytes]:
         offset += FRAME_HEADER_BYTES + len(piece)
 
 
+def frame_stop(block: bytes, at: int) -> int | None:
+    """Return where the valid frame at *at* ends; None if there is none."""
+    checksum, length, kind = read_header(block, at)
+    start = at + FRAME_HEADER_BYTES
+    stop = start + length
+    is_valid = (
+        FULL <= kind <= LAST and stop <= len(block) and checksum_of(kind, memoryview(block)[start:stop]) == checksum
+    )
+    return stop if is_valid else None
+
+
 def frames_within(block: bytes, start: int) -> int:
     """Count the valid frames with a payload, at any byte of *block* from *start* on, that a damaged header hides."""
     found, at = 0, start
     while at + FRAME_HEADER_BYTES < len(block):
-        checksum, length, kind = read_header(block, at)
-        stop = at + FRAME_HEADER_BYTES + length
-        if (
-            FULL <= kind <= LAST
-            and length
-            and stop <= len(block)
-            and checksum_of(kind, memoryview(block)[at + FRAME_HEADER_BYTES : stop]) == checksum
-        ):
+        stop = frame_stop(block, at)
+        if stop is not None and stop > at + FRAME_HEADER_BYTES:
             found, at = found + 1, stop
         else:
             at += 1

@@ -20,39 +20,27 @@ from mrecordlog_async.quickwit.files import Source, file_name
 from mrecordlog_async.quickwit.frame import FIRST, FRAME_HEADER_BYTES, FULL, LAST
 from mrecordlog_async.quickwit.record import APPEND, CrateRecordError, LogRecord, decode_record
 from mrecordlog_async.quickwit.scan import Finding, FrameScan, OnBlock
-from mrecordlog_async.quickwit.state import CrateState, PlacedQueue, PositionError, placed_state
+from mrecordlog_async.quickwit.state import CrateQueue, CrateState, PositionError
 
 
 @dataclass(slots=True)
 class Report:
-    """Contents that the crate reads from a directory, and the files that it passes over.
-
-    file, offset: the end of the log, where the crate continues writing. records: how many log records were read.
-    """
+    """Queues that the crate reads from a directory, and what it passes over."""
 
     state: CrateState = field(default_factory=CrateState)
     findings: list[Finding] = field(default_factory=list)
-    records: int = 0
-    file: int = 0
-    offset: int = 0
 
     @property
     def damage(self) -> list[Finding]:
         """Return the findings that are not a torn tail."""
         return [finding for finding in self.findings if not finding.torn]
 
-    @property
-    def warnings(self) -> int:
-        """Return how many warnings the crate logs when it reads this."""
-        return sum(not finding.silent for finding in self.findings)
 
-
-def read(source: Source, state: CrateState | None = None, on_block: OnBlock | None = None) -> Report:
+def read(source: Source, on_block: OnBlock | None = None) -> Report:
     """Read everything.
 
     Args:
         source: The files.
-        state: What to apply the records to; by default one that keeps them all in memory.
         on_block: Called with each place that is reached: the number of a file, and an offset in it.
 
     Returns:
@@ -62,11 +50,10 @@ def read(source: Source, state: CrateState | None = None, on_block: OnBlock | No
         FileNotFoundError: There are no files of the crate.
         CorruptionError: The crate refuses to open them.
     """
-    report = Report(state or CrateState())
+    report = Report()
     frames = _begin(source, report, on_block)
     for _ in _records(frames, report):
         pass
-    report.file, report.offset = frames.file, frames.offset
     report.findings.extend(_missing_files(source.numbers))
     hidden = frames.after_the_end()
     if hidden is not None:
@@ -75,17 +62,15 @@ def read(source: Source, state: CrateState | None = None, on_block: OnBlock | No
     return report
 
 
-def read_appends(source: Source, on_block: OnBlock | None = None) -> Iterator[tuple[PlacedQueue, LogRecord]]:
-    """Read everything, and yield each append with its queue, which does not keep the payloads.
+def read_appends(source: Source, on_block: OnBlock | None = None) -> Iterator[tuple[CrateQueue, LogRecord]]:
+    """Read everything, and yield each append with its queue.
 
     Arguments and errors are those of `read`.
     """
-    report = Report(placed_state())
+    report = Report()
     for record in _records(_begin(source, report, on_block), report):
         if record.kind == APPEND:
-            queue = report.state.queues[record.queue]
-            assert isinstance(queue, PlacedQueue), "made by placed_state"
-            yield queue, record
+            yield report.state.queues[record.queue], record
 
 
 def _begin(source: Source, report: Report, on_block: OnBlock | None) -> FrameScan:
@@ -177,7 +162,6 @@ def _apply(report: Report, body: _Body, file: int) -> LogRecord | None:
         name = file_name(body.file)
         reason = f"queue {record.queue!r}: {error}; the crate refuses to open this directory"
         raise CorruptionError(name, body.offset, reason) from None
-    report.records += 1
     _nothing_is_torn_before(report)
     return record
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from itertools import count
 
 from mrecordlog_async.model import OFFSET_STOP, Run
@@ -41,72 +41,6 @@ def runs_of(records: Iterable[tuple[int, bytes]]) -> Iterator[Run]:
         yield Run.of(first, payloads)
 
 
-class CrateQueue:
-    """One queue: its positions, and the retained records, each with the file that it keeps."""
-
-    __slots__ = ("first_position", "next_position", "records")
-
-    def __init__(self, next_position: int = 0) -> None:
-        self.first_position = next_position
-        self.next_position = next_position
-        self.records: deque[tuple[int, bytes, int]] = deque()
-
-    @property
-    def record_count(self) -> int:
-        """Return how many records it retains."""
-        return len(self.records)
-
-    def holds_records(self) -> bool:
-        """Return whether any record is retained."""
-        return bool(self.records)
-
-    def append(self, position: int, payload: bytes, file: int) -> None:
-        """Add a record at *position*, which may leave a gap."""
-        self._check(position)
-        if self.first_position == 0 and not self.records:
-            self.first_position = position
-        self.records.append((position, payload, file))
-        self.next_position = position + 1
-
-    def truncate(self, position: int) -> int:
-        """Delete records up to and including *position*; return how many. Past the end, next_position moves forward."""
-        if position < self.first_position:
-            return 0
-        before = len(self.records)
-        if position + 1 >= self.next_position:
-            self.records.clear()
-            self.next_position = position + 1
-        else:
-            while self.records and self.records[0][0] <= position:
-                self.records.popleft()
-        self.first_position = position + 1
-        return before - len(self.records)
-
-    def _check(self, position: int) -> None:
-        if position < self.next_position:
-            raise PositionError(f"position {position} comes after {self.next_position - 1}")
-
-    def first_file(self) -> int | None:
-        """Return the file that the oldest retained record keeps."""
-        return self.records[0][2] if self.records else None
-
-    def runs(self) -> Iterator[Run]:
-        """Yield the retained records as runs of about `CALL_BYTES`, with a new run after every gap."""
-        return runs_of((position, payload) for position, payload, _ in self.records)
-
-
-class CountedQueue(CrateQueue):
-    """A queue that keeps no payloads: of each file only the last position, which is all that writing needs."""
-
-    __slots__ = ()
-
-    def append(self, position: int, payload: bytes, file: int) -> None:
-        """Add a record at *position*; see `CrateQueue.append`."""
-        super().append(position, b"", file)
-        if len(self.records) > 1 and self.records[-2][2] == file:
-            del self.records[-2]
-
-
 class PositionRanges:
     """Positions of records, ascending, as ranges without gaps: 16 bytes each, however many records they hold."""
 
@@ -138,69 +72,77 @@ class PositionRanges:
             bounds[0] = max(bounds[0], position + 1)
 
 
-class PlacedQueue(CrateQueue):
-    """A queue read without payloads: the positions of its records. number: how many queues were made before it.
+class CrateQueue:
+    """One queue: its positions, those of the records that it retains, and the files that these keep; no payloads.
 
-    A queue that is deleted and made again is a new one, so only the number shows which one a record belongs to.
+    number: how many queues were made before it. A queue that is deleted and made again is a new one, so only the number
+    shows which one a record belongs to.
     """
 
-    __slots__ = ("number", "positions")
+    __slots__ = ("_files", "first_position", "next_position", "number", "positions")
 
     def __init__(self, next_position: int, number: int) -> None:
-        super().__init__(next_position)
+        self.first_position = next_position
+        self.next_position = next_position
         self.number = number
         self.positions = PositionRanges()
+        self._files: deque[tuple[int, int]] = deque()  # the last position in each file, and the file
 
-    @property
-    def record_count(self) -> int:
-        """Return how many records it retains."""
-        return len(self.positions)
-
-    def holds_records(self) -> bool:
-        """Return whether any record is retained."""
-        return bool(self.positions)
-
-    def append(self, position: int, payload: bytes, file: int) -> None:
-        """Note a record at *position*; see `CrateQueue.append`."""
-        self._check(position)
+    def append(self, position: int, file: int) -> None:
+        """Add a record at *position*, which may leave a gap."""
+        if position < self.next_position:
+            raise PositionError(f"position {position} comes after {self.next_position - 1}")
         if self.first_position == 0 and not self.positions:
             self.first_position = position
         self.positions.add(position)
+        if self._files and self._files[-1][1] == file:
+            self._files.pop()
+        self._files.append((position, file))
         self.next_position = position + 1
 
     def truncate(self, position: int) -> int:
-        """Drop records; see `CrateQueue.truncate`."""
+        """Delete records up to and including *position*; return how many. Past the end, next_position moves forward."""
         if position < self.first_position:
             return 0
         before = len(self.positions)
         self.positions.drop(position)
+        while self._files and self._files[0][0] <= position:
+            self._files.popleft()
         self.next_position = max(self.next_position, position + 1)
         self.first_position = position + 1
         return before - len(self.positions)
+
+    def first_file(self) -> int | None:
+        """Return the file that the oldest retained record keeps."""
+        return self._files[0][1] if self._files else None
 
 
 class CrateState:
     """All queues by name."""
 
-    def __init__(self, new_queue: Callable[[int], CrateQueue] = CrateQueue) -> None:
-        """*new_queue* makes a queue whose next position it is given, and so decides what is kept of the records."""
+    def __init__(self) -> None:
         self.queues: dict[str, CrateQueue] = {}
-        self.new_queue = new_queue
+        self._numbers = count(1)
+
+    def make_queue(self, name: str, next_position: int) -> CrateQueue:
+        """Make an empty queue, in the place of one with this name."""
+        queue = self.queues[name] = CrateQueue(next_position, next(self._numbers))
+        return queue
 
     def apply(self, record: LogRecord, file: int) -> None:
         """Apply a record read from *file*. Raises PositionError if the crate would refuse to continue."""
         queue = self.queues.get(record.queue)
         if record.kind == APPEND:
             if queue is None:
-                queue = self.queues[record.queue] = self.new_queue(record.position)
-            for position, payload in record.items:
-                queue.append(position, payload, file)
+                queue = self.make_queue(record.queue, record.position)
+            for position, _ in record.items:
+                queue.append(position, file)
         elif record.kind == TRUNCATE:
             if queue is not None:
                 queue.truncate(record.position)
         elif record.kind == TOUCH:
-            if queue is None or queue.holds_records() or queue.next_position != record.position:
-                self.queues[record.queue] = self.new_queue(record.position)
+            if queue is None or queue.positions or queue.next_position != record.position:
+                self.make_queue(record.queue, record.position)
         elif record.kind == DELETE:
             self.queues.pop(record.queue, None)
 
@@ -211,10 +153,4 @@ class CrateState:
 
     def empty_queues(self) -> list[str]:
         """Return the names of the queues without records, sorted (the crate's own order is a hash map's)."""
-        return sorted(name for name, queue in self.queues.items() if not queue.records)
-
-
-def placed_state() -> CrateState:
-    """Return a state that keeps no payloads, whose queues are numbered."""
-    numbers = count(1)
-    return CrateState(lambda position: PlacedQueue(position, next(numbers)))
+        return sorted(name for name, queue in self.queues.items() if not queue.positions)

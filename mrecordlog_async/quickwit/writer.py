@@ -1,60 +1,33 @@
 """Write the crate's files by making its calls. The bytes are those that the crate would write for the same calls.
 
 Each call writes its record, then changes the state, then removes files as the crate does: only the lowest ones, and
-only after truncate and delete. Before that, it writes the next position of every empty queue. The crate writes these in
+only after a truncate. Before that, it writes the next position of every empty queue. The crate writes these in
 the random order of a hash map, so two runs of the crate differ only there; here they are sorted by name.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from mrecordlog_async.quickwit.files import NUMBER_MAX, Target
+from mrecordlog_async.quickwit.files import Target
 from mrecordlog_async.quickwit.frame import FILE_BYTES, encode_frames
-from mrecordlog_async.quickwit.record import APPEND, DELETE, NAME_BYTES_MAX, TOUCH, TRUNCATE, LogRecord, encode_record
-from mrecordlog_async.quickwit.state import CountedQueue, CrateQueue, CrateState
+from mrecordlog_async.quickwit.record import APPEND, NAME_BYTES_MAX, TOUCH, TRUNCATE, LogRecord, encode_record
+from mrecordlog_async.quickwit.state import CrateState
 
 PAYLOAD_BYTES_MAX = 2**32 - 1
-
-
-class ResumedLog(NamedTuple):
-    """A log that was read: its state, the numbers of its files, and where it ends."""
-
-    state: CrateState
-    files: Sequence[int]
-    file: int
-    offset: int
 
 
 class CrateWriter:
     """A log in the crate's format, open for writing. It blocks, and has one owner."""
 
-    def __init__(
-        self,
-        target: Target,
-        *,
-        file_bytes: int = FILE_BYTES,
-        keeps_records: bool = True,
-        resumed: ResumedLog | None = None,
-    ) -> None:
-        """Begin a new log in an empty *target*, or continue the one that is *resumed*.
-
-        Without *keeps_records*, the state of a new log has positions but no records.
-        """
+    def __init__(self, target: Target, file_bytes: int = FILE_BYTES) -> None:
+        """Begin a new log in an empty *target*."""
+        self.state = CrateState()
         self._target = target
         self._file_bytes = file_bytes
-        if resumed is None:
-            resumed = ResumedLog(CrateState(CrateQueue if keeps_records else CountedQueue), [0], 0, 0)
-            target.create(0, file_bytes)
-        self.state, self._file, self._offset = resumed.state, resumed.file, resumed.offset
-        self._files = list(resumed.files)
-        self._collect()
-
-    @classmethod
-    def resume(cls, target: Target, state: CrateState, files: Sequence[int], file: int, offset: int) -> CrateWriter:
-        """Continue a log that was read: its state, its files, and where it ends."""
-        return cls(target, resumed=ResumedLog(state, files, file, offset))
+        self._files = [0]
+        self._file = self._offset = 0
+        target.create(0, file_bytes)
 
     def create_queue(self, queue: str) -> None:
         """Create *queue*. Raises KeyError if it exists, ValueError if the name is too long."""
@@ -64,7 +37,7 @@ class CrateWriter:
             raise ValueError(f"the crate takes queue names of at most {NAME_BYTES_MAX} bytes")
         self._write(LogRecord(TOUCH, queue, 0))
         self.sync()
-        self.state.queues[queue] = self.state.new_queue(0)
+        self.state.make_queue(queue, 0)
 
     def append(self, queue: str, position: int | None, payloads: Sequence[bytes]) -> int | None:
         """Append *payloads* as one record; return the last position, None for nothing or a repeat of the last one."""
@@ -79,8 +52,8 @@ class CrateWriter:
         file = self._file
         items = tuple(enumerate(payloads, first))
         self._write(LogRecord(APPEND, queue, first, items))
-        for at, payload in items:
-            found.append(at, payload, file)
+        for at, _ in items:
+            found.append(at, file)
         return items[-1][0]
 
     def truncate(self, queue: str, position: int) -> int:
@@ -91,42 +64,23 @@ class CrateWriter:
         self._collect()
         return dropped
 
-    def delete_queue(self, queue: str) -> None:
-        """Delete *queue*."""
-        found = self.state.queues[queue]
-        self._write(LogRecord(DELETE, queue, found.next_position))
-        del self.state.queues[queue]
-        self._collect()
-        self.sync()
-
     def sync(self) -> None:
         """Wait until everything written is on the disk."""
         self._target.sync(self._file)
 
-    def _write(self, record: LogRecord) -> int:
-        """Write a record; return the number of bytes, including paddings and frame headers."""
-        written = 0
+    def _write(self, record: LogRecord) -> None:
         for piece in encode_frames(encode_record(record), self._offset):
             if self._offset + len(piece) > self._file_bytes:
                 self._roll()
             self._target.write(self._file, self._offset, piece)
             self._offset += len(piece)
-            written += len(piece)
-        return written
 
     def _roll(self) -> None:
         self._target.sync(self._file)
-        later = [number for number in self._files if number > self._file]
-        self._file = later[0] if later else self._next_number()
+        self._file += 1
         self._offset = 0
-
-    def _next_number(self) -> int:
-        number = self._file + 1
-        if number > NUMBER_MAX:
-            raise OverflowError("the crate has no file number left")
-        self._target.create(number, self._file_bytes)
-        self._files.append(number)
-        return number
+        self._target.create(self._file, self._file_bytes)
+        self._files.append(self._file)
 
     def _collect(self) -> None:
         """Write the positions of empty queues, then remove the lowest files that no record keeps."""

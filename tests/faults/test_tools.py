@@ -26,11 +26,10 @@ from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.maintenance.usage import usage
 from mrecordlog_async.quickwit.frame import BLOCK_BYTES
 from mrecordlog_async.quickwit.reader import read
-from mrecordlog_async.quickwit.state import placed_state
 from mrecordlog_async.quickwit.writer import CrateWriter
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.storage.directory import LogDirectory
-from tests.quickwit.memory import Memory
+from tests.quickwit.memory import Memory, delete_queue
 
 from .damage import Intact, on_disk
 from .disk import Disk, Fault, Plan, Snapshot
@@ -66,7 +65,7 @@ async def repair(disk: Disk) -> None:
 
 async def import_queues(disk: Disk) -> None:
     """Do what `mrecordlog import-quickwit` does after it has read its source for positions."""
-    await build(TARGET, CRATE, queues_of(read(CRATE, placed_state()), None), SEGMENT_BYTES, disk)
+    await build(TARGET, CRATE, queues_of(read(CRATE), None), SEGMENT_BYTES, disk)
 
 
 def crate_files() -> Memory:
@@ -80,7 +79,7 @@ def crate_files() -> Memory:
     writer.append("third", 0, [b"lost"] * 3)
     writer.append("first", None, [b"y" * 9_000] * 4)
     writer.truncate("first", 2)
-    writer.delete_queue("third")
+    delete_queue(writer, "third")
     writer.create_queue("third")
     writer.append("third", None, [b"z" * 40_000, b""])
     writer.truncate("empty", 6)

@@ -16,7 +16,6 @@ from mrecordlog_async.maintenance import repair
 from mrecordlog_async.maintenance.placed_log import PlacedLog, open_placed_log
 from mrecordlog_async.options import MIB
 from mrecordlog_async.quickwit.reader import read
-from mrecordlog_async.quickwit.state import placed_state
 from mrecordlog_async.quickwit.writer import CrateWriter
 from mrecordlog_async.recovery import places
 from tests import damage
@@ -105,13 +104,13 @@ def test_repair_does_not_keep_the_log_in_memory(directory: Path) -> None:
 def test_an_import_does_not_keep_the_log_in_memory(directory: Path) -> None:
     """The records of the crate's files are passed on as they are read."""
     files = Memory()
-    writer = CrateWriter(files, file_bytes=8 * MIB, keeps_records=False)
+    writer = CrateWriter(files, file_bytes=8 * MIB)
     writer.create_queue("large")
     for _ in range(120):
         writer.append("large", None, [RECORD] * 200)
     tracemalloc.start()
     try:
-        queues = queues_of(read(files, placed_state()), None)
+        queues = queues_of(read(files), None)
         asyncio.run(build(str(directory), files, queues, 16 * MIB))
         peak = tracemalloc.get_traced_memory()[1]
     finally:

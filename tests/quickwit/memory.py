@@ -1,10 +1,14 @@
-"""The crate's files in memory."""
+"""The crate's files in memory, what is in them, and the call that the package does not make."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from mrecordlog_async.quickwit.files import Source
 from mrecordlog_async.quickwit.frame import BLOCK_BYTES
+from mrecordlog_async.quickwit.reader import read, read_appends
+from mrecordlog_async.quickwit.record import DELETE, LogRecord
+from mrecordlog_async.quickwit.writer import CrateWriter
 
 
 class Memory:
@@ -38,3 +42,25 @@ class Memory:
     def unlink(self, number: int) -> None:
         """See `Target`."""
         del self.contents[number]
+
+
+def retained(source: Source) -> dict[str, list[tuple[int, bytes]]]:
+    """Return the records of each queue: of all that were appended to it, those at its positions."""
+    queues = read(source).state.queues
+    found: dict[str, list[tuple[int, bytes]]] = {name: [] for name in queues}
+    for queue, record in read_appends(source):
+        last = queues.get(record.queue)
+        if last is not None and last.number == queue.number:
+            found[record.queue] += [item for item in record.items if item[0] >= last.first_position]
+    assert {name: len(records) for name, records in found.items()} == {
+        name: len(queue.positions) for name, queue in queues.items()
+    }
+    return found
+
+
+def delete_queue(writer: CrateWriter, queue: str) -> None:
+    """Delete *queue* as the crate does."""
+    writer._write(LogRecord(DELETE, queue, writer.state.queues[queue].next_position))
+    del writer.state.queues[queue]
+    writer._collect()
+    writer.sync()

@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         new_directory(files, arguments.target, like=arguments.log) as partial,
         closing(Directory(files, partial)) as target,
     ):
-        records = export(log, CrateWriter(target, keeps_records=False))
+        records = export(log, CrateWriter(target))
         names = log.list_queues()
         left_out = {name: found for name in names if (found := log.settings(name))}
         rules = log.consumer_rules()

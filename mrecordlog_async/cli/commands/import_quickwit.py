@@ -32,7 +32,7 @@ from mrecordlog_async.names import check_name
 from mrecordlog_async.quickwit.files import Directory, Source
 from mrecordlog_async.quickwit.reader import Report, read, read_appends
 from mrecordlog_async.quickwit.scan import Finding, OnBlock
-from mrecordlog_async.quickwit.state import PlacedQueue, placed_state, runs_of
+from mrecordlog_async.quickwit.state import runs_of
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _read(source: Directory, path: str, progress: ProgressBar) -> Report:
     """Read which queues there are and what the crate would skip, without keeping the records."""
     try:
-        return read(source, placed_state(), _meter(source, progress))
+        return read(source, _meter(source, progress))
     except FileNotFoundError as error:
         raise FileNotFoundError(error.errno, error.strerror, path) from None
     except CorruptionError as error:
@@ -120,12 +120,11 @@ def _runs(source: Source, queues: Mapping[int, QueueShape], on_block: OnBlock | 
 
 
 def queues_of(report: Report, empty_name: str | None) -> dict[int, QueueShape]:
-    """Return the queues to create, by their numbers in the state, which keeps no records."""
+    """Return the queues to create, by their numbers in the state."""
     queues = report.state.queues
     found = {}
     for name in sorted(queues):
         queue = queues[name]
-        assert isinstance(queue, PlacedQueue), "made by placed_state"
         shape = QueueShape(_rename(name, empty_name, queues), queue.first_position, queue.next_position)
         found[queue.number] = shape
     return found
@@ -144,7 +143,7 @@ def _rename(name: str, empty_name: str | None, taken: Any) -> str:
 
 
 def _records(report: Report) -> int:
-    return sum(queue.record_count for queue in report.state.queues.values())
+    return sum(len(queue.positions) for queue in report.state.queues.values())
 
 
 def _facts(report: Report, accepted: bool) -> dict[str, object]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from mrecordlog_async.cli.shell.exit_codes import UsageError, sentence_of
 from mrecordlog_async.errors import CorruptionError, LogLockedError, QueueNotFoundError
 from mrecordlog_async.format.header import FormatVersionError, HeaderError
-from mrecordlog_async.quickwit.recognize import is_crate_directory
+from mrecordlog_async.quickwit.files import is_crate_directory
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
