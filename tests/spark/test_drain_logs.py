@@ -14,11 +14,14 @@ from mrecordlog_async.cli.main import build_parser
 from mrecordlog_async.spark.drain import job as drain
 from mrecordlog_async.spark.drain import query as drain_query
 from mrecordlog_async.spark.drain import steps as drain_steps
+from mrecordlog_async.spark.drain.command import JobFailedError, failures_as_sentences
 from mrecordlog_async.spark.drain.job import run_drain
+from mrecordlog_async.spark.drain.progress import Summary
 from mrecordlog_async.spark.drain.query import IDLE_REPORTS, KEPT_REPORTS
 from mrecordlog_async.spark.settings.drain_job import DrainJob
 from tests.spark.conftest import NewService
-from tests.spark.services import numbered
+from tests.spark.delta_engine import DeltaEngine
+from tests.spark.services import ThreadedService, numbered
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -131,3 +134,34 @@ def test_logs_that_move_go_back_or_are_lost(
     rows = DeltaTable(job.output).to_pyarrow_table(columns=["queue", "payload"]).to_pylist()
     expected = [*numbered("q", 0, 17), *numbered("r", 0, 15), *numbered("again", 0, 3), *[b"new"] * 9, b"last"]
     assert sorted(row["payload"] for row in rows) == sorted(expected)
+
+
+def drained(spark: SparkSession, job: DrainJob) -> Summary:
+    """Run *job* as the command does."""
+    with failures_as_sentences():
+        return run_drain(spark, job)
+
+
+@pytest.mark.parametrize("newest", [True, False])
+def test_a_begun_batch_of_a_log_that_went_back_continues_as_the_error_says(
+    spark: SparkSession, service: ThreadedService, tmp_path: Path, newest: bool
+) -> None:
+    """Once the newest state is served again, the next start needs no flag; --allow-data-loss stores what is left."""
+    engine = DeltaEngine(f"a={service.url}", tmp_path)
+    service.append("q", numbered("q", 0, 12))
+    service.keep_copy(tmp_path / "older")
+    service.append("q", numbered("q", 12, 20))
+    assert engine.kill_at("files of a task")
+    service.keep_copy(tmp_path / "newer")
+    service.go_back(tmp_path / "older")
+    job = DrainJob(f"a={service.url}", str(engine.table_path), str(engine.checkpoint_path))
+    for _ in range(2):
+        with pytest.raises(JobFailedError, match=r"went back; serve .*, or let --allow-data-loss .* store what it"):
+            drained(spark, job)
+    if newest:
+        service.go_back(tmp_path / "newer")
+        assert drained(spark, job).left == {"a": 0}
+    else:
+        with pytest.raises(JobFailedError, match="accept it"):  # now it is held back, and there is no other log
+            drained(spark, replace(job, options={"failOnDataLoss": "false"}))
+    assert [position for _, position, _ in engine.rows()] == list(range(20 if newest else 12))

@@ -18,6 +18,7 @@ POSITION = {"a": {"q": [1, 70], "it's, queue 'x': ": [2, 9], "other": [3, 3]}}
     [
         ("server 'a', queue 'q': the log ends at 70: it went back", WENT_BACK, LOSS),
         ("queue 'q': positions 3 to 9 were truncated before they were read", LOSS, WENT_BACK),
+        ("server 'it went back', queue 'it\\'s \"went back\"': it was deleted; positions 3 to 9", LOSS, WENT_BACK),
     ],
 )
 def test_a_loss_is_refused_until_its_own_flag_is_given(tmp_path: Path, sentence: str, flag: str, other: str) -> None:

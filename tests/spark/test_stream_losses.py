@@ -8,7 +8,7 @@ import pytest
 
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.servers.names import Endpoint
-from mrecordlog_async.spark.positions.offsets import DataLossError
+from mrecordlog_async.spark.positions.offsets import DataLossError, HeldBackError
 from mrecordlog_async.spark.services.client import ServiceClient
 from mrecordlog_async.spark.services.connection import ServiceConnection
 from tests.spark.canned import misbehaving
@@ -181,7 +181,7 @@ def test_a_planned_batch_of_a_log_that_went_back_says_so(service: ThreadedServic
     query.step()
     query.step(die_before_commit=True)
     service.go_back(tmp_path / "copy")
-    with pytest.raises(DataLossError, match="the log ends at 12, so it went back; serve its newest state again"):
+    with pytest.raises(HeldBackError, match="the log ends at 12, so it went back; serve its newest state again"):
         query.step()
     query.options["failOnDataLoss"] = "false"
     query.restart()

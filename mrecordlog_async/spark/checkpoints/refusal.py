@@ -127,7 +127,7 @@ def _at(offset: Positions, server: str, queue: str) -> list[int] | None:
 
 def flag_for(sentence: str) -> str:
     """Return the flag that accepts what *sentence* reports."""
-    return WENT_BACK if "went back" in sentence else LOSS
+    return WENT_BACK if "went back" in _PLACE.sub("", sentence) else LOSS
 
 
 def advice(flag: str) -> str:

@@ -46,7 +46,7 @@ class DataLossError(RecordLogError):
 
 
 class HeldBackError(DataLossError):
-    """Logs are not what the checkpoint continues, and there is no other log left to read (see `history`)."""
+    """Logs are not what the checkpoint continues, and a batch needs them, or no other log is left (see `history`)."""
 
 
 @dataclass(slots=True)

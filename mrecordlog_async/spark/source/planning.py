@@ -13,7 +13,7 @@ from types import MappingProxyType
 from mrecordlog_async.protocol.bulk_calls import parts
 from mrecordlog_async.protocol.bulk_schemas import PlanRequest, PlanStart
 from mrecordlog_async.protocol.calls import QUEUES_AT_ONCE
-from mrecordlog_async.spark.positions.offsets import BY_WHOM, Listing, backlog, shares
+from mrecordlog_async.spark.positions.offsets import BY_WHOM, HeldBackError, Listing, backlog, shares
 from mrecordlog_async.spark.positions.partitions import Partition, Range, pack, partition_size
 from mrecordlog_async.spark.positions.proof import Listed, gone
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
@@ -135,6 +135,7 @@ def partitions(
 
     Raises:
         DataLossError: a range is no longer complete. With `failOnDataLoss=false` the rest of it is read.
+        HeldBackError: the same, because a log went back.
         LogMissingError: no server has a log of the batch.
     """
     names = names or {}
@@ -201,8 +202,12 @@ def _pieces(fleet: Fleet, server: str, start: PlanStart, plan: PlannedQueue) -> 
     """Return what is left of the requested range."""
     if plan.status == "ok" and (plan.start, plan.stop) == (start.start, start.stop):
         return plan.pieces
-    lost = f"positions {start.start} to {(start.stop or 0) - 1} are no longer as planned: {_change(plan)}"
-    fleet.report_losses([f"server {server!r}, queue {start.queue!r}: {lost}"])
+    planned = f"positions {start.start} to {(start.stop or 0) - 1} are no longer as planned"
+    lost = f"server {server!r}, queue {start.queue!r}: {planned}: {_change(plan)}"
+    if plan.status in ("ok", "ahead") and fleet.options.fail_on_data_loss:
+        # Nothing is lost yet: unlike a loss, it must not refuse a start once the newest state is served again.
+        raise HeldBackError(f"{lost}, or let --allow-data-loss (failOnDataLoss=false) store what it still has")
+    fleet.report_losses([lost])
     return plan.pieces if plan.status in ("ok", "truncated") else []
 
 
