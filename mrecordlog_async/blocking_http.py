@@ -23,6 +23,12 @@ from mrecordlog_async.servers.names import Endpoint
 FAILURES = (OSError, http.client.HTTPException)
 """Errors of a connection whose exchange fails; see `has_failed`. TimeoutError is an OSError."""
 
+NO_TLS = "TLS failed"
+"""Beginning of the reasons of `tls_failure`."""
+
+UNKNOWN_AUTHORITY = (18, 19, 20)
+"""Codes of OpenSSL: the certificate signs itself, or nothing that this machine trusts has signed it."""
+
 Headers = Mapping[str, str | bytes]
 
 
@@ -217,6 +223,17 @@ def tls_context() -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.set_alpn_protocols(["http/1.1"])
     return context
+
+
+def tls_failure(error: ssl.SSLError) -> str:
+    """Return why no TLS connection could be made, and what to change."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        trust = "; to trust it, set SSL_CERT_FILE to the certificate of its authority"
+        advice = trust if error.verify_code in UNKNOWN_AUTHORITY else ""
+        return f"{NO_TLS}: certificate verify failed: {error.verify_message}{advice}"
+    if error.reason == "WRONG_VERSION_NUMBER":
+        return f"{NO_TLS}: the server responded without TLS; write http:// instead of https://"
+    return f"{NO_TLS}: {error}"
 
 
 def authorization(url: str, token: str | None, charset: str = "utf-8") -> dict[str, str | bytes]:

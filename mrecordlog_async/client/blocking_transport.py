@@ -23,7 +23,14 @@ from functools import partial
 from time import monotonic
 from typing import Any, Protocol, cast
 
-from mrecordlog_async.blocking_http import FAILURES, HttpConnection, authorization, has_failed, tls_context
+from mrecordlog_async.blocking_http import (
+    FAILURES,
+    HttpConnection,
+    authorization,
+    has_failed,
+    tls_context,
+    tls_failure,
+)
 from mrecordlog_async.client.loop_thread import CLOSED, FORKED
 from mrecordlog_async.client.options import CONNECT_SECONDS, ClientOptions
 from mrecordlog_async.errors import LogClosedError
@@ -232,7 +239,9 @@ def _reason_of(error: Exception) -> str:
     """Return what an attempt met."""
     if isinstance(error, socket.gaierror):
         return "the host name cannot be resolved"
-    if isinstance(error, OSError) and error.errno and not isinstance(error, ssl.SSLError):
+    if isinstance(error, ssl.SSLError):
+        return tls_failure(error)
+    if isinstance(error, OSError) and error.errno:
         return os.strerror(error.errno).lower()
     return str(error) or type(error).__name__
 

@@ -14,6 +14,7 @@ import asyncio
 import errno
 import os
 import socket
+import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -23,6 +24,7 @@ from aiohttp import ThreadedResolver
 from aiohttp.abc import ResolveResult
 from yarl import URL
 
+from mrecordlog_async.blocking_http import tls_failure
 from mrecordlog_async.client.options import CONNECT_SECONDS, ClientOptions
 from mrecordlog_async.errors import LogClosedError
 from mrecordlog_async.protocol.attempts import NoResponseError
@@ -216,7 +218,9 @@ def _reason_of(error: Exception) -> str:
     """Return what an attempt met. aiohttp names the address once more, and how it was called, but not what it means."""
     if isinstance(error, aiohttp.ClientConnectorDNSError):
         return "the host name cannot be resolved"
-    if isinstance(error, aiohttp.ClientConnectorError) and not isinstance(error, aiohttp.ClientSSLError):
+    if isinstance(error.__cause__, ssl.SSLError):
+        return tls_failure(error.__cause__)
+    if isinstance(error, aiohttp.ClientConnectorError):
         number = error.os_error.errno
         return os.strerror(number).lower() if number else str(error)
     return str(error) or type(error).__name__

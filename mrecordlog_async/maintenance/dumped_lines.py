@@ -1,6 +1,7 @@
 """The lines of a dump: queues with what is set for them, records and rules.
 
-Members that are not known here are ignored when lines are read. What is not set for a queue does not stand in its line.
+Members that are not known here are ignored when lines of a dump are read. A line that somebody wrote by hand has only
+known ones: a misspelt payload would store nothing. The line of a queue has only the settings that are set.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ def parse_line(number: int, line: str) -> QueueLine | RecordLine | RuleLine | Em
     """Return what the line with this number says. Raises InvalidLineError with the number if it is none."""
     try:
         facts = json.loads(line)
+        if type(facts) is not dict:
+            raise ValueError(f"it must be an object, not {facts!r}")
         if facts == EMPTY_LOG:
             return EmptyLogLine()
         if "pattern" in facts:
@@ -67,7 +70,17 @@ def parse_line(number: int, line: str) -> QueueLine | RecordLine | RuleLine | Em
         queue, payload = _name(facts["queue"]), _payload(facts)
         return _queue(queue, facts) if payload is None else RecordLine(queue, _position(facts), payload)
     except (ValueError, KeyError, TypeError, RecursionError, binascii.Error) as error:
-        raise InvalidLineError(f"line {number} is not a valid dump line: {error!r}") from None
+        raise InvalidLineError(f"line {number} is not a valid dump line: {_reason_of(error)}") from None
+
+
+def _reason_of(error: Exception) -> str:
+    match error:
+        case json.JSONDecodeError():
+            return f"{error.msg} at column {error.colno}"
+        case KeyError():
+            return f"it has no {error.args[0]!r}"
+        case _:
+            return str(error)
 
 
 def _name(queue: object) -> str:
@@ -82,6 +95,8 @@ def _position(facts: dict[str, Any]) -> int | None:
 
 
 def _queue(queue: str, facts: dict[str, Any]) -> QueueLine:
+    if "next_position" not in facts and not facts.keys() <= _OF_A_QUEUE:
+        raise ValueError(f"a record needs a payload or a text, and a queue has no {min(facts.keys() - _OF_A_QUEUE)!r}")
     first = _count(facts, "first_position")
     following = _count(facts, "next_position", first)
     if following < first:
@@ -119,6 +134,9 @@ _DEFAULTS = asdict(QueueOptions())
 
 _SIMPLE = {one.name: one.default for one in fields(QueueSettings) if one.name not in ("options", "consumers", "owners")}
 """The settings that a line holds as they are, each with its value in a queue that has not set it."""
+
+_OF_A_QUEUE = {"queue", "first_position", "next_position", "remaining", "options", "consumers", *_SIMPLE}
+"""Members of a queue's line."""
 
 _CALLED = {bool: "true or false", str: "text"}
 

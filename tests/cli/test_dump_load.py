@@ -16,6 +16,7 @@ import pytest
 
 from mrecordlog_async import MultiRecordLog, QueueOptions, ReadOnlyLog
 from mrecordlog_async.cli.output.settings_text import settings_text
+from mrecordlog_async.maintenance.dumped_lines import InvalidLineError, parse_line
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from tests import damage, warm
 from tests.cli.carried import OWNER, all_settings, settings_seen
@@ -107,7 +108,7 @@ def test_a_wrong_line_is_named(tmp_path: Path) -> None:
     lines = '{"queue": "q", "text": "one"}\n{"queue": "q", "payload": "not base64"}\n'
     ran = mrecordlog("load", tmp_path / "wal", stdin=lines)
     assert ran.code == 2
-    assert "line 2 is not a valid dump line" in ran.err
+    assert ran.err == "mrecordlog: line 2 is not a valid dump line: Only base64 data is allowed\n"
     with ReadOnlyLog.open(tmp_path / "wal") as log:
         assert list(log.range("q")) == [(0, b"one")]
 
@@ -130,6 +131,9 @@ def test_a_wrong_line_is_named(tmp_path: Path) -> None:
         b'{"queue": "q", "first_position": -5}',
         b'{"queue": "q", "text": "\xff"}',
         b'{"queue": "\xff", "text": "x"}',
+        b'{"queue": "q", "position": 4}',
+        b'{"queue": "q", "txt": "x"}',
+        b'{"text": "x"}',
         b"7",
         b"[" * 100_000,
     ],
@@ -320,6 +324,28 @@ def test_a_consumer_that_exists_is_not_moved(tmp_path: Path) -> None:
     line = '{"queue": "q", "first_position": 0, "next_position": 1, "consumers": [{"consumer": "c", "position": 1}]}\n'
     assert mrecordlog("load", copy, stdin=line).code == 0
     assert settings_seen(copy)[0]["q"] == settings_seen(build(tmp_path / "same", _further))[0]["q"]
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ("one", "Expecting value at column 1"),
+        ('["q"]', "it must be an object, not ['q']"),
+        ('{"text": "x"}', "it has no 'queue'"),
+        ('{"queue": "q", "text": 3}', "text must be a string, not 3"),
+        ('{"queue": "q", "txt": "x"}', "a record needs a payload or a text, and a queue has no 'txt'"),
+    ],
+)
+def test_the_reason_is_a_sentence(line: str, reason: str) -> None:
+    """It names the member or the column, and no class of Python."""
+    with pytest.raises(InvalidLineError) as refused:
+        parse_line(3, line)
+    assert str(refused.value) == f"line 3 is not a valid dump line: {reason}"
+
+
+def test_members_of_a_later_version_are_ignored() -> None:
+    """The line of a queue in a dump always has its next position."""
+    assert parse_line(1, '{"queue": "q", "next_position": 0, "later": 1}') == parse_line(1, '{"queue": "q"}')
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
+from mrecordlog_async.client import BlockingRecordLogClient, ServiceUnreachableError
 from mrecordlog_async.service.server import ServeSettings, serve
 from mrecordlog_async.service.wire import tls
 from mrecordlog_async.service.wire.tls import Certificate
@@ -39,6 +40,27 @@ def test_the_command_serves_https_and_nothing_else(tmp_path: Path, monkeypatch: 
         assert mrecordlog("cat", service.address, "q").out == "over TLS\n"
         assert mrecordlog("ls", f"http://127.0.0.1:{service.port}").code == 5
         assert service.stop()[0] == 0
+
+
+def test_the_wrong_scheme_and_an_unknown_certificate_are_named(tmp_path: Path) -> None:
+    """The commands and the blocking client say what to write instead, not how the handshake failed inside."""
+    cert, key = make_certificate(tmp_path)
+    untrusted = "self-signed certificate; to trust it, set SSL_CERT_FILE to the certificate of its authority"
+    with Process(tmp_path / "wal", ["--tls-cert", str(cert), "--tls-key", str(key)], scheme="https") as service:
+        _refuses(service.address, f"TLS failed: certificate verify failed: {untrusted}")
+        ran = mrecordlog("ls", service.address.replace("https", "http"))
+        assert ran.err.endswith("; if the service has a certificate, write https:// instead of http://\n")
+    with Process(tmp_path / "plain", []) as service:
+        reason = "TLS failed: the server responded without TLS; write http:// instead of https://"
+        _refuses(service.address.replace("http", "https"), reason)
+
+
+def _refuses(url: str, reason: str) -> None:
+    ran = mrecordlog("ls", url)
+    assert (ran.code, ran.err.splitlines()[-1]) == (5, f"mrecordlog: {url} did not succeed within 2 s: {reason}")
+    with BlockingRecordLogClient(url, retry_seconds=0.0) as client, pytest.raises(ServiceUnreachableError) as refused:
+        client.list_queues()
+    assert refused.value.reason == reason
 
 
 async def test_a_renewed_certificate_is_used_without_a_restart(

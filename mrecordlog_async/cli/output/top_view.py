@@ -143,7 +143,7 @@ def _bars(service: ServiceFacts, width: int) -> list[RenderableType]:
         colour = "red" if share > 0.9 else "yellow" if share > 0.7 else "green"
         more = ""
         if name == "memory" and service.spills:
-            colour, more = "green", f", and {size(service.disk_only)} on the disk only"
+            colour, more = "green", f", and {size(service.disk_only)} on the disk only" if service.disk_only else ""
         bar = Text("█" * filled, style=colour) + Text("░" * (cells - filled), style="dim")
         line = Text(f"{name:<8}") + bar + Text(f" {size(used)} of {size(limit)}{more}")
         line.truncate(width, overflow="ellipsis")

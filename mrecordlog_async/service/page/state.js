@@ -29,7 +29,7 @@ function showState(stats, now) {
   $("recovery-bar").style.width = stats.fraction * 100 + "%";
   $("failure").hidden = !stats.failure;
   $("failure").textContent = stats.failure
-    ? `The log has failed: ${stats.failure}. Check the disk and the log of the process. Opened again, the log stores records: mrecordlog serve ends and is started again for that; restart an application.` : "";
+    ? `The log has failed: ${stats.failure}. Check the disk and what the process logged, then restart the process. mrecordlog serve ends by itself after --failure-grace, so that its supervisor restarts it.` : "";
   if (stats.state === "recovering") return;
   if (before && now > beforeAt) showRates(stats, (now - beforeAt) / 1000);
   before = stats;
@@ -83,7 +83,7 @@ function showTotals(stats) {
   const usage = stats.usage;
   showUse("memory", usage.memory_bytes, usage.memory_limit_bytes);
   if (stats.beyond_memory === "disk") {  // memory is full by design
-    $("memory-text").textContent += `; ${bytes(usage.disk_only_bytes)} on the disk only`;
+    if (usage.disk_only_bytes) $("memory-text").textContent += `; ${bytes(usage.disk_only_bytes)} on the disk only`;
     $("memory-bar").className = "";
   }
   showUse("disk", usage.disk_bytes, usage.disk_limit_bytes);
