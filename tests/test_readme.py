@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from asyncio import sleep, timeout
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from importlib.metadata import distribution
 from importlib.util import find_spec
 from pathlib import Path
 from shutil import which
+from typing import Any
 
 import pytest
 
+from mrecordlog_async.fastapi import log_of
 from tests.docs.blocks import README, ROOT, Block, blocks
 from tests.docs.session import Session
 
@@ -25,20 +29,42 @@ def test_the_readme_works_from_top_to_bottom(tmp_path: Path) -> None:
         printed = dict(_followed(session))
     finally:
         session.end()
-    assert list(printed) == ["app.py", "first.py", "send.py", *(["show.py"] if find_spec("pyspark") else [])]
+    assert list(printed) == ["app.py", "first.py", *(["show.py"] if find_spec("pyspark") else [])]
     assert printed["app.py"] == '{"position":0}\n'
     assert printed["first.py"].startswith("0 b'two coffees'\n")
-    assert '"payload":"two coffees"' in printed["first.py"]  # the service reads it back, and truncates it
-    assert "one tea" not in printed["send.py"]
+    assert '"payload":"two coffees"' in printed["first.py"]  # the service reads it back
     if "show.py" in printed:
-        assert "one tea" in printed["show.py"] or "6F 6E 65 20 74" in printed["show.py"]
+        assert "two coffees" in printed["show.py"] or "74 77 6F 20 63" in printed["show.py"]
+
+
+async def test_the_worker_of_the_readme_delivers_what_was_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It replaces one line of the program, gets the records of an earlier run, and they are deleted."""
+    monkeypatch.chdir(tmp_path)
+    endpoint, worker = (block.text for block in blocks(README) if "lifespan(" in block.text)
+    async with _application(endpoint) as names:
+        await log_of(names["app"]).append("clicks", b"stored before")
+    replaced = next(line for line in endpoint.splitlines() if line.startswith("app = "))
+    async with _application(endpoint.replace(replaced, worker)) as names, timeout(60):
+        while log_of(names["app"]).first_position("clicks") == 0:
+            await sleep(0.01)
+    assert "stored before" in capsys.readouterr().out
+
+
+@asynccontextmanager
+async def _application(program: str) -> AsyncIterator[dict[str, Any]]:
+    names: dict[str, Any] = {"__name__": "app"}
+    exec(program, names)
+    async with names["app"].router.lifespan_context(names["app"]):
+        yield names
 
 
 def _followed(session: Session) -> Iterator[tuple[str, str]]:
     """Do the steps; yield each program with what it and the commands up to the next one print."""
     program, printed = "", ""
     for block in blocks(README):
-        if "spark" in block.text and find_spec("pyspark") is None:
+        if block.note.startswith("in ") or ("spark" in block.text and find_spec("pyspark") is None):
             continue
         if block.note.startswith("file: "):
             if program:
