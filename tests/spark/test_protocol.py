@@ -154,7 +154,7 @@ class Campaign:
             self.query.step(ReadMaxRows(1))
         except DataLossError:
             return True
-        return bool(self.query.reader._held.sentences)  # the other log goes on
+        return bool(self.query.reader._state.held.sentences)  # the other log goes on
 
     def refused_until_accepted(self, *, again: str | None = None) -> None:
         """Check that the query is refused, even after a restart; then accept it. again: the log that went back."""

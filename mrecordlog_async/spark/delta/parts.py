@@ -203,7 +203,6 @@ class _Part:
     opened: AbstractContextManager[Any] | None = None
     writer: pq.ParquetWriter | None = None
     file: Any = None
-    written: int = 0
     seen: dict[str, list[Any]] = field(default_factory=dict)
 
 
@@ -262,7 +261,6 @@ class _Parts:
         table = pa.Table.from_batches(part.waiting, self._schema)
         part.writer.write_table(table, row_group_size=len(table))
         _gather(part.seen, table)
-        part.written += part.bytes
         self._bytes -= part.bytes
         part.waiting, part.bytes = [], 0
         if part.file.tell() >= self._layout.bytes_per_file:

@@ -111,8 +111,7 @@ class Summary:
     seconds: float  # duration of the run
     left: dict[str, int]  # records still in the subscribed queues, by server
     down: dict[str, str]  # servers that were not drained because they were down, with the reason
-    # The rows are known to be durable in the output: each batch is a transaction of its table, or was counted in its
-    # files and compared with the log
+    # The rows are known to be durable in the output: each batch is a transaction of its table
     verified: bool = False
     held: dict[str, str] = field(default_factory=dict)  # servers whose log is held back, with the reason
 

@@ -152,22 +152,16 @@ def refuse_unreached(options: Options, batches: SparkBatches) -> None:
 
 def held_back(fleet: Fleet, batches: SparkBatches) -> dict[str, str]:
     """Return the servers whose logs are held back at the end, and why."""
-    now = _standing(fleet, batches)
-    if now is None:
+    offset = batches.offset_at(newest(batches.checkpoint, OFFSETS))
+    if offset is None:
         return {}
-    _, standing = now
+    try:
+        _, standing = fleet.standing(offset)
+    except (OSError, ReopenedError, ServerDownError, ServiceRefusedError):  # the query reports that
+        return {}
     found = [*standing.held.values()]
     found += [history.held_back(standing.logs[log].server, evidence) for log, evidence in standing.back.items()]
     return {each.server: each.why for each in found}
-
-
-def _standing(fleet: Fleet, batches: SparkBatches) -> tuple[Offset, history.Standing] | None:
-    """Compare the newest batch with the logs; None if it cannot be read, or a server cannot: the query reports that."""
-    offset = batches.offset_at(newest(batches.checkpoint, OFFSETS))
-    try:
-        return fleet.standing(offset) if offset is not None else None
-    except (OSError, ReopenedError, ServerDownError, ServiceRefusedError):
-        return None
 
 
 def newest_position(batches: SparkBatches) -> Positions:

@@ -89,7 +89,6 @@ class LogStream(DataSourceStreamReader):
         self._options = options
         self._fleet = Fleet(options, patience_seconds=options.server_wait_seconds)
         self._state = StreamState.of(options, self._fleet)
-        self._held = self._state.held
         self._plans: dict[tuple[str, str], PlannedQueue] = {}  # of the batch that begins next
 
     # The driver's side.

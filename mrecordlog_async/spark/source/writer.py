@@ -250,8 +250,7 @@ class Appender:
 
     def _put_overlapping(self, queue: str, position: int, runs: list[Run], records: int, next_position: int) -> None:
         if position < next_position < position + records:
-            before = [run.cut(position, next_position) for run in runs if run.first_position < next_position]
-            after = [run.cut(next_position, run.next_position) for run in runs if run.next_position > next_position]
+            before, after = _cut_at(runs, next_position - position)
             self._put(queue, position, before)
             self._put(queue, next_position, after)
             return
@@ -263,7 +262,7 @@ class Appender:
             )
             self.written.records += first - position
             self.written.truncated += first - position
-            kept = [run.cut(first, run.next_position) for run in runs if run.next_position > first]
+            _, kept = _cut_at(runs, first - position)
             if kept:
                 self._put(queue, first, kept)
             return
