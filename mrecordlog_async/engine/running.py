@@ -110,7 +110,7 @@ class Engine:
         self._refusals = Refusals(self.counters, self.directory, self._loop.time)
         self.admission = Admission(limits, capacity, self._refusals)
         if limits.beyond_memory == "disk":
-            self.spill = Spill(place, self.queues, opened.journal.space, self.admission, self.disk_reads)
+            self.spill = Spill(place, self.queues, opened.journal.space, self.admission)
             capacity.make_room = self.spill.make_room
         # After a power cut under a weaker policy, acknowledgements and records that were read may be missing: holders
         # from before, which only the clients of a service can be, must attach again.

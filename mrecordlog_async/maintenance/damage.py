@@ -87,11 +87,6 @@ class DamagedRange:
         """Return the log records that could be read."""
         return [item for item in self.found if not isinstance(item, LostRun)]
 
-    @property
-    def lost(self) -> list[LostRun]:
-        """Return what is known of appends that could not be read."""
-        return [item for item in self.found if isinstance(item, LostRun)]
-
 
 class FrameJoiner:
     """Joins those frames of a damaged range that follow each other into records."""

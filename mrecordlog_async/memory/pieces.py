@@ -125,11 +125,6 @@ class Runs:
         """Return the run at the back."""
         return self._run(len(self) - 1)
 
-    def first_position(self) -> int:
-        """Return the position of the first record."""
-        found: int = _FIRST.unpack_from(self._firsts)[0]
-        return found
-
     def end(self) -> int:
         """Return the position after the last record."""
         return self._next_position(len(self) - 1)

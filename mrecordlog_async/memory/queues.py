@@ -66,7 +66,7 @@ class Queues:
         self.stores: Stores = stores or RetainedStores()
         self.version = 0  # incremented with every batch
         self.pins = SegmentPins()
-        self._queue_bytes = 0  # what `queue_bytes` is without settling
+        self._queue_bytes = 0  # of the queues, consumers and rules, without blocks and what settling grew
         self.overhead_bytes = 0  # of these, what no truncate frees
         self.blocks = Blocks()
         self._segment = -1  # that of the last batch
@@ -94,11 +94,6 @@ class Queues:
     def opening(self) -> int:
         """The random number of the newest opening; 0 if nothing was ever stored."""
         return self.openings[-1].nonce if self.openings else 0
-
-    @property
-    def queue_bytes(self) -> int:
-        """Memory of the queues without the blocks, and of consumers and rules."""
-        return self._queue_bytes + self.settling.grown_bytes
 
     @property
     def memory_bytes(self) -> int:

@@ -914,10 +914,11 @@ async def test_parts_have_the_times_of_the_whole(directory: Path) -> None:
 
 async def time_of(log: MultiRecordLog, position: int) -> datetime:
     """Return when the record at *position* was stored, wherever it is."""
-    engine = log._engine
-    queue = engine.queues.get("q")
-    assert queue is not None
-    return time_of_tick(await engine.disk_reads.tick_at(queue, position))
+    batch = await log.fetch("q", position, max_records=1)
+    assert batch is not None and batch.first_position == position
+    [time] = batch.times()
+    assert time is not None
+    return time
 
 
 CHILD = """

@@ -91,7 +91,8 @@ class Model:
 
     def check(self) -> None:
         """Check every queue."""
-        assert self.queues.queue_bytes == sum(queue.memory_bytes + len(queue.name) for queue in self.queues)
+        queue_bytes = self.queues.memory_bytes - self.queues.blocks.memory_bytes
+        assert queue_bytes == sum(queue.memory_bytes + len(queue.name) for queue in self.queues)
         for queue_id, ticks in self.ticks.items():
             _check(self.queue(queue_id), ticks)
 

@@ -25,8 +25,7 @@ from mrecordlog_async.memory.cutting import UNLIMITED, Head, head_of, head_of_ru
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.memory.stored_times import position_from, tick_at, times_of
-from mrecordlog_async.memory.times import NO_TICK
+from mrecordlog_async.memory.stored_times import position_from, times_of
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.model import POSITION_MAX, Record, Times
 from mrecordlog_async.options import MIB, Limits
@@ -521,18 +520,6 @@ class DiskReads:
         return Ahead(queue.head(start) if self.is_there(queue) else [])
 
     # Times.
-
-    async def tick_at(self, queue: Queue, position: int) -> int:
-        """Return when the record at *position* was stored; `NO_TICK` if none is retained there."""
-        while self.is_there(queue) and queue.first_position <= position < queue.memory_first:
-            loaded = await self.load(queue, position, position + 1, PLACE)
-            if not loaded.held:
-                break
-            if queue.first_position <= position:
-                return next((tick for _, _, tick in loaded.times.spans(position, position + 1)), NO_TICK)
-        if not self.is_there(queue) or position < queue.memory_first:
-            return NO_TICK
-        return tick_at(queue, position) if queue.held(position, position + 1) else NO_TICK
 
     async def times_of_place(self, queue: Queue, position: int) -> Times:
         """Return the times of the place on the disk that has *position*; nothing if it is not there any more."""

@@ -24,7 +24,7 @@ from functools import partial
 from time import perf_counter
 
 from mrecordlog_async.engine.intake.admission import Admission
-from mrecordlog_async.engine.spilling.disk_reads import CompleteSegments, DiskReads
+from mrecordlog_async.engine.spilling.disk_reads import CompleteSegments
 from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.gathered import GatheredIndex, Gathering
 from mrecordlog_async.memory.collected import CollectedRuns
@@ -53,14 +53,11 @@ KEPT = 0.9
 class Spill:
     """Gathers segments and has them leave memory. The engine owns it. Below half of the limit it has no task."""
 
-    def __init__(
-        self, directory: LogDirectory, queues: Queues, space: CompleteSegments, admission: Admission, reads: DiskReads
-    ) -> None:
+    def __init__(self, directory: LogDirectory, queues: Queues, space: CompleteSegments, admission: Admission) -> None:
         self._directory = directory
         self._queues = queues
         self._space = space
         self._admission = admission
-        self._reads = reads
         self._limits: Limits = admission.limits
         self._gather_above = self._limits.memory_bytes // 2
         self._loop = asyncio.get_running_loop()
