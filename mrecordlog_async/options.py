@@ -93,17 +93,6 @@ class PersistPolicy:
         return self.interval_seconds if self.kind == "interval" and self.action is PersistAction.FSYNC else None
 
 
-_COUNTED_LIMITS = (
-    "memory_bytes",
-    "disk_bytes",
-    "pending_bytes",
-    "record_bytes",
-    "name_bytes",
-    "queues",
-    "consumers",
-)
-
-
 MEMORY_BYTES, DISK_BYTES = 4 * GIB, 16 * GIB
 """Defaults of `Limits`."""
 
@@ -144,7 +133,7 @@ class Limits:
     beyond_memory: Literal["refuse", "disk"] = "refuse"
 
     def __post_init__(self) -> None:
-        for name in _COUNTED_LIMITS:
+        for name in [each.name for each in fields(self) if each.type == "int"]:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be an integer above 0, not {value!r}")

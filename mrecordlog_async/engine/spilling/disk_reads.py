@@ -416,18 +416,17 @@ class DiskReads:
                 records, size = records + end.records, size + end.bytes
         return records, size, unknown
 
-    async def read_located(self, located: Sequence[Located], begun: Begun = ()) -> list[LoadedRuns]:
+    async def read_located(self, located: Sequence[Located]) -> list[LoadedRuns]:
         """Return the records that were located, all of one file before the next, in the order in which they are in it.
 
         Readers of many queues then share the pieces of the files. What was truncated meanwhile may be among them.
-        *begun*: the jobs that read it, if they were started before.
 
         Raises:
             CorruptionError: Some cannot be read. So does what was removed meanwhile.
             OSError: The disk refuses a read.
         """
         loaded = [one.loaded for one in located]
-        await self._read_into(loaded, located, begun)
+        await self._read_into(loaded, located, ())
         return loaded
 
     async def _read_into(self, loaded: list[LoadedRuns], located: Sequence[Located], begun: Begun) -> None:
