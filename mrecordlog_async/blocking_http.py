@@ -121,9 +121,8 @@ class HttpConnection:
             deadline = end
 
             def arriving(sock: socket.socket, *arguments: object, **more: object) -> http.client.HTTPResponse:
-                response = _FinalResponse(sock, *arguments, **more)  # type: ignore[arg-type]  # passed on
-                raw = response.fp.detach()
-                response.fp = io.BufferedReader(_Arriving(raw, sock, silence_seconds, deadline))
+                response = _FinalResponse(sock, *arguments, **more)
+                response.fp = _Lines(_Arriving(response.fp.detach(), sock, silence_seconds, deadline))
                 return response
 
             connection.response_class = arriving  # type: ignore[assignment]  # is called like the class
@@ -153,6 +152,10 @@ class HttpConnection:
 class _FinalResponse(http.client.HTTPResponse):
     """The response after those that announce it (RFC 9110 §15.2), of which http.client passes over 100 alone."""
 
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self.fp = _Lines(self.fp.detach())
+
     def _read_status(self) -> tuple[str, int, str]:
         # The private method of http.client that reads the first line: nothing public comes between it and the rest.
         while True:
@@ -160,6 +163,17 @@ class _FinalResponse(http.client.HTTPResponse):
             if not 101 < status < 200:
                 return version, status, reason
             http.client.parse_headers(self.fp)
+
+
+class _Lines(io.BufferedReader):
+    """The bytes of a response. http.client takes a head, or the length of a chunk, that is cut off for a whole one."""
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        """Return the next line. Raises RemoteDisconnected if the connection ends before it does."""
+        line = super().readline(size)
+        if not line.endswith(b"\n") and len(line) != size:  # http.client refuses a line that is too long
+            raise http.client.RemoteDisconnected("the connection was closed before the end of the response")
+        return line
 
 
 class _Arriving(io.RawIOBase):

@@ -44,6 +44,9 @@ from mrecordlog_async.support.forks import call_in_children
 IDLE_SECONDS = 15.0
 """Seconds that an unused connection is kept; services and proxies close theirs later."""
 
+LONGEST_SECONDS = 86_400.0
+"""Longest wait for a connection or a response: locks and sockets refuse an infinite one."""
+
 
 class Ends(Protocol):
     """The state that ends with its client."""
@@ -216,7 +219,7 @@ class BlockingTransport:
         options, wait = self.options, call.wait_seconds
         headers = {**self._headers, **call.headers}
         end = clock() + _left(call.end, options.response_seconds + wait)
-        silence_seconds = options.timeout_seconds + wait
+        silence_seconds = _left(call.end, options.timeout_seconds + wait)
         try:
             response = connection.send(
                 call.method, call.target, call.body, headers, silence_seconds=silence_seconds, end=end
@@ -265,9 +268,7 @@ sleep = time.sleep
 
 def _left(end: float | None, seconds: float) -> float:
     """Return how long to wait for something that takes *seconds* at most. Raises TimeoutError if *end* has passed."""
-    if end is None:
-        return seconds
-    left = end - clock()
+    left = LONGEST_SECONDS if end is None else min(end - clock(), LONGEST_SECONDS)
     if left <= 0:
         raise TimeoutError
     return min(seconds, left)

@@ -30,6 +30,11 @@ class ClientOptions(NamedTuple):
         check_url(self.place.url)
         if self.connections < 1:
             raise ValueError(f"connections must be at least 1, not {self.connections}")
+        if not self.retry_seconds >= 0:  # NaN is refused too: no deadline would ever pass
+            raise ValueError(f"retry_seconds must be at least 0, not {self.retry_seconds}")
+        for name in ("timeout_seconds", "response_seconds"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
         check_token(self.token, self.place.url)
         return self
 

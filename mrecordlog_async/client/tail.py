@@ -206,7 +206,7 @@ class ClientTail(AsyncIterator[Record]):
         try:
             async with asyncio.timeout_at(deadline):
                 while page is not None and not page.runs and (left := deadline - clock()) > 0:
-                    page = await self._look(limits.records, limits.bytes, min(ceil(left), WAIT_SECONDS), deadline)
+                    page = await self._look(limits.records, limits.bytes, ceil(min(left, WAIT_SECONDS)), deadline)
         except TimeoutError as error:
             if not has_failed(error):
                 raise
@@ -249,10 +249,12 @@ class ClientTail(AsyncIterator[Record]):
         size = limits.bytes - sum(len(run.payload) for run in runs)
         if records <= 0 or size <= 0 or limits.seconds == 0:
             return None
-        left = WAIT_SECONDS if deadline is None else deadline - asyncio.get_running_loop().time()
-        if deadline is not None and left <= 0:
+        clock = asyncio.get_running_loop().time
+        begun, end = clock(), inf if deadline is None else deadline
+        if begun >= end:
             return None
-        page = await self._read(PageRequest(after, records, size, min(max(ceil(left), 1), WAIT_SECONDS), end=deadline))
+        wait_seconds = min(max(ceil(min(end - begun, WAIT_SECONDS)), 1), WAIT_SECONDS)
+        page = await self._read(PageRequest(after, records, size, wait_seconds, end=deadline))
         # A page has at least one record; a larger one than fits is left for the next batch.
         if page is None or sum(len(run.payload) for run in page.runs) > size:
             return None
@@ -264,7 +266,8 @@ class ClientTail(AsyncIterator[Record]):
                 if error.code != "ahead":
                     raise
                 return None  # the next call meets it again; what was read before is handed out
-            await asyncio.sleep(PAUSE_SECONDS if deadline is None else max(left, 0))
+            if clock() - begun < wait_seconds / 2:
+                await asyncio.sleep(max(min(PAUSE_SECONDS, end - clock()), 0))
         return page
 
     async def _read(self, request: PageRequest) -> Page | None:

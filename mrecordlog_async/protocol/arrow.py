@@ -228,9 +228,9 @@ class _Sink:
 
 def release_unused() -> None:
     """Return unused memory of pyarrow's allocator to the system, if pyarrow was imported."""
-    arrow = sys.modules.get("pyarrow")
-    if arrow is not None:
-        arrow.default_memory_pool().release_unused()
+    pool = getattr(sys.modules.get("pyarrow"), "default_memory_pool", None)  # another thread may be importing it
+    if pool is not None:
+        pool().release_unused()
 
 
 async def ready(status: int) -> None:

@@ -133,6 +133,11 @@ class PageRequest(NamedTuple):
     stop: int | None = None  # position after the last one wanted; None for the end of the queue
     end: float | None = None  # see `ServiceCall`
 
+    def sendable(self) -> PageRequest:
+        """Return the same request with limits that are numbers for the service."""
+        records = None if self.records is None else min(self.records, POSITION_MAX)
+        return self._replace(records=records, max_bytes=min(self.max_bytes, POSITION_MAX))
+
 
 # The service and its log.
 
@@ -317,10 +322,9 @@ def position_at(queue: str, time: datetime) -> ServiceCall[int]:
 
 def read_page(queue: str, request: PageRequest) -> ServiceCall[Page]:
     """Read a page. Refused with the code "truncated" if the records begin later: see `first_retained`."""
-    position, records, max_bytes, wait_seconds, stop, end = request
-    limit = None if records is None else min(records, POSITION_MAX)
+    position, records, max_bytes, wait_seconds, stop, end = request.sendable()
     query = {"start": str(position), "max_bytes": str(max_bytes)}
-    query |= _texts({"stop": stop, "limit": limit, "wait": wait_seconds or None})
+    query |= _texts({"stop": stop, "limit": records, "wait": wait_seconds or None})
     path = path_of(queue, "records")
     return ServiceCall("GET", path, page_of, query, accept=wire.CONTENT_TYPE, wait_seconds=wait_seconds, end=end)
 
@@ -408,7 +412,7 @@ def attach(queue: str, consumer: str, request: AttachRequest) -> ServiceCall[Att
 
 def read_as_holder(holder: AttachResponse, request: PageRequest) -> ServiceCall[Page]:
     """Read a page as the holder of a consumer."""
-    position, records, max_bytes, wait_seconds, _, end = request
+    position, records, max_bytes, wait_seconds, _, end = request.sendable()
     query = {"epoch": str(holder.epoch), "start": str(position), "max_bytes": str(max_bytes)}
     query |= _texts({"max_records": records, "wait": wait_seconds or None})
     return ServiceCall(

@@ -132,6 +132,30 @@ async def test_a_response_that_announces_another_one_is_not_the_last() -> None:
         await in_thread(url, delete)
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_response_that_is_cut_off_at_any_byte_is_lost(chunked: bool) -> None:
+    """Whatever part of it arrives: what becomes of the append is unknown, and it is not said to be refused."""
+    length, body = b"Content-Length: %d" % len(APPENDED), APPENDED
+    if chunked:  # some proxies write zeros before the length of a chunk
+        length, body = b"Transfer-Encoding: chunked", b"0%x\r\n%b\r\n0\r\n\r\n" % (len(APPENDED), APPENDED)
+    response = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n%b\r\n\r\n%b" % (length, body)
+    sizes = iter(range(len(response)))
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(1)
+        writer.write(response[: next(sizes)])
+        writer.close()
+
+    def append(client: BlockingRecordLogClient) -> None:
+        for _ in range(len(response)):
+            with pytest.raises(OutcomeUnknownError):
+                client.append("q", b"a")
+
+    async with listening(serve) as url:
+        await in_thread(url, append)
+
+
 async def test_connections_of_a_burst_are_closed_while_others_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that nobody uses are closed after `IDLE_SECONDS`, even if every later call finds a newer one."""
     now, both, closed = [0.0], asyncio.Barrier(2), asyncio.Event()
@@ -328,6 +352,28 @@ async def test_waiting_for_a_connection_ends(monkeypatch: pytest.MonkeyPatch) ->
 
         await in_thread(server.url, call, connections=1, retry_seconds=0.05)
         assert not server.requests
+
+
+def test_times_may_be_infinite(served_apart: str) -> None:
+    """As for the asyncio client: a call waits for a connection, and for its response, for as long as it takes."""
+    ever = float("inf")
+    with BlockingRecordLogClient(
+        served_apart, retry_seconds=ever, timeout_seconds=ever, response_seconds=ever, connections=1
+    ) as client:
+        slots = client.sender.transport._slots
+        slots.acquire()  # as by another thread
+
+        def release() -> None:
+            while not slots._cond._waiters:  # type: ignore[attr-defined]  # nothing public says that a thread waits
+                time.sleep(0.001)
+            slots.release()
+
+        releasing = threading.Thread(target=release)
+        releasing.start()
+        assert client.append("q", b"a", create=True) == 0
+        releasing.join()
+        batch = client.tail("q").batch(max_records=1, timeout=ever)
+        assert batch is not None and batch.payloads() == [b"a"]
 
 
 async def test_a_unix_socket_works_like_a_host(served: Served, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import shutil
 import signal
 from collections.abc import Coroutine
 from datetime import UTC, datetime, timedelta
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -301,6 +302,34 @@ async def test_batches_by_number_bytes_and_time(served: Served) -> None:
             tail.batches(max_records=0)
 
 
+@pytest.mark.parametrize("max_wait", [None, 3_600.0, inf])
+async def test_a_batch_that_several_requests_wait_for_ends_once_it_is_full(
+    served: Served, monkeypatch: pytest.MonkeyPatch, max_wait: float | None
+) -> None:
+    """However long it may wait: its caller gets it with the record that fills it."""
+    monkeypatch.setattr(client_tail, "WAIT_SECONDS", 0)
+    await served.log.append("q", b"a")
+    async with RecordLogClient(served.url) as client, asyncio.timeout(60):
+        waiting = asyncio.create_task(client.tail("q").batch(max_records=2, max_wait=max_wait))
+        while served.service.requests < 5:
+            await asyncio.sleep(0)
+        await served.log.append("q", b"b")
+        batch = await waiting
+        assert batch is not None and batch.payloads() == [b"a", b"b"]
+
+
+async def test_limits_of_a_batch_may_be_as_large_as_those_of_the_log(served: Served) -> None:
+    """One beyond the numbers that the service takes limits nothing."""
+    async with RecordLogClient(served.url) as client, client.consumer("q", "c") as consumer:
+        tail = client.tail("q")
+        waiting = asyncio.create_task(tail.batch(timeout=inf))
+        while not served.service.tails:
+            await asyncio.sleep(0)
+        await served.log.append("q", b"a")
+        found = [await waiting, await consumer.batch(max_records=2**64, max_bytes=2**64, timeout=inf)]
+        assert [batch and batch.payloads() for batch in found] == [[b"a"], [b"a"]]
+
+
 async def test_a_call_on_another_event_loop_is_refused(served: Served) -> None:
     """It stores nothing: a second asyncio.run with the same client raises the error of the log."""
     async with RecordLogClient(served.url) as client:
@@ -309,8 +338,26 @@ async def test_a_call_on_another_event_loop_is_refused(served: Served) -> None:
             with pytest.raises(LogClosedError, match="the client belongs to another event loop"):
                 await asyncio.to_thread(asyncio.run, call)
         assert await client.next_position("q") == 1
-    with pytest.raises(ValueError, match="connections must be at least 1, not 0"):
-        RecordLogClient(served.url, connections=0)
+
+
+@pytest.mark.parametrize("kind", [RecordLogClient, BlockingRecordLogClient])
+@pytest.mark.parametrize(
+    ("option", "value", "refusal"),
+    [
+        ("connections", 0, "must be at least 1, not 0"),
+        ("retry_seconds", -1, "must be at least 0, not -1"),
+        ("retry_seconds", float("nan"), "must be at least 0, not nan"),
+        ("timeout_seconds", 0, "must be above 0, not 0"),
+        ("timeout_seconds", float("nan"), "must be above 0, not nan"),
+        ("response_seconds", -1.0, "must be above 0, not -1.0"),
+    ],
+)
+def test_an_option_that_no_call_can_be_made_with_is_refused(
+    kind: type[RecordLogClient | BlockingRecordLogClient], option: str, value: float, refusal: str
+) -> None:
+    """At once, before anything is sent: an append whose time is over at its beginning may be stored all the same."""
+    with pytest.raises(ValueError, match=f"{option} {refusal}"):
+        kind("http://127.0.0.1:9", **{option: value})  # type: ignore[arg-type]  # one of several types
 
 
 async def test_a_buffer_may_be_used_again_once_an_append_was_called(served: Served) -> None:
