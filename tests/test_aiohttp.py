@@ -105,6 +105,22 @@ async def test_open_tails_do_not_hold_up_the_application(directory: Path) -> Non
         assert b"event: end\ndata: closing" in await tail.read()
 
 
+@pytest.mark.filterwarnings("ignore:Changing state of started or joined application:DeprecationWarning")
+async def test_an_application_may_start_again(directory: Path) -> None:
+    """Its second log is as ready as the first one, and its tails last until the second end."""
+    app = web.Application()
+    setup(app, directory, queues=["q"], prefix="/wal")
+    for position in range(2):
+        async with ClientSession() as session:
+            async with serving_app(app) as url:
+                async with session.get(url + "/wal/readyz") as response:
+                    assert response.status == 200
+                tail = await session.get(url + "/wal/v1/queues/q/tail?start=next")
+                assert await app[LOG].append("q", b"a") == position
+                assert (await tail.content.readline()).startswith(b"id: %d-" % position)
+            assert b"event: end\ndata: closing" in await tail.read()
+
+
 async def test_a_client_that_left_waits_for_no_record(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """aiohttp does not cancel its handlers, unless the application says so; `tails` is about clients that are there."""
     monkeypatch.setattr(records, "LOOK_SECONDS", 0.01)

@@ -132,6 +132,7 @@ class Service:
 
     def attach(self, log: MultiRecordLog) -> None:
         """Serve *log*, which the caller opened and will close."""
+        self._shutting_down.clear()  # an application of aiohttp may start again
         self.opening, self.opened = secrets.token_hex(8), log.inspection.next_positions()
         self.log_id, self.small_head = log.inspection.public_id, small_head(log.inspection.public_id)
         self._log = log
