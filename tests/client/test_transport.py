@@ -8,6 +8,7 @@ import pytest
 
 from mrecordlog_async import LogClosedError, QueueNotFoundError
 from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient, ServiceError, ServiceUnreachableError
+from mrecordlog_async.options import MIB
 from mrecordlog_async.protocol import wire
 from tests.client.scripted import APPENDED, DROP, Step, problem, scripted
 from tests.serving import Served
@@ -26,6 +27,14 @@ async def test_quiet_tails_do_not_stop_other_calls(served: Served) -> None:
         assert [record.payload for record in await asyncio.gather(*waiting)] == [b"a"] * 4
         for tail in tails:
             await tail.aclose()
+
+
+async def test_a_large_record_does_not_hold_the_event_loop(served: Served) -> None:
+    """aiohttp warns of a body that it would write in one go. Here and for others, a warning may be an error."""
+    payload = bytes(2 * MIB)
+    async with RecordLogClient(served.url) as client:
+        assert await client.append("q", payload) == 0
+    assert [record.payload for record in served.log.range("q")] == [payload]
 
 
 async def test_callers_share_connections_in_the_order_they_came() -> None:
