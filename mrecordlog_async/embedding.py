@@ -1,13 +1,13 @@
 """A log inside an application: opened with it, with its queues and workers, and ended gracefully. For the embeds.
 
-| what a worker does | what follows |
+| event | result |
 |---|---|
-| it returns | it is not started again |
-| it raises | it is started again after a pause, which doubles from failure to failure |
-| it raises more often, see `max_restarts` | the process ends ("exit"), or goes on without it ("degrade") |
-| it waits for something that others cancelled | as if it had raised: nobody cancelled the worker |
-| its task is cancelled while the application runs | it is not started again, which is logged and counted |
-| the application ends | it finishes its batch and gets no other; one that goes on for `worker_seconds` is cancelled |
+| a worker returns | it is not restarted |
+| it raises | it is restarted after a pause, which doubles with each failure |
+| it raises more often than `max_restarts` | the process ends ("exit"), or continues without it ("degrade") |
+| it waits for something that is cancelled | the same as if it had raised: the worker itself was not cancelled |
+| its task is cancelled while the application runs | it is not restarted, which is logged and counted |
+| the application ends | it finishes its batch and gets no other; after `worker_seconds` it is cancelled |
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ class EmbedOptions(TypedDict, total=False):
     """Further options of `lifespan` and `setup`: the others of `MultiRecordLog.open`, and what happens to workers.
 
     Attributes:
-        max_restarts: So often a worker that raised is started again within `restart_seconds`; 0: never. 10 by default.
+        max_restarts: How often a worker that raised is restarted within `restart_seconds`; 0: never. 10 by default.
         restart_seconds: The time in which failures are counted, in seconds; 300 by default.
-        on_worker_failure: What follows one failure more: "exit", the default, ends the process with exit status 1, so
-            that whatever started it starts it again; with "degrade" the application goes on without the worker, and
+        on_worker_failure: What happens after one more failure: "exit", the default, ends the process with exit status
+            1, so that its supervisor restarts it; with "degrade" the application continues without the worker, and
             `/readyz` responds with 503.
         worker_seconds: Seconds that workers have to finish their batches when the application ends, before they are
             cancelled; 20 by default.
@@ -99,7 +99,7 @@ _OF_WORKERS = tuple(Supervision.__dataclass_fields__)
 
 
 def check_options(options: Mapping[str, Any], others: Sequence[str] = ()) -> Supervision:
-    """Return the part of *options* that concerns workers; raise TypeError for one that there is not.
+    """Return the part of *options* that concerns workers; raise TypeError for an option that does not exist.
 
     others: the further arguments of the function that takes the options, which a misspelt one may mean.
     """
@@ -123,7 +123,7 @@ def check_embed(
 
 
 def _check_directory(directory: object) -> None:
-    """Raise TypeError for what is not a path, such as the application of one who passes `lifespan` without a call."""
+    """Raise TypeError for anything but a path, such as the application when `lifespan` was passed without a call."""
     if not isinstance(directory, str | bytes | os.PathLike):
         wanted = 'the directory of the log must be a path, as in lifespan("./wal") or setup(app, "./wal")'
         raise TypeError(f"{wanted}, not {type(directory).__name__}")

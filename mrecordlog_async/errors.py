@@ -144,7 +144,7 @@ class RecordsOnDiskError(RecordLogError):
 
 
 class PositionAheadError(RecordLogError, ValueError):
-    """A consumer cannot stand at this position, because the queue has not assigned it yet.
+    """A consumer cannot be at this position, because the queue has not assigned it yet.
 
     Attributes:
         queue: The queue.
@@ -584,7 +584,8 @@ class LogLockedError(RecordLogError):
 class CorruptionError(RecordLogError):
     """Data that was acknowledged is damaged or missing. Nothing was changed.
 
-    Raised when a log is opened. Of records that are on the disk alone, also by the read that meets it: the log goes on.
+    Raised when a log is opened. If the damaged records are only on the disk, a read of them raises it, and the log
+    continues.
 
     Attributes:
         segment: Name of the damaged file.

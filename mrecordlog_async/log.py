@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import logging
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -87,6 +88,8 @@ READ_RECORDS, READ_BYTES = 10_000, 4 * MIB
 QUEUES_AT_ONCE = 1_000
 """Declared queues are created in groups of this size: one takes the event loop 5 ms."""
 
+logger = logging.getLogger("mrecordlog_async")
+
 
 class MultiRecordLog:
     """Named queues of records in one directory.
@@ -111,7 +114,7 @@ class MultiRecordLog:
         persist_policy: When a change is acknowledged.
         recovery_report: What recovery found when the log was opened.
         workers: How many workers of its application run, failed and ended; see `lifespan` and `setup`.
-        inspection: What services and tools want of the log. No promise of compatibility covers it.
+        inspection: What services and tools need from the log. It may change in any release.
     """
 
     @classmethod
@@ -1034,6 +1037,13 @@ class OpeningLog:
         await self._log.__aexit__(kind, error, traceback)
 
 
+def _warn_of_other_options(log: MultiRecordLog, names: Iterable[str], declared: QueueOptions) -> None:
+    kept = [name for name in names if log.queue_options(name) != declared]
+    if kept:
+        shown = ", ".join(map(repr, kept[:3])) + (f" and {len(kept) - 3} more" if len(kept) > 3 else "")
+        logger.warning("%s: already there, with other options than queues= has; configure_queue changes them", shown)
+
+
 async def _declare(log: MultiRecordLog, queues: dict[str, QueueOptions | None]) -> None:
     """Create *queues* where they do not exist, many in a batch; close the log if that fails."""
     by_options: dict[QueueOptions | None, list[str]] = {}
@@ -1043,6 +1053,8 @@ async def _declare(log: MultiRecordLog, queues: dict[str, QueueOptions | None]) 
         for options, names in by_options.items():
             for at in range(0, len(names), QUEUES_AT_ONCE):
                 await log.create_queues(names[at : at + QUEUES_AT_ONCE], exist_ok=True, options=options)
+            if options is not None:
+                _warn_of_other_options(log, names, options_of(values_of(options)))
     except BaseException:
         await log.close()
         raise

@@ -150,8 +150,8 @@ class Consumer(AsyncIterator[Record]):
     async def seek(self, position: Start) -> int:
         """Continue at *position*, forward or back, durably; return it: the first one that is not acknowledged.
 
-        Cancelling stops the waiting, not the move: this holder goes on where it was, but the stored position may be the
-        new one. Seek again, to there or elsewhere.
+        Cancelling stops the waiting, not the move: this holder continues where it was, but the stored position may be
+        the new one. Seek again, to there or elsewhere.
 
         Args:
             position: From the first retained position up to the next one, or a time (see `position_at`).

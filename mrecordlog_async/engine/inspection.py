@@ -44,7 +44,8 @@ class Inspection:
     def end_readers(self) -> None:
         """Have every tail and consumer of the log end after what it was handed already; nothing else ends.
 
-        Appends, acknowledgements and truncates go on, for what readers still make of it. It cannot be taken back.
+        Appends, acknowledgements and truncates continue, for readers that still work on their records. It cannot be
+        undone.
         """
         self._engine.changes.end_readers()
 

@@ -84,7 +84,7 @@ def _of_others(reply: Reply) -> str:
             "the proxy (nginx: client_max_body_size)"
         )
     text = " ".join(_TAG.sub(" ", reply.body[:PAGE_BYTES].decode(errors="replace")).split())
-    return f"a proxy or another program responded, and not the service: {text[:EXCERPT_CHARACTERS] or 'an empty page'}"
+    return f"another program, such as a proxy, responded instead: {text[:EXCERPT_CHARACTERS] or 'an empty page'}"
 
 
 def _problem(reply: Reply) -> dict[str, Any]:

@@ -164,7 +164,7 @@ async def test_a_refusal_that_no_service_wrote_is_not_called_one(body: bytes, sh
             await client.append_record("q", None, b"a")
     assert (caught.value.code, str(caught.value)) == (
         "unreadable",
-        f"a proxy or another program responded, and not the service: {shown} (403 unreadable)",
+        f"another program, such as a proxy, responded instead: {shown} (403 unreadable)",
     )
 
 

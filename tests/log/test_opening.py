@@ -47,6 +47,23 @@ async def test_open_creates_the_queues_it_is_given(directory: Path) -> None:
         MultiRecordLog.open(directory, queues="orders")
 
 
+async def test_options_that_a_queue_does_not_get_are_reported(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A queue keeps its options, whatever the program declares later; the log says so once for all of them."""
+    queues = dict.fromkeys("abcde", QueueOptions(max_age=0.1))
+    for declared in (queues, queues, list(queues)):
+        async with MultiRecordLog.open(directory, queues=declared):
+            pass
+    assert not caplog.records
+    changed = queues | dict.fromkeys("bcde", QueueOptions(max_records=1))
+    async with MultiRecordLog.open(directory, queues=changed) as log:
+        assert log.queue_options("b") == queues["b"]
+    assert [record.getMessage() for record in caplog.records] == [
+        "'b', 'c', 'd' and 1 more: already there, with other options than queues= has; configure_queue changes them"
+    ]
+
+
 WRONG_OPTIONS: list[dict[str, Any]] = [
     {"persist_policy": "always"},
     {"persist_policy": {}},

@@ -43,7 +43,7 @@ class Changes:
         self.wake_all()
 
     def end_readers(self) -> None:
-        """Have every reader end after what it was handed already. Appends and acknowledgements go on."""
+        """Have every reader end after what it was handed already. Appends and acknowledgements continue."""
         self.handing_out = False
         self.wake_all()
 
