@@ -65,6 +65,13 @@ def check_limit(limit: int) -> int:
     return limit
 
 
+def check_bounds(start: object, stop: object) -> None:
+    """Raise TypeError unless both are ints or None."""
+    for position in (start, stop):
+        if position is not None and not isinstance(position, int):
+            raise TypeError(f"positions are ints or None, not {type(position).__name__} ({position!r})")
+
+
 def owner_uuid(owner: UUID | str) -> UUID:
     """Return the owner of a consumer; raise ValueError unless it is a UUID, or the text of one."""
     try:

@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
 from uuid import UUID
 
-from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BatchLimits
+from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BatchLimits, check_bounds
 from mrecordlog_async.engine.commit.open import OpenOptions
 from mrecordlog_async.engine.consumer import Consumer
 from mrecordlog_async.engine.consuming import Attaching, ConsumerChanges
@@ -39,7 +39,7 @@ from mrecordlog_async.engine.running import Engine, EngineOptions
 from mrecordlog_async.errors import LogClosedError, LogFailedError, QueueNotFoundError, RecordsOnDiskError
 from mrecordlog_async.memory.pieces import as_runs
 from mrecordlog_async.memory.queue import Queue
-from mrecordlog_async.memory.reads import check_bounds, held_between, position_of, summarize, time_at
+from mrecordlog_async.memory.reads import held_between, position_of, summarize, time_at
 from mrecordlog_async.memory.settings import options_of, values_of
 from mrecordlog_async.memory.stored_times import position_at
 from mrecordlog_async.metrics import Counters, Histogram, WorkerCounts

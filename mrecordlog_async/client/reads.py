@@ -8,7 +8,7 @@ from datetime import datetime
 from math import inf
 from time import monotonic
 
-from mrecordlog_async.batches import check_limit
+from mrecordlog_async.batches import check_bounds, check_limit
 from mrecordlog_async.client.sender import Sender
 from mrecordlog_async.client.tail import PAUSE_SECONDS, WAIT_SECONDS, check_reached
 from mrecordlog_async.errors import QueueNotFoundError
@@ -48,6 +48,8 @@ async def timed_runs(
         check_limit(limit)
     summary = await sender.send(calls.queue_summary(queue))
     position = await position_of(sender, queue, summary.first_position if start is None else start)
+    check_bounds(position, stop)
+    position = max(int(position), 0)
     if follow:
         async for page in _follow(sender, summary, position):
             if page.runs:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from mrecordlog_async.batches import check_limit
+from mrecordlog_async.batches import check_bounds, check_limit
 from mrecordlog_async.errors import LogClosedError, QueueNotFoundError
 from mrecordlog_async.format.settings import PLAIN
 from mrecordlog_async.memory.cutting import first_records
@@ -83,13 +83,6 @@ def held_between(queue: Queue, start: Start | None, stop: int | None, limit: int
 def position_of(queue: Queue, start: Start | None) -> int | None:
     """Return the position that *start* means in *queue*."""
     return position_at(queue, tick_of_time(start)) if isinstance(start, datetime) else start
-
-
-def check_bounds(start: object, stop: object) -> None:
-    """Raise TypeError unless both are ints or None."""
-    for position in (start, stop):
-        if position is not None and not isinstance(position, int):
-            raise TypeError(f"positions are ints or None, not {type(position).__name__} ({position!r})")
 
 
 def time_at(queue: Queue, position: int) -> datetime | None:

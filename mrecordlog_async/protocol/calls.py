@@ -292,6 +292,7 @@ def _body_of(queue: str, records: Sequence[bytes]) -> tuple[bytes, str]:
 
 
 def _as_runs(queue: str, runs: Sequence[Run]) -> tuple[bytes, str]:
+    check_name(queue)  # before it is encoded
     return b"".join(wire.encode([wire.QueueRuns(queue, 0, runs)])), wire.CONTENT_TYPE
 
 

@@ -260,6 +260,14 @@ async def test_large_reads_come_in_pages(served: Served) -> None:
         assert [record.payload async for record in client.range("q")] == records
 
 
+@pytest.mark.parametrize("bounds", [(-1,), (True,), (2**70,), (0, 2**70), (None, -1), (-(2**70), 1)])
+async def test_a_range_may_begin_and_end_anywhere(served: Served, bounds: tuple[int | None, ...]) -> None:
+    """As in the log: there is no record below 0, and none past the end."""
+    await served.log.append_records("q", None, [b"a", b"b"])
+    async with RecordLogClient(served.url) as client:
+        assert [record async for record in client.range("q", *bounds)] == list(served.log.range("q", *bounds))
+
+
 async def test_a_timeout_does_not_end_a_tail(served: Served) -> None:
     """The usual way to ask for the next record or none loses no record and does not end the tail."""
     async with RecordLogClient(served.url) as client:

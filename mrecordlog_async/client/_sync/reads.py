@@ -9,7 +9,7 @@ from datetime import datetime
 from math import inf
 from time import monotonic
 
-from mrecordlog_async.batches import check_limit
+from mrecordlog_async.batches import check_bounds, check_limit
 from mrecordlog_async.client import blocking_transport
 from mrecordlog_async.client._sync.sender import BlockingSender
 from mrecordlog_async.client._sync.tail import PAUSE_SECONDS, WAIT_SECONDS, check_reached
@@ -50,6 +50,8 @@ def timed_runs(
         check_limit(limit)
     summary = sender.send(calls.queue_summary(queue))
     position = position_of(sender, queue, summary.first_position if start is None else start)
+    check_bounds(position, stop)
+    position = max(int(position), 0)
     if follow:
         for page in _follow(sender, summary, position):
             if page.runs:
