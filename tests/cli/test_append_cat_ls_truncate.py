@@ -24,7 +24,7 @@ from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.cli.commands import append
 from mrecordlog_async.cli.main import main
 from tests import warm
-from tests.cli.running import build, mrecordlog
+from tests.cli.running import build, mrecordlog, three_queues
 from tests.cli.test_serve import run
 from tests.serving import Process, Served, free_port
 
@@ -319,6 +319,18 @@ def test_a_closed_pipe_is_no_error(tmp_path: Path) -> None:
     script = f"{sys.executable} -m mrecordlog_async cat {wal} q | head -1"
     done = subprocess.run(["bash", "-o", "pipefail", "-c", script], capture_output=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"line\n", b"")
+
+
+def test_a_closed_terminal_is_no_error(tmp_path: Path) -> None:
+    """A window that is closed while a command writes has nobody to read a complaint, as a closed pipe."""
+    wal = build(tmp_path / "wal", three_queues)
+    controller, terminal = os.openpty()
+    os.close(controller)
+    done = subprocess.run(
+        [sys.executable, "-m", "mrecordlog_async", "ls", str(wal)], stdout=terminal, stderr=PIPE, timeout=60
+    )
+    os.close(terminal)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_one_wide_name_moves_no_line_but_its_own(tmp_path: Path) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import codecs
+import errno
 import io
 import os
 import signal
+import stat
 import sys
 import threading
 from collections.abc import Iterator
@@ -34,6 +36,8 @@ class _Descriptor(io.FileIO):
         except BrokenPipeError:
             raise
         except OSError as error:
+            if error.errno == errno.EIO and stat.S_ISCHR(os.fstat(self.fileno()).st_mode):
+                raise BrokenPipeError(error.errno, error.strerror) from None  # a terminal whose window was closed
             raise OutputError(error.errno, error.strerror) from None
 
 
