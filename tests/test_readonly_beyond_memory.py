@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -90,6 +91,23 @@ def check_reads(directory: Path) -> None:
         with pytest.raises(RecordsOnDiskError):
             reader.range("q")
     assert files(directory) == before
+
+
+async def test_the_writers_files_are_read_on_a_read_only_file_system(log: MultiRecordLog, directory: Path) -> None:
+    """They are opened for writing where that is allowed, to pass the page cache; no segment is read instead of them."""
+
+    class ReadOnly(OsFileSystem):
+        def open(self, path: str, *, write: bool = True) -> int:
+            if write:
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)
+            return super().open(path, write=write)
+
+    def check() -> None:
+        with ReadOnlyLog.open(directory, memory_bytes=MIB, filesystem=ReadOnly()) as reader:
+            assert list(reader.read("q")) == expected(0, 2_000)
+            assert reader._gathered.has_files
+
+    await asyncio.to_thread(check)
 
 
 async def test_without_a_bound_it_keeps_everything(log: MultiRecordLog, directory: Path) -> None:

@@ -214,5 +214,7 @@ def _open(files: FileSystem, path: str) -> int:
     """Open a file for reading. Past the page cache that takes the right to write it, which only its owner has."""
     try:
         return files.open(path)
-    except PermissionError:
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
         return files.open(path, write=False)
