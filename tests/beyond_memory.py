@@ -76,6 +76,7 @@ def tiny(chance: random.Random) -> Iterator[None]:
         gathered_pieces: {"PIECE_BYTES": chance.choice([8 * KIB, 32 * KIB, MIB])},
         gathered_reader: {
             "PASS_BYTES": chance.choice([16 * KIB, 64 * KIB, 64 * MIB]),
+            "FILES_MAX": chance.choice([1, 2, 32]),
             "FAILED_SECONDS": chance.choice([0.0, 0.05]),
         },
         spill: {"WORK_SECONDS": chance.choice([0.0, 0.001]), "REST_SECONDS": chance.choice([0.0, 0.002])},
@@ -379,10 +380,9 @@ class History:
     async def harm_files(self) -> None:
         """Harm gathered files, which the log then has to look at again."""
         await asyncio.to_thread(self.harm)
-        reads = self.small._engine.disk_reads
-        for segment in reads.reader.open_segments():
-            if not reads._under_way[segment]:
-                reads.reader.close(segment)
+        reader = self.small._engine.disk_reads.reader
+        for segment in reader.open_segments():
+            reader.close(segment)
 
     def harm(self) -> None:
         """Remove, exchange or damage gathered files, or have the disk refuse them from now on, or no more."""

@@ -13,6 +13,7 @@ import pytest
 from mrecordlog_async import Limits, MultiRecordLog, ReadOnlyLog, RecordsOnDiskError
 from mrecordlog_async.format import gathered
 from mrecordlog_async.model import TICK_NS, Record, time_of_tick
+from mrecordlog_async.recovery import gathered_reader
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from mrecordlog_async.storage.segment import segment_name
 from mrecordlog_async.support.clock import Clock
@@ -108,6 +109,25 @@ async def test_the_writers_files_are_read_on_a_read_only_file_system(log: MultiR
             assert reader._gathered.has_files
 
     await asyncio.to_thread(check)
+
+
+async def test_few_files_stay_open_however_many_segments_are_read(
+    log: MultiRecordLog, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither a reader nor an open log runs out of descriptors, which the next segment needs, too."""
+    monkeypatch.setattr(gathered_reader, "FILES_MAX", 3, raising=False)
+    assert len(list(directory.glob("*.runs"))) > 20
+
+    def check() -> None:
+        with ReadOnlyLog.open(directory, memory_bytes=1) as reader:
+            before = len(os.listdir("/proc/self/fd"))
+            assert list(reader.read("q")) == expected(0, 2_000)
+            assert len(os.listdir("/proc/self/fd")) <= before + 3
+
+    await asyncio.to_thread(check)
+    before = len(os.listdir("/proc/self/fd"))
+    assert [record async for record in log.read("q")] == expected(0, 2_000)
+    assert len(os.listdir("/proc/self/fd")) <= before + 3
 
 
 async def test_without_a_bound_it_keeps_everything(log: MultiRecordLog, directory: Path) -> None:

@@ -39,6 +39,9 @@ logger = logging.getLogger("mrecordlog_async")
 PASS_BYTES = 64 * MIB
 """A segment is gathered in parts of at least this size: each takes a pass over it."""
 
+FILES_MAX = 32
+"""Files that stay open. Their indexes are in memory, too, next to those by which queues know their places."""
+
 FAILED_SECONDS = 10.0
 """A segment that could not be gathered is not read again for this long: the pass takes seconds."""
 
@@ -126,9 +129,8 @@ class GatheredReader:
         self.made: dict[int, int] = {}
         self.damaged = 0
         self._directory = directory
-        self._files: dict[int, GatheredFile] = {}
-        self._replaced: list[tuple[int, GatheredFile]] = []
-        self._lock = Lock()  # of the two above; held for moments
+        self._files: dict[int, GatheredFile] = {}  # the one that was used last is the last
+        self._lock = Lock()  # of these, and of who uses them; held for moments
         self._pieces = Pieces()
         self._making = Lock()  # one segment at a time: each takes the memory of a segment
         self.failed: dict[int, tuple[CorruptionError | OSError | None, float]] = {}
@@ -198,17 +200,14 @@ class GatheredReader:
 
     def handles(self) -> list[int]:
         """Return the open handles."""
-        return [file.handle for file in [*self._files.values(), *(file for _, file in self._replaced)]]
+        return [file.handle for file in self._files.values()]
 
     def close(self, segment: int) -> None:
-        """Close a file, of which no read is under way."""
+        """Close a file, after the reads of it that are under way."""
         with self._lock:
-            closed = [self._files.pop(segment, None), *(file for number, file in self._replaced if number == segment)]
-            self._replaced = [each for each in self._replaced if each[0] != segment]
-        for file in closed:
-            if file is not None:
-                self._pieces.forget(file)
-                file.close()
+            file = self._files.pop(segment, None)
+        if file is not None:
+            self._release(file)
 
     def remove(self, segment: int) -> None:
         """Remove the file of a segment that is dead."""
@@ -221,8 +220,14 @@ class GatheredReader:
             self.close(segment)
 
     def _read(self, wanted: WantedRuns, piece: UsedPiece) -> FoundRuns:
-        head, queue_id, start, stop, bytes_max = wanted
-        file = self._file(head)
+        file = self._take(wanted.head)
+        try:
+            return self._read_from(file, wanted, piece)
+        finally:
+            self._release(file)
+
+    def _read_from(self, file: GatheredFile, wanted: WantedRuns, piece: UsedPiece) -> FoundRuns:
+        _, queue_id, start, stop, bytes_max = wanted
         index = file.index
         # Not the places by which it was located: of the same state, a file that another one wrote has its own.
         places = index.places(queue_id, start, stop)
@@ -238,20 +243,42 @@ class GatheredReader:
         runs = found if tuple not in map(type, found) else cut_to(list(map(held_run, found)), start, stop)
         return FoundRuns(runs, times, min(index.next_positions[places[-1]], stop))  # type: ignore[arg-type]  # they are
 
-    def _file(self, head: GatheredHead) -> GatheredFile:
-        """Return the open file of a segment; raise GatheredError if it is not the right one."""
-        file = self._files.get(head.segment)
-        if file is not None:
-            return file
-        opened = GatheredFile(self._directory.files, gathered_path(self._directory.path, head.segment))
+    def _take(self, head: GatheredHead) -> GatheredFile:
+        """Return the file of a segment, to be released; raise GatheredError if it is not the right one."""
+        number = head.segment
+        with self._lock:
+            file = self._files.pop(number, None)
+            if file is not None:
+                self._files[number] = file
+                file.users += 1
+                return file
+        opened = GatheredFile(self._directory.files, gathered_path(self._directory.path, number))
         if not self._fits(opened.index.head, head):
             opened.close()
             raise GatheredError("it belongs to another segment, or to another state of the log")
+        opened.users += 1
+        self._keep(number, opened)
+        return opened
+
+    def _keep(self, segment: int, file: GatheredFile) -> None:
+        """Keep an open file in the place of the one that there is, and for the one that was not used for longest."""
         with self._lock:
-            file = self._files.setdefault(head.segment, opened)
-        if file is not opened:
-            opened.close()
-        return file
+            dropped = [self._files.pop(segment, None)]
+            self._files[segment] = file
+            if len(self._files) > FILES_MAX:
+                dropped.append(self._files.pop(next(iter(self._files))))
+        for each in dropped:
+            if each is not None:
+                self._release(each)
+
+    def _release(self, file: GatheredFile) -> None:
+        """End a use of *file*; close it after the last one."""
+        with self._lock:
+            file.users -= 1
+            is_unused = not file.users
+        if is_unused:
+            self._pieces.forget(file)
+            file.close()
 
     def _make_again(self, head: GatheredHead, error: Exception) -> bool:
         """Make a file again; return False if the disk has no room for it."""
@@ -308,10 +335,5 @@ class GatheredReader:
         except (OSError, GatheredError) as caught:
             logger.warning("the gathered file of %s cannot be opened: %s", segment_name(head.segment), caught)
             return False
-        with self._lock:
-            if (before := self._files.get(head.segment)) is not None:
-                self._replaced.append((head.segment, before))  # others may be reading it
-            self._files[head.segment] = opened
-        if before is not None:
-            self._pieces.forget(before)
+        self._keep(head.segment, opened)
         return True

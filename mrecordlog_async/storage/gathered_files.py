@@ -139,7 +139,10 @@ def _try_direct(files: FileSystem, handle: int) -> bool:
 
 
 class GatheredFile:
-    """A gathered file that is open for reading. Several threads may read it at a time. index: of its places."""
+    """A gathered file that is open for reading. Several threads may read it at a time.
+
+    index: of its places. users: reads that are under way, and 1 while it is kept.
+    """
 
     def __init__(self, files: FileSystem, path: str) -> None:
         """Open *path*.
@@ -149,6 +152,7 @@ class GatheredFile:
             GatheredError: It is not an intact gathered file; the places themselves are checked when they are read.
         """
         self._files = files
+        self.users = 1
         self.handle = _open(files, path)
         self._is_direct = _try_direct(files, self.handle)
         try:

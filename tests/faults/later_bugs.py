@@ -34,6 +34,7 @@ from mrecordlog_async.model import TICK_NS
 from mrecordlog_async.recovery import torn_or_damaged
 from mrecordlog_async.recovery.gathered_reader import FoundRuns, GatheredReader, WantedRuns, wanted_runs
 from mrecordlog_async.recovery.replay import Replay
+from mrecordlog_async.storage.gathered_files import GatheredFile
 from mrecordlog_async.storage.gathered_pieces import UsedPiece
 from tests.engine.test_beyond_memory import (
     test_every_record_is_read_where_a_file_has_other_places_than_before,
@@ -194,7 +195,7 @@ def rest_of_a_read_skipped() -> AbstractContextManager[Any]:
 def places_of_another_file() -> AbstractContextManager[Any]:
     """A reader takes the numbers of its own places for those of the writer's file, if both are of the same state."""
     located: dict[WantedRuns, range] = {}
-    original = GatheredReader._read
+    original = GatheredReader._read_from
     calls = count()
 
     def locate(queue: Queue, start: int, stop: int, bytes_max: int) -> WantedRuns | None:
@@ -205,20 +206,19 @@ def places_of_another_file() -> AbstractContextManager[Any]:
             located[found] = next(numbers for _, numbers in places if numbers)
         return found
 
-    def read(self: GatheredReader, wanted: WantedRuns, piece: UsedPiece) -> FoundRuns:
-        file, numbers = self._file(wanted.head), located.pop(wanted, None)
-        whole = file.index
+    def read(self: GatheredReader, file: GatheredFile, wanted: WantedRuns, piece: UsedPiece) -> FoundRuns:
+        whole, numbers = file.index, located.pop(wanted, None)
         if numbers is not None and whole.head == wanted.head:
             file.index = copy.copy(whole)
             file.index.places = lambda *_: numbers  # type: ignore[method-assign]
         try:
-            return original(self, wanted, piece)
+            return original(self, file, wanted, piece)
         finally:
             file.index = whole
 
     stack = ExitStack()
     stack.enter_context(patch("mrecordlog_async.readonly.wanted_runs", locate))
-    stack.enter_context(patch.object(GatheredReader, "_read", read))
+    stack.enter_context(patch.object(GatheredReader, "_read_from", read))
     return stack
 
 

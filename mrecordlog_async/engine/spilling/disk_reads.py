@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import weakref
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -218,7 +218,6 @@ class DiskReads:
         self._queues = queues
         self._loop = asyncio.get_running_loop()
         self._threads: ThreadPoolExecutor | None = None  # started by the first read
-        self._under_way = Counter[int]()  # jobs by segment
         self._entering = asyncio.Lock()  # jobs begin in order: a large one is not overtaken for ever
         self._room: asyncio.Future[None] = self._loop.create_future()  # replaced by who waits for it
         self._bytes = 0  # of jobs
@@ -270,15 +269,13 @@ class DiskReads:
             self._threads = ThreadPoolExecutor(THREADS, "mrecordlog read")
         wanted = [part for _, part in group]
         job = self._loop.run_in_executor(self._threads, self.reader.read_many, wanted)
-        size, segment = sum(part.bytes_max for part in wanted), wanted[0].head.segment
+        size = sum(part.bytes_max for part in wanted)
         self._bytes += size
-        self._under_way[segment] += 1
-        job.add_done_callback(partial(self._on_end, segment, size))
+        job.add_done_callback(partial(self._on_end, size))
         return job
 
-    def _on_end(self, segment: int, size: int, job: Job) -> None:
+    def _on_end(self, size: int, job: Job) -> None:
         self._bytes -= size
-        self._under_way[segment] -= 1
         self._counters.damaged["gathered"] = self.reader.damaged
         if not job.cancelled():
             job.exception()  # it is retrieved: the caller may have been cancelled
@@ -565,8 +562,7 @@ class DiskReads:
         self.take_made()
         gathered = self._queues.pins.gathered
         for segment in self.reader.open_segments():
-            is_dead = segment not in gathered or not self._space.is_gathered(segment)
-            if is_dead and not self._under_way[segment]:
+            if segment not in gathered or not self._space.is_gathered(segment):
                 self.reader.close(segment)
 
     def stop(self) -> None:
