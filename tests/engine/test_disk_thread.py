@@ -190,6 +190,24 @@ async def test_failed_write_fails_the_log(directory: Path, core: Core, taken: li
     assert await records(directory) in ([b"first"], [b"first", b"x"])
 
 
+async def test_write_whose_end_finds_no_memory_fails_the_log(
+    directory: Path, core: Core, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its caller gets an error, and nobody waits for ever; what it wrote is there after the next opening."""
+    log = await opened(directory)
+
+    def settled(_: FileTurns) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FileTurns, "settled", settled)
+        with pytest.raises(LogFailedError):
+            await asyncio.wait_for(log.append("q", b"second"), 20)
+    assert log.state is LogState.FAILED
+    await log.close()
+    assert await records(directory) == [b"first", b"second"]
+
+
 async def test_link_count_that_is_not_reported_is_for_the_logs_thread(directory: Path, core: Core) -> None:
     """It looks in its own way. The disk thread is tried again in the next segment, not for each batch."""
     async with MultiRecordLog.open(directory, segment_bytes=65_536) as log:

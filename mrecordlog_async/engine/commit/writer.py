@@ -313,11 +313,15 @@ class SmallBatches:
 
     def _written(self) -> None:
         """Finish what the disk thread has written, or have the log's thread do it after all."""
-        outcome = self._thread.turns.settled()
+        try:
+            outcome = self._thread.turns.settled()
+            if type(outcome) is EncodedBatch:
+                self._thread.hand_over(self.finish, self._journal.commit_alone, outcome)
+                return
+        except BaseException as error:  # no memory: nothing else would wake the writer, or finish the group
+            outcome = error
         if type(outcome) is CommitResult:
             self.finish(outcome, None)
-        elif type(outcome) is EncodedBatch:
-            self._thread.hand_over(self.finish, self._journal.commit_alone, outcome)
         else:
             self.finish(None, outcome)
 
