@@ -715,7 +715,12 @@ class MultiRecordLog:
         return self._lookup.find(queue).next_position
 
     def last_record(self, queue: str) -> Record | None:
-        """Return the newest retained record of *queue*, or None if it is empty."""
+        """Return the newest retained record of *queue*, or None if it is empty.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+            RecordsOnDiskError: It has left memory: see `read` and `fetch`.
+        """
         return self._lookup.find(queue).last_record()
 
     def time_of(self, queue: str, position: int) -> datetime | None:
@@ -729,6 +734,10 @@ class MultiRecordLog:
 
         Returns:
             The time in UTC; None if no record is retained at this position.
+
+        Raises:
+            QueueNotFoundError: No queue has this name.
+            RecordsOnDiskError: The record has left memory: the batch that `fetch` returns has its time.
         """
         return time_at(self._lookup.find(queue), position)
 
@@ -748,6 +757,7 @@ class MultiRecordLog:
 
         Raises:
             QueueNotFoundError: No queue has this name.
+            RecordsOnDiskError: The record has left memory: pass the time to `read`, `fetch` or `tail`.
             ValueError: *time* has no time zone, or is in the future.
         """
         return position_at(self._lookup.find(queue), tick_of_time(time))
