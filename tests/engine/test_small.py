@@ -404,3 +404,17 @@ async def test_group_that_cannot_be_begun_is_not_joined(log: MultiRecordLog, mon
             await log.append("q", b"refused")
     assert await asyncio.wait_for(log.append("q", b"second"), 20) == 1
     assert [payload for _, payload in log.range("q")] == [b"first", b"second"]
+
+
+async def test_half_a_record_gives_nobody_the_position_of_another(log: MultiRecordLog) -> None:
+    """Without memory for a part of a record, the log fails, and stores none of those that wait with it."""
+    await log.append("q", b"first")
+    waiting = [log.append_soon("q", b"second")]
+    group = log._admission._singles.group
+    assert group is not None
+    group.payloads.append(b"half")
+    waiting.append(log.append_soon("q", b"third"))
+    for future in waiting:
+        with pytest.raises(LogFailedError):
+            await future
+    assert [payload for _, payload in log.range("q")] == [b"first"]

@@ -94,6 +94,8 @@ class AppendGroup(Command):
 
     def charged_bytes(self) -> int:
         """Return what the records are charged. Computed when the writer takes them, not per append."""
+        if not len(self.queues) == len(self.payloads) == len(self.futures):
+            raise MemoryError("there was none for a part of a record")  # others would get each other's positions
         return self.bytes or sum(map(len, self.payloads)) + SINGLE_OVERHEAD_BYTES * len(self.payloads)
 
     def withdrawn(self) -> bool:
