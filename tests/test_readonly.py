@@ -134,6 +134,18 @@ async def test_between_two_looks_no_file_is_open(log: MultiRecordLog, directory:
     assert set(open_files(directory)) <= writers
 
 
+async def test_removed_segments_are_forgotten(directory: Path) -> None:
+    """A reader that follows a log for months keeps no more of it than there is."""
+    async with MultiRecordLog.open(directory, segment_bytes=BLOCK, queues=["q"]) as log:
+        reader = await reader_of(directory)
+        for _ in range(12):
+            await log.append_records("q", None, [bytes(9_000)] * 4)
+            await log.truncate("q", log.next_position("q") - 2)
+            assert await refresh(reader)
+        assert reader.recovered.end.segment >= 10
+        assert len(reader.recovered.older) <= 4
+
+
 def open_files(directory: Path) -> list[str]:
     """Return the descriptors of this process that are open on files of *directory*."""
     found = []

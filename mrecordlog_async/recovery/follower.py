@@ -197,9 +197,10 @@ class Follower:
 
     def _enter(self, header: SegmentHeader) -> None:
         recovered = self.recovered
-        recovered.older.append((recovered.end.segment, recovered.end.offset))
+        oldest = recovered.oldest_segment = max(recovered.oldest_segment, header.oldest_segment)
+        older = [*recovered.older, (recovered.end.segment, recovered.end.offset)]
+        recovered.older = [each for each in older if each[0] >= oldest]
         recovered.end.segment, recovered.end.first_batch = header.segment, header.first_batch
-        recovered.oldest_segment = max(recovered.oldest_segment, header.oldest_segment)
         self._parser = SegmentParser(header.log_id, header.segment, header.first_batch)
         self._seed = segment_seed(header.log_id, header.segment)
 
