@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from mrecordlog_async.options import KIB, MIB
 
@@ -87,25 +87,7 @@ class ServiceOptions:
     name: str = ""
 
     def __post_init__(self) -> None:
-        for name in (
-            "body_bytes",
-            "bodies_bytes",
-            "body_records",
-            "control_bytes",
-            "read_bytes",
-            "read_records",
-            "sending_bytes",
-            "unread_bytes",
-            "entries",
-            "pieces",
-            "fetch_runs",
-            "list_queues",
-            "metrics_queues",
-            "body_rate_bytes",
-            "write_rate_bytes",
-            "connections",
-            "tails",
-        ):
+        for name in [field.name for field in fields(self) if field.type == "int"]:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)!r}")
         if self.bodies_bytes < self.body_bytes:

@@ -437,7 +437,7 @@ async def test_an_append_waits_for_its_reader(served: Served) -> None:
         served.call("POST", path, b"a\nb\n", headers={"Content-Type": "application/x-ndjson"})
     )
     await until_waiting(served)
-    assert served.service.bodies.receiving_bytes == 0  # it is in the log now
+    assert served.service.bodies.budget.used == 0  # it is in the log now
     await acknowledge(served, 1)
     response = await appending
     assert (response.status, response.json()["position"], response.json()["acknowledged"]) == (200, 1, True)

@@ -98,7 +98,7 @@ async def test_a_bomb_ends_at_the_limit_of_a_body(either: Served) -> None:
     assert zlib.decompressobj(31).decompress(bomb, 8 << 20) == bytes(8 << 20)
     refused = await post(either, bomb, "gzip")
     assert (refused.status, refused.json()["code"]) == (413, "too_large")
-    assert either.service.bodies.receiving_bytes == 0
+    assert either.service.bodies.budget.used == 0
     assert either.log.next_position("q") == 0
 
 
@@ -139,7 +139,7 @@ async def test_compressed_bodies_share_the_budget_of_all_bodies(directory: Path)
     options = ServiceOptions(body_bytes=1 << 20, bodies_bytes=1 << 20)
     async with serving(directory, options) as served:
         await served.log.create_queue("q")
-        with served.service.bodies.charge() as others:
+        with served.service.bodies.budget.charge() as others:
             others.add(1 << 19)
             refused = await post(served, gzip.compress(bytes(1 << 20)), "gzip")
         assert (refused.status, refused.headers["Retry-After"]) == (429, "1")
@@ -250,7 +250,7 @@ async def test_a_zstd_bomb_ends_at_the_limit_of_a_body(either: Served, zstd: Any
     wide = packer.compress(b"x", mode=packer.FLUSH_BLOCK) + packer.flush()
     refused = await post(either, wide, "zstd")
     assert (refused.status, refused.json()["code"]) == (400, "bad_body")
-    assert either.service.bodies.receiving_bytes == 0
+    assert either.service.bodies.budget.used == 0
     assert either.log.next_position("q") == 0
 
 

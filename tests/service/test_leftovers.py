@@ -70,7 +70,7 @@ async def post(served: Served, target: bytes, body: bytes, headers: bytes = b"")
 
 async def over(served: Served) -> None:
     """Wait until nothing is served or charged any more."""
-    while served.connections.count or served.service.active or served.service.bodies.receiving_bytes:
+    while served.connections.count or served.service.active or served.service.bodies.budget.used:
         await asyncio.sleep(0.001)
     for _ in range(10):
         await asyncio.sleep(0)
@@ -162,7 +162,7 @@ async def test_nothing_is_left_of_a_body_whose_client_left(directory: Path, no_c
         async with connected(served) as (_, writer):
             writer.write(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (RECORDS, 2 * LARGE))
             writer.write(bytes(LARGE))
-            while served.service.bodies.receiving_bytes < LARGE:
+            while served.service.bodies.budget.used < LARGE:
                 await asyncio.sleep(0.001)
             if not abort:
                 writer.close()

@@ -40,7 +40,7 @@ async def test_arrow_that_stands_for_more_than_its_bytes_is_refused(served: Serv
     response = await served.call("POST", RECORDS, BytesIO(adversary.arrow_body(kind)), headers=ARROW)
     assert response.status == status
     assert served.log.next_position("q") == 0
-    assert served.service.bodies.receiving_bytes == 0
+    assert served.service.bodies.budget.used == 0
 
 
 async def test_announced_bodies_hold_nothing(directory: Path) -> None:
@@ -62,7 +62,7 @@ async def test_a_truncate_passes_a_full_budget(directory: Path) -> None:
         await served.log.append_records("q", None, [b"a", b"b"])
         async with raw(served) as upload, raw(served) as truncate:
             await upload.send(HEAD + b"Content-Length: 1000000\r\n\r\n" + bytes(999_999))
-            while served.service.bodies.receiving_bytes < 999_999:
+            while served.service.bodies.budget.used < 999_999:
                 await asyncio.sleep(0.001)
             assert (await served.call("POST", RECORDS, bytes(10))).status == 429
             await truncate.send(b"POST /v1/queues/q/truncate HTTP/1.1\r\nHost: x\r\nContent-Length: 14\r\n\r\n")
@@ -93,13 +93,13 @@ async def test_bodies_are_charged_until_they_are_stored(directory: Path) -> None
         disk.slow = True
         try:
             waiting = asyncio.create_task(served.call("POST", RECORDS, bytes(900_000)))
-            while served.service.bodies.receiving_bytes < 900_000:
+            while served.service.bodies.budget.used < 900_000:
                 await asyncio.sleep(0.001)
             assert (await served.call("POST", RECORDS, bytes(900_000))).status == 429
         finally:
             disk.slow = False
         assert (await waiting).status == 200
-        assert served.service.bodies.receiving_bytes == 0
+        assert served.service.bodies.budget.used == 0
         assert (await served.call("GET", "/v1/stats")).json()["receiving_limit_bytes"] == 1_500_000
 
 
@@ -146,12 +146,12 @@ async def test_large_bulk_requests_are_worked_on_one_at_a_time(served: Served) -
     large = b'{"queues":[%s]}' % b",".join([one] * 6_000)
     async with served.service.heaviest:
         waiting = asyncio.create_task(served.call("POST", "/v1/truncate", BytesIO(large)))
-        while served.service.bodies.receiving_bytes < LARGE_BYTES:
+        while served.service.bodies.budget.used < LARGE_BYTES:
             await asyncio.sleep(0.001)
         assert (await served.call("POST", "/v1/plan", {})).status == 200
         assert not waiting.done()
     assert (await waiting).status == 200
-    assert served.service.bodies.receiving_bytes == 0
+    assert served.service.bodies.budget.used == 0
 
 
 async def test_a_fetch_that_keeps_truncated_records_is_charged_for_them(directory: Path) -> None:
@@ -285,13 +285,13 @@ async def test_a_client_that_left_is_charged_until_no_thread_has_its_body(
         while any(one.transport is not None for one in served.connections._server.connections):
             await asyncio.sleep(0.001)
         await served.call("GET", "/healthz")  # the handler was cancelled by now
-        assert served.service.bodies.receiving_bytes > 0
+        assert served.service.bodies.budget.used > 0
         assert served.service.active == 1
     finally:
         go_on.set()
     while served.service.active:
         await asyncio.sleep(0.001)
-    assert served.service.bodies.receiving_bytes == 0
+    assert served.service.bodies.budget.used == 0
 
 
 LONG = b"x" * 70_000

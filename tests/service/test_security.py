@@ -168,7 +168,7 @@ async def test_half_a_body_is_408_and_cut(directory: Path, sent: bytes) -> None:
             await connection.send(HEAD + sent)
             assert await connection.status() == 408
         assert served.log.next_position("q") == 0
-        assert served.service.bodies.receiving_bytes == 0
+        assert served.service.bodies.budget.used == 0
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ async def test_bodies_share_one_budget(directory: Path) -> None:
         await served.log.create_queue("q")
         async with raw(served) as first, raw(served) as second:
             await first.send(HEAD + b"Content-Length: 1000000\r\n\r\n" + bytes(800_000))
-            while served.service.bodies.receiving_bytes < 800_000:
+            while served.service.bodies.budget.used < 800_000:
                 await asyncio.sleep(0.001)
             await second.send(HEAD + b"Content-Length: 900000\r\n\r\n" + bytes(800_000))
             assert await second.status() == 429

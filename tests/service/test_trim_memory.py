@@ -28,7 +28,7 @@ async def main():
     above = b"x" * 100_000
     del blocks  # free, and below a block that is in use
     kept = resident_bytes() - begun
-    charge = service.bodies.charge()
+    charge = service.bodies.budget.charge()
     charge.add(kept)  # a body of that size would explain it
     trimmer.check()
     explained = resident_bytes() - begun

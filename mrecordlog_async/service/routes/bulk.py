@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, nullcontext, suppress
 from datetime import datetime
 from functools import partial
@@ -56,7 +56,10 @@ from mrecordlog_async.service.wire.turns import Turns
 
 Body = TypeVar("Body")
 One = TypeVar("One")
+Result = TypeVar("Result")
 
+CALLS_AT_ONCE = 1_000
+"""Calls that wait for the writer at once: starting and finishing this many takes 20 ms."""
 
 LARGE_BYTES = MIB
 """A larger body of a bulk request waits until no other one is worked on."""
@@ -73,7 +76,7 @@ async def bulk_request(
     """
     check_query(request, ())
     log = service.log
-    with service.bodies.charge() as charge:
+    with service.bodies.budget.charge() as charge:
         body = await service.bodies.receive_control(request, charge)
         # Only now: a body that arrives slowly must not keep others out. What a large one is decoded into, and what is
         # found for it, takes up to eight times its size; so there is one of them at a time.
@@ -198,6 +201,14 @@ async def create_many(service: Service, request: web.Request) -> web.StreamRespo
     return json_response(CreateManyResponse(created))
 
 
+async def for_each(items: Sequence[One], call: Callable[[One], Awaitable[Result]]) -> list[Result]:
+    """Return what *call* returns for each item, in order."""
+    results: list[Result] = []
+    for at in range(0, len(items), CALLS_AT_ONCE):
+        results += await asyncio.gather(*map(call, items[at : at + CALLS_AT_ONCE]))
+    return results
+
+
 async def truncate_many(service: Service, request: web.Request) -> web.StreamResponse:
     """Truncate many queues; each truncate is carried out, and durable, or refused independently.
 
@@ -205,10 +216,7 @@ async def truncate_many(service: Service, request: web.Request) -> web.StreamRes
     """
     async with bulk_request(service, request, _truncate_decoder) as (log, requested):
         service.check_opening(requested.opening)
-        results: list[QueueTruncated] = []
-        for at in range(0, len(requested.queues), TRUNCATES_AT_ONCE):
-            some = requested.queues[at : at + TRUNCATES_AT_ONCE]
-            results += await asyncio.gather(*(_truncate(log, one, requested.up_to_consumers) for one in some))
+        results = await for_each(requested.queues, lambda one: _truncate(log, one, requested.up_to_consumers))
         parts = [b'{"queues":[', *await encode_list(results), b"]}"]
     return await send_json(service, request, parts)
 
@@ -241,9 +249,6 @@ async def _truncate(log: MultiRecordLog, requested: TruncateOne, up_to_consumers
             first = behind.consumer_position
     return QueueTruncated(requested.queue, QueueStatus.BEHIND, dropped, first, next_position, detail_of(behind))
 
-
-TRUNCATES_AT_ONCE = 1_000
-"""Truncates that wait for the writer at once: starting and finishing this many takes 20 ms."""
 
 _positions_decoder = msgspec.json.Decoder(PositionsRequest)
 _plan_decoder = msgspec.json.Decoder(PlanRequest)

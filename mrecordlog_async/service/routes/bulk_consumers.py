@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
-
 import msgspec
 from aiohttp import web
 
@@ -35,16 +31,10 @@ from mrecordlog_async.protocol.consumer_schemas import (
 )
 from mrecordlog_async.protocol.problems import detail_of
 from mrecordlog_async.service.reading.queue_checks import check_entries, status_of, summary_of
-from mrecordlog_async.service.routes.bulk import bulk_request
+from mrecordlog_async.service.routes.bulk import bulk_request, for_each
 from mrecordlog_async.service.routes.consumers import checked_owner
 from mrecordlog_async.service.routes.route import Route, encode_list, send_json
 from mrecordlog_async.service.service import Service
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
-
-AT_ONCE = 1_000
-"""Calls that wait for the writer at once: starting and finishing this many takes 20 ms."""
 
 STATUSES: dict[type[RecordLogError], ConsumerStatus] = {
     QueueNotFoundError: ConsumerStatus.MISSING,
@@ -65,7 +55,7 @@ async def attach_many(service: Service, request: web.Request) -> web.StreamRespo
         check_entries(len(wanted.queues), service.options)
         check_consumer_name(wanted.consumer)
         checked_owner(wanted.owner)
-        results = await _each(wanted.queues, lambda queue: _attach(log, wanted, queue))
+        results = await for_each(wanted.queues, lambda queue: _attach(log, wanted, queue))
         parts = [b'{"queues":[', *await encode_list(results), b"]}"]
     return await send_json(service, request, parts)
 
@@ -91,7 +81,7 @@ async def acknowledge_many(service: Service, request: web.Request) -> web.Stream
     """Acknowledge records of many queues."""
     async with bulk_request(service, request, _acknowledge_decoder) as (log, wanted):
         service.check_opening(wanted.opening)
-        results = await _each(wanted.consumers, lambda one: _acknowledge(log, one))
+        results = await for_each(wanted.consumers, lambda one: _acknowledge(log, one))
         parts = [b'{"consumers":[', *await encode_list(results), b"]}"]
     return await send_json(service, request, parts)
 
@@ -110,14 +100,6 @@ async def _acknowledge(log: MultiRecordLog, one: AcknowledgeOne) -> Acknowledged
     except tuple(STATUSES) as error:
         return AcknowledgedOne(one.queue, one.consumer, STATUSES[type(error)], detail=detail_of(error))
     return AcknowledgedOne(one.queue, one.consumer, ConsumerStatus.OK, position)
-
-
-async def _each(items: Sequence[Item], call: Callable[[Item], Awaitable[Result]]) -> list[Result]:
-    """Return what *call* returns for each item, in order."""
-    results: list[Result] = []
-    for at in range(0, len(items), AT_ONCE):
-        results += await asyncio.gather(*map(call, items[at : at + AT_ONCE]))
-    return results
 
 
 _attach_decoder = msgspec.json.Decoder(AttachManyRequest)

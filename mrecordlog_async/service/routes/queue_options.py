@@ -31,7 +31,7 @@ async def configure_queue(service: Service, request: web.Request) -> web.StreamR
     """Replace all options of a queue; a sealed queue stays sealed."""
     check_query(request, ())
     queue = queue_of(request)
-    with service.bodies.charge() as charge:
+    with service.bodies.budget.charge() as charge:
         options = await decode_options(await service.bodies.receive_control(request, charge))
     await service.log.configure_queue(queue, options or QueueOptions())
     return json_response(_response(service, queue))

@@ -131,7 +131,7 @@ async def create_queue(service: Service, request: web.Request) -> web.StreamResp
     """Create a queue; responds 200 instead of 201 if it exists and `exist_ok` allows that. The body has its options."""
     check_query(request, ("exist_ok",))
     queue = queue_of(request)
-    with service.bodies.charge() as charge:
+    with service.bodies.budget.charge() as charge:
         options = await decode_options(await service.bodies.receive_control(request, charge))
     created = await service.log.create_queue(queue, exist_ok=flag(request, "exist_ok"), options=options)
     return json_response(CreateResponse(queue, created), 201 if created else 200)
@@ -153,7 +153,7 @@ async def truncate_queue(service: Service, request: web.Request) -> web.StreamRe
     queue = queue_of(request)
     log = service.log
     log.queue_summary(queue)  # 404 before the body is read
-    with service.bodies.charge() as charge:
+    with service.bodies.budget.charge() as charge:
         body = await service.bodies.receive_control(request, charge)
     requested = await decode_control(_truncate_decoder, body, 1)
     summary = log.queue_summary(queue)

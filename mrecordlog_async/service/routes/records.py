@@ -85,7 +85,7 @@ async def append(service: Service, request: web.Request) -> web.StreamResponse:
         raise log.inspection.refuse_unknown_queue(queue)
     if wait_consumer is not None and log.queue_exists(queue):
         log.inspection.consumer_position(queue, wait_consumer)  # raises if it does not exist
-    with service.bodies.charge() as charge:  # until the response, including the wait for the writer
+    with service.bodies.budget.charge() as charge:  # until the response, including the wait for the writer
         body = service.bodies.at_hand(request, charge)
         if body is None:
             service.check_room(service.bodies.check(request) or 0)

@@ -102,7 +102,7 @@ async def decode_control(
 
 async def receive_small(service: Service, request: web.Request, decoder: msgspec.json.Decoder[T]) -> T:
     """Receive and decode a body of one small object; without a body it has its defaults."""
-    with service.bodies.charge() as charge:
+    with service.bodies.budget.charge() as charge:
         body = await service.bodies.receive_control(request, charge)
         return await decode_control(decoder, body or b"{}", 1)
 

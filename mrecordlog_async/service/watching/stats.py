@@ -33,7 +33,7 @@ async def stats_of(service: Service) -> StatsResponse:
         state=service.state,
         fraction=service.fraction,
         tails=service.tails,
-        receiving_bytes=service.bodies.receiving_bytes,
+        receiving_bytes=service.bodies.budget.used,
         requests=service.requests,
         problems={str(status): count for status, count in sorted(service.problems.items())},
         receiving_limit_bytes=service.bodies.budget.limit,

@@ -19,6 +19,7 @@ import re
 from base64 import b64encode
 from bisect import bisect_right
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -249,16 +250,10 @@ def _choice(content_type: str, as_text: bool) -> tuple[str, Format]:
     return content_type, _NDJSON_TEXT if as_text and content_type == NDJSON else _BY_TYPE[content_type]
 
 
-def _ndjson(queue: str, queue_id: int, runs: Iterable[Run], times: Times) -> Pieces:
+def _ndjson(queue: str, queue_id: int, runs: Iterable[Run], times: Times, *, as_text: bool = False) -> Pieces:
     for run in runs:
         for part in cut_up(run):
-            yield from record_lines(part, False, times)
-
-
-def _ndjson_text(queue: str, queue_id: int, runs: Iterable[Run], times: Times) -> Pieces:
-    for run in runs:
-        for part in cut_up(run):
-            yield from record_lines(part, True, times)
+            yield from record_lines(part, as_text, times)
 
 
 def _text(queue: str, queue_id: int, runs: Iterable[Run], times: Times) -> Pieces:
@@ -304,7 +299,7 @@ def _arrow_held(runs: Sequence[Run]) -> int:
 
 _lines_encoder = msgspec.json.Encoder()
 
-_NDJSON_TEXT = Format(_ndjson_text)
+_NDJSON_TEXT = Format(partial(_ndjson, as_text=True))
 
 _BY_TYPE: dict[str, Format] = {
     NDJSON: Format(_ndjson),

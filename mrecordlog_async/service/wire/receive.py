@@ -43,15 +43,6 @@ class Bodies:
         self.budget = Budget("body bytes", options.bodies_bytes)
         self._ceiling = max(options.bodies_bytes * 7 // 8, options.body_bytes)
 
-    @property
-    def receiving_bytes(self) -> int:
-        """Bytes of the bodies that are being received or wait to be stored."""
-        return self.budget.used
-
-    def charge(self) -> Charge:
-        """Return an empty charge for the body of one request; use it as a context manager."""
-        return self.budget.charge()
-
     async def receive(self, request: web.BaseRequest, charge: Charge) -> bytes:
         """Return the whole body of *request*, an append."""
         body = self.at_hand(request, charge)
