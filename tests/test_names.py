@@ -38,11 +38,11 @@ def directory(tmp_path: Path) -> Path:
     async def build() -> None:
         async with await open_placed_log(tmp_path / "wal", ANY_NAME, create=True) as placed:
             for queue, last in ((OLD, b"2"), (LONG, DAMAGED)):
-                await placed.create_queue(queue)
+                await placed.log.create_queue(queue)
                 await placed.log.append_records(queue, None, [b"0", b"1", last])
-            await placed.create_consumer(OLD, OLD)
-            await placed.create_consumer("a*", OLD)
-            await placed.create_consumer(PATTERNS[0], "c")
+            await placed.log.create_consumer(OLD, OLD)
+            await placed.log.create_consumer("a*", OLD)
+            await placed.log.create_consumer(PATTERNS[0], "c")
 
     asyncio.run(build())
     return tmp_path / "wal"
@@ -120,8 +120,8 @@ async def test_names_that_clients_fold_are_not_created_and_still_served(tmp_path
     """`GET /v1/queues/..` would be `GET /v1/`, say. A queue that has such a name already works as all others do."""
     async with await open_placed_log(tmp_path / "wal", ANY_NAME, create=True) as placed:
         for name in FOLDED:
-            await placed.create_queue(name)
-            await placed.create_consumer(name, name)
+            await placed.log.create_queue(name)
+            await placed.log.create_consumer(name, name)
     async with serving(tmp_path / "wal") as served, RecordLogClient(served.url) as client:
         for name in FOLDED:
             assert await client.append(name, b"a") == 0

@@ -16,8 +16,8 @@ from mrecordlog_async.engine.commit.open import OpenOptions
 from mrecordlog_async.engine.open_async import open_log_async
 from mrecordlog_async.engine.running import Engine, EngineOptions
 from mrecordlog_async.log import MultiRecordLog
-from mrecordlog_async.model import RecoveryProgress, Start
-from mrecordlog_async.options import GIB, Limits, PersistPolicy, QueueOptions, check_segment_bytes
+from mrecordlog_async.model import RecoveryProgress
+from mrecordlog_async.options import GIB, Limits, PersistPolicy, check_segment_bytes
 from mrecordlog_async.recovery.place_reader import count_left, count_records
 from mrecordlog_async.recovery.places import PlacedStores, placed
 from mrecordlog_async.storage.directory import LogDirectory
@@ -31,7 +31,7 @@ DURABLE = EngineOptions(PersistPolicy.always(), COMMAND_LIMITS)
 
 
 class PlacedLog:
-    """The changes that commands make to a log without its records. Those that need a number read it from the disk.
+    """A log without its records, and the changes that need a number of records: that is read from the disk.
 
     Attributes:
         log: The open log. Its reads find no record.
@@ -50,23 +50,6 @@ class PlacedLog:
     ) -> None:
         await self.log.__aexit__(kind, error, traceback)
 
-    async def create_queue(self, queue: str, *, exist_ok: bool = False, options: QueueOptions | None = None) -> bool:
-        """Create a queue; see `MultiRecordLog.create_queue`."""
-        return await self.log.create_queue(queue, exist_ok=exist_ok, options=options)
-
-    async def delete_queue(self, queue: str, *, past_consumers: bool = False) -> None:
-        """Delete a queue; see `MultiRecordLog.delete_queue`."""
-        await self.log.delete_queue(queue, past_consumers=past_consumers)
-
-    async def seal_queue(self, queue: str) -> int:
-        """Seal a queue; see `MultiRecordLog.seal_queue`."""
-        return await self.log.seal_queue(queue)
-
-    async def configure_queue(self, queue: str, options: QueueOptions) -> None:
-        """Replace the options of *queue*; see `MultiRecordLog.configure_queue`. The limits are checked against it."""
-        await self.count([queue])
-        await self.log.configure_queue(queue, options)
-
     async def truncate(
         self, queue: str, position: int, *, queue_id: int | None = None, past_consumers: bool = False
     ) -> int:
@@ -79,22 +62,8 @@ class PlacedLog:
         await self.log.truncate(queue, position, queue_id=queue_id, past_consumers=past_consumers)
         return dropped
 
-    async def create_consumer(
-        self, queue: str, consumer: str, *, start: Start | None = None, exist_ok: bool = False
-    ) -> bool:
-        """Create a consumer, or a rule; see `MultiRecordLog.create_consumer`."""
-        return await self.log.create_consumer(queue, consumer, start=start, exist_ok=exist_ok)
-
-    async def delete_consumer(self, queue: str, consumer: str) -> None:
-        """Delete a consumer, or a rule; see `MultiRecordLog.delete_consumer`."""
-        await self.log.delete_consumer(queue, consumer)
-
-    async def seek_consumer(self, queue: str, consumer: str, position: Start) -> int:
-        """Move a consumer; see `MultiRecordLog.seek_consumer`."""
-        return await self.log.seek_consumer(queue, consumer, position)
-
     async def count(self, queues: Iterable[str]) -> None:
-        """Count what truncates left of *queues*, which limits are compared with."""
+        """Count what truncates left of *queues*: call it before `configure_queue`, which compares limits with it."""
         for name in queues:
             found = self._engine.queues.get(name)
             if found is not None and placed(found).is_cut():

@@ -728,8 +728,14 @@ def _coroutine(log: MultiRecordLog, placed: PlacedLog | None, call: Call) -> Cor
     if call.kind == "sync":
         return log.drain() if call.forced else log.sync()
     if call.kind == "configure":
-        return (placed or log).configure_queue(call.queue, call.options)
+        return _configure(log, placed, call)
     return _setting(log, call)
+
+
+async def _configure(log: MultiRecordLog, placed: PlacedLog | None, call: Call) -> None:
+    if placed is not None:
+        await placed.count([call.queue])
+    await log.configure_queue(call.queue, call.options)
 
 
 def _setting(log: MultiRecordLog, call: Call) -> Coroutine[Any, Any, object]:

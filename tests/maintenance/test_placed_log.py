@@ -61,7 +61,7 @@ async def change_both(copy: Path, directory: Path, dice: random.Random) -> None:
             position = dice.randrange(whole.next_position(queue) + 2)
             assert await placed.truncate(queue, position) == await whole.truncate(queue, position)
         await whole.delete_queue(queue)
-        await placed.delete_queue(queue)
+        await placed.log.delete_queue(queue)
         with pytest.raises(QueueNotFoundError):
             await placed.truncate(queue, 1)
 
@@ -128,9 +128,10 @@ async def test_limits_count_what_a_truncate_left(directory: Path) -> None:
         await log.truncate("q", 3)
     async with await open_placed_log(directory) as placed:
         assert await placed.log.append_records("q", None, [b"y"] * 3) == 12
-        await placed.configure_queue("q", QueueOptions(max_records=9))
+        await placed.count(["q"])
+        await placed.log.configure_queue("q", QueueOptions(max_records=9))
         with pytest.raises(QueueOptionsError, match="below the 9 that it holds"):
-            await placed.configure_queue("q", QueueOptions(max_bytes=8))
+            await placed.log.configure_queue("q", QueueOptions(max_bytes=8))
 
 
 async def test_a_log_that_was_not_closed_stays_so(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -112,7 +112,7 @@ async def _append_lines(arguments: argparse.Namespace) -> int:
 async def _append_to_fleet(arguments: argparse.Namespace) -> int:
     """Append to one of several services: the first one of the key that takes records."""
     if arguments.position is not None:
-        refuse_several(arguments, "a position is one of a single log")
+        refuse_several(arguments)
     queue, records, last = arguments.queue, 0, None
     async with open_fleet(arguments, WRITE_RETRY_SECONDS) as fleet:
         if not arguments.create:  # a fleet creates queues where they are needed, also misspelt ones

@@ -122,7 +122,7 @@ async def _read_service(arguments: argparse.Namespace) -> int:
 async def _read_services(arguments: argparse.Namespace) -> int:
     """Print the records of each server, one server after the other; those that follow as they come."""
     if arguments.start is not None or arguments.stop is not None:
-        refuse_several(arguments, "a position is one of a single log")
+        refuse_several(arguments)
     queue, bounds = arguments.queue, {"limit": arguments.limit, "follow": arguments.follow}
     async with open_fleet(arguments) as fleet:
         servers = RespondingServers(fleet)

@@ -12,14 +12,14 @@ and its readers end after the last one.
 from __future__ import annotations
 
 import argparse
-import json
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
+from mrecordlog_async.cli.shell.exit_codes import UsageError
 from mrecordlog_async.cli.shell.parser import COUNT, SIZE, TIME, Parser
-from mrecordlog_async.cli.shell.services import RespondingServers, open_fleet
-from mrecordlog_async.cli.shell.target import add_log, is_several, open_placed_target, run_async
+from mrecordlog_async.cli.shell.services import Done, change
+from mrecordlog_async.cli.shell.target import add_log, is_several, run_async
 from mrecordlog_async.errors import QueueSealedError
 from mrecordlog_async.options import QUEUE_CHOICES, QUEUE_OPTIONS, OptionFacts, QueueOptions
 
@@ -62,39 +62,14 @@ def run(arguments: argparse.Namespace) -> int:
         options = QueueOptions(**given)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    return run_async((_everywhere if is_several(arguments.log) else _one_log)(arguments, options))
+    configure = _configure_again if is_several(arguments.log) else _configure
+    limits_of = None if arguments.seal else arguments.queue
+    call = partial(configure, arguments=arguments, options=options)
+    return run_async(change(arguments, call, create=arguments.create, limits_of=limits_of))
 
 
-async def _one_log(arguments: argparse.Namespace, options: QueueOptions) -> int:
-    async with open_placed_target(arguments, create=arguments.create) as log:
-        facts, text = await _configure(log, arguments, options)
-    print(json.dumps(facts) if arguments.json else text)
-    return FINE
-
-
-async def _everywhere(arguments: argparse.Namespace, options: QueueOptions) -> int:
-    """Configure the queue on every server. Where it is sealed already, --seal succeeds: it can be repeated."""
-    from mrecordlog_async.protocol.attempts import OutcomeUnknownError
-
-    async def configure(client: RecordLogClient) -> tuple[dict[str, Any], str]:
-        try:
-            return await _configure(client, arguments, options)
-        except (QueueSealedError, OutcomeUnknownError) as error:
-            found = error.__cause__ if isinstance(error, OutcomeUnknownError) else error
-            if not arguments.seal or not isinstance(found, QueueSealedError):
-                raise
-            return _sealed(found.queue, found.next_position)
-
-    async with open_fleet(arguments) as fleet:
-        servers = RespondingServers(fleet)
-        async for one, (facts, text) in servers.each(configure):
-            fact = {"server": one.server, **facts}
-            print(json.dumps(fact) if arguments.json else f"{one.server}: {text}", flush=True)
-        return servers.code()
-
-
-async def _configure(log: Any, arguments: argparse.Namespace, options: QueueOptions) -> tuple[dict[str, Any], str]:
-    """Configure the queue in a log, or through a client; return what was done, as facts and as text."""
+async def _configure(log: Any, arguments: argparse.Namespace, options: QueueOptions) -> Done:
+    """Configure the queue in a log, or through a client."""
     queue = arguments.queue
     if arguments.seal:
         return _sealed(queue, await log.seal_queue(queue))
@@ -105,5 +80,18 @@ async def _configure(log: Any, arguments: argparse.Namespace, options: QueueOpti
     return facts, f"{queue}: created" if created else f"{queue}: configured"
 
 
-def _sealed(queue: str, ends: int) -> tuple[dict[str, Any], str]:
+async def _configure_again(client: RecordLogClient, arguments: argparse.Namespace, options: QueueOptions) -> Done:
+    """Configure the queue at one of several servers. --seal succeeds where it is sealed: it can be repeated."""
+    from mrecordlog_async.protocol.attempts import OutcomeUnknownError
+
+    try:
+        return await _configure(client, arguments, options)
+    except (QueueSealedError, OutcomeUnknownError) as error:
+        found = error.__cause__ if isinstance(error, OutcomeUnknownError) else error
+        if not arguments.seal or not isinstance(found, QueueSealedError):
+            raise
+        return _sealed(found.queue, found.next_position)
+
+
+def _sealed(queue: str, ends: int) -> Done:
     return {"queue": queue, "next_position": ends}, f"{queue}: sealed, ends before position {ends}"

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any
 from mrecordlog_async.cli.output.text import columns, open_log, printable, size
 from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.shell.parser import START, Parser
-from mrecordlog_async.cli.shell.services import RespondingServers, open_fleet, refuse_several
-from mrecordlog_async.cli.shell.target import add_log, connect, is_service, is_several, open_placed_target, run_async
+from mrecordlog_async.cli.shell.services import Done, RespondingServers, change, open_fleet, refuse_several
+from mrecordlog_async.cli.shell.target import add_log, connect, is_service, is_several, run_async
 from mrecordlog_async.errors import ConsumerNotFoundError, QueueNotFoundError
 from mrecordlog_async.model import ConsumerSummary, Start
 from mrecordlog_async.patterns import is_pattern
@@ -44,10 +44,10 @@ def add_parser(command_line: Parser) -> Parser:
         metavar="QUEUE",
         help="queue, or a pattern with --create and --delete (default: list the consumers of all queues)",
     )
-    change = parser.add_mutually_exclusive_group()
-    change.add_argument("--create", metavar="NAME", help="create a consumer")
-    change.add_argument("--delete", metavar="CONSUMER", help="delete a consumer")
-    change.add_argument(
+    changes = parser.add_mutually_exclusive_group()
+    changes.add_argument("--create", metavar="NAME", help="create a consumer")
+    changes.add_argument("--delete", metavar="CONSUMER", help="delete a consumer")
+    changes.add_argument(
         "--seek", nargs=2, metavar=("CONSUMER", "START"), help="move a consumer to a position, or a time as for --start"
     )
     parser.add_argument(
@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.create or arguments.delete or arguments.seek:
         if arguments.queue is None:
             raise UsageError("name the queue, or '*' for all of them")
-        return run_async(_change_several(arguments) if is_several(arguments.log) else _change(arguments))
+        return run_async(_change(arguments))
     if is_several(arguments.log):
         return run_async(_list_services(arguments))
     if is_service(arguments.log):
@@ -80,23 +80,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _list_service(arguments: argparse.Namespace) -> int:
     async with connect(arguments) as client:
-        if arguments.queue is None:
-            found = await client.all_consumers()
-        else:
-            found = list((await client.consumers(arguments.queue)).values())
+        found = await _consumers(client, arguments.queue)
     _show([_of_service(one) for one in found], arguments.json)
     return FINE
 
 
 async def _list_services(arguments: argparse.Namespace) -> int:
-    async def ask(client: RecordLogClient) -> list[ConsumerSummary]:
-        if arguments.queue is None:
-            return await client.all_consumers()
-        return list((await client.consumers(arguments.queue)).values())
-
     async with open_fleet(arguments) as fleet:
         servers = RespondingServers(fleet)
-        found = [one async for one in servers.each(ask)]
+        found = [one async for one in servers.each(lambda client: _consumers(client, arguments.queue))]
         code = servers.code()
     facts = [{"server": one.server, **_of_service(each_one)} for one, consumers in found for each_one in consumers]
     if arguments.json:
@@ -107,25 +99,10 @@ async def _list_services(arguments: argparse.Namespace) -> int:
     return code
 
 
-async def _change_several(arguments: argparse.Namespace) -> int:
-    """Create or delete a consumer on every server. What is done there already is done: the command can be repeated."""
-    queue, name = arguments.queue, arguments.create or arguments.delete
-    if arguments.seek or arguments.start is not None:
-        refuse_several(arguments, "a position is one of a single log")
-
-    async def change(client: RecordLogClient) -> dict[str, Any]:
-        if arguments.create:
-            created = await client.create_consumer(queue, name, exist_ok=True)
-            return {"queue": queue, "consumer": name, "created": created}
-        await client.delete_consumer(queue, name)
-        return {"queue": queue, "consumer": name, "deleted": True}
-
-    async with open_fleet(arguments) as fleet:
-        servers = RespondingServers(fleet)
-        async for one, done in servers.each(change, missing=(QueueNotFoundError, ConsumerNotFoundError)):
-            fact = {"server": one.server, **done}
-            print(json.dumps(fact) if arguments.json else f"{one.server}: {_sentence(done)}", flush=True)
-        return servers.code()
+async def _consumers(client: RecordLogClient, queue: str | None) -> list[ConsumerSummary]:
+    if queue is None:
+        return await client.all_consumers()
+    return list((await client.consumers(queue)).values())
 
 
 def _of_service(one: ConsumerSummary) -> dict[str, Any]:
@@ -168,12 +145,16 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
 
 
 async def _change(arguments: argparse.Namespace) -> int:
+    """Create, delete or move a consumer. With a pattern or several servers, --create can be repeated."""
+    if arguments.seek or arguments.start is not None:
+        refuse_several(arguments)
     queue = arguments.queue
     start = _start(arguments.seek[1]) if arguments.seek else arguments.start
-    async with open_placed_target(arguments) as log:
+    exist_ok = is_pattern(queue) or is_several(arguments.log)
+
+    async def act(log: Any) -> Done:
         if arguments.create:
-            # With a pattern, the command is repeated to create what a failed one did not.
-            created = await log.create_consumer(queue, arguments.create, start=start, exist_ok=is_pattern(queue))
+            created = await log.create_consumer(queue, arguments.create, start=start, exist_ok=exist_ok)
             done = {"queue": queue, "consumer": arguments.create, "created": created}
         elif arguments.delete:
             await log.delete_consumer(queue, arguments.delete)
@@ -182,8 +163,9 @@ async def _change(arguments: argparse.Namespace) -> int:
             name, _ = arguments.seek
             position = await log.seek_consumer(queue, name, start)
             done = {"queue": queue, "consumer": name, "position": position}
-    print(json.dumps(done) if arguments.json else _sentence(done))
-    return FINE
+        return done, _sentence(done)
+
+    return await change(arguments, act, missing=(QueueNotFoundError, ConsumerNotFoundError))
 
 
 def _start(text: str) -> Start:

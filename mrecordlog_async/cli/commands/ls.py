@@ -24,7 +24,7 @@ from datetime import datetime
 from itertools import chain, repeat
 
 from mrecordlog_async.cli.output.settings_text import settings_text
-from mrecordlog_async.cli.output.text import columns, open_log, printable
+from mrecordlog_async.cli.output.text import age, columns, open_log, printable
 from mrecordlog_async.cli.shell.exit_codes import FAILED, FINE
 from mrecordlog_async.cli.shell.parser import Parser
 from mrecordlog_async.cli.shell.services import RespondingServers, open_fleet
@@ -113,13 +113,3 @@ def _with_settings(line: str, text: str) -> str:
 def _row(summary: QueueSummary) -> tuple[str, ...]:
     numbers = (summary.first_position, summary.next_position, summary.records, summary.bytes)
     return (printable(summary.queue), *map(str, numbers), age(summary.age_seconds))
-
-
-def age(seconds: float | None) -> str:
-    """Return an age in its largest whole unit, like 5min or 3d; a dash if there is none."""
-    if seconds is None:
-        return "-"
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f}{unit}"
-    return f"{seconds:.0f}s"

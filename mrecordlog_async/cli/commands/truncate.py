@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _run(arguments: argparse.Namespace) -> int:
-    refuse_several(arguments, "a position is one of a single log")
+    refuse_several(arguments)
     queue, position, past_consumers = arguments.queue, arguments.position, arguments.past_consumers
     if is_service(arguments.log):
         async with connect(arguments) as client:

@@ -44,6 +44,16 @@ def plural(count: int, word: str) -> str:
     return f"{count:,} {word}{ending}"
 
 
+def age(seconds: float | None, gap: str = "") -> str:
+    """Return an age in its largest unit that gives two digits or more, like 5min or 3d; a dash if there is none."""
+    if seconds is None:
+        return "-"
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f}{gap}{unit}"
+    return f"{seconds:.0f}{gap}s"
+
+
 def cells_of(text: str) -> int:
     """Return how many columns of a terminal *text* takes: two for a wide character, none for one that combines."""
     return sum(2 if east_asian_width(letter) in "WF" else not combining(letter) for letter in text)

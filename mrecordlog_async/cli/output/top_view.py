@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from mrecordlog_async.cli.output.text import columns, plural, printable, size
+from mrecordlog_async.cli.output.text import age, columns, plural, printable, size
 from mrecordlog_async.cli.output.top_samples import ORDERS, History, QueueRates, ServiceFacts, SlowestConsumer
 from mrecordlog_async.metrics import SECONDS_BOUNDS
 
@@ -38,7 +38,7 @@ COLUMNS = (
     Column("bytes", lambda line: size(line.summary.bytes)),
     Column("in/s", lambda line: f"{line.in_rate:,.0f}"),
     Column("out/s", lambda line: f"{line.out_rate:,.0f}"),
-    Column("oldest", lambda line: _age(line.summary.age_seconds), 70),
+    Column("oldest", lambda line: age(line.summary.age_seconds, " "), 70),
     Column("consumer behind", lambda line: _behind(line.behind), 110),
     Column(
         "keeps from", lambda line: "-" if line.summary.first_segment is None else str(line.summary.first_segment), 95
@@ -182,7 +182,7 @@ def _head(history: History) -> str:
         return f"{history.source}  directory"
     times = f"commit p50 {_time(service.commit_p50)}, p99 {_time(service.commit_p99)}"  # of the last minute
     more = [f"policy {service.policy}"] if service.policy else []
-    more += [f"up {_age(service.uptime)}"] if service.uptime else []
+    more += [f"up {age(service.uptime, ' ')}"] if service.uptime else []
     more += [service.note] if service.note else []
     return "  ".join([history.source, service.state, plural(service.segments, "segment"), times, *more])
 
@@ -211,13 +211,3 @@ def _time(seconds: float | None) -> str:
     if seconds >= 1:
         return f"{seconds:.1f} s"
     return f"{seconds * 1e3:.1f} ms" if seconds >= 0.001 else f"{seconds * 1e6:.0f} µs"
-
-
-def _age(seconds: float | None) -> str:
-    """Return an age in its largest unit that gives two digits or more."""
-    if seconds is None:
-        return "-"
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f} {unit}"
-    return f"{seconds:.0f} s"

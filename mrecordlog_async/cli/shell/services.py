@@ -6,11 +6,12 @@ What concerns one queue in one log (a position, a dump) is refused here with the
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Container
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from mrecordlog_async.cli.shell.exit_codes import FAILED, FINE, NOT_READY, NotReadyError, UsageError
 from mrecordlog_async.cli.shell.explain import explain
@@ -18,6 +19,7 @@ from mrecordlog_async.cli.shell.target import (
     RETRY_SECONDS,
     is_several,
     names_in,
+    open_placed_target,
     read_tokens,
     refusing_wrong_urls,
     says_not_ready,
@@ -32,6 +34,9 @@ T = TypeVar("T")
 
 Missing = tuple[type[RecordLogError], ...]
 
+Done = tuple[dict[str, Any], str]
+"""Result of a command: facts for --json, and a sentence."""
+
 
 class RespondingServer(NamedTuple):
     """A server of several: its name, the id of its log, and its client."""
@@ -41,10 +46,12 @@ class RespondingServer(NamedTuple):
     client: RecordLogClient
 
 
-def refuse_several(arguments: argparse.Namespace, why: str) -> None:
-    """Raise UsageError if LOG names several services, with *why* this takes one."""
+def refuse_several(arguments: argparse.Namespace) -> None:
+    """Raise UsageError if LOG names several services, where a position is given."""
     if is_several(arguments.log):
-        raise UsageError(f"{arguments.log} names several services, and {why}: name one of them")
+        raise UsageError(
+            f"{arguments.log} names several services, and a position is one of a single log: name one of them"
+        )
 
 
 @asynccontextmanager
@@ -133,6 +140,36 @@ class RespondingServers:
     def code(self) -> int:
         """Return the exit code: failed if a server refused, not ready if one did not respond, at the start or later."""
         return FAILED if FAILED in self._codes else NOT_READY if self._codes else FINE
+
+
+async def change(
+    arguments: argparse.Namespace,
+    call: Callable[[Any], Awaitable[Done]],
+    *,
+    create: bool = False,
+    limits_of: str | None = None,
+    missing: Missing = (QueueNotFoundError,),
+) -> int:
+    """Make a change to the log that LOG names, or to each of several, and print what was done.
+
+    Args:
+        arguments: LOG, and whether to print JSON.
+        call: Makes the change, in a log without its records or through a client.
+        create: Create the log in a directory that has none.
+        limits_of: See `open_placed_target`.
+        missing: See `RespondingServers.each`.
+    """
+    if not is_several(arguments.log):
+        async with open_placed_target(arguments, create=create, limits_of=limits_of) as log:
+            facts, text = await call(log)
+        print(json.dumps(facts) if arguments.json else text)
+        return FINE
+    async with open_fleet(arguments) as fleet:
+        servers = RespondingServers(fleet)
+        async for one, (facts, text) in servers.each(call, missing):
+            fact = {"server": one.server, **facts}
+            print(json.dumps(fact) if arguments.json else f"{one.server}: {text}", flush=True)
+        return servers.code()
 
 
 def _failures(fleet: RecordLogFleet) -> list[str]:

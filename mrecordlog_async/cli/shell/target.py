@@ -165,16 +165,23 @@ async def open_target(arguments: argparse.Namespace, *, create: bool = False) ->
 
 
 @asynccontextmanager
-async def open_placed_target(arguments: argparse.Namespace, *, create: bool = False) -> AsyncIterator[Any]:
-    """Open a log with its lock but without its records, or connect a client: for changes that read no record."""
+async def open_placed_target(
+    arguments: argparse.Namespace, *, create: bool = False, limits_of: str | None = None
+) -> AsyncIterator[Any]:
+    """Open a log with its lock but without its records, or connect a client: for changes that read no record.
+
+    limits_of: the queue whose limits are going to be compared with what it holds.
+    """
     if is_service(arguments.log):
         async with connect(arguments, WRITE_RETRY_SECONDS) as client:
             yield client
         return
     with ProgressBar("reading") as progress:
-        log = await open_placed_log(arguments.log, create=create, on_progress=progress)
-    async with log:
-        yield log
+        placed = await open_placed_log(arguments.log, create=create, on_progress=progress)
+    async with placed:
+        if limits_of is not None:
+            await placed.count([limits_of])
+        yield placed.log
 
 
 def run_async(work: Coroutine[Any, Any, int]) -> int:
