@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from contextlib import closing
-from typing import Protocol
 
 from mrecordlog_async.quickwit.frame import BLOCK_BYTES, FILE_BYTES, frame_stop
 from mrecordlog_async.storage.directory import naming
@@ -14,33 +13,6 @@ from mrecordlog_async.storage.filesystem import FileSystem, read_exact, write_al
 NUMBER_MAX = 2**64 - 1
 
 _NAME = re.compile(r"wal-([0-9]{20})")
-
-
-class Source(Protocol):
-    """Files to read."""
-
-    @property
-    def numbers(self) -> Sequence[int]:
-        """Return the numbers of the files, ascending."""
-
-    def block(self, number: int, offset: int) -> bytes:
-        """Return the block at *offset* of a file, shorter where the file ends."""
-
-
-class Target(Protocol):
-    """Files to write."""
-
-    def create(self, number: int, size: int) -> None:
-        """Create a file of *size* zeros."""
-
-    def write(self, number: int, offset: int, data: bytes) -> None:
-        """Write *data* at *offset*."""
-
-    def sync(self, number: int) -> None:
-        """Wait until a file and its name are on the disk."""
-
-    def unlink(self, number: int) -> None:
-        """Remove a file."""
 
 
 def file_name(number: int) -> str:
@@ -55,7 +27,10 @@ def file_numbers(names: Sequence[str]) -> list[int]:
 
 
 class Directory:
-    """Files on a disk, read and written through a `FileSystem`. Only one of them is open at a time."""
+    """Files on a disk, read and written through a `FileSystem`. Only one of them is open at a time.
+
+    numbers: those of the files that were there at first, ascending.
+    """
 
     def __init__(self, files: FileSystem, path: str) -> None:
         self.path = path
@@ -64,7 +39,7 @@ class Directory:
         self._open: tuple[int, int, bool] | None = None  # number, handle, and whether it can be written
 
     def block(self, number: int, offset: int) -> bytes:
-        """See `Source`."""
+        """Return the block at *offset* of a file, shorter where the file ends."""
         handle = self._handle(number, write=False)
         with naming(f"{self.path}/{file_name(number)}"):
             return read_exact(self._files, handle, BLOCK_BYTES, offset)
@@ -74,18 +49,18 @@ class Directory:
         return self._files.size(self._handle(number, write=False))
 
     def create(self, number: int, size: int) -> None:
-        """See `Target`."""
+        """Create a file of *size* zeros."""
         self.close()
         handle = self._files.create(f"{self.path}/{file_name(number)}")
         self._open = number, handle, True
         self._files.set_size(handle, size)
 
     def write(self, number: int, offset: int, data: bytes) -> None:
-        """See `Target`."""
+        """Write *data* at *offset*."""
         write_all(self._files, self._handle(number, write=True), [data], offset)
 
     def sync(self, number: int) -> None:
-        """See `Target`."""
+        """Wait until a file and its name are on the disk."""
         self._files.sync(self._handle(number, write=True))
         directory = self._files.open_directory(self.path)
         try:
@@ -94,7 +69,7 @@ class Directory:
             self._files.close(directory)
 
     def unlink(self, number: int) -> None:
-        """See `Target`."""
+        """Remove a file."""
         if self._open is not None and self._open[0] == number:
             self.close()
         self._files.unlink(f"{self.path}/{file_name(number)}")

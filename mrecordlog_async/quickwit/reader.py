@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from mrecordlog_async.errors import CorruptionError
-from mrecordlog_async.quickwit.files import Source, file_name
+from mrecordlog_async.quickwit.files import Directory, file_name
 from mrecordlog_async.quickwit.frame import FIRST, FRAME_HEADER_BYTES, FULL, LAST
 from mrecordlog_async.quickwit.record import APPEND, CrateRecordError, LogRecord, decode_record
 from mrecordlog_async.quickwit.scan import Finding, FrameScan, OnBlock
@@ -36,7 +36,7 @@ class Report:
         return [finding for finding in self.findings if not finding.torn]
 
 
-def read(source: Source, on_block: OnBlock | None = None) -> Report:
+def read(source: Directory, on_block: OnBlock | None = None) -> Report:
     """Read everything.
 
     Args:
@@ -62,7 +62,7 @@ def read(source: Source, on_block: OnBlock | None = None) -> Report:
     return report
 
 
-def read_appends(source: Source, on_block: OnBlock | None = None) -> Iterator[tuple[CrateQueue, LogRecord]]:
+def read_appends(source: Directory, on_block: OnBlock | None = None) -> Iterator[tuple[CrateQueue, LogRecord]]:
     """Read everything, and yield each append with its queue.
 
     Arguments and errors are those of `read`.
@@ -73,7 +73,7 @@ def read_appends(source: Source, on_block: OnBlock | None = None) -> Iterator[tu
             yield report.state.queues[record.queue], record
 
 
-def _begin(source: Source, report: Report, on_block: OnBlock | None) -> FrameScan:
+def _begin(source: Directory, report: Report, on_block: OnBlock | None) -> FrameScan:
     if not source.numbers:
         raise FileNotFoundError(2, "there is no file called wal- and 20 digits here")
     return FrameScan(source, report.findings, on_block)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from mrecordlog_async.errors import CorruptionError
-from mrecordlog_async.quickwit.files import Source, file_name
+from mrecordlog_async.quickwit.files import Directory, file_name
 from mrecordlog_async.quickwit.frame import (
     BLOCK_BYTES,
     FIRST,
@@ -56,7 +56,7 @@ class CrateFrame:
 class FrameScan:
     """A cursor over the blocks of all files, as in the crate's reader. Short blocks are added to *findings*."""
 
-    def __init__(self, source: Source, findings: list[Finding], on_block: OnBlock | None = None) -> None:
+    def __init__(self, source: Directory, findings: list[Finding], on_block: OnBlock | None = None) -> None:
         self.file = source.numbers[0]
         self._on_block = on_block
         self._source = source

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from mrecordlog_async.quickwit.files import Target
+from mrecordlog_async.quickwit.files import Directory
 from mrecordlog_async.quickwit.frame import FILE_BYTES, encode_frames
 from mrecordlog_async.quickwit.record import APPEND, NAME_BYTES_MAX, TOUCH, TRUNCATE, LogRecord, encode_record
 from mrecordlog_async.quickwit.state import CrateState
@@ -20,7 +20,7 @@ PAYLOAD_BYTES_MAX = 2**32 - 1
 class CrateWriter:
     """A log in the crate's format, open for writing. It blocks, and has one owner."""
 
-    def __init__(self, target: Target, file_bytes: int = FILE_BYTES) -> None:
+    def __init__(self, target: Directory, file_bytes: int = FILE_BYTES) -> None:
         """Begin a new log in an empty *target*."""
         self.state = CrateState()
         self._target = target

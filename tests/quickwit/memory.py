@@ -2,49 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from mrecordlog_async.quickwit.files import Source
+from mrecordlog_async.quickwit.files import Directory
 from mrecordlog_async.quickwit.frame import BLOCK_BYTES
 from mrecordlog_async.quickwit.reader import read, read_appends
 from mrecordlog_async.quickwit.record import DELETE, LogRecord
 from mrecordlog_async.quickwit.writer import CrateWriter
 
 
-class Memory:
+class Memory(Directory):
     """A directory in memory, to read from and to write to."""
 
     def __init__(self, contents: dict[int, bytes] | None = None) -> None:
         self.contents = {number: bytearray(data) for number, data in (contents or {}).items()}
-
-    @property
-    def numbers(self) -> Sequence[int]:
-        """See `Source`."""
-        return sorted(self.contents)
+        self.numbers = sorted(self.contents)
 
     def block(self, number: int, offset: int) -> bytes:
-        """See `Source`."""
         return bytes(self.contents[number][offset : offset + BLOCK_BYTES])
 
     def create(self, number: int, size: int) -> None:
-        """See `Target`."""
         self.contents[number] = bytearray(size)
+        self.numbers = sorted(self.contents)
 
     def write(self, number: int, offset: int, data: bytes) -> None:
-        """See `Target`."""
         content = self.contents[number]
         content.extend(bytes(max(offset + len(data) - len(content), 0)))
         content[offset : offset + len(data)] = data
 
     def sync(self, number: int) -> None:
-        """See `Target`."""
+        """Do nothing."""
 
     def unlink(self, number: int) -> None:
-        """See `Target`."""
         del self.contents[number]
+        self.numbers = sorted(self.contents)
 
 
-def retained(source: Source) -> dict[str, list[tuple[int, bytes]]]:
+def retained(source: Directory) -> dict[str, list[tuple[int, bytes]]]:
     """Return the records of each queue: of all that were appended to it, those at its positions."""
     queues = read(source).state.queues
     found: dict[str, list[tuple[int, bytes]]] = {name: [] for name in queues}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mrecordlog_async.quickwit.files import Source
+from mrecordlog_async.quickwit.files import Directory
 from mrecordlog_async.quickwit.frame import BLOCK_BYTES
 from mrecordlog_async.quickwit.reader import read
 from mrecordlog_async.quickwit.writer import CrateWriter
@@ -24,7 +24,7 @@ CALLS = st.one_of(
 )
 
 
-def seen(source: Source) -> Seen:
+def seen(source: Directory) -> Seen:
     records = retained(source)
     return {
         name: (queue.first_position, queue.next_position, records[name])

@@ -29,7 +29,7 @@ from mrecordlog_async.maintenance.new_directory import free_names
 from mrecordlog_async.maintenance.transfer import QueueShape, new_log, write_queues
 from mrecordlog_async.model import RecoveryProgress, Run
 from mrecordlog_async.names import check_name
-from mrecordlog_async.quickwit.files import Directory, Source
+from mrecordlog_async.quickwit.files import Directory
 from mrecordlog_async.quickwit.reader import Report, read, read_appends
 from mrecordlog_async.quickwit.scan import Finding, OnBlock
 from mrecordlog_async.quickwit.state import runs_of
@@ -95,7 +95,7 @@ def _meter(source: Directory, progress: ProgressBar) -> OnBlock:
 
 async def build(
     directory: str,
-    source: Source,
+    source: Directory,
     queues: Mapping[int, QueueShape],
     segment_bytes: int,
     filesystem: FileSystem | None = None,
@@ -110,7 +110,7 @@ async def build(
         await write_queues(log, list(queues.values()), _runs(source, queues, on_block))
 
 
-def _runs(source: Source, queues: Mapping[int, QueueShape], on_block: OnBlock | None) -> Iterator[tuple[str, Run]]:
+def _runs(source: Directory, queues: Mapping[int, QueueShape], on_block: OnBlock | None) -> Iterator[tuple[str, Run]]:
     """Yield the records that *queues* retain, in the order of the files."""
     for queue, record in read_appends(source, on_block):
         shape = queues.get(queue.number)
