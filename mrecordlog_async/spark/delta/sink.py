@@ -10,7 +10,7 @@ checkpoint that Spark really uses. A batch without rows has a task too, which re
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, MutableMapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from inspect import signature
@@ -98,9 +98,6 @@ class DeltaSink(DataSource):
         spark.read.format("mrecordlog-delta").load("/lake/events")
     """
 
-    def __init__(self, options: MutableMapping[str, str]) -> None:
-        super().__init__(options)
-
     @classmethod
     def name(cls) -> str:
         """Return the name for `format(...)`."""
@@ -155,7 +152,7 @@ class DeltaWriter(StreamArrowWriter):
         place = self._options.place
         table = _tables.get((place.uri, batch.query))
         if table is None or table.place != place:  # a process outlives a query, whose token may have expired since
-            table = _tables[place.uri, batch.query] = self._table(place)
+            table = _tables[place.uri, batch.query] = DrainTable(place)
         try:
             table.store(batch, self._columns(), self._options.layout.partition_by, self._sync_checkpoint)
         except BaseException:
@@ -165,9 +162,6 @@ class DeltaWriter(StreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Delete nothing: the batch may be stored. What no version names is removed by a vacuum."""
-
-    def _table(self, place: TablePlace) -> DrainTable:
-        return DrainTable(place)
 
     def _columns(self) -> Schema:
         return self._options.columns(self._schema)
