@@ -36,8 +36,8 @@ def queue(name: str, first: int, following: int, queue_id: int = 1) -> QueueSumm
 
 def two_samples(*, service: ServiceFacts | None = SERVICE) -> History:
     history = History("here")
-    history.add(Sample("here", 10.0, [queue("a", 0, 10), queue("[red]b", 0, 5, 2)], service))
-    history.add(Sample("here", 12.0, [queue("a", 4, 30), queue("[red]b", 0, 5, 2)], service))
+    history.add(Sample(10.0, [queue("a", 0, 10), queue("[red]b", 0, 5, 2)], service))
+    history.add(Sample(12.0, [queue("a", 4, 30), queue("[red]b", 0, 5, 2)], service))
     return history
 
 
@@ -53,7 +53,7 @@ def test_rates_are_positions_a_second() -> None:
 def test_a_queue_recreated_under_its_name_begins_at_zero() -> None:
     """A recreated queue has a new id: no rate mixes two queues."""
     history = two_samples()
-    history.add(Sample("here", 13.0, [queue("a", 0, 1_000, queue_id=9)], SERVICE))
+    history.add(Sample(13.0, [queue("a", 0, 1_000, queue_id=9)], SERVICE))
     (line,) = history.lines()
     assert (line.in_rate, list(line.past)) == (0.0, [0.0])
 
@@ -99,7 +99,7 @@ def test_times_of_a_slow_disk_are_shown_as_far_as_they_are_known(
 ) -> None:
     """Seconds are seconds, and a time above the last bound of the histogram is said to be just that."""
     history = History("here")
-    history.add(Sample("here", 1.0, [], replace(SERVICE, commit_p50=p50, commit_p99=p99)))
+    history.add(Sample(1.0, [], replace(SERVICE, commit_p50=p50, commit_p99=p99)))
     assert shown in "\n".join(drawn([history]))
     assert history.facts()["commit_seconds"] == {"p50": p50, "p99": p99}
 
@@ -118,7 +118,7 @@ def test_a_log_that_is_open_and_not_well_says_so(changes: dict[str, Any], said: 
     """A service whose disk hangs is open; the head has what /readyz and the page say."""
     stats = msgspec.structs.replace(StatsResponse("open", 1.0, 0, 0, 0, {}, uptime_seconds=1.0), **changes)
     history = History("here")
-    history.add(Sample("here", 1.0, [], ServiceFacts.of(stats)))
+    history.add(Sample(1.0, [], ServiceFacts.of(stats)))
     assert next(plain([history])).endswith(said + "\n")
 
 
@@ -136,7 +136,7 @@ def test_a_narrow_terminal_shows_fewer_columns_and_whole_numbers() -> None:
     """At 60 columns names are cut before numbers, and every line fits."""
     history = History("here")
     many = QueueSummary("a-queue-with-a-name-that-is-far-too-long", 1, 10**9, 10**9 + 98_765_432, 98_765_432, 10**12, 7)
-    history.add(Sample("here", 1.0, [many], SERVICE))
+    history.add(Sample(1.0, [many], SERVICE))
     shown = drawn([history], 60)
     assert max(map(len, shown)) <= 60
     assert any("98765432" in line and "931.3 GiB" in line for line in shown)
@@ -149,7 +149,7 @@ def test_a_narrow_terminal_shows_fewer_columns_and_whole_numbers() -> None:
 def test_rows_below_the_screen_are_counted_and_can_be_scrolled_to() -> None:
     """With more queues than lines, a line says how many are below; scrolling stops at the last one."""
     history = History("here")
-    history.add(Sample("here", 1.0, [queue(f"q{n:03}", 0, 1, n) for n in range(300)], None))
+    history.add(Sample(1.0, [queue(f"q{n:03}", 0, 1, n) for n in range(300)], None))
     view = View("n")
     first = drawn([history], 80, 24, view)
     assert len(first) <= 24
@@ -166,7 +166,7 @@ def test_every_key_sorts_by_its_column() -> None:
     """The column that sorts is marked and shown even where it would not fit."""
     history = History("here")
     small, large = queue("small", 0, 3, 1), QueueSummary("large", 2, 5, 6, 1, 9_000, 4)
-    history.add(Sample("here", 1.0, [small, large], None))
+    history.add(Sample(1.0, [small, large], None))
     for key, expected in {"n": "large", "b": "large", "r": "small", "s": "small"}.items():
         shown = drawn([history], 60, 24, View(key))
         assert next(line for line in shown if line.startswith(("small", "large"))).startswith(expected), key
@@ -177,7 +177,7 @@ def test_the_slowest_consumer_of_each_queue_is_named() -> None:
     """A wide terminal shows who is furthest behind, and sorts by it; queues without consumers come last."""
     history = History("here")
     behind = {"a": SlowestConsumer("billing", 3), "b": SlowestConsumer("a-consumer-with-a-long-name", 2_000)}
-    history.add(Sample("here", 1.0, [queue("a", 0, 9, 1), queue("b", 0, 9, 2), queue("c", 0, 9, 3)], None, behind))
+    history.add(Sample(1.0, [queue("a", 0, 9, 1), queue("b", 0, 9, 2), queue("c", 0, 9, 3)], None, behind))
     shown = [line.split() for line in drawn([history], 130, 24, View("c")) if line[:2] in ("a ", "b ", "c ")]
     assert [line[0] for line in shown] == ["b", "a", "c"]
     assert "2,000" in shown[0]
@@ -187,14 +187,14 @@ def test_the_slowest_consumer_of_each_queue_is_named() -> None:
 def test_a_service_that_is_gone_stays_with_the_time_since_when() -> None:
     """Its last numbers stay without rates; another server is still shown."""
     gone, there = two_samples(), History("there")
-    there.add(Sample("there", 12.0, [queue("c", 0, 1)], None))
+    there.add(Sample(12.0, [queue("c", 0, 1)], None))
     gone.fail("connection refused", "12:03:05")
     gone.fail("connection refused", "12:03:06")
     shown = drawn([gone, there])
     assert shown[0] == "here  unreachable since 12:03:05: connection refused"
     assert any(line.split()[:2] == ["there", "c"] for line in shown)
     assert gone.facts()["since"] == "12:03:05"
-    gone.add(Sample("here", 14.0, [queue("a", 4, 30)], SERVICE))
+    gone.add(Sample(14.0, [queue("a", 4, 30)], SERVICE))
     assert drawn([gone])[0].startswith("here  open")
 
 

@@ -156,8 +156,7 @@ class _Sources:
         self.histories[:] = [*(history for history, _ in self._watched), *self._unreached.values()]
 
     def _watch(self, name: str, client: RecordLogClient) -> None:
-        shown = shown_url(name)
-        self._watched.append((History(shown), lambda: _ask(shown, client)))
+        self._watched.append((History(shown_url(name)), lambda: _ask(client)))
 
     def _note_unreached(self, now: str) -> None:
         """Note the addresses and names that gave no server. What was a server before is shown under its name."""
@@ -251,13 +250,13 @@ def _screen(arguments: argparse.Namespace, histories: Sequence[History], stack: 
     return screen
 
 
-async def _ask(name: str, client: RecordLogClient) -> Sample:
+async def _ask(client: RecordLogClient) -> Sample:
     """Take a sample of one service."""
     stats = await client.stats()
     queues = await _queues(client, stats)
     found = await client.all_consumers() if stats.usage.queues <= QUEUES_MAX else []
     behind = [(one.queue, SlowestConsumer(one.consumer, one.records)) for one in found]
-    return Sample(name, time.monotonic(), queues, ServiceFacts.of(stats), _slowest(behind))
+    return Sample(time.monotonic(), queues, ServiceFacts.of(stats), _slowest(behind))
 
 
 async def _queues(client: RecordLogClient, stats: StatsResponse) -> list[Any]:
@@ -275,7 +274,7 @@ def _read(directory: str) -> Sample:
             for name, summary in summaries.items()
             for consumer, position in log.settings(name).consumers.items()
         ]
-        return Sample(directory, time.monotonic(), list(summaries.values()), None, _slowest(behind))
+        return Sample(time.monotonic(), list(summaries.values()), None, _slowest(behind))
 
 
 def _slowest(behind: Iterable[tuple[str, SlowestConsumer]]) -> dict[str, SlowestConsumer]:

@@ -72,7 +72,6 @@ def _note(stats: StatsResponse) -> str:
 class Sample:
     """The queues at one moment of a monotonic clock."""
 
-    source: str
     at: float
     queues: list[QueueSummary]
     service: ServiceFacts | None
