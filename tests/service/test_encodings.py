@@ -10,6 +10,7 @@ import sys
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -154,23 +155,50 @@ async def test_control_bodies_may_be_compressed(served: Served) -> None:
     assert (done.status, served.log.first_position("q")) == (200, 1)
 
 
-async def test_the_server_of_an_aiohttp_application_expands_bodies_itself(directory: Path) -> None:
-    """What has been expanded is not expanded again, even if it is compressed itself."""
-    app = web.Application()
+@asynccontextmanager
+async def in_an_application(directory: Path, app: web.Application) -> AsyncIterator[ClientSession]:
+    """Serve *app* with a log below /wal; yield a session for it."""
     setup(app, directory, queues=["q"], prefix="/wal")
     runner = web.AppRunner(app)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    twice = gzip.compress(b"inside")
     try:
         async with ClientSession(f"http://127.0.0.1:{site.port}") as session:
-            headers = {"Content-Encoding": "gzip"}
-            async with session.post("/wal" + RECORDS, data=gzip.compress(twice), headers=headers) as done:
-                assert done.status == 200
-        assert app[LOG].last_record("q").payload == twice  # type: ignore[union-attr]
+            yield session
     finally:
         await runner.cleanup()
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize("encoding", ["gzip", "deflate"])
+async def test_a_body_that_the_server_of_an_application_expands_is_refused(
+    directory: Path, encoding: str, chunked: bool
+) -> None:
+    """aiohttp takes gzip that is cut off for whole: its first lines would be stored without an error."""
+    lines = b"".join(b"line %d\n" % number for number in range(5_000))
+    body = (gzip.compress if encoding == "gzip" else zlib.compress)(lines)
+    app = web.Application()
+    async with in_an_application(directory, app) as session:
+        for sent in (body, body[: len(body) // 2], body + body):
+            headers = {"Content-Encoding": encoding, "Content-Type": "application/x-ndjson"}
+            data = BytesIO(sent) if chunked else sent
+            async with session.post("/wal" + RECORDS, data=data, headers=headers, chunked=chunked or None) as refused:
+                assert refused.status == 415 or (encoding == "deflate" and refused.status == 400)  # by aiohttp
+                assert "auto_decompress" in await refused.text() or sent != body
+        assert app[LOG].next_position("q") == 0
+
+
+async def test_an_application_that_expands_no_bodies_leaves_that_to_the_api(directory: Path) -> None:
+    """What has been expanded once is not expanded again, and what is cut off is refused."""
+    app = web.Application(handler_args={"auto_decompress": False})
+    inside = gzip.compress(b"inside")
+    twice = gzip.compress(inside)
+    async with in_an_application(directory, app) as session:
+        for sent, status in ((twice, 200), (twice[:-1], 400)):
+            async with session.post("/wal" + RECORDS, data=sent, headers={"Content-Encoding": "gzip"}) as done:
+                assert done.status == status
+        assert [record.payload for record in app[LOG].range("q")] == [inside]
 
 
 @given(st.binary(max_size=200_000), st.integers(1, 5_000), st.sampled_from(ENCODERS))

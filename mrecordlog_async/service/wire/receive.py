@@ -7,7 +7,8 @@
    bodies. JSON bodies up to 64 KiB for anything but an append are not charged: a truncate frees memory.
 3. A body must arrive at a minimum rate and never pause for longer than `body_seconds`. A body that arrived with the
    request's head, as small ones do, needs no timer.
-4. A middleware of an application may have read the body. What aiohttp's `request.read()` returned there is used. A body
+4. A compressed body of an application whose server expands it is refused: nothing shows whether it was whole.
+5. A middleware of an application may have read the body. What aiohttp's `request.read()` returned there is used. A body
    that was announced and is not there is never taken for an empty one: an empty record needs `Content-Length: 0`.
 """
 
@@ -87,6 +88,7 @@ class Bodies:
         if "Content-Encoding" in headers:
             try:
                 expander(", ".join(headers.getall("Content-Encoding")))
+                _check_not_expanded(request)
             except ProblemError as problem:
                 raise closing(problem) from None
         if headers.get("Transfer-Encoding", "chunked").lower() != "chunked":
@@ -133,7 +135,7 @@ class _Growing:
 
     async def take(self, request: web.BaseRequest, piece: bytes) -> None:
         """Add *piece*, or what it expands to."""
-        if not self.arrived and not _is_expanded(request):
+        if not self.arrived:
             self._expander = expander(request.headers.get("Content-Encoding", ""))
         self.arrived += len(piece)
         try:
@@ -157,16 +159,24 @@ class _Growing:
 
     def end(self, request: web.BaseRequest) -> bytes:
         """Return the whole body; refuse one that was cut off, or read by a middleware."""
-        if not _is_expanded(request):
-            _check_whole(request, self.arrived)
+        _check_whole(request, self.arrived)
         if self._expander is not None:
             self._expander.end()
         return self._body.getvalue()
 
 
-def _is_expanded(request: web.BaseRequest) -> bool:
-    """Return whether the server of an application has expanded the body, as that of aiohttp does by default."""
-    return getattr(request.content, "total_compressed_bytes", None) is not None  # one without a body has no such number
+def _check_not_expanded(request: web.BaseRequest) -> None:
+    """Refuse a body that the server of an application expands, as that of aiohttp does by default.
+
+    It takes what is cut off for a whole body, and what follows the end for nothing.
+    """
+    if getattr(request.content, "total_compressed_bytes", None) is None:  # one without a body has no such number
+        return
+    detail = (
+        "the server of this application expands bodies itself, and does not notice one that is cut off; send the body "
+        'as it is, or create the application with handler_args={"auto_decompress": False}'
+    )
+    raise ProblemError(415, "encoding", detail, headers={"Accept-Encoding": "identity"})
 
 
 class _RateClock:
