@@ -2,7 +2,7 @@
 
 | failure at a server | the record is | next |
 |---|---|---|
-| not connected; 503; a failed log that wrote nothing; 412; 429 unless full | not there | the next server |
+| not connected; 503; a failed log that wrote nothing; 408; 412; 429 unless full | not there | the next server |
 | full: the log, the queue or the disk (429, 507) | not there | wait for this one; with `spill` the next one |
 | a lost response; a failed log that may have written; other 5xx; unreadable | perhaps there | raise |
 | the same records are there already, and no response was lost | perhaps by this call | raise |
@@ -64,7 +64,7 @@ def outcome_of(error: RecordLogError) -> AttemptOutcome:
             return AttemptOutcome.UNKNOWN if error.sent else AttemptOutcome.ABSENT
         case LogFailedError():
             return AttemptOutcome.ABSENT if error.written == "no" else AttemptOutcome.UNKNOWN
-        case ServiceError(status=412 | 429 | 503):
+        case ServiceError(status=408 | 412 | 429 | 503):
             return AttemptOutcome.ABSENT  # a 503 that the service did not write becomes ServiceUnreachableError
         case ServiceError():
             return AttemptOutcome.REFUSED if 300 <= error.status < 500 else AttemptOutcome.UNKNOWN
@@ -88,7 +88,9 @@ def decide(error: RecordLogError, policy: Policy) -> Next:
 
 def takes_no_records(error: RecordLogError) -> bool:
     """Return whether *error* says that its server takes no records from anybody at present."""
-    return outcome_of(error) is AttemptOutcome.ABSENT and not (isinstance(error, ServiceError) and error.status == 429)
+    if isinstance(error, ServiceError) and error.status in (408, 429):
+        return False
+    return outcome_of(error) is AttemptOutcome.ABSENT
 
 
 def passes(error: RecordLogError) -> bool:

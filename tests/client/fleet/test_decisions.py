@@ -33,6 +33,7 @@ TABLE: list[tuple[RecordLogError, AttemptOutcome]] = [
     (ServiceError(503, "closing", ""), AttemptOutcome.ABSENT),
     (ServiceError(503, "storage_error", ""), AttemptOutcome.ABSENT),
     (ServiceError(429, "busy", ""), AttemptOutcome.ABSENT),
+    (ServiceError(408, "too_slow", ""), AttemptOutcome.ABSENT),
     (ServiceError(412, "other_log", ""), AttemptOutcome.ABSENT),
     (LogFailedError("", "no"), AttemptOutcome.ABSENT),
     (FULL, AttemptOutcome.FULL),
@@ -69,3 +70,4 @@ def test_a_busy_server_is_passed_over_but_not_given_up() -> None:
     """A server that is down is probed before the next attempt; one that is busy takes the next record."""
     assert takes_no_records(UNSENT) and takes_no_records(LogFailedError("", "no"))
     assert not takes_no_records(ServiceError(429, "busy", "")) and not takes_no_records(FULL)
+    assert not takes_no_records(ServiceError(408, "too_slow", ""))  # others may send faster
