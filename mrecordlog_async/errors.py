@@ -208,7 +208,7 @@ class RecordTruncatedError(RecordLogError):
     def message(self) -> str:
         return (
             f"queue {self.queue!r}: consumer {self.consumer!r} passed position {self.position} without acknowledging "
-            "it: a truncate or a seek moved it, so nobody knows whether it has the record; look in its own store"
+            "it: a truncate or a seek moved it, so it is unknown whether it has the record; look in its own store"
         )
 
 
@@ -398,7 +398,7 @@ class ConsumerBehindError(RecordLogError):
 
     def message(self) -> str:
         return (
-            f"queue {self.queue!r}: consumer {self.consumer!r} stands at {self.consumer_position} and has not "
+            f"queue {self.queue!r}: consumer {self.consumer!r} is at {self.consumer_position} and has not "
             f"acknowledged all records up to {self.position}; wait for it, delete the consumer, or pass "
             "past_consumers=True"
         )

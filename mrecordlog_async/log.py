@@ -1051,7 +1051,7 @@ def _warn_of_other_options(log: MultiRecordLog, names: Iterable[str], declared: 
     kept = [name for name in names if log.queue_options(name) != declared]
     if kept:
         shown = ", ".join(map(repr, kept[:3])) + (f" and {len(kept) - 3} more" if len(kept) > 3 else "")
-        logger.warning("%s: already there, with other options than queues= has; configure_queue changes them", shown)
+        logger.warning("existing queues keep options other than those of queues=; see configure_queue: %s", shown)
 
 
 async def _declare(log: MultiRecordLog, queues: dict[str, QueueOptions | None]) -> None:

@@ -70,5 +70,5 @@ def _wrong_with(name: object, bytes_max: int) -> str | None:
 def _wrong_with_new(name: object) -> str | None:
     assert isinstance(name, str), "checked before"
     if name in FOLDED:
-        return "is reserved: HTTP clients take it out of a path; choose another one"
+        return "is reserved: HTTP clients remove it from paths; choose another one"
     return "contains control characters; remove them" if has_control_characters(name) else None

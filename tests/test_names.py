@@ -130,10 +130,10 @@ async def test_names_that_clients_fold_are_not_created_and_still_served(tmp_path
             async with client.consumer(name, name) as consumer:
                 assert await consumer.acknowledge(0) == 1
             await client.delete_consumer(name, name)
-            with pytest.raises(ConsumerNameError, match="HTTP clients take it out of a path"):
+            with pytest.raises(ConsumerNameError, match="HTTP clients remove it from paths"):
                 await client.create_consumer(name, name)
             await client.delete_queue(name)
-            with pytest.raises(QueueNameError, match="HTTP clients take it out of a path; choose another one"):
+            with pytest.raises(QueueNameError, match="HTTP clients remove it from paths; choose another one"):
                 await client.create_queue(name)
         assert served.log.list_queues() == []
 

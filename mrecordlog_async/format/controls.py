@@ -181,7 +181,7 @@ def _decode_rule(body: memoryview | bytes) -> ConsumerRule:
 def check_consumer(state: ConsumerState) -> None:
     """Raise RecordError if a consumer stands past the last position."""
     if state.position > POSITION_MAX + 1:
-        raise RecordError(f"a consumer stands at position {state.position}")
+        raise RecordError(f"a consumer is at position {state.position}")
 
 
 # Consumers and rules in the table of a segment.

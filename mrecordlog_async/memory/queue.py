@@ -627,7 +627,7 @@ class Queue:
     def set_consumer(self, name: str, state: ConsumerState) -> None:
         """Create a consumer, or move it. ReplayError if it would stand past the end of the queue."""
         if state.position > self.next_position:
-            raise ReplayError(f"queue {self.name!r}: consumer {name!r} stands at {state.position}, past its end")
+            raise ReplayError(f"queue {self.name!r}: consumer {name!r} is at {state.position}, past its end")
         if self.consumers is NO_CONSUMERS:
             self.consumers = Consumers()
         self.consumers.set(name, state)

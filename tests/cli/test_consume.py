@@ -54,9 +54,9 @@ def test_consumers_are_created_listed_moved_and_deleted(target: str) -> None:
     )
     (listed,) = map(json.loads, run("consumers", target, "--json").stdout.splitlines())
     assert (listed["queue"], listed["consumer"], listed["position"]) == ("q", "billing", 1)
-    assert run("consumers", target, "q", "--seek", "billing", "0").stdout == b"q: consumer billing stands at 0\n"
+    assert run("consumers", target, "q", "--seek", "billing", "0").stdout == b"q: consumer billing is at 0\n"
     assert run("consumers", target, "q").stdout.splitlines()[1].split()[:3] == [b"q", b"billing", b"0"]
-    assert run("consumers", target, "q", "--seek", "billing", "2020-01-01").stdout.endswith(b"stands at 0\n")
+    assert run("consumers", target, "q", "--seek", "billing", "2020-01-01").stdout.endswith(b"is at 0\n")
     mistaken = run("consumers", target, "q", "--seek", "billing", "later")
     assert (mistaken.returncode, b"neither a position nor a time" in mistaken.stderr) == (2, True)
     for more in ([], ["--delete", "billing"], ["--seek", "billing", "0"]):

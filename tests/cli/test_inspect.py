@@ -118,7 +118,7 @@ def test_pins_names_the_consumer_that_a_queue_waits_for(tmp_path: Path) -> None:
     (pin,) = found.pins()
     assert (pin.queue, pin.settings.keeping_consumer()) == ("orders", ("audit", 2))
     lines = mrecordlog("inspect", directory, "--pins").out.splitlines()
-    assert any("kept only by orders, whose consumer audit stands at 2:" in line for line in lines)
+    assert any("kept only by orders, whose consumer audit is at 2:" in line for line in lines)
     assert lines[-2:] == [
         "orders: keeps until acknowledged, at most 1.0 GiB, consumer audit at 2, consumer billing at 9",
         "plain: sealed, consumer reader at 3",

@@ -85,7 +85,7 @@ def test_the_log_is_the_first_argument(name: str) -> None:
         ("repair ./wal --segment-bytes 5", "--segment-bytes: segment_bytes must be at least 32768, not 5"),
         ("import-quickwit ./q ./wal --segment-bytes 5", "--segment-bytes: segment_bytes must be at least 32768, not 5"),
         ("top ./wal --interval soon", "--interval: 'soon' is not a time such as 10s, 500ms or 2m"),
-        ("truncate ./wal q last", "POSITION: 'last' is not a whole number from 0"),
+        ("truncate ./wal q last", "POSITION: 'last' is not a whole number of at least 0"),
     ],
 )
 def test_wrong_usage_says_what_to_write(line: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -299,7 +299,7 @@ def test_the_disk_limit_of_a_small_volume_is_not_called_a_part_of_it(
     monkeypatch.setattr(serve, "DISK_SHARE", 0.0)
     with caplog.at_level(logging.INFO, "mrecordlog_async.serve"):
         assert disk_share(str(tmp_path)) == 64 << 20
-    assert "may take 64.0 MiB: the least limit, above 80 % of the " in caplog.text
+    assert "disk limit 64.0 MiB: the least limit, more than 80 % of the " in caplog.text
 
 
 def test_the_disk_limit_follows_the_volume_unless_it_is_set(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

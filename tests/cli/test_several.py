@@ -137,7 +137,7 @@ def test_a_refusal_of_one_server_is_named_and_the_others_do_the_work(services: s
     run("consumers", last, "behind", "--create", "slow")
     refused = run("delete", services, "behind")
     assert (refused.code, refused.out) == (1, "wal-a: behind: deleted\n")
-    assert refused.err.startswith("mrecordlog: wal-b: queue 'behind': consumer 'slow' stands at 0")
+    assert refused.err.startswith("mrecordlog: wal-b: queue 'behind': consumer 'slow' is at 0")
     again = run("delete", services, "behind")
     assert (again.code, again.out, again.err) == (1, "", refused.err)
     assert run("delete", services, "behind", "--past-consumers")[:2] == (0, "wal-b: behind: deleted\n")

@@ -370,7 +370,7 @@ async def test_records_are_not_removed_past_a_consumer(log: MultiRecordLog) -> N
     await log.create_consumer("q", "slow", start=3)
     await log.truncate("q", 2)
     for call in (log.truncate("q", 4), log.delete_queue("q")):
-        with pytest.raises(ConsumerBehindError, match="'slow' stands at 3") as caught:
+        with pytest.raises(ConsumerBehindError, match="'slow' is at 3") as caught:
             await call
         assert caught.value.consumer == "slow"
     assert await log.truncate("q", 4, past_consumers=True) == 2

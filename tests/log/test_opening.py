@@ -60,7 +60,7 @@ async def test_options_that_a_queue_does_not_get_are_reported(
     async with MultiRecordLog.open(directory, queues=changed) as log:
         assert log.queue_options("b") == queues["b"]
     assert [record.getMessage() for record in caplog.records] == [
-        "'b', 'c', 'd' and 1 more: already there, with other options than queues= has; configure_queue changes them"
+        "existing queues keep options other than those of queues=; see configure_queue: 'b', 'c', 'd' and 1 more"
     ]
 
 

@@ -219,7 +219,7 @@ async def test_truncate_many_up_to_consumers_drops_what_all_have_acknowledged(se
         ("consumer_behind", 0, 2),
         ("ok", 0, 2),
     ]
-    assert "consumer 'slow' stands at 2" in found[1]["detail"]
+    assert "consumer 'slow' is at 2" in found[1]["detail"]
     assert served.log.first_position("q") == 2
 
 

@@ -136,7 +136,7 @@ def test_a_consumer_ahead_of_the_checkpoint_is_refused(service: ThreadedService)
     service.call(service.log.create_consumer("q", "slow"))
     acknowledge_all(service, "q", "lake")
     lake = stream(service)
-    with pytest.raises(ConsumerRefusedError, match=r"queue 'q': it stands at 10, not at 0.*older than the consumer"):
+    with pytest.raises(ConsumerRefusedError, match=r"queue 'q': it is at 10, not at 0.*older than the consumer"):
         lake.drain()
     assert consumers(service, "q")["lake"].position == 10
     lake.options["takeOver"] = "true"
@@ -147,7 +147,7 @@ def test_a_consumer_ahead_of_the_checkpoint_is_refused(service: ThreadedService)
     del lake.options["takeOver"]
     lake.drain()
     lake.committed = old
-    with pytest.raises(ConsumerRefusedError, match="it stands at 15, not at 10"):
+    with pytest.raises(ConsumerRefusedError, match="it is at 15, not at 10"):
         lake.drain()
 
 
@@ -254,7 +254,7 @@ def test_a_truncate_past_a_consumer_is_refused_and_said_once(
         assert not lake.step()
     assert (service.positions("q"), service.positions("r")) == ((0, 10), (10, 10))
     (line,) = [one.getMessage() for one in caplog.records if one.name == "mrecordlog_async.spark"]
-    assert "queue 'q': consumer 'worker' stands at 0" in line and "set consumer=NAME" in line
+    assert "queue 'q': consumer 'worker' is at 0" in line and "set consumer=NAME" in line
     acknowledge_all(service, "q", "worker")
     lake.drain()
     assert service.positions("q") == (10, 10)

@@ -61,7 +61,7 @@ def test_a_server_that_returns_too_late_was_not_drained(
     summary = run_drain(spark, job, lines.append)
     assert (summary.records, summary.left, list(summary.down)) == (10, {"a": 0, "b": 7}, ["b"])
     assert summary.line().endswith("left in the log: a 0, b 7; NOT drained: server 'b' was down")
-    assert any(line.startswith("server 'b' is down, the others go on: ") for line in lines)
+    assert any(line.startswith("server 'b' is down, the others continue: ") for line in lines)
     assert last == [0] and spark.conf.get(IDLE_REPORTS) == before
 
 

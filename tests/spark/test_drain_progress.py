@@ -52,4 +52,4 @@ def test_an_outage_is_reported_once() -> None:
         lines += progress.outages()
         if progress.down:
             assert progress.line().endswith("; DOWN: b")
-    assert lines == ["server 'b' is down, the others go on: refused", "server 'b' responds again"]
+    assert lines == ["server 'b' is down, the others continue: refused", "server 'b' responds again"]

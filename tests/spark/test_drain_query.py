@@ -115,6 +115,6 @@ def test_a_run_that_spark_does_not_end_ends_when_the_source_has_reported_it(tmp_
     assert query.stopped
     assert (progress.batches, progress.records, progress.bytes, progress.lag) == (1, 7, 30, {"a": 6})
     assert lines == [
-        "server 'b' is down, the others go on: refused",
+        "server 'b' is down, the others continue: refused",
         "batch 1: 7 records, 70 records/s, lag: a 8; DOWN: b",
     ]

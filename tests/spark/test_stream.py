@@ -62,7 +62,7 @@ def test_a_consumer_that_is_always_a_little_behind_keeps_only_what_it_needs(
     assert service.positions("q") == (60, 60)
     assert query.rows == rows_of("default", "q", 0, 60)
     (line,) = [one.getMessage() for one in caplog.records if one.name == "mrecordlog_async.spark"]
-    assert line.startswith("server 'default' keeps records of queue 'q': consumer 'billing' stands at 9 ")
+    assert line.startswith("server 'default' keeps records of queue 'q': consumer 'billing' is at 9 ")
     assert line.endswith("set consumer=NAME (--consumer NAME)")
 
 

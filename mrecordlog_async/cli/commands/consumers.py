@@ -179,5 +179,5 @@ def _sentence(done: dict[str, Any]) -> str:
     if "created" in done:
         what = "created" if done["created"] else "exists"
     else:
-        what = "deleted" if "deleted" in done else f"stands at {done['position']}"
+        what = "deleted" if "deleted" in done else f"is at {done['position']}"
     return f"{done['queue']}: consumer {done['consumer']} {what}"

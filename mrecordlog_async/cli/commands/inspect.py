@@ -185,7 +185,7 @@ def _reason(pin: Pin) -> str:
     """Say why a queue keeps its records: its slowest consumer, or that nobody truncated it."""
     slowest = pin.settings.keeping_consumer()
     if slowest is not None:
-        return f", whose consumer {printable(slowest[0])} stands at {slowest[1]}"
+        return f", whose consumer {printable(slowest[0])} is at {slowest[1]}"
     if pin.settings.options.keep == "until_acknowledged":
         return ", which keeps records until they are acknowledged and has no consumer"
     where = "".join(f", {each}" for each in consumers_text(pin.settings))

@@ -200,10 +200,10 @@ def disk_share(directory: str) -> int:
     free = found.f_bavail * found.f_frsize
     taken = sum(entry.stat().st_blocks * 512 for entry in _files_in(directory))
     share = max(int(DISK_SHARE * (free + taken)), DISK_SHARE_MIN)
-    why = "80 % of" if share > DISK_SHARE_MIN else "the least limit, above 80 % of"
+    why = "80 % of" if share > DISK_SHARE_MIN else "the least limit, more than 80 % of"
     logger.info(
-        "the log may take %s: %s the %s that are free on its volume and the %s that it takes; set --disk-bytes "
-        "for another limit, and for each of several logs on one volume",
+        "disk limit %s: %s the %s that are free on the volume plus the %s that the log takes; set --disk-bytes to "
+        "change it, and on each of several logs on one volume",
         *(size(share), why, size(free), size(taken)),
         extra={"facts": {"event": "disk_limit", "disk_bytes": share, "free_bytes": free, "taken_bytes": taken}},
     )

@@ -184,9 +184,9 @@ def typed(read: Callable[[str], T]) -> Callable[[str], T]:
 
 
 def whole(text: str) -> int:
-    """Return a whole number from 0. Raises ValueError."""
+    """Return a whole number of at least 0. Raises ValueError."""
     if not re.fullmatch(r"\d{1,19}", text, re.ASCII):
-        raise ValueError(f"{text!r} is not a whole number from 0")
+        raise ValueError(f"{text!r} is not a whole number of at least 0")
     return int(text)
 
 

@@ -143,7 +143,7 @@ SETTINGS = (
         parse_size,
         "SIZE",
         "",
-        "limit of the disk space of the log; appends above it get 429 (default: 80 percent of what is free and what "
+        "limit of the disk space of the log; appends above it get 429 (default: 80 percent of the free space and what "
         "the log takes, at every start)",
     ),
     Setting("pending_bytes", parse_size, "SIZE", "128MiB", "limit of the records waiting to be written"),

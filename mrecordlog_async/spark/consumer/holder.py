@@ -189,7 +189,7 @@ class Holder:
             if hold.position <= goal:
                 self._fresh[server].discard(queue)
             elif refuse and not self._take_over:
-                ahead.append(f"{self._shown(server)}, queue {queue!r}: it stands at {hold.position}, not at {goal}")
+                ahead.append(f"{self._shown(server)}, queue {queue!r}: it is at {hold.position}, not at {goal}")
             else:
                 self._move_back(server, queue, hold, goal)
         if ahead:

@@ -86,7 +86,7 @@ class DrainProgress:
         """Return a line for each server that went down or responds again since the last call."""
         gone, back = self.down.keys() - self._outages, self._outages - self.down.keys()
         self._outages = set(self.down)
-        lines = [(name, f"is down, the others go on: {self.down[name]}") for name in sorted(gone)]
+        lines = [(name, f"is down, the others continue: {self.down[name]}") for name in sorted(gone)]
         lines += [(name, "responds again") for name in sorted(back)]
         return [Line.of(f"server {name!r} {what}", {"server": name, "message": what}) for name, what in lines]
 
