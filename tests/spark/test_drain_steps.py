@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from mrecordlog_async.servers import outages as absences
+from mrecordlog_async.spark.checkpoints.batches import OFFSETS, SparkBatches
 from mrecordlog_async.spark.checkpoints.identity import RefusedError
-from mrecordlog_async.spark.drain.steps import refuse_unsafe
+from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
+from mrecordlog_async.spark.drain.progress import DrainProgress
+from mrecordlog_async.spark.drain.steps import held_back, impatient, refuse_unsafe, remaining
+from mrecordlog_async.spark.services.fleet import Fleet
 from mrecordlog_async.spark.settings.drain_job import DrainJob
+from mrecordlog_async.spark.settings.offset import Offset
+from mrecordlog_async.spark.settings.options import Options
+from tests.spark.canned import misbehaving
+from tests.spark.services import ThreadedService, numbered
 
 JOB = DrainJob("http://127.0.0.1:1", "/lake/out", "/lake/checkpoint")
 
@@ -55,3 +67,19 @@ def test_a_consumer_excludes_what_contradicts_it() -> None:
     ):
         with pytest.raises(RefusedError, match=why):
             refuse(wrong)
+
+
+@pytest.mark.parametrize("broken", ["502", "404"])
+def test_a_server_that_does_not_respond_is_asked_once_at_the_end(
+    service: ThreadedService, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    """The summary waits for one timeout, which all servers share: a service manager waits a minute for a stop."""
+    monkeypatch.setattr(absences, "RETRY_SECONDS", 600.0)
+    service.append("q", numbered("q", 0, 3))
+    with misbehaving(broken) as (url, requests), closing(LocalLake(str(tmp_path))) as lake:
+        lake.write(f"{OFFSETS}/0", f"v1\n{{}}\n{json.dumps(Offset().encode())}".encode())
+        job = replace(JOB, servers=f"a={service.url},b={url},c={url}")
+        with closing(Fleet(impatient(Options.parse(job.source_options())))) as fleet:
+            left, down = remaining(job, fleet, DrainProgress())
+            assert held_back(fleet, SparkBatches(lake)) == {}
+        assert (left, list(down), len(requests)) == ({"a": 3}, ["b", "c"], 2)

@@ -38,12 +38,21 @@ def test_servers_have_names() -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "h:8080", "a=h:8080", "a=ftp://h", "a=http://h,a=http://i", "http://h,http://i", "=http://h", " =dns+http://h:1"],
+    [
+        "",
+        "h:8080",
+        "a=h:8080",
+        "a=ftp://h",
+        "a=http://h,a=http://i",
+        "http://h,http://i",
+        "=http://h",
+        " =dns+http://h:1",
+    ],
 )
 def test_servers_that_make_no_sense_are_refused(text: str) -> None:
     """An address without scheme or host is refused, and so is an empty name, or one that occurs twice.
 
-    Readers of Delta tables take the empty text in a partition column for null, and `lake resume` such a row for foreign.
+    Readers of Delta tables take the empty text in a partition column for null, and `lake resume` leaves out such rows.
     """
     with pytest.raises(OptionError):
         parse_servers(text)

@@ -16,7 +16,7 @@ import json
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, closing, nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from mrecordlog_async.spark.checkpoints import refusal
@@ -55,6 +55,7 @@ from mrecordlog_async.spark.session import job_session
 from mrecordlog_async.spark.settings.arguments import typed_job
 from mrecordlog_async.spark.settings.drain_job import DrainJob
 from mrecordlog_async.spark.settings.offset import Positions
+from mrecordlog_async.spark.settings.option_values import WhenDown
 from mrecordlog_async.spark.settings.options import Options
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ class DrainRun:
         self.batches = SparkBatches(checkpoint)
         self.options = Options.parse(job.source_options())
         self.progress = DrainProgress()
-        self.fleet = Fleet(impatient(self.options))
+        self.fleet = Fleet(replace(impatient(self.options), when_down=WhenDown.SKIP))
 
     def run(self, stopped: Callable[[], bool]) -> Summary:
         """Prepare, run the query, and release what it has stored; for the errors see `run_drain`."""
@@ -145,7 +146,7 @@ class DrainRun:
             # The query has ended, so nobody else releases. Failing here loses nothing: the next run does it.
             if self.job.truncate:
                 _release_rest(given, self.batches, self.report)
-            left, down = remaining(self.job, self.options, self.fleet, self.progress)
+            left, down = remaining(self.job, self.fleet, self.progress)
             held = held_back(self.fleet, self.batches)
         seconds, progress = time.monotonic() - begun, self.progress
         return Summary(progress.batches, progress.records, seconds, left, down, verified=True, held=held)

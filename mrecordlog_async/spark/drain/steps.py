@@ -169,16 +169,13 @@ def newest_position(batches: SparkBatches) -> Positions:
     return batches.end(newest(batches.checkpoint, OFFSETS)) or {}
 
 
-def remaining(
-    job: DrainJob, options: Options, fleet: Fleet, progress: DrainProgress
-) -> tuple[dict[str, int], dict[str, str]]:
+def remaining(job: DrainJob, fleet: Fleet, progress: DrainProgress) -> tuple[dict[str, int], dict[str, str]]:
     """Return how many records each server still holds, and why servers were not drained."""
     # A run that ended without a server has not drained it, even if that responds again by now.
-    left, down = dict[str, int](), dict(progress.down) if job.every_seconds is None else {}
-    for server in fleet.names:
-        try:
-            found = fleet.client(server).queues()
-            left[server] = sum(each.records for each in found if options.subscription.includes(each.queue))
-        except (OSError, ServerDownError, ServiceRefusedError) as error:
-            down[server] = str(error)
-    return left, down
+    down = dict(progress.down) if job.every_seconds is None else {}
+    try:
+        found = fleet.survey()
+    except ServiceRefusedError as error:  # and no other server responds
+        found, down = {}, down | {error.server: str(error)}
+    left = {server: sum(each.records for each in listed.queues.values()) for server, listed in found.items()}
+    return left, down | fleet.down

@@ -81,8 +81,8 @@ def parse_servers(text: str) -> tuple[Endpoint | Lookup, ...]:
     """Read `name=url,name=url`, or one bare url; return the servers sorted by name.
 
     Raises:
-        OptionError: an address is neither an http:// or https:// URL nor a DNS name, a name is empty or occurs twice, or
-            there is none.
+        OptionError: an address is neither an http:// or https:// URL nor a DNS name, a name is empty or occurs twice,
+            or there is none.
     """
     servers: list[Endpoint | Lookup] = []
     for part in filter(None, (part.strip() for part in text.split(","))):
@@ -99,7 +99,9 @@ def parse_servers(text: str) -> tuple[Endpoint | Lookup, ...]:
 
 def _server_of(name: str, url: str) -> Endpoint | Lookup:
     if not name:
-        raise OptionError(f"servers: ={_shown(url)} has no name before the equals sign: write name=url, or the URL alone")
+        raise OptionError(
+            f"servers: ={_shown(url)} has no name before the equals sign: write name=url, or the URL alone"
+        )
     if url.startswith(DNS):
         try:
             return parse_lookup(url)._replace(name=name)
