@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from itertools import groupby
 from typing import Any
 
@@ -146,3 +148,23 @@ def test_an_empty_name_of_a_queue_is_refused() -> None:
     rows = pa.RecordBatch.from_pydict({"queue": ["q", "", ""], "payload": [b"a", b"b", b"c"]})
     with pytest.raises(MalformedRowsError, match="the column 'queue' is empty in 2 rows; filter them"):
         list(row_runs(rows, None))
+
+
+WITHOUT_PANDAS = """
+import sys
+
+from mrecordlog_async.model import Run
+from mrecordlog_async.protocol.wire_decoder import Block
+from mrecordlog_async.spark.rows.blocks import record_batches
+
+run = Run.of(7, [b"x"] * 5_000)
+block = Block("q", 1, run.first_position, run.record_count, memoryview(run.offsets), memoryview(run.payload))
+for payload in (True, False):
+    assert sum(batch.num_rows for batch in record_batches("s", [block], payload=payload)) == 5_000
+assert "pandas" not in sys.modules
+"""
+
+
+def test_rows_are_read_without_pandas() -> None:
+    """pyarrow imports it for what it makes of Python's values: that is most of what a worker takes to start."""
+    subprocess.run([sys.executable, "-c", WITHOUT_PANDAS], check=True)

@@ -181,7 +181,7 @@ def _payload_column(offsets: Any, payload: Any) -> Any:
 def _positions(first: int, records: int) -> Any:
     if records < RAMP_RECORDS_MIN:
         return _wrap(array("q", range(first, first + records)))
-    return pc.add(_counted(_power_of_two(records)).slice(0, records), first)
+    return pc.add(_counted(_power_of_two(records)).slice(0, records), _scalar(first))
 
 
 def _timestamps(block: Block) -> Iterator[Any]:
@@ -209,12 +209,21 @@ def _wrap(positions: array[int]) -> Any:
 # Both are the same for every block: building them once and slicing costs 1 % of filling them each time.
 @lru_cache(maxsize=64)
 def _repeated(value: str | int, size: int) -> Any:
-    return pa.repeat(pa.scalar(value, pa.string() if isinstance(value, str) else pa.int64()), size)
+    return pa.repeat(_scalar(value), size)
 
 
 @lru_cache(maxsize=8)
 def _counted(size: int) -> Any:
     return _wrap(array("q", range(size)))
+
+
+def _scalar(value: str | int) -> Any:
+    """Return *value* from buffers: `pa.scalar` imports pandas, most of what a worker that reads takes to start."""
+    if isinstance(value, int):
+        return _wrap(array("q", (value,)))[0]
+    text = value.encode()
+    buffers = [None, pa.py_buffer(array("i", (0, len(text)))), pa.py_buffer(text)]
+    return pa.Array.from_buffers(pa.string(), 1, buffers)[0]
 
 
 def _join(columns: list[Any]) -> Any:
