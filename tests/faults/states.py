@@ -85,9 +85,10 @@ def _of_data(data: list[Data], snapshot: Snapshot, chance: random.Random) -> Ite
     for count in _some(range(1, len(writes)), chance):
         yield f"first {count} sectors", sizes + writes[:count]
         yield f"last {len(writes) - count} sectors", sizes + writes[count:]
-    for page, _ in groupby(writes, key=_page):
-        yield f"without page {page}", sizes + [item for item in writes if _page(item) != page]
-        yield f"only page {page}", sizes + [item for item in writes if _page(item) == page]
+    pages = [_page(item) for item in writes]
+    for page, _ in groupby(pages):
+        yield f"without page {page}", sizes + [item for item, its in zip(writes, pages, strict=True) if its != page]
+        yield f"only page {page}", sizes + [item for item, its in zip(writes, pages, strict=True) if its == page]
     for index in _some(range(len(writes)), chance):
         others = sizes + writes[:index] + writes[index + 1 :]
         yield f"without sector {index}", others
