@@ -10,6 +10,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import threading
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -220,7 +221,10 @@ class Process:
         """Send a signal; return the exit code and what it wrote to standard error."""
         assert self.process is not None
         self.process.send_signal(number)
-        _, stderr = self.process.communicate(timeout=TIMEOUT_SECONDS)
+        timer = threading.Timer(TIMEOUT_SECONDS, self.process.kill)  # a timeout of `communicate` reads past the buffer
+        timer.start()
+        _, stderr = self.process.communicate()
+        timer.cancel()
         code = self.process.returncode
         self.process = None
         return code, stderr

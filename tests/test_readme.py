@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from mrecordlog_async.fastapi import log_of
-from tests.docs.blocks import README, ROOT, Block, blocks
+from tests.docs.blocks import README, ROOT, Block, blocks, with_worker
 from tests.docs.session import Session
 
 TEXT = README.read_text()
@@ -45,8 +45,7 @@ async def test_the_worker_of_the_readme_delivers_what_was_stored(
     endpoint, worker = (block.text for block in blocks(README) if "lifespan(" in block.text)
     async with _application(endpoint) as names:
         await log_of(names["app"]).append("clicks", b"stored before")
-    replaced = next(line for line in endpoint.splitlines() if line.startswith("app = "))
-    async with _application(endpoint.replace(replaced, worker)) as names, timeout(60):
+    async with _application(with_worker(endpoint, worker)) as names, timeout(60):
         while log_of(names["app"]).first_position("clicks") == 0:
             await sleep(0.01)
     assert "stored before" in capsys.readouterr().out

@@ -152,7 +152,7 @@ class DeltaWriter(StreamArrowWriter):
         place = self._options.place
         table = _tables.get((place.uri, batch.query))
         if table is None or table.place != place:  # a process outlives a query, whose token may have expired since
-            table = _tables[place.uri, batch.query] = DrainTable(place)
+            table = _tables[place.uri, batch.query] = self._table(place)
         try:
             table.store(batch, self._columns(), self._options.layout.partition_by, self._sync_checkpoint)
         except BaseException:
@@ -162,6 +162,9 @@ class DeltaWriter(StreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Delete nothing: the batch may be stored. What no version names is removed by a vacuum."""
+
+    def _table(self, place: TablePlace) -> DrainTable:
+        return DrainTable(place)
 
     def _columns(self) -> Schema:
         return self._options.columns(self._schema)
