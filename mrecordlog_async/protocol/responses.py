@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeVar
 
@@ -54,9 +55,26 @@ class Reply(NamedTuple):
 def decoded(reply: Reply, kind: type[Response]) -> Response:
     """Return the decoded body of a success; raise ServiceError if it is not a *kind*."""
     try:
-        return msgspec.json.decode(reply.body, type=kind)
+        return _decoder(kind).decode(reply.body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ServiceError(reply.status, "unreadable", f"not a response of this service: {error}") from None
+
+
+def _decoder(kind: type[Response]) -> msgspec.json.Decoder[Response]:
+    """Return the decoder of *kind*, which is made once.
+
+    One thread at a time makes one: msgspec shows a struct to other threads while it still looks at its fields, and a
+    thread that decodes with it then ends the process with a segmentation fault (msgspec 0.22).
+    """
+    decoder = _decoders.get(kind)
+    if decoder is None:
+        with _making:
+            decoder = _decoders[kind] = msgspec.json.Decoder(kind)
+    return decoder
+
+
+_decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
+_making = threading.Lock()
 
 
 def written_by_service(reply: Reply) -> bool:
