@@ -103,7 +103,6 @@ def test_alerts_that_wait_for_minutes_fire(tmp_path: Path) -> None:
     """A consumer that stands still fires after 15 minutes and 10 more; the others before that."""
     stop = threading.Event()
     with ExitStack() as running:
-        running.callback(stop.set)
 
         def start(name: str, *arguments: str, ready: bool = True) -> Operated:
             return running.enter_context(operated(tmp_path / name, *arguments, ready=ready))
@@ -132,7 +131,10 @@ def test_alerts_that_wait_for_minutes_fire(tmp_path: Path) -> None:
             (lambda: connect(crowded.port), 1.0),
         ]
         for work, seconds in loads:
-            threading.Thread(target=repeat, args=(stop, work, seconds), daemon=True).start()
+            thread = threading.Thread(target=repeat, args=(stop, work, seconds), daemon=True)
+            thread.start()
+            running.callback(thread.join)
+        running.callback(stop.set)  # called first: loads end before their services
         for _ in range(4):
             for _ in prometheus.wait_for_scrape([restarting.port]):
                 seen = prometheus.value(f'process_start_time_seconds{{instance="127.0.0.1:{restarting.port}"}}')
