@@ -61,7 +61,7 @@ def decoded(reply: Reply, kind: type[Response]) -> Response:
 
 
 def _decoder(kind: type[Response]) -> msgspec.json.Decoder[Response]:
-    """Return the decoder of *kind*, which is made once.
+    """Return the decoder of *kind*, which is kept.
 
     One thread at a time makes one: msgspec shows a struct to other threads while it still looks at its fields, and a
     thread that decodes with it then ends the process with a segmentation fault (msgspec 0.22).

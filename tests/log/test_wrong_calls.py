@@ -101,7 +101,7 @@ async def test_readers_in_another_event_loop_say_so(log: MultiRecordLog) -> None
 
 
 async def test_readers_of_the_disk_in_another_event_loop_say_so(directory: Path) -> None:
-    """Every call that would read from the disk there is refused before it waits; the log's own readers go on."""
+    """On another loop, calls that would read from the disk are refused before they wait; the log's own continue."""
     limits = Limits(memory_bytes=1 << 20, beyond_memory="disk")
     async with MultiRecordLog.open(directory, limits=limits, queues=["q"]) as log:
         for _ in range(40):

@@ -190,7 +190,7 @@ async def test_a_body_that_the_server_of_an_application_expands_is_refused(
 
 
 async def test_an_application_that_expands_no_bodies_leaves_that_to_the_api(directory: Path) -> None:
-    """What has been expanded once is not expanded again, and what is cut off is refused."""
+    """A body is expanded only once, and one that is cut off is refused."""
     app = web.Application(handler_args={"auto_decompress": False})
     inside = gzip.compress(b"inside")
     twice = gzip.compress(inside)
