@@ -43,6 +43,7 @@ from mrecordlog_async.cli.commands import (
 )
 from mrecordlog_async.cli.output.standard_output import (
     OutputError,
+    TerminalClosedError,
     drop_output,
     drop_unwritten_errors,
     name_standard_output,
@@ -114,8 +115,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         drop_output()  # its reader may have stopped reading, and Python would wait for it
         return INTERRUPTED
-    except BrokenPipeError:
-        drop_output()  # its reader has closed it (`| head`)
+    except (BrokenPipeError, TerminalClosedError):
+        drop_output()  # its reader has closed it (`| head`), or somebody its window
         return FINE
     except OutputError as error:
         drop_output()

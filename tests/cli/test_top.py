@@ -302,13 +302,23 @@ def test_a_stopped_top_gives_the_terminal_back_and_takes_it_again(tmp_path: Path
         assert process.wait() == 0
 
 
-def test_top_ends_with_its_terminal(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("interval", "stdin"),
+    [("1000", "terminal"), ("0.1", "/dev/null")],
+    ids=["while it waits for a key", "while it draws"],
+)
+def test_top_ends_with_its_terminal(tmp_path: Path, interval: str, stdin: str) -> None:
     """A terminal that goes without a signal (its window or its connection was closed) leaves no process behind."""
     directory = build(tmp_path / "wal", three_queues)
     controller, terminal = pty.openpty()
-    command = [sys.executable, "-m", "mrecordlog_async", "top", str(directory), "--interval", "1000"]
-    environment = {**os.environ, **TERMINAL}
-    with subprocess.Popen(command, stdin=terminal, stdout=terminal, stderr=subprocess.PIPE, env=environment) as process:
+    command = [sys.executable, "-m", "mrecordlog_async", "top", str(directory), "--interval", interval]
+    with subprocess.Popen(
+        command,
+        stdin=terminal if stdin == "terminal" else subprocess.DEVNULL,
+        stdout=terminal,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **TERMINAL},
+    ) as process:
         os.close(terminal)
         try:
             read_until(controller, "in/s ▼")

@@ -127,7 +127,7 @@ async def _torment(
                 if screen is None and not arguments.json:
                     print(_line(now - begun, service, ledger), flush=True)
             if screen is not None:
-                screen.update(_table(now - begun, arguments.seconds, service, ledger))
+                screen.update(_table(now - begun, arguments.seconds, service, ledger), refresh=True)
             await asyncio.sleep(REDRAW_SECONDS)
 
 
@@ -139,7 +139,7 @@ def _screen(arguments: argparse.Namespace) -> Any:
         from rich.live import Live
     except ModuleNotFoundError:
         return nullcontext()
-    live = Live(auto_refresh=True)
+    live = Live(auto_refresh=False)  # a thread of its own would hide that the terminal was closed
     return nullcontext() if live.console.is_dumb_terminal else live
 
 

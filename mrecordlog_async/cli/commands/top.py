@@ -22,10 +22,11 @@ import signal
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack, ExitStack
+from contextlib import AsyncExitStack, ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.output.keyboard import GONE, keys
+from mrecordlog_async.cli.output.standard_output import TerminalClosedError
 from mrecordlog_async.cli.output.top_samples import ORDERS, History, Sample, ServiceFacts, SlowestConsumer
 from mrecordlog_async.cli.output.top_view import View, plain, render
 from mrecordlog_async.cli.shell.exit_codes import FINE, NotReadyError, UsageError
@@ -209,9 +210,13 @@ class _Screen:
         self.take_terminal()
 
     def draw(self) -> None:
-        """Draw the newest samples."""
-        size = self._live.console.size
-        self._live.update(render(self._histories, self._view, size.width, size.height), refresh=True)
+        """Draw the newest samples. `top` ends if the terminal was closed: rich would only stop drawing."""
+        with suppress(TerminalClosedError):
+            if sys.stdout.isatty():
+                size = self._live.console.size
+                self._live.update(render(self._histories, self._view, size.width, size.height), refresh=True)
+                return
+        self.stopped.set()
 
     def press(self, key: str) -> None:
         """Do what *key* means; other keys do nothing."""

@@ -26,6 +26,13 @@ class OutputError(OSError):
     """Standard output could not be written. A reader that has closed it is a BrokenPipeError instead."""
 
 
+class TerminalClosedError(OSError):
+    """The terminal that standard output writes to was closed.
+
+    It is not a BrokenPipeError, because rich ends the process at one, with exit code 1.
+    """
+
+
 class _Descriptor(io.FileIO):
     """The descriptor of standard output."""
 
@@ -37,7 +44,7 @@ class _Descriptor(io.FileIO):
             raise
         except OSError as error:
             if error.errno == errno.EIO and stat.S_ISCHR(os.fstat(self.fileno()).st_mode):
-                raise BrokenPipeError(error.errno, error.strerror) from None  # a terminal whose window was closed
+                raise TerminalClosedError(error.errno, error.strerror) from None
             raise OutputError(error.errno, error.strerror) from None
 
 
