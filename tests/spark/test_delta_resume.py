@@ -8,19 +8,20 @@ from typing import NoReturn
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, TableFeatures, write_deltalake
 
 from mrecordlog_async.cli.main import main
 from mrecordlog_async.spark.checkpoints.identity import RefusedError
 from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
 from mrecordlog_async.spark.delta import resume as resume_module
-from mrecordlog_async.spark.delta.content import ForeignBatchError
+from mrecordlog_async.spark.delta.content import ForeignBatchError, TableError
 from mrecordlog_async.spark.delta.place import TablePlace
 from mrecordlog_async.spark.rows.blocks import READ_SCHEMA
 from mrecordlog_async.spark.settings.offset import Offset
 from tests.spark.conftest import NewService
 from tests.spark.delta_engine import DeltaEngine, Killed
 from tests.spark.services import ThreadedService, numbered
+from tests.spark.test_delta_start import mapped
 
 positions, write = resume_module.positions, LocalLake.write
 
@@ -198,6 +199,28 @@ def test_rows_of_other_writers_say_nothing_about_a_queue(
     service.append("q", numbered("q", 10, 20))
     engine.drain()
     assert DeltaTable(engine.place.uri).to_pyarrow_table(columns=["position"]).num_rows == 21
+
+
+@pytest.mark.parametrize("feature", [TableFeatures.DeletionVectors, TableFeatures.V2Checkpoint])
+def test_a_table_with_a_feature_that_a_drain_goes_on_with_can_be_resumed(
+    engine: DeltaEngine, service: ThreadedService, tmp_path: Path, feature: TableFeatures
+) -> None:
+    """Spark deletes rows with deletion vectors: neither the drain nor a new checkpoint for it needs to know."""
+    DeltaTable(engine.place.uri).alter.add_feature(feature, allow_protocol_versions_increase=True)
+    assert resumed(engine, tmp_path / "new") == {"a": {"q": 10}}
+    engine.checkpoint_path = tmp_path / "new"
+    service.append("q", numbered("q", 10, 20))
+    engine.drain()
+    assert positions(engine.place).next_positions() == {"a": {"q": 20}}
+
+
+def test_a_table_that_no_drain_may_write_keeps_its_owner(engine: DeltaEngine, tmp_path: Path) -> None:
+    """Mapped columns are refused before the table is changed."""
+    mapped(engine)
+    version = DeltaTable(engine.place.uri).version()
+    with pytest.raises(TableError, match="maps the names of its columns"):
+        resumed(engine, tmp_path / "new")
+    assert DeltaTable(engine.place.uri).version() == version
 
 
 @pytest.mark.parametrize("name", ["checkpoint", "."])

@@ -161,16 +161,6 @@ class TablePlace:
             with suppress(FileNotFoundError):
                 objects.delete_file(name)
 
-    def native(self) -> pyarrow.fs.FileSystem | None:
-        """Return the file system for delta-rs to read a local table through; None for the one it makes itself.
-
-        That one is written in Python. One of pyarrow's threads may still be in it when the process ends, which then
-        ends with an abort.
-        """
-        import pyarrow.fs
-
-        return pyarrow.fs.SubTreeFileSystem(self.path, pyarrow.fs.LocalFileSystem()) if self.path else None
-
     def _objects(self) -> pyarrow.fs.PyFileSystem:
         import pyarrow.fs
         from deltalake.fs import DeltaStorageHandler

@@ -17,18 +17,15 @@ under two names are of one queue, whose server was renamed.
 from __future__ import annotations
 
 import json
-from functools import reduce
-from operator import and_
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.dataset as ds
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 
 from mrecordlog_async.spark.checkpoints.batches import COMMITS, OFFSETS, newest
 from mrecordlog_async.spark.checkpoints.identity import RefusedError, query_of
 from mrecordlog_async.spark.checkpoints.lake import Lake
-from mrecordlog_async.spark.delta.changes import OWNER, RESUMING
+from mrecordlog_async.spark.delta.changes import OWNER, RESUMING, refuse_mapped_columns
 from mrecordlog_async.spark.delta.confirm import COMMITTED
 from mrecordlog_async.spark.delta.place import TablePlace
 from mrecordlog_async.spark.delta.table import NO_HOOKS, DrainTable, NewBatch, columns_of
@@ -46,7 +43,7 @@ def resume(place: TablePlace, checkpoint: Lake) -> dict[str, dict[str, int]]:
         server → queue → the position at which reading continues.
 
     Raises:
-        TableError: there is no table.
+        TableError: there is no table, or it maps the names of its columns.
         RefusedError: the checkpoint has batches already, the table is not one of a drain, or another resume took it.
         SyncFailedError, WriteFailedError: the disk failed.
     """
@@ -58,7 +55,7 @@ def resume(place: TablePlace, checkpoint: Lake) -> dict[str, dict[str, int]]:
     query = query_of(checkpoint)
     if newest(checkpoint, COMMITS) >= 0 and owner != RESUMING + query:
         raise RefusedError(f"{checkpoint.path} has batches already: name a new directory")
-    _rows(place)  # a table that cannot be read is refused before it is changed
+    refuse_mapped_columns(table, place.address)  # as each batch would be, but before the table is changed
     _own(place, table, RESUMING + query)
     found = positions(place)
     content = "\n".join(("v1", json.dumps(SPARK_OFFSET), json.dumps(found.encode())))
@@ -90,20 +87,18 @@ def _ends(place: TablePlace) -> list[dict[str, Any]]:
 
     Rows that lack one of them are of other writers: a drain has read none of their records.
     """
-    keys = ["server", "queue", "queue_id"]
-    ends, whole = [], reduce(and_, (ds.field(name).is_valid() for name in (*keys, "position")))
-    for batch in _rows(place).to_batches(columns=[*keys, "position"], filter=whole):
-        rows = pa.Table.from_batches([batch])
-        ends.append(rows.group_by(keys, use_threads=False).aggregate([("position", "max")]))
-    if not ends:
-        return []
-    joined = pa.concat_tables(ends).rename_columns([*keys, "position"])
-    rows = joined.group_by(keys, use_threads=False).aggregate([("position", "max")]).to_pylist()
-    return list(rows)
-
-
-def _rows(place: TablePlace) -> Any:
-    return open_table(place).to_pyarrow_dataset(filesystem=place.native())
+    # As a query: what delta-rs makes for pyarrow knows no deletion vectors, and reads through a file system in Python,
+    # in which one of pyarrow's threads may still be when the process ends, which then ends with an abort.
+    found = (
+        QueryBuilder()
+        .register("lake", open_table(place))
+        .execute(
+            "select server, queue, queue_id, max(position) as position_max from lake "
+            "where server is not null and queue is not null and queue_id is not null and position is not null "
+            "group by server, queue, queue_id"
+        )
+    )
+    return list(pa.RecordBatchReader.from_stream(found).read_all().to_pylist())
 
 
 def _finish(place: TablePlace, query: str) -> None:
