@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async.cli.output.text import columns, open_log, printable, size
+from mrecordlog_async.cli.output.text import age, columns, open_log, printable, size
 from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.shell.parser import START, Parser
 from mrecordlog_async.cli.shell.services import Done, RespondingServers, change, open_fleet, refuse_several
@@ -137,8 +137,8 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
         str(one["position"]),
         str(one["records"]) if known else "-",
         size(one["bytes"]) if known else "-",
-        f"{oldest:.0f} s" if oldest is not None else "-",
-        f"{idle:.0f} s ago" if idle is not None else "-",
+        age(oldest, " "),
+        f"{age(idle, ' ')} ago" if idle is not None else "-",
         str(one["skipped"]) if known else "-",
         one.get("owner") or "-",
     )

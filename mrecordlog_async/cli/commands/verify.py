@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 
 from mrecordlog_async.cli.commands.repair import describe
-from mrecordlog_async.cli.output.text import ProgressBar, plural, size, wants_colour
+from mrecordlog_async.cli.output.text import ProgressBar, plural, size, speed, wants_colour
 from mrecordlog_async.cli.shell.exit_codes import DAMAGE, FINE
 from mrecordlog_async.cli.shell.parser import Parser
 from mrecordlog_async.cli.shell.target import directory_argument
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _lines(report: RecoveryReport, progress: ProgressBar) -> Iterator[str]:
     counted = f"{plural(report.segments, 'segment')}, {plural(report.batches, 'batch')}"
     yield f"OK: {counted}, {plural(report.records, 'record')} of {size(report.bytes)}\n"
-    yield f"read {size(progress.bytes)} in {report.seconds:.3f} s ({progress.bytes / report.seconds / 1e9:.2f} GB/s)\n"
+    yield f"read {size(progress.bytes)} in {report.seconds:.3f} s ({speed(progress.bytes, report.seconds)})\n"
     if not report.clean:
         yield f"torn tail: {size(report.dropped_bytes)} of an unfinished batch in {report.segment}"
         yield f" at offset {report.offset}; the next open removes it\n"

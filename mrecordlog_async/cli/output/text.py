@@ -38,6 +38,11 @@ def size(count: float) -> str:
     raise AssertionError("the last unit takes everything")
 
 
+def speed(count: int, seconds: float) -> str:
+    """Return *count* bytes in *seconds* as text for people: 731.0 MiB/s."""
+    return f"{size(count / max(seconds, 1e-9))}/s"
+
+
 def plural(count: int, word: str) -> str:
     """Return *count* with its word: 1 batch, 2 batches."""
     ending = "" if count == 1 else "es" if word.endswith(("ch", "s", "sh", "x")) else "s"
@@ -100,10 +105,6 @@ class ProgressBar:
         """Return the seconds since it was created."""
         return time.perf_counter() - self._begun
 
-    def speed(self) -> str:
-        """Return the bytes per second as text for people."""
-        return f"{self.bytes / max(self.seconds, 1e-9) / 1e9:.2f} GB/s"
-
     def __call__(self, progress: RecoveryProgress) -> None:
         """Redraw the line."""
         now = time.perf_counter()
@@ -114,7 +115,7 @@ class ProgressBar:
             self._drawn = now
             filled = int(progress.fraction * 30)
             bar = "#" * filled + "." * (30 - filled)
-            text = f"{size(self.bytes)} of {size(progress.bytes_total)}  {self.speed()}"
+            text = f"{size(self.bytes)} of {size(progress.bytes_total)}  {speed(self.bytes, self.seconds)}"
             print(f"\r{self._verb} [{bar}] {text}\x1b[K", end="", file=sys.stderr, flush=True)
 
     def __enter__(self) -> ProgressBar:
