@@ -51,6 +51,7 @@ def job_session(name: str, master: str | None) -> SparkSession:
         NoJavaError: there is no Java that Spark can run on.
     """
     global _ignore_sigterm  # a fork hook takes no arguments
+    logging.getLogger().addFilter(_is_no_end_of_a_call)  # before Java starts: that may be interrupted too
     _ignore_sigterm = True
     try:
         settings = {name: value for name, value in JOB_SETTINGS.items() if not _is_asked_for(name)}
@@ -147,17 +148,16 @@ def _quiet(session: SparkSession) -> None:
     for name in REPORTED_BY:
         log4j.core.config.Configurator.setLevel(f"org.apache.spark.{name}", log4j.Level.OFF)
     _quiet_server(session.sparkContext._accumulatorServer)  # noqa: SLF001  # pyspark has no public name for it
-    logging.getLogger().addFilter(_is_no_loss_of_java)
 
 
-def _is_no_loss_of_java(record: logging.LogRecord) -> bool:
-    """Return False for the traceback that py4j logs, as the root logger, if Java is killed during a call.
+def _is_no_end_of_a_call(record: logging.LogRecord) -> bool:
+    """Return False for the traceback that py4j logs, as the root logger, if a call ends before Java responds.
 
-    The call fails, and the command says so in a sentence.
+    The command says in a sentence that Java was killed, and in its exit code that it was interrupted.
     """
     from py4j.protocol import Py4JNetworkError  # type: ignore[import-untyped]  # it has none
 
-    return not (record.exc_info and isinstance(record.exc_info[1], Py4JNetworkError))
+    return not (record.exc_info and isinstance(record.exc_info[1], Py4JNetworkError | KeyboardInterrupt))
 
 
 def _quiet_server(server: BaseServer) -> None:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 import struct
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from py4j.java_gateway import GatewayClient, GatewayParameters  # type: ignore[import-untyped]  # it has no types
+from py4j.clientserver import JavaClient, JavaParameters, PythonParameters  # type: ignore[import-untyped]  # it has none
+from py4j.java_gateway import GatewayProperty  # type: ignore[import-untyped]
 from py4j.protocol import ERROR  # type: ignore[import-untyped]
 
 from mrecordlog_async.spark import session
@@ -83,32 +87,50 @@ def test_a_killed_java_leaves_no_traceback_of_pyspark(failure: Exception, printe
     assert reported == (["java"] if printed else [])
 
 
-def test_a_java_that_is_killed_during_a_call_leaves_no_traceback_of_py4j() -> None:
-    """The call fails, and the command says so in a sentence; py4j would print its own."""
+def _reset(connection: socket.socket) -> None:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
+
+
+def _interrupt(connection: socket.socket) -> None:
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+
+@pytest.mark.parametrize(("end", "error"), [(_reset, None), (_interrupt, KeyboardInterrupt)])
+def test_a_call_that_ends_before_java_responds_leaves_no_traceback_of_py4j(
+    end: Callable[[socket.socket], None], error: type[BaseException] | None
+) -> None:
+    """The command says in a sentence that Java was killed, and in its exit code that it was interrupted."""
     with socket.create_server(("127.0.0.1", 0)) as java:
 
-        def die() -> None:
-            connection = java.accept()[0]
-            connection.recv(100)
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # sends a reset
-            connection.close()
+        def serve() -> None:
+            accepted.append(java.accept()[0])
+            accepted[0].recv(100)
+            end(accepted[0])
 
-        dying = threading.Thread(target=die)
-        dying.start()
-        client = GatewayClient(gateway_parameters=GatewayParameters(port=java.getsockname()[1]))
+        accepted: list[socket.socket] = []
+        serving = threading.Thread(target=serve)
+        handled = signal.signal(signal.SIGUSR1, signal.default_int_handler)
+        serving.start()
+        client = JavaClient(
+            JavaParameters(port=java.getsockname()[1]), PythonParameters(), GatewayProperty(False, None)
+        )
         records: list[logging.LogRecord] = []
         handler: Any = logging.Handler()
         handler.emit = records.append
         root = logging.getLogger()
         root.addHandler(handler)
-        root.addFilter(session._is_no_loss_of_java)
+        root.addFilter(session._is_no_end_of_a_call)
         try:
-            assert client.send_command("c\n") == ERROR
+            with pytest.raises(error) if error else nullcontext():
+                assert client.send_command("c\n") == ERROR
             logging.getLogger().error("something else")
         finally:
-            root.removeFilter(session._is_no_loss_of_java)
+            root.removeFilter(session._is_no_end_of_a_call)
             root.removeHandler(handler)
-            dying.join()
+            signal.signal(signal.SIGUSR1, handled)
+            serving.join()
+            accepted[0].close()
     assert [record.getMessage() for record in records] == ["something else"]
 
 
