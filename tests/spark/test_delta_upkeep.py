@@ -526,17 +526,17 @@ def test_the_versions_of_a_table_keep_their_times(drained: DeltaEngine, tmp_path
     assert table.version() == len(entries) - 2
 
 
-def test_what_delta_rs_cannot_read_is_one_sentence(
+def test_what_delta_rs_does_not_support_is_one_sentence(
     drained: DeltaEngine, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Neither a feature that its reader lacks nor a store that is down ends in a call stack."""
+    """Neither a feature that its writer lacks nor a store that is down ends in a call stack."""
     table = open_table(drained.place)
-    table.alter.add_feature(TableFeatures.DeletionVectors, allow_protocol_versions_increase=True)
+    table.alter.add_feature(TableFeatures.RowTracking, allow_protocol_versions_increase=True)
     store = ("AWS_ENDPOINT_URL=http://127.0.0.1:1", "AWS_ALLOW_HTTP=true", "AWS_REGION=x", "max_retries=0")
     secrets = ("AWS_ACCESS_KEY_ID=a", "AWS_SECRET_ACCESS_KEY=b")
     down = [part for each in (*store, *secrets) for part in ("--storage-option", each)]
     for line, said in (
-        (["resume", str(drained.table_path), "--checkpoint", str(tmp_path / "new")], "deletionVectors"),
+        (["resume", str(drained.table_path), "--checkpoint", str(tmp_path / "new")], "RowTracking"),
         (["show", "s3://nowhere/table", *down], "Connection refused"),
     ):
         assert main(["lake", *line]) == 1

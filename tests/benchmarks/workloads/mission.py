@@ -116,6 +116,7 @@ async def run(bench: Bench) -> list[Row]:
     retained = int(scale.mission_rate / PAYLOAD_BYTES * scale.mission_retained_seconds)
     async with MultiRecordLog.open(directory, limits=LIMITS, filesystem=files) as log:
         found = await _hold(bench, log, files, retained)
+        await log.sync()  # a truncate whose caller was cancelled is carried out all the same
         first, next_position = log.first_position(QUEUE), log.next_position(QUEUE)
         calls = list(files.calls)
     await asyncio.to_thread(_compare, directory, retained + found.sent, first, next_position)
