@@ -25,8 +25,6 @@ from mrecordlog_async.format.table import TABLE, Table, decode_table
 
 _FRAME_HEADER = struct.Struct("<IHB")
 _APPEND_HEADER = struct.Struct("<BQQIi")  # kind, queue id, first position, records, and the first offset, which is 0
-RUN_RECORDS_MAX = 1 << 24
-"""A header that claims more records than this is not an append's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +147,7 @@ class FrameJoiner:
         if len(body) < _APPEND_HEADER.size:
             return
         kind, queue_id, first_position, records, first_offset = _APPEND_HEADER.unpack_from(body)
-        if kind in (APPEND, APPEND_MORE) and 1 <= records <= RUN_RECORDS_MAX and first_offset == 0:
+        if kind in (APPEND, APPEND_MORE) and records and first_offset == 0:
             self._damaged.found.append(LostRun(queue_id, first_position, records, certain))
 
 

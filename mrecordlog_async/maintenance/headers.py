@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -89,7 +90,7 @@ def read_headers(directory: LogDirectory, segments: Sequence[int]) -> LogHeaders
     log_ids = [header.log_id for header in headers.values()] or ([closed.log_id] if closed is not None else [])
     if not log_ids:
         raise CorruptionError(segment_name(numbers[0]), 0, "no segment has a header that can be read")
-    log_id = max(set(log_ids), key=log_ids.count)
+    log_id = Counter(reversed(log_ids)).most_common(1)[0][0]  # of equally frequent ones, the last segment's
     headers = {number: header for number, header in headers.items() if header.log_id == log_id}
     if closed is not None and closed.log_id != log_id:
         damage.append(Damage(CLOSED_NAME, 0, 0, "CLOSED belongs to another log"))

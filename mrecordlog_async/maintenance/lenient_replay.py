@@ -114,10 +114,12 @@ class LenientReplay:
             self.lose(Damage(segment, *place, rescued))
             for found in item.found:
                 self._epoch += 1  # something may be lost between any two of them
-                if isinstance(found, LostRun):
-                    self._note_lost(found)
-                else:
+                if not isinstance(found, LostRun):
                     self._apply(found)
+                elif found.certain or found.records * OFFSET_BYTES < item.bytes:
+                    self._note_lost(found)
+                else:  # its offsets have no room: the count is damaged, and at least one record is lost
+                    self._note_lost(found._replace(records=1))
             self._epoch += 1
 
     def lose(self, damage: Damage) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
@@ -232,6 +235,20 @@ def test_a_damaged_head_is_believed_only_up_to_the_next_position(directory: Path
     assert (sorted(records(queue)), queue.missing, queue.next_position) == ([0, 2, 4, 5], [(1, 1), (3, 3)], 6)
 
 
+def test_a_damaged_head_claims_no_more_records_than_have_room(directory: Path) -> None:
+    """No later record corrects its count: one record is lost, and the queue does not skip 65,280 positions."""
+
+    async def fill(log: MultiRecordLog) -> None:
+        await log.create_queue("a")
+        await log.append_record("a", None, b"0")
+
+    (segment,) = build(directory, fill)
+    append = next(offset for offset, _, _, payload in damage.frames(segment) if payload[:1] == bytes((APPEND,)))
+    damage.flip_byte(segment, append + 7 + 18)  # of the count
+    (queue,) = read(directory).values()
+    assert (records(queue), queue.missing, queue.next_position) == ({}, [(0, 0)], 1)
+
+
 async def two_segments(log: MultiRecordLog) -> None:
     await log.create_queue("a")
     await log.append_record("a", None, ROLL)
@@ -307,3 +324,24 @@ def test_a_note_of_another_last_batch_is_damage(directory: Path, back: int, othe
     assert (sorted(records(queue)), queue.missing) == ([0, 1, 2, 3, 4], [])
     reason = f"CLOSED says the log ends after batch {note.last_batch} at offset {end}, but it does not"
     assert [(each.segment, each.reason) for each in verify(directory).damage] == [("CLOSED", reason)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_two_logs_in_one_directory_the_last_segment_says_which_is_meant(directory: Path, seed: int) -> None:
+    """With one segment of each, every run reads the same one: a repair writes what the run before it has shown."""
+    _, last = build(directory, two_segments)
+    last.rename(last.with_suffix(".kept"))
+    for path in (directory / "CLOSED", directory / "LOCK", *damage.segments(directory)[:1]):
+        path.unlink()
+    other, _ = build(directory / "other", two_segments)
+    other.rename(directory / other.name)
+    last.with_suffix(".kept").rename(last)
+    program = f"import sys; from {salvage.__module__} import salvage; print(salvage(sys.argv[1]).damage[0].segment)"
+    done = subprocess.run(
+        [sys.executable, "-c", program, directory],
+        env={**os.environ, "PYTHONHASHSEED": str(seed)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == f"{other.name}\n"
