@@ -138,13 +138,19 @@ class SegmentScan:
             return None
         if evidence.next_commit is not None:
             return self._range_before(parser.end, due, evidence.next_commit)
-        if self._expected is None and evidence.torn_end == parser.end and parser.table is not None:
-            return None  # where the segment ended is not known, and nothing more of it is here
-        end = self._expected.end if self._expected else max(evidence.torn_end, parser.end + 1)
+        # Where the segment ended may be unknown. All of it was acknowledged, so it holds every valid frame in the file.
+        is_end_unknown = self._expected is None and is_damaged
+        end = self._stop if is_end_unknown else max(evidence.torn_end, parser.end + 1)
+        if self._expected is not None:
+            end = self._expected.end
         first = due or None  # batches are counted from 1: without a header and a COMMIT, nothing shows which is due
         last = self._expected.last_batch if self._expected else None
         damaged = DamagedRange(parser.end, end, self._end_reason(), first, last)
-        self._rescue(damaged, until_commit=None)
+        reached = self._rescue(damaged, until_commit=None)
+        if is_end_unknown:
+            if reached == parser.end and parser.table is not None:
+                return None  # nothing more of the segment is here
+            damaged.end = max(reached, parser.end + 1)
         if not is_damaged:
             damaged.found.clear()  # only the table is certain to have been on the disk; later bytes may be torn
         return damaged
@@ -184,10 +190,13 @@ class SegmentScan:
 
     # What can still be read in a damaged range.
 
-    def _rescue(self, damaged: DamagedRange, until_commit: int | None) -> None:
-        """Read every valid frame in *damaged*. If *until_commit* is given, end the range after that batch's COMMIT."""
+    def _rescue(self, damaged: DamagedRange, until_commit: int | None) -> int:
+        """Read every valid frame in *damaged*; return the offset after the last one.
+
+        If *until_commit* is given, end the range after that batch's COMMIT.
+        """
         joiner = FrameJoiner(damaged)
-        at = damaged.offset
+        at = reached = damaged.offset
         while at < min(damaged.end, self._stop):
             base = at - at % BLOCK_BYTES
             block = memoryview(read_exact(self._directory.files, self._handle, BLOCK_BYTES, base))
@@ -197,11 +206,12 @@ class SegmentScan:
                 continue
             if frame.offset >= damaged.end:
                 break
-            at = frame.end
+            at = reached = frame.end
             if joiner.add(frame) == until_commit and until_commit is not None:
                 damaged.end = at
                 break
         joiner.interrupt()
+        return reached
 
     def _frame_in(self, block: memoryview, base: int, at: int, joiner: FrameJoiner) -> Frame | None:
         """Return the first valid frame of a block at or after *at*, None if there is none."""

@@ -14,7 +14,7 @@ import pytest
 from mrecordlog_async import CorruptionError, MultiRecordLog, PersistPolicy, ReadOnlyLog
 from mrecordlog_async.format.controls import CREATE, DELETE
 from mrecordlog_async.format.header import Closed, encode_closed
-from mrecordlog_async.format.record import APPEND
+from mrecordlog_async.format.record import APPEND, COMMIT
 from mrecordlog_async.format.table import TABLE
 from mrecordlog_async.maintenance.lenient_replay import SalvagedQueue
 from mrecordlog_async.maintenance.salvage import salvage
@@ -324,6 +324,22 @@ def test_a_note_of_another_last_batch_is_damage(directory: Path, back: int, othe
     assert (sorted(records(queue)), queue.missing) == ([0, 1, 2, 3, 4], [])
     reason = f"CLOSED says the log ends after batch {note.last_batch} at offset {end}, but it does not"
     assert [(each.segment, each.reason) for each in verify(directory).damage] == [("CLOSED", reason)]
+
+
+@pytest.mark.parametrize(("lost", "kept"), [((), [0, 1, 2]), ((1,), [0, 2])], ids=["ends", "ends and a record"])
+def test_whole_records_after_a_damaged_end_are_kept(directory: Path, lost: tuple[int, ...], kept: list[int]) -> None:
+    """No COMMIT follows them, and what says where the log was closed is damaged: all of it was acknowledged."""
+
+    async def fill(log: MultiRecordLog) -> None:
+        await log.create_queue("a")
+        for number in range(3):
+            await log.append_record("a", None, b"%d" % number)
+
+    (segment,) = build(directory, fill)
+    harm(segment, *((APPEND, number) for number in lost), (COMMIT, 2), (COMMIT, 3))
+    damage.flip_byte(directory / "CLOSED", 50)
+    (queue,) = read(directory).values()
+    assert (sorted(records(queue)), queue.missing) == (kept, [(number, number) for number in lost])
 
 
 @pytest.mark.parametrize("seed", range(4))
