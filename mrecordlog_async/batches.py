@@ -35,10 +35,8 @@ class BatchLimits(NamedTuple):
         for name, value in (("max_records", max_records), ("max_bytes", max_bytes)):
             if type(value) is not int or value < 1:
                 _check_size(name, value)
-        if max_wait is not None:
-            _check_seconds("max_wait", max_wait, "a full batch")
-        if timeout is not None:
-            _check_seconds("timeout", timeout, "a record")
+        check_seconds("max_wait", max_wait, "a full batch")
+        check_seconds("timeout", timeout, "a record")
         return cls(max_records, max_bytes, max_wait, timeout)
 
 
@@ -49,11 +47,19 @@ def _check_size(name: str, value: object) -> None:
         raise ValueError(f"{name} must be at least 1, got {value}")
 
 
-def _check_seconds(name: str, value: object, without: str) -> None:
+def check_seconds(name: str, value: object, without: str) -> None:
+    """Raise TypeError or ValueError unless *value* is a time to wait, or None to wait for what *without* says."""
+    if value is None:
+        return
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} must be a number of seconds or None, not {type(value).__name__}")
     if not value >= 0:  # also refuses NaN
         raise ValueError(f"{name} must be at least 0 seconds, or None to wait for {without}, got {value}")
+
+
+def not_acknowledged(queue: str, position: int, consumer: str) -> TimeoutError:
+    """Return the error of a wait for an acknowledgement whose time is over."""
+    return TimeoutError(f"consumer {consumer!r} has not acknowledged position {position} of queue {queue!r}")
 
 
 def check_limit(limit: int) -> int:

@@ -19,7 +19,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
 from uuid import UUID
 
-from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BatchLimits, check_bounds
+from mrecordlog_async.batches import (
+    BATCH_BYTES,
+    BATCH_RECORDS,
+    BatchLimits,
+    check_bounds,
+    check_seconds,
+    not_acknowledged,
+)
 from mrecordlog_async.engine.commit.open import OpenOptions
 from mrecordlog_async.engine.consumer import Consumer
 from mrecordlog_async.engine.consuming import Attaching, ConsumerChanges
@@ -854,8 +861,12 @@ class MultiRecordLog:
             LogFailedError: The log failed, so nothing will be acknowledged.
             LogClosedError: The log was closed.
         """
-        async with asyncio.timeout(timeout):
-            await self._consumers.wait_acknowledged(queue, position, consumer)
+        check_seconds("timeout", timeout, "the consumer")
+        try:
+            async with asyncio.timeout(timeout):
+                await self._consumers.wait_acknowledged(queue, position, consumer)
+        except TimeoutError:
+            raise not_acknowledged(queue, position, consumer) from None
 
     def consumer(
         self,

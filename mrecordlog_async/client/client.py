@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import Any, overload
 from uuid import UUID
 
-from mrecordlog_async.batches import owner_uuid
+from mrecordlog_async.batches import check_bounds, owner_uuid
 from mrecordlog_async.client import reads
 from mrecordlog_async.client.consumer import ClientConsumer
 from mrecordlog_async.client.options import ClientOptions
@@ -29,7 +29,7 @@ from mrecordlog_async.client.producer import Producer
 from mrecordlog_async.client.sender import Sender
 from mrecordlog_async.client.tail import ClientTail
 from mrecordlog_async.client.transport import Transport
-from mrecordlog_async.errors import QueueNotFoundError
+from mrecordlog_async.errors import QueueNameError, QueueNotFoundError
 from mrecordlog_async.model import (
     ConsumerSummary,
     QueueSummary,
@@ -267,7 +267,7 @@ class RecordLogClient:
         """Return whether *queue* exists."""
         try:
             await self.queue_summary(queue)
-        except QueueNotFoundError:
+        except (QueueNameError, QueueNotFoundError):
             return False
         return True
 
@@ -541,6 +541,7 @@ class RecordLogClient:
 
     async def time_of(self, queue: str, position: int) -> datetime | None:
         """Return when the record of *queue* at *position* was stored, in UTC, to 0.1 s; None if it is not retained."""
+        check_bounds(position, None)
         async for runs, times in self.timed_runs(queue, position, position + 1):
             return times.time_at(position) if runs[0].first_position == position else None
         return None

@@ -8,7 +8,7 @@ from datetime import datetime
 from math import inf
 from time import monotonic
 
-from mrecordlog_async.batches import check_bounds, check_limit
+from mrecordlog_async.batches import check_bounds, check_limit, check_seconds, not_acknowledged
 from mrecordlog_async.client.sender import Sender
 from mrecordlog_async.client.tail import PAUSE_SECONDS, WAIT_SECONDS, check_reached
 from mrecordlog_async.errors import QueueNotFoundError
@@ -55,7 +55,7 @@ async def timed_runs(
             if page.runs:
                 yield page.runs, page.times
         return
-    end = summary.next_position if stop is None else min(stop, summary.next_position)
+    end = summary.next_position if stop is None else min(int(stop), summary.next_position)
     while position < end and limit != 0:
         page = await read_page(sender, queue, PageRequest(position, limit, stop=end))
         runs, position = page.runs, page.next_position
@@ -117,6 +117,7 @@ async def wait_for(sender: Sender, queue: str, position: int) -> bool:
 
 async def wait_acknowledged(sender: Sender, queue: str, position: int, consumer: str, seconds: float | None) -> None:
     """Wait until *consumer* has acknowledged *position*; see `RecordLogClient.wait_acknowledged`."""
+    check_seconds("timeout", seconds, "the consumer")
     end = inf if seconds is None else monotonic() + seconds
     while True:
         begun = monotonic()
@@ -125,6 +126,6 @@ async def wait_acknowledged(sender: Sender, queue: str, position: int, consumer:
             return
         now = monotonic()
         if now >= end:
-            raise TimeoutError(f"consumer {consumer!r} has not acknowledged position {position} of queue {queue!r}")
+            raise not_acknowledged(queue, position, consumer)
         if now - begun < wait / 2:  # the service is shutting down, say
             await asyncio.sleep(min(PAUSE_SECONDS, end - now))

@@ -97,7 +97,7 @@ def _slice_values(arrow: Any, array: Any) -> Iterable[bytes]:
 def _check_messages(body: bytes, records_max: int) -> None:
     """Check every message; raise for content that could expand beyond the body's bytes."""
     records = 0
-    for count, (kind, header) in enumerate(_messages(body)):
+    for count, (kind, header) in enumerate(_messages_in(body)):
         if count > BATCHES_MAX:
             raise too_large(count, BATCHES_MAX, "batches in one body")
         if kind == DICTIONARY_BATCH:
@@ -110,7 +110,7 @@ def _check_messages(body: bytes, records_max: int) -> None:
                 raise too_large(records, records_max, "records in one body")
 
 
-def _messages(body: bytes) -> Iterator[tuple[int, _Table]]:
+def _messages_in(body: bytes) -> Iterator[tuple[int, _Table]]:
     """Yield type and header of each message of a stream; raise struct.error or ValueError if it is malformed."""
     at = 0
     while at < len(body):

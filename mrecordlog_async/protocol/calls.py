@@ -179,7 +179,7 @@ def delete_queue(queue: str, *, queue_id: int | None, past_consumers: bool) -> S
     query = {"past_consumers": "1"} if past_consumers else {}
     if queue_id is None:
         return ServiceCall("DELETE", path_of(queue), _nothing, query, repeat=Repeat.NEVER)
-    query["id"] = str(queue_id)
+    query["id"] = str(_id(queue, queue_id))
 
     def after_error(error: RecordLogError) -> None:
         # After a lost response: the queue of this id does not exist, which is what was asked for.
@@ -220,7 +220,7 @@ def seal_queue(queue: str, *, queue_id: int | None) -> ServiceCall[int]:
     """Seal a queue; the result is its next position."""
     return posted(
         path_of(queue, "seal"),
-        SealRequest(queue_id),
+        SealRequest(_id(queue, queue_id)),
         lambda reply: decoded(reply, SealResponse).next_position,
         repeat=Repeat.RECOGNIZED,
     )
@@ -228,7 +228,7 @@ def seal_queue(queue: str, *, queue_id: int | None) -> ServiceCall[int]:
 
 def truncate(queue: str, position: int, *, queue_id: int | None, past_consumers: bool) -> ServiceCall[int]:
     """Drop records up to a position; the result is how many."""
-    request = TruncateRequest(check_position(position), queue_id, past_consumers)
+    request = TruncateRequest(check_position(position), _id(queue, queue_id), past_consumers)
     return posted(path_of(queue, "truncate"), request, lambda reply: decoded(reply, TruncateResponse).dropped)
 
 
@@ -504,6 +504,13 @@ def posted(
     """Return a POST of *request*, as JSON."""
     body = msgspec.json.encode(request)
     return ServiceCall("POST", path, read, {}, body, JSON, repeat=repeat, after_error=after_error)
+
+
+def _id(queue: str, queue_id: int | None) -> int | None:
+    """Return *queue_id*; raise QueueNotFoundError for what no queue has as its id. JSON has NaN as null: any queue."""
+    if queue_id is not None and not (isinstance(queue_id, int) and 0 <= queue_id <= POSITION_MAX):
+        raise QueueNotFoundError(queue)
+    return queue_id
 
 
 def _encoded_options(options: QueueOptions) -> bytes:

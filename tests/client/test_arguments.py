@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from mrecordlog_async import QueueOptions
-from mrecordlog_async.client import RecordLogClient, RecordLogFleet
+from mrecordlog_async import QueueNotFoundError, QueueOptions
+from mrecordlog_async.client import BlockingRecordLogClient, RecordLogClient, RecordLogFleet
 from tests.serving import Served
 
 LogOrClient = Any
@@ -60,6 +60,11 @@ CALLS: dict[str, Call] = {
     "limit -1": lambda it: _first(it.range("q", limit=-1)),
     "limit 1.0": lambda it: _first(it.range("q", limit=1.0)),
     "limit True": lambda it: _first(it.runs("q", limit=True)),
+    "time_of a text": lambda it: it.time_of("q", "1"),
+    "wait_acknowledged for NaN": lambda it: it.wait_acknowledged("q", 0, "c", timeout=float("nan")),
+    "wait_acknowledged for -1": lambda it: it.wait_acknowledged("q", 0, "c", timeout=-1),
+    "wait_acknowledged for True": lambda it: it.wait_acknowledged("q", 0, "c", timeout=True),
+    "wait_acknowledged for a text": lambda it: it.wait_acknowledged("q", 0, "c", timeout="1"),
     "create_queue with a dict": lambda it: it.create_queue("r", options={"max_records": 1}),
     "configure_queue with a dict": lambda it: it.configure_queue("q", {"max_records": 1}),
     "configure_queue with None": lambda it: it.configure_queue("q", None),
@@ -83,6 +88,36 @@ async def test_a_wrong_argument_is_refused_as_by_the_log(served: Served, client:
     assert str(by_client.value) == str(by_log.value)
     assert served.log.list_queues() == ["q"] and not served.log.consumers("q")
     assert served.log.queue_options("q") == QueueOptions() and served.log.next_position("q") == 0
+
+
+@pytest.mark.parametrize("queue_id", [float("nan"), float("inf"), -1, 1.5, "1", 2**63, 10**400])
+async def test_what_is_not_an_id_is_that_of_no_queue(served: Served, client: RecordLogClient, queue_id: Any) -> None:
+    """A call for one incarnation changes no other, whatever JSON would make of its id."""
+    await served.log.append("q", b"a")
+    for it in (served.log, client):
+        with pytest.raises(QueueNotFoundError):
+            await it.truncate("q", 0, queue_id=queue_id)
+        with pytest.raises(QueueNotFoundError):
+            await it.seal_queue("q", queue_id=queue_id)
+        with pytest.raises(QueueNotFoundError):
+            await it.delete_queue("q", queue_id=queue_id)
+    summary = served.log.queue_summary("q")
+    assert summary.records == 1 and not summary.sealed
+
+
+@pytest.mark.parametrize("queue", ["", ".", "\ud800", "x" * 300, "x" * 70_000, "\0", 5, None, b"q", ["q"]])
+async def test_what_cannot_be_a_name_is_that_of_no_queue(served: Served, client: RecordLogClient, queue: Any) -> None:
+    """`queue_exists` returns False, from the log and from its clients."""
+    assert served.log.queue_exists(queue) is False
+    assert await client.queue_exists(queue) is False
+    with BlockingRecordLogClient(served.url) as blocking:
+        assert await asyncio.to_thread(blocking.queue_exists, queue) is False
+
+
+async def test_a_stop_may_be_a_bool(served: Served, client: RecordLogClient) -> None:
+    """It is the int that Python takes it for."""
+    await served.log.append_records("q", None, [b"a", b"b"])
+    assert [record.position async for record in client.range("q", 0, True)] == [0]
 
 
 @pytest.mark.parametrize("position", [-1, 2**63, True, "1"])

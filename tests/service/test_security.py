@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async.service.options import ServiceOptions
+from mrecordlog_async.service.wire import receive
 from mrecordlog_async.service.wire.receive import _RateClock
 from mrecordlog_async.service.wire.security import LOOPBACK_HOSTS, host_name
 from mrecordlog_async.support.heap import resident_bytes
@@ -169,6 +170,26 @@ async def test_half_a_body_is_408_and_cut(directory: Path, sent: bytes) -> None:
             assert await connection.status() == 408
         assert served.log.next_position("q") == 0
         assert served.service.bodies.budget.used == 0
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [b"zz\r\nabc\r\n", b"3\r\nabcdef\r\n0\r\n\r\n", b"-1\r\nabc", b"f" * 21 + b"\r\nabc"],
+    ids=["no number", "longer than its size", "negative", "above 64 bits"],
+)
+async def test_a_malformed_chunk_is_400(served: Served, monkeypatch: pytest.MonkeyPatch, chunks: bytes) -> None:
+    """It is not mistaken for a body that is slow, and the deadline of one is not waited for."""
+    monkeypatch.setattr(receive, "CHECK_SECONDS", 0.01)
+    begun = served.service.requests
+    async with raw(served) as connection:
+        await connection.send(HEAD + b"Transfer-Encoding: chunked\r\n\r\n")
+        while served.service.requests == begun:
+            await asyncio.sleep(0.001)  # with its head, aiohttp itself refuses a malformed body
+        await connection.send(chunks)
+        assert await connection.status() == 400
+        assert b"a chunk of the body is malformed" in await connection.reader.read()
+    assert served.log.next_position("q") == 0
+    assert served.service.bodies.budget.used == 0
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from datetime import datetime
 from typing import overload
 from uuid import UUID
 
-from mrecordlog_async.batches import owner_uuid
+from mrecordlog_async.batches import check_bounds, owner_uuid
 from mrecordlog_async.client._sync import reads
 from mrecordlog_async.client._sync.consumer import BlockingConsumer
 from mrecordlog_async.client._sync.sender import BlockingSender
@@ -31,7 +31,7 @@ from mrecordlog_async.client._sync.tail import BlockingTail
 from mrecordlog_async.client.blocking import BlockingProducer
 from mrecordlog_async.client.blocking_transport import BlockingTransport
 from mrecordlog_async.client.options import ClientOptions
-from mrecordlog_async.errors import QueueNotFoundError
+from mrecordlog_async.errors import QueueNameError, QueueNotFoundError
 from mrecordlog_async.model import (
     ConsumerSummary,
     QueueSummary,
@@ -257,7 +257,7 @@ class BlockingRecordLogClient:
         """Return whether *queue* exists."""
         try:
             self.queue_summary(queue)
-        except QueueNotFoundError:
+        except (QueueNameError, QueueNotFoundError):
             return False
         return True
 
@@ -495,6 +495,7 @@ class BlockingRecordLogClient:
 
     def time_of(self, queue: str, position: int) -> datetime | None:
         """Return when the record of *queue* at *position* was stored, in UTC, to 0.1 s; None if it is not retained."""
+        check_bounds(position, None)
         for runs, times in self.timed_runs(queue, position, position + 1):
             return times.time_at(position) if runs[0].first_position == position else None
         return None

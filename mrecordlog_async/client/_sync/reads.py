@@ -9,7 +9,7 @@ from datetime import datetime
 from math import inf
 from time import monotonic
 
-from mrecordlog_async.batches import check_bounds, check_limit
+from mrecordlog_async.batches import check_bounds, check_limit, check_seconds, not_acknowledged
 from mrecordlog_async.client import blocking_transport
 from mrecordlog_async.client._sync.sender import BlockingSender
 from mrecordlog_async.client._sync.tail import PAUSE_SECONDS, WAIT_SECONDS, check_reached
@@ -57,7 +57,7 @@ def timed_runs(
             if page.runs:
                 yield page.runs, page.times
         return
-    end = summary.next_position if stop is None else min(stop, summary.next_position)
+    end = summary.next_position if stop is None else min(int(stop), summary.next_position)
     while position < end and limit != 0:
         page = read_page(sender, queue, PageRequest(position, limit, stop=end))
         runs, position = page.runs, page.next_position
@@ -119,6 +119,7 @@ def wait_for(sender: BlockingSender, queue: str, position: int) -> bool:
 
 def wait_acknowledged(sender: BlockingSender, queue: str, position: int, consumer: str, seconds: float | None) -> None:
     """Wait until *consumer* has acknowledged *position*; see `BlockingRecordLogClient.wait_acknowledged`."""
+    check_seconds("timeout", seconds, "the consumer")
     end = inf if seconds is None else monotonic() + seconds
     while True:
         begun = monotonic()
@@ -127,6 +128,6 @@ def wait_acknowledged(sender: BlockingSender, queue: str, position: int, consume
             return
         now = monotonic()
         if now >= end:
-            raise TimeoutError(f"consumer {consumer!r} has not acknowledged position {position} of queue {queue!r}")
+            raise not_acknowledged(queue, position, consumer)
         if now - begun < wait / 2:  # the service is shutting down, say
             blocking_transport.sleep(min(PAUSE_SECONDS, end - now))

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, S
 from typing import Any, Self
 from uuid import UUID
 
+from mrecordlog_async.batches import check_seconds, not_acknowledged
 from mrecordlog_async.client.client import RecordLogClient
 from mrecordlog_async.client.fleet.consumer import FleetConsumer
 from mrecordlog_async.client.fleet.decisions import OnUnknown, Policy, passes
@@ -290,21 +291,30 @@ class RecordLogFleet:
             timeout: Seconds to wait; None waits without limit.
 
         Raises:
+            TimeoutError: The time is over.
             KeyError: No such log was seen, or it was forgotten.
             LogClosedError: The fleet is closed, or was not entered.
         """
         self._placement.check_open()
-        async with asyncio.timeout(timeout):
-            while stored.position is not None:
-                server = self._membership.servers[stored.log_id]
-                try:
-                    await server.client.wait_acknowledged(stored.queue, stored.position, consumer)
-                    return
-                except RecordLogError as error:
-                    if not passes(error):
-                        raise
-                    self._membership.suspect(server)
-                await self._membership.changed()
+        check_seconds("timeout", timeout, "the consumer")
+        if stored.position is None:
+            return
+        try:
+            async with asyncio.timeout(timeout):
+                await self._wait_acknowledged(stored, stored.position, consumer)
+        except TimeoutError:
+            raise not_acknowledged(stored.queue, stored.position, consumer) from None
+
+    async def _wait_acknowledged(self, stored: Stored, position: int, consumer: str) -> None:
+        while True:
+            server = self._membership.servers[stored.log_id]
+            try:
+                return await server.client.wait_acknowledged(stored.queue, position, consumer)
+            except RecordLogError as error:
+                if not passes(error):
+                    raise
+                self._membership.suspect(server)
+            await self._membership.changed()
 
     def _lane(self, server: Server, queue: str) -> Lane:
         at = (server, queue)

@@ -15,6 +15,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from io import BytesIO
 
 from aiohttp import StreamReader, web
@@ -34,6 +36,8 @@ CONTROL_FREE_BYTES = 64 * KIB
 """A control body (JSON for anything but an append) up to this size is not charged."""
 SMALL_BODY_BYTES = MIB
 """The last eighth of the budget is reserved for bodies below this size."""
+CHECK_SECONDS = 1.0
+"""Interval between two checks of a body that pauses, for a malformed chunk."""
 
 
 class Bodies:
@@ -112,7 +116,7 @@ class Bodies:
         if kept := _read_before(request):
             await growing.take(request, kept)  # a middleware has read it all: the loop below finds the end at once
         while not content.at_eof():
-            piece = await clock.wait_for(content)
+            piece = await clock.wait_for(content, partial(_check_chunks, request))
             if piece is None:
                 raise closing(ProblemError(408, "too_slow", clock.detail(growing.arrived)))
             await growing.take(request, piece)
@@ -189,13 +193,19 @@ class _RateClock:
         self._deadline = self._late_since + options.body_seconds
         self._is_pause = False  # what the deadline bounds: a pause, or the rate
 
-    async def wait_for(self, content: StreamReader) -> bytes | None:
-        """Return what has arrived, at least one byte unless the body ended; None if the deadline passed."""
-        try:
-            async with asyncio.timeout_at(self._deadline):
-                return await content.readany()
-        except TimeoutError:
-            return None
+    async def wait_for(self, content: StreamReader, check: Callable[[], None]) -> bytes | None:
+        """Return what has arrived, at least one byte unless the body ended; None if the deadline passed.
+
+        check: Called each second meanwhile; raises if nothing more can arrive.
+        """
+        while True:
+            try:
+                async with asyncio.timeout_at(min(self._deadline, self._now() + CHECK_SECONDS)):
+                    return await content.readany()  # even after the deadline, if it is there already
+            except TimeoutError:
+                check()
+                if self._now() >= self._deadline:
+                    return None
 
     def arrived(self, size: int) -> None:
         whole = self._deadline + size / self._options.body_rate_bytes
@@ -213,6 +223,18 @@ class _RateClock:
         seconds, rate = self._now() - self._late_since, self._options.body_rate_bytes
         slow = f"{self._arrived_late} bytes in the last {seconds:.0f} s, after {size - self._arrived_late} bytes before"
         return f"the body arrived too slowly: {slow}; send at least {rate} bytes per second"
+
+
+def _check_chunks(request: web.BaseRequest) -> None:
+    """Refuse a body with a malformed chunk, which would never end.
+
+    aiohttp reports it to the connection alone: its response waits there as the next message, and no other message
+    can arrive before the end of this body.
+    """
+    protocol = request.protocol
+    if protocol is not None and protocol._messages and not request.content.is_eof():  # noqa: SLF001  # no public way
+        detail = "a chunk of the body is malformed: each is its size in hexadecimal digits, and this many bytes"
+        raise closing(bad_request(detail, "bad_body"))
 
 
 def _check_whole(request: web.BaseRequest, size: int) -> None:

@@ -334,6 +334,8 @@ async def test_a_fleet_waits_for_an_acknowledgement_at_the_server_that_has_the_r
         here.cut(0)
         with pytest.raises(TimeoutError):
             await here.fleet.wait_acknowledged(first, "lake", timeout=0.1)
+        with pytest.raises(ValueError, match="timeout must be at least 0 seconds"):
+            await here.fleet.wait_acknowledged(first, "lake", timeout=float("nan"))
         async with here.served[0].log.consumer("q", "lake") as lake:
             await lake.acknowledge(first.position or 0)
         assert not waiting.done()
