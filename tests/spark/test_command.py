@@ -32,6 +32,7 @@ from mrecordlog_async.spark.drain import job as drain
 from mrecordlog_async.spark.drain.command import (
     JobFailedError,
     ServiceDownError,
+    Stop,
     cause_of,
     failures_as_sentences,
     print_error,
@@ -78,6 +79,27 @@ def test_sigterm_ends_a_drain_with_its_summary(
     assert [line["records"] for line in lines if "batch" in line] == [100]
     assert "Traceback" not in told and "Exception" not in told and "resolves to a loopback" not in told
     assert listening and all(address in ("127.0.0.1", "::ffff:127.0.0.1") for address in listening)
+
+
+def test_the_second_signal_interrupts_once_spark_has_started() -> None:
+    """A start of Java that is interrupted leaves a stack trace, and a Java that runs on."""
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        late = Stop()
+        late.install()
+        signal.raise_signal(signal.SIGTERM)
+        assert late()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        early = Stop()
+        for number in handlers:
+            signal.raise_signal(number)
+        assert early()
+        with pytest.raises(KeyboardInterrupt):
+            early.install()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
 
 
 def _listening(session: int) -> list[str]:

@@ -35,25 +35,37 @@ class ServiceDownError(JobFailedError):
 
 
 class Stop:
-    """Notes the first SIGTERM or SIGINT as a request to stop, and raises KeyboardInterrupt at the second."""
+    """Notes the first SIGTERM or SIGINT as a request to stop, and raises KeyboardInterrupt at the second.
+
+    While Spark starts, the second one is noted too: a Java whose start is interrupted prints a stack trace, and
+    continues to run after the command.
+    """
 
     def __init__(self) -> None:
-        self.requested = False
-        self.install()
+        self._signals, self._started = 0, False
+        self._handle()
 
     def install(self) -> None:
-        """Handle both signals. Call it again after Spark has started: Spark replaces the handler of SIGINT."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, self._on_signal)
+        """Handle both signals again: Spark, which has started, replaces the handler of SIGINT."""
+        self._handle()
+        self._started = True
+        self._interrupt()
 
     def __call__(self) -> bool:
         """Return whether a stop was requested."""
-        return self.requested
+        return self._signals > 0
+
+    def _handle(self) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._on_signal)
 
     def _on_signal(self, number: int, frame: object) -> None:
-        if self.requested:
+        self._signals += 1
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        if self._started and self._signals > 1:
             raise KeyboardInterrupt
-        self.requested = True
 
 
 def reporter(session: SparkSession, *, as_json: bool = False) -> Report:
