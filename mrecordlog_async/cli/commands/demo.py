@@ -139,7 +139,7 @@ def _screen(arguments: argparse.Namespace) -> Any:
         from rich.live import Live
     except ModuleNotFoundError:
         return nullcontext()
-    live = Live(auto_refresh=False)  # a thread of its own would hide that the terminal was closed
+    live = Live(auto_refresh=False)  # an error in its own thread would not end the demo
     return nullcontext() if live.console.is_dumb_terminal else live
 
 

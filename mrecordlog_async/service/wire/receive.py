@@ -115,8 +115,9 @@ class Bodies:
         growing = _Growing(limit, charge, free, ceiling)
         if kept := _read_before(request):
             await growing.take(request, kept)  # a middleware has read it all: the loop below finds the end at once
+        check = partial(_check_chunks, request)
         while not content.at_eof():
-            piece = await clock.wait_for(content, partial(_check_chunks, request))
+            piece = await clock.wait_for(content, check)
             if piece is None:
                 raise closing(ProblemError(408, "too_slow", clock.detail(growing.arrived)))
             await growing.take(request, piece)

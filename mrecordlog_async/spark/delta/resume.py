@@ -19,8 +19,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pyarrow as pa
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable
 
 from mrecordlog_async.spark.checkpoints.batches import COMMITS, OFFSETS, newest
 from mrecordlog_async.spark.checkpoints.identity import RefusedError, query_of
@@ -29,7 +28,7 @@ from mrecordlog_async.spark.delta.changes import OWNER, RESUMING, refuse_mapped_
 from mrecordlog_async.spark.delta.confirm import COMMITTED
 from mrecordlog_async.spark.delta.place import TablePlace
 from mrecordlog_async.spark.delta.table import NO_HOOKS, DrainTable, NewBatch, columns_of
-from mrecordlog_async.spark.delta.upkeep import open_table, repair_log
+from mrecordlog_async.spark.delta.upkeep import open_table, query_rows, repair_log
 from mrecordlog_async.spark.settings.offset import Offset, named
 
 SPARK_OFFSET = {"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}}
@@ -43,7 +42,7 @@ def resume(place: TablePlace, checkpoint: Lake) -> dict[str, dict[str, int]]:
         server → queue → the position at which reading continues.
 
     Raises:
-        TableError: there is no table, or it maps the names of its columns.
+        TableError: there is no table, or it uses column mapping.
         RefusedError: the checkpoint has batches already, the table is not one of a drain, or another resume took it.
         SyncFailedError, WriteFailedError: the disk failed.
     """
@@ -87,18 +86,13 @@ def _ends(place: TablePlace) -> list[dict[str, Any]]:
 
     Rows that lack one of them are of other writers: a drain has read none of their records.
     """
-    # As a query: what delta-rs makes for pyarrow knows no deletion vectors, and reads through a file system in Python,
-    # in which one of pyarrow's threads may still be when the process ends, which then ends with an abort.
-    found = (
-        QueryBuilder()
-        .register("lake", open_table(place))
-        .execute(
-            "select server, queue, queue_id, max(position) as position_max from lake "
-            "where server is not null and queue is not null and queue_id is not null and position is not null "
-            "group by server, queue, queue_id"
-        )
+    found = query_rows(
+        open_table(place),
+        "select server, queue, queue_id, max(position) as position_max from lake "
+        "where server is not null and queue is not null and queue_id is not null and position is not null "
+        "group by server, queue, queue_id",
     )
-    return list(pa.RecordBatchReader.from_stream(found).read_all().to_pylist())
+    return list(found.read_all().to_pylist())
 
 
 def _finish(place: TablePlace, query: str) -> None:

@@ -8,13 +8,13 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from deltalake import DeltaTable, QueryBuilder
+from deltalake import DeltaTable
 
 from mrecordlog_async.spark.delta.changes import BROKEN, DELETION_VECTORS, OWNER
 from mrecordlog_async.spark.delta.content import TableError
 from mrecordlog_async.spark.delta.place import TablePlace
 from mrecordlog_async.spark.delta.table import columns_of
-from mrecordlog_async.spark.delta.upkeep import files_of, open_table
+from mrecordlog_async.spark.delta.upkeep import files_of, open_table, query_rows
 from mrecordlog_async.spark.rows.columns import ERROR
 
 
@@ -66,8 +66,6 @@ def bad_rows(place: TablePlace) -> Iterator[dict[str, Any]]:
     table = open_table(place)
     if ERROR not in columns_of(table.schema()):
         raise TableError(f"{place.address} has no column {ERROR!r}: its drain does not parse payloads (--schema)")
-    # As a query: a dataset of pyarrow knows no deletion vectors.
-    found = QueryBuilder().register("lake", table).execute(f'select * from lake where "{ERROR}" is not null')
-    for batch in pa.RecordBatchReader.from_stream(found):
+    for batch in query_rows(table, f'select * from lake where "{ERROR}" is not null'):
         for row in batch.to_pylist():
             yield {name: row[name] for name in row if row[name] is not None}

@@ -22,7 +22,7 @@ from urllib.parse import quote, unquote
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
+from deltalake import DeltaTable, QueryBuilder
 from deltalake.transaction import AddAction, RemoveAction
 
 from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
@@ -286,6 +286,15 @@ def open_table(place: TablePlace) -> DeltaTable:
     if not DeltaTable.is_deltatable(place.uri, options):
         raise TableError(f"there is no Delta table at {place.address}")
     return DeltaTable(place.uri, storage_options=options)
+
+
+def query_rows(table: DeltaTable, query: str) -> pa.RecordBatchReader:
+    """Return the rows of *query*, which calls *table* "lake".
+
+    A dataset that delta-rs makes for pyarrow knows no deletion vectors. It reads through a file system in Python: if a
+    thread of pyarrow is still in it when the process ends, the process is aborted.
+    """
+    return pa.RecordBatchReader.from_stream(QueryBuilder().register("lake", table).execute(query))
 
 
 def open_plain(place: TablePlace) -> DeltaTable:
