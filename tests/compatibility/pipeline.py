@@ -6,10 +6,17 @@
     clicks            a plain `readStream` of a queue: checkpoint
 
 The first entry of a table's log has absolute paths. It has `PLACE` instead of the directory.
+
+And of two drains that parse payloads:
+
+    log               events, of which each drain has stored the first half
+    typed             a column of each type, next to the payload, partitioned by date and queue
+    rest              two columns instead of the payload, and _rest
 """
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -51,6 +58,80 @@ def make_pipeline(place: Path) -> None:
     rename_place(place, str(place), PLACE)
 
 
+TYPED = ", ".join(
+    (
+        "text string",
+        "small tinyint",
+        "short smallint",
+        "number int",
+        "large bigint",
+        "half float",
+        "real double",
+        "price decimal(10,2)",
+        "flag boolean",
+        "day date",
+        "at timestamp",
+        "local timestamp_ntz",
+        "raw binary",
+        "list array<bigint>",
+        "pair struct<a: string, b: array<int>>",
+        "named map<string, double>",
+    )
+)
+EVENTS = 20
+"""So many events are in the log; each drain has stored the first half of them."""
+
+
+def event(number: int) -> bytes:
+    """Return the payload of an event; one in ten is no JSON object, and one in ten has another type in a column."""
+    if number % 10 == 3:
+        return b"not JSON \xff" + str(number).encode()
+    value: dict[str, object] = {
+        "text": f"event {number}",
+        "small": number,
+        "short": number * 1_000,
+        "number": number * 100_000,
+        "large": number << 40,
+        "half": number / 2,
+        "real": number / 7,
+        "price": f"{number}.25",
+        "flag": number % 2 == 0,
+        "day": f"2026-01-{number + 1:02}",
+        "at": f"2026-01-01T00:00:{number:02}.123456Z",
+        "local": f"2026-01-01T00:00:{number:02}",
+        "raw": "AAEC",
+        "list": list(range(number % 4)),
+        "pair": {"a": "x", "b": [1, 2]},
+        "named": {"one": 1.5},
+        "other": {"kept": number},
+    }
+    if number % 10 == 7:
+        value["number"] = "not a number"
+    if number % 10 == 9:
+        value = {"text": "the rest is missing"}
+    return json.dumps(value).encode()
+
+
+def make_tables(place: Path) -> None:
+    """Write the log of events and what two drains that parse them leave."""
+    events = [event(number) for number in range(EVENTS)]
+    with Process(place / "log", ["--segment-bytes", "131072"]) as service:
+        with BlockingRecordLogClient(service.address) as client:
+            client.append_records("events", 0, events[: EVENTS // 2], create=True)
+            client.append_records("others", 0, events[: EVENTS // 2], create=True)
+        _drain(service.address, "typed", place, *TYPED_OPTIONS, queue="events")
+        _drain(service.address, "rest", place, *REST_OPTIONS, queue="others")
+        with BlockingRecordLogClient(service.address) as client:
+            client.append_records("events", EVENTS // 2, events[EVENTS // 2 :])
+            client.append_records("others", EVENTS // 2, events[EVENTS // 2 :])
+        service.stop()
+    rename_place(place, str(place), PLACE)
+
+
+TYPED_OPTIONS = ("--schema", TYPED, "--partition-by", "date,queue")
+REST_OPTIONS = ("--schema", "text string, number int", "--no-payload")
+
+
 def rename_place(place: Path, old: str, new: str) -> None:
     """Replace the directory *old* by *new* in all files below *place* that have absolute paths."""
     for path in place.glob("*/table/_delta_log/*.json"):
@@ -63,8 +144,8 @@ def _append(address: str, start: int, stop: int) -> None:
             client.append_records(queue, start, payloads(queue, start, stop), create=True)
 
 
-def _drain(address: str, queue: str, place: Path, *more: str) -> None:
+def _drain(address: str, name: str, place: Path, *more: str, queue: str | None = None) -> None:
     command = [sys.executable, "-m", "mrecordlog_async", "drain", "--server", f"shop={address}"]
-    command += ["--subscribe", queue, "--max-records-per-trigger", str(BATCH)]
-    command += ["--output", str(place / queue / "table"), "--checkpoint", str(place / queue / "checkpoint")]
+    command += ["--subscribe", queue or name, "--max-records-per-trigger", str(BATCH)]
+    command += ["--output", str(place / name / "table"), "--checkpoint", str(place / name / "checkpoint")]
     subprocess.run([*command, *more], check=True)

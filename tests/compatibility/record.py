@@ -11,6 +11,7 @@ import asyncio
 import gzip
 import json
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -21,7 +22,9 @@ from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.maintenance import snapshot
 
 from .contents import LITTLE_MEMORY, contents, write, write_more_than_memory
-from .pipeline import make_pipeline
+from .pipeline import make_pipeline, make_tables
+from .states import WRITE
+from .states import read as read_state
 from .surface import surface
 
 DATA = Path(__file__).parent / "data"
@@ -78,6 +81,24 @@ def keep_pipeline(target: Path) -> None:
         _pack(Path(place), target / "pipeline.tar.gz")
 
 
+def keep_tables(target: Path) -> None:
+    """Keep what drains that parse payloads leave. Starts Spark twice."""
+    with TemporaryDirectory() as place:
+        make_tables(Path(place))
+        _pack(Path(place), target / "tables.tar.xz")
+
+
+def keep_states(target: Path) -> None:
+    """Keep logs in the states in which a process may leave them, and what they hold."""
+    with TemporaryDirectory() as written, TemporaryDirectory() as opened:
+        for state in WRITE:
+            subprocess.run([sys.executable, "-m", f"{__package__}.states", state, f"{written}/{state}"], check=True)
+        _pack(Path(written), target / "states.tar.xz")
+        shutil.copytree(written, opened, dirs_exist_ok=True)
+        held = {state: asyncio.run(read_state(state, Path(opened, state))) for state in WRITE}
+    (target / "states.json").write_text(json.dumps(held, ensure_ascii=False) + "\n")
+
+
 def keep_surface(target: Path) -> None:
     """Keep the names that the release promises."""
     (target / "surface.json").write_text(json.dumps(surface(), indent=1) + "\n")
@@ -88,12 +109,14 @@ PARTS = {
     "large_log.tar.gz": keep_large_log,
     "dump.ndjson.gz": keep_dump,
     "pipeline.tar.gz": keep_pipeline,
+    "tables.tar.xz": keep_tables,
+    "states.tar.xz": keep_states,
     "surface.json": keep_surface,
 }
 
 
 def _pack(directory: Path, archive: Path) -> None:
-    with tarfile.open(archive, "w:gz") as packed:
+    with tarfile.open(archive, "w:xz" if archive.suffix == ".xz" else "w:gz") as packed:
         for path in sorted(directory.iterdir()):
             packed.add(path, path.name)
 

@@ -23,6 +23,8 @@ from tests.docs.blocks import ROOT
 from .contents import LARGE, LITTLE_MEMORY, contents, large_record, on_disk_too
 from .record import DATA
 from .removed import INSPECTION, REMOVED, is_removed
+from .states import WRITE
+from .states import read as read_state
 from .surface import surface
 
 RELEASES = sorted(path.name for path in DATA.iterdir())
@@ -30,6 +32,7 @@ PROMISED = [release for release in RELEASES if (DATA / release / "surface.json")
 """Those whose names are kept: they are recorded last, with the release itself."""
 LARGE_LOGS = [release for release in RELEASES if (DATA / release / "large_log.tar.gz").exists()]
 """0.2.0 could not write one."""
+WITH_STATES = [release for release in RELEASES if (DATA / release / "states.tar.xz").exists()]
 KINDS = ("python", "http", "problem codes", "commands", "exit codes", "settings", "metrics", "spark options", "columns")
 
 
@@ -149,3 +152,16 @@ def _as_dumped(queues: dict[str, Any]) -> dict[str, Any]:
             consumer["position"] = max([consumer["position"], *(record[0] for record in queue["records"][:1])])
         queue["records"] = [record[:3] for record in queue["records"]]
     return queues
+
+
+@pytest.mark.parametrize("release", WITH_STATES)
+@pytest.mark.parametrize("state", WRITE)
+async def test_a_log_opens_in_each_state_in_which_a_process_of_a_release_left_it(
+    release: str, state: str, tmp_path: Path
+) -> None:
+    """Killed, torn, idle, recycled, with files of records that left memory: what that release found in it is there."""
+    with tarfile.open(DATA / release / "states.tar.xz") as archive:
+        archive.extractall(tmp_path, filter="data")
+    expected = json.loads((DATA / release / "states.json").read_text())[state]
+    assert json.loads(json.dumps(await read_state(state, tmp_path / state))) == expected
+    assert json.loads(json.dumps(await read_state(state, tmp_path / state))) == expected, "after a close"

@@ -22,9 +22,12 @@ from .record import DATA
 pytest.importorskip("pyspark")
 
 ALL = 2 * READ
+RELEASES = sorted(path.name for path in DATA.iterdir())
+INTO_FILES = "0.2.0"
+"""The only release that kept a drain into Parquet files, instead of one with a consumer."""
 
 
-@pytest.fixture(params=sorted(path.name for path in DATA.iterdir()))
+@pytest.fixture(params=RELEASES)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     """Unpack what the pipeline of a release left."""
     with tarfile.open(DATA / request.param / "pipeline.tar.gz") as archive:
@@ -66,25 +69,23 @@ def test_a_drain_into_a_table_goes_on(service: ThreadedService, place: Path) -> 
     assert engine.drain() == 0
 
 
+@pytest.mark.parametrize("place", sorted({*RELEASES} - {INTO_FILES}), indirect=True)
 def test_a_drain_with_a_consumer_goes_on(service: ThreadedService, place: Path) -> None:
     """It is the same holder: it takes the consumer over, and the table then has every record once."""
     from tests.spark.delta_engine import DeltaEngine
 
-    if not (place / "payments" / "table").exists():
-        pytest.skip("0.2.0 kept a drain into files here")
     engine = DeltaEngine(f"a={service.url}", place / "payments", subscribe="payments", consumer="lake")
     assert [position for _, position, _ in engine.rows()] == list(range(READ))
     assert engine.drain() == 1
     assert engine.rows() == expected("payments")
 
 
+@pytest.mark.parametrize("place", [INTO_FILES], indirect=True)
 def test_a_drain_into_parquet_files_is_refused(place: Path) -> None:
-    """Only 0.2.0 has them: the refusal says how to go on."""
+    """The refusal says how to go on."""
     from mrecordlog_async.spark.checkpoints.identity import RefusedError, refuse_parquet
     from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
 
-    if (place / "payments" / "table").exists():
-        pytest.skip("only 0.2.0 has such a drain")
     checkpoint = LocalLake(str(place / "payments" / "checkpoint"))
     with pytest.raises(RefusedError, match=r"finish that drain with 0\.2\.0, then begin a Delta table"):
         refuse_parquet(checkpoint)
