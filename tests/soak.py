@@ -12,7 +12,7 @@ moves them into a Delta table. A cycle has
 
 The first cycle of a new DIR runs version 0.2.0 out of the history of the repository, without step 2, which it cannot
 do. Then service, drain and checkpoint are upgraded in place. Prometheus watches with the shipped rules, if it is
-installed. `--attacks` runs the attacks of `tests.service.under_attack` for MINUTES, and the real alerts of
+installed. `--attacks` runs the attacks of `tests.deep.service.under_attack` for MINUTES, and the real alerts of
 `nox -s alerts`, next to the load.
 
 Prints a line for each step and a summary; the exit code is 1 if anything is wrong.
@@ -499,8 +499,8 @@ def beside(directory: Path, state: State, minutes: float) -> Iterator[None]:
         yield
         return
     commands = {
-        "attacks.txt": [sys.executable, "-m", "tests.service.under_attack", "--minutes", str(minutes)],
-        "alerts.txt": [sys.executable, "-m", "pytest", "-q", "tests/examples/test_prometheus.py"],
+        "attacks.txt": [sys.executable, "-m", "tests.deep.service.under_attack", "--minutes", str(minutes)],
+        "alerts.txt": [sys.executable, "-m", "pytest", "-q", "tests/deep/examples/test_prometheus.py"],
     }
     started = {}
     for name, command in commands.items():

@@ -25,40 +25,40 @@ Index = dict[str, tuple[str, ...]]
 
 PROMISES: Index = {
     "1": (
-        "faults/test_crash_states.py::test_every_crash_state_keeps_what_was_answered",
+        "deep/faults/test_crash_states.py::test_every_crash_state_keeps_what_was_answered",
         "faults/test_process.py::test_kill_9_in_a_loop_loses_nothing_that_was_answered",
         "faults/test_process.py::test_cancel_storm_leaves_no_hole_and_no_hanging_call",
-        "faults/test_real_disk.py::test_a_power_cut_on_a_real_file_system_loses_nothing",
-        "faults/test_disk_faults.py::test_a_fault_at_every_call_loses_nothing",
+        "deep/faults/test_real_disk.py::test_a_power_cut_on_a_real_file_system_loses_nothing",
+        "deep/faults/test_disk_faults.py::test_a_fault_at_every_call_loses_nothing",
     ),
     "2": (
         "faults/test_state_machine.py::test_any_history_with_policy_always",
-        "faults/test_crash_states.py::test_an_opening_is_durable_before_anything_is_acknowledged_in_it",
+        "deep/faults/test_crash_states.py::test_an_opening_is_durable_before_anything_is_acknowledged_in_it",
         "log/test_queues.py::test_truncate_past_the_end_moves_the_next_position",
         "log/test_wrong_calls.py::test_the_last_position_can_be_used_and_none_after_it",
     ),
     "3": (
-        "faults/test_crash_states.py::test_every_crash_state_keeps_what_was_answered",
+        "deep/faults/test_crash_states.py::test_every_crash_state_keeps_what_was_answered",
         "recovery/test_recovery.py::test_truncated_segments_are_removed_and_stay_away",
         "log/test_queues.py::test_deleted_queue_does_not_exist_and_a_new_one_is_new",
         "engine/test_ids.py::test_a_log_that_was_restored_draws_nothing_that_it_drew_before",
     ),
     "4": (
-        "faults/test_crash_states.py::test_every_crash_state_keeps_what_was_answered",
+        "deep/faults/test_crash_states.py::test_every_crash_state_keeps_what_was_answered",
         "recovery/test_recovery.py::test_a_torn_tail_is_zeroed_durably_before_the_log_is_open",
-        "faults/test_crash_states.py::test_commit_at_every_place_relative_to_the_end_of_a_block",
+        "deep/faults/test_crash_states.py::test_commit_at_every_place_relative_to_the_end_of_a_block",
     ),
     "5": (
         "faults/test_damage.py::test_damage_at_every_frame_is_refused_or_cut_never_misread",
         "faults/test_damage.py::test_missing_swapped_and_renamed_files_are_refused",
         "recovery/test_recovery.py::test_torn_tail_is_cut_reported_and_never_seen_again",
-        "faults/test_fuzz.py::test_whole_logs_of_hostile_bytes",
+        "deep/faults/test_fuzz.py::test_whole_logs_of_hostile_bytes",
         "engine/test_beyond_memory.py::test_damage_to_file_and_segment_is_an_error_for_the_reader_alone",
         "engine/test_beyond_memory.py::test_a_gathered_file_that_is_not_right_is_made_again",
     ),
     "6": (
-        "faults/test_disk_faults.py::test_failed_sync_ends_the_log_and_tells_everyone",
-        "faults/test_disk_faults.py::test_a_fault_at_every_call_loses_nothing",
+        "deep/faults/test_disk_faults.py::test_failed_sync_ends_the_log_and_tells_everyone",
+        "deep/faults/test_disk_faults.py::test_a_fault_at_every_call_loses_nothing",
         "engine/test_failing.py::test_close_tells_what_could_not_be_synced",
     ),
     "7": (
@@ -77,14 +77,14 @@ PROMISES: Index = {
         "log/test_full.py::test_waiting_callers_are_bounded_in_bytes_and_keep_their_order",
         "log/test_full.py::test_number_of_queues_is_limited",
         "log/test_full.py::test_too_large_records_are_refused_at_once",
-        "faults/test_crash_states.py::test_full_disk_refuses_no_truncate_and_takes_appends_again",
-        "faults/test_consumer_states.py::test_the_reserve_is_for_what_truncates",
+        "deep/faults/test_crash_states.py::test_full_disk_refuses_no_truncate_and_takes_appends_again",
+        "deep/faults/test_consumer_states.py::test_the_reserve_is_for_what_truncates",
         "engine/test_beyond_memory.py::test_no_append_is_refused_while_records_can_leave",
         "engine/test_beyond_memory.py::test_a_log_that_refuses_keeps_what_does_not_fit_on_the_disk",
     ),
     "10": (
-        "faults/test_crash_states.py::test_reader_beside_a_living_writer_sees_what_stays",
-        "faults/test_beside_a_writer.py::test_open_and_refresh_beside_a_writer",
+        "deep/faults/test_crash_states.py::test_reader_beside_a_living_writer_sees_what_stays",
+        "deep/faults/test_beside_a_writer.py::test_open_and_refresh_beside_a_writer",
     ),
 }
 
@@ -171,7 +171,7 @@ CRASHES_OF_A_DRAIN: Index = {
     "before or inside a truncate": (
         *AT_EVERY_STEP,
         "spark/test_delta_crashes.py::test_acknowledgements_survive_kills_and_power_cuts",
-        "spark/test_kill.py::test_every_record_is_stored_once_though_the_driver_is_killed",
+        "deep/spark/test_kill.py::test_every_record_is_stored_once_though_the_driver_is_killed",
     ),
 }
 

@@ -1,28 +1,13 @@
-"""Marks every test in this folder, and gives each the count of what all of them tried."""
+"""What all tests of crashes and faults tried, counted; and logs that are quiet."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from .explore import TALLY, Tally
-
-HANGS_AFTER_SECONDS = 1_800
-"""A test here tries thousands of states: on a machine that is busy with other things it may take many minutes."""
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests of this folder, and raise their timeout: they run long without hanging."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            item.add_marker(pytest.mark.faults)
-            if config.pluginmanager.hasplugin("timeout"):
-                item.add_marker(pytest.mark.timeout(HANGS_AFTER_SECONDS))
 
 
 @pytest.fixture

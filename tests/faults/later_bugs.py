@@ -36,6 +36,8 @@ from mrecordlog_async.recovery.gathered_reader import FoundRuns, GatheredReader,
 from mrecordlog_async.recovery.replay import Replay
 from mrecordlog_async.storage.gathered_files import GatheredFile
 from mrecordlog_async.storage.gathered_pieces import UsedPiece
+from tests.deep.faults.test_retention_states import CASES as AGED_CASES
+from tests.deep.faults.test_tiny_memory import READS
 from tests.engine.test_beyond_memory import (
     test_every_record_is_read_where_a_file_has_other_places_than_before,
 )
@@ -48,8 +50,6 @@ from .explore import Explorer, check_openings
 from .histories import CASES, Case
 from .seeded_bugs import Hunt, SeededBug, crash
 from .survivors import refuse
-from .test_retention_states import CASES as AGED_CASES
-from .test_tiny_memory import READS
 
 # What notices them.
 

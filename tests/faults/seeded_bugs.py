@@ -46,8 +46,8 @@ from mrecordlog_async.storage.directory import Listing, LogDirectory
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
 from mrecordlog_async.storage.locked_directory import LockedDirectory
 from mrecordlog_async.storage.segment import SegmentFile, segment_name
+from tests.deep.faults import test_beside_a_writer
 
-from . import test_beside_a_writer
 from .consumer_histories import CONSUMER_CASES
 from .damage import Intact, damages
 from .disk import Disk

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 
 import pyspark
 
-from tests import quick_java
+from tests.spark import small_java
 
 WORKERS = 2
 DEADLINE_SECONDS = 400
@@ -55,7 +55,7 @@ def cluster(place: Path, environment: dict[str, str]) -> Iterator[Cluster]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "SPARK_LOCAL_DIRS": str(place / "local"),
         "SPARK_DAEMON_MEMORY": "256m",
-        "SPARK_DAEMON_JAVA_OPTS": quick_java.OPTIONS,  # they start, and do little else
+        "SPARK_DAEMON_JAVA_OPTS": small_java.OPTIONS,  # they start, and do little else
         "SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false",
     }
     with ExitStack() as processes:

@@ -12,14 +12,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.spark import small_java
 from tests.spark.services import ThreadedService
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-if find_spec("pyspark") is None:
-    collect_ignore_glob = ["test_*.py"]  # without the extra `spark` there is nothing to test here
+collect_ignore_glob = [] if find_spec("pyspark") else ["test_*.py"]
+"""Without the extra `spark` there is nothing to test here."""
+os.environ.setdefault("SPARK_SUBMIT_OPTS", small_java.OPTIONS)
 
 FOREIGN = Path(__file__).parent / "foreign"
 """Where the data source of another project is, which Spark discovers too."""

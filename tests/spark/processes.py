@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.request import urlopen
 
-from tests import quick_java, warm
+from tests import warm
 from tests.serving import free_port
+from tests.spark import small_java
 from tests.spark.stops import PLACE, Stops
 
 ROOT = Path(__file__).parents[2]
@@ -155,7 +156,7 @@ class DrainProcess(Process):
         command += ["--checkpoint", str(checkpoint), "--master", "local[2,3]", *more]
         for name, url in servers.items():
             command += ["--server", f"{name}={url}"]
-        environment = {"SPARK_SUBMIT_OPTS": quick_java.OPTIONS, PLACE: str(self.stops.place)}
+        environment = {"SPARK_SUBMIT_OPTS": small_java.OPTIONS, PLACE: str(self.stops.place)}
         super().__init__(command, place / "messages.txt", environment)
 
     def start(self) -> None:

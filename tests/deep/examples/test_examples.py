@@ -1,0 +1,173 @@
+"""Every example runs as a person would run it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.said import at_any_speed
+from tests.serving import TIMEOUT_SECONDS, free_port
+
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def run(*command: str, input: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, input=input, capture_output=True, text=True, timeout=120, env={**os.environ, **environment}
+    )
+
+
+@contextmanager
+def running(*command: str, cwd: Path | None = None, **environment: str) -> Iterator[subprocess.Popen[str]]:
+    variables = {**os.environ, **environment}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=cwd, env=variables)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def ask(port: int, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    """Send one request, waiting until the server listens."""
+    end = time.monotonic() + TIMEOUT_SECONDS
+    while time.monotonic() < end:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
+        try:
+            connection.request(method, path, body)
+            response = connection.getresponse()
+            return response.status, response.read()
+        except ConnectionRefusedError:
+            time.sleep(0.05)
+        finally:
+            connection.close()
+    raise AssertionError("the server does not listen")
+
+
+def test_quickstart(tmp_path: Path) -> None:
+    """It runs, and it runs again with the log that it created."""
+    for first in (0, 100):
+        done = run(sys.executable, str(EXAMPLES / "quickstart.py"), str(tmp_path / "wal"))
+        assert (done.returncode, at_any_speed(done.stderr)) == (0, "")
+        assert done.stdout.startswith(f"{first} order 0\n")
+
+
+def test_replay_of_a_file_through_kill_9(tmp_path: Path) -> None:
+    """After kill -9 every acknowledged line is stored once and in order; at the end the file is complete."""
+    file = tmp_path / "lines.log"
+    file.write_bytes(b"".join(b"%d %s\n" % (number, b"x" * (number % 90)) for number in range(3_000)))
+    command = (sys.executable, str(EXAMPLES / "replay_file.py"), str(file), "--dir", str(tmp_path / "wal"))
+    done = run(*command, MRECORDLOG_TOKEN_FILE=str(tmp_path / "of another service"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith(f"its log is in {tmp_path / 'wal'}\n")
+    assert "0 acknowledged ones are lost" in done.stdout
+    assert "3000 lines, the same file" in done.stdout
+    killed_at = re.search(r"after (\d+) acknowledged", done.stdout)
+    assert killed_at is not None
+    assert 1_500 <= int(killed_at[1]) < 3_000
+
+
+def test_replay_of_a_file_that_is_not_there(tmp_path: Path) -> None:
+    """One sentence names the file, and no service is started."""
+    missing = tmp_path / "lines.log"
+    done = run(sys.executable, str(EXAMPLES / "replay_file.py"), str(missing), "--dir", str(tmp_path / "wal"))
+    assert (done.returncode, done.stderr) == (1, f"{missing}: No such file or directory; name another file\n")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["aiohttp_ingest", "batch_to_parquet"])
+def test_wrong_arguments_show_the_usage(name: str, tmp_path: Path) -> None:
+    """Nothing is created, and the text at the top of the file says how to start it."""
+    if name == "batch_to_parquet":
+        pytest.importorskip("pyarrow")
+    program = EXAMPLES / f"{name}.py"
+    done = run(sys.executable, str(program), str(tmp_path / "wal"))
+    assert (done.returncode, f"python examples/{name}.py ./wal" in done.stderr) == (1, True)
+    assert "Traceback" not in done.stderr and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["quickstart", "worker", "two_consumers", "graceful_shutdown", "set_aside"])
+def test_help_is_no_directory(name: str, tmp_path: Path) -> None:
+    """Programs whose directory may be left out show how to start them, too."""
+    program = EXAMPLES / f"{name}.py"
+    done = subprocess.run([sys.executable, program, "--help"], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, f"python examples/{name}.py" in done.stderr) == (1, True)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.usefixtures("interruptible")
+def test_aiohttp_ingest(tmp_path: Path) -> None:
+    """Records are stored, can be read through the API below the prefix, and exist after a restart."""
+    port = free_port()
+    command = (sys.executable, str(EXAMPLES / "aiohttp_ingest.py"), str(tmp_path / "wal"), str(port))
+    with running(*command) as process:
+        status, body = ask(port, "POST", "/ingest/clicks", b"one")
+        assert (status, json.loads(body)) == (202, {"position": 0})
+        assert ask(port, "POST", "/wal/v1/queues/clicks/records", b"two")[0] == 200
+        lines = ask(port, "GET", "/wal/v1/queues/clicks/records?as=text")[1].splitlines()
+        assert [json.loads(line)["payload"] for line in lines] == ["one", "two"]
+        assert ask(port, "GET", "/wal/readyz")[0] == 200
+        process.send_signal(signal.SIGINT)
+        assert process.wait(TIMEOUT_SECONDS) == 0
+    with running(*command):
+        assert ask(port, "GET", "/wal/v1/queues/clicks/records?as=text")[1].splitlines() == lines
+
+
+def test_fastapi_ingest_under_uvicorn(tmp_path: Path) -> None:
+    """The same with FastAPI and uvicorn; errors are problem documents; streams follow, and end at SIGTERM."""
+    port = free_port()
+    arguments = ("--app-dir", str(EXAMPLES), "fastapi_ingest:app", "--port", str(port))
+    command = (sys.executable, "-m", "uvicorn", *arguments)  # which waits for open responses as long as they take
+    with running(*command, WAL=str(tmp_path / "wal")) as process:
+        status, body = ask(port, "POST", "/ingest/clicks", b"one")
+        assert (status, json.loads(body)) == (202, {"position": 0})
+        assert json.loads(ask(port, "GET", "/recent/clicks")[1]) == ["one"]
+        status, body = ask(port, "GET", "/recent/nothing")
+        assert (status, json.loads(body)["code"]) == (404, "queue_not_found")
+        following = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
+        following.request("GET", "/follow/clicks")
+        stream = following.getresponse()
+        assert stream.readline() == b"one\n"
+        ask(port, "POST", "/ingest/clicks", b"two")
+        assert stream.readline() == b"two\n"
+        assert ask(port, "GET", "/wal/readyz")[0] == 200
+        tail = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
+        tail.request("GET", "/wal/v1/queues/clicks/tail?start=next")
+        events = tail.getresponse()
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=TIMEOUT_SECONDS)
+        assert stream.read() == b""
+        assert events.read() == b"event: end\ndata: closing\n\n"
+        following.close()
+        tail.close()
+        stream.close()
+        events.close()
+        assert "Application shutdown complete" in told
+        assert "Traceback" not in told
+    with running(*command, WAL=str(tmp_path / "wal")):
+        assert json.loads(ask(port, "GET", "/recent/clicks")[1]) == ["one", "two"]
+
+
+def test_a_second_worker_is_told_the_ways_out(tmp_path: Path) -> None:
+    """Two processes on one directory: the second does not start, and says what to do instead."""
+    first, second = free_port(), free_port()
+    wal = str(tmp_path / "wal")
+    arguments = (sys.executable, "-m", "uvicorn", "--app-dir", str(EXAMPLES), "fastapi_ingest:app", "--port")
+    with running(*arguments, str(first), WAL=wal) as owner:
+        assert ask(first, "GET", "/recent/clicks")[0] == 200
+        done = run(*arguments, str(second), WAL=wal)
+        assert done.returncode != 0
+        assert f"process {owner.pid}" in done.stderr
+        for way_out in ("Use one worker", "its own directory", "mrecordlog serve"):
+            assert way_out in done.stderr
