@@ -37,8 +37,10 @@ async def behind(request: web.Request) -> web.Response:
 
 def main(directory: str, port: int) -> None:
     app = web.Application()
+    queues = {"orders": QueueOptions(keep="until_acknowledged")}
+    consumers = {"orders": ["billing", "search"]}  # both exist before the first record can be removed
     workers = [partial(deliver, "billing", 0.0), partial(deliver, "search", 0.01)]
-    setup(app, directory, queues={"orders": QueueOptions(keep="until_acknowledged")}, workers=workers)
+    setup(app, directory, queues=queues, consumers=consumers, workers=workers)
     app.add_routes([web.post("/orders", order), web.get("/behind", behind)])
     web.run_app(app, host="127.0.0.1", port=port)
 

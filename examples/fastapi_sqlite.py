@@ -39,7 +39,9 @@ async def deliver(log: MultiRecordLog) -> None:
 
 
 queues = {"orders": QueueOptions(keep="until_acknowledged")}
-app = FastAPI(lifespan=lifespan(os.environ.get("WAL", "./wal"), queues=queues, workers=[deliver]))
+consumers = {"orders": ["sqlite"]}
+directory = os.environ.get("WAL", "./wal")
+app = FastAPI(lifespan=lifespan(directory, queues=queues, consumers=consumers, workers=[deliver]))
 add_exception_handlers(app)
 
 

@@ -21,9 +21,9 @@ async def consume(log: MultiRecordLog, name: str, seconds_per_batch: float) -> N
 
 async def main(directory: str) -> None:
     queues = {"orders": QueueOptions(keep="until_acknowledged")}
-    async with MultiRecordLog.open(directory, queues=queues) as log, asyncio.TaskGroup() as tasks:
-        for name in ("billing", "search"):  # both exist before the first record can be removed
-            await log.create_consumer("orders", name, exist_ok=True)
+    consumers = {"orders": ["billing", "search"]}  # both exist before the first record can be removed
+    opening = MultiRecordLog.open(directory, queues=queues, consumers=consumers)
+    async with opening as log, asyncio.TaskGroup() as tasks:
         tasks.create_task(consume(log, "billing", 0.0))
         tasks.create_task(consume(log, "search", 0.02))
         for number in range(1_000):

@@ -33,8 +33,8 @@ try:
     from aiohttp import web
     from yarl import URL
 
-    from mrecordlog_async.embedding import EmbedOptions, Queues, Worker, check_embed, embedded
-    from mrecordlog_async.log import MultiRecordLog
+    from mrecordlog_async.embedding import Consumers, EmbedOptions, Queues, Worker, check_embed, embedded
+    from mrecordlog_async.log import NONE_DECLARED, MultiRecordLog
     from mrecordlog_async.service.app import build_app
     from mrecordlog_async.service.options import ServiceOptions
     from mrecordlog_async.service.service import Service
@@ -55,6 +55,7 @@ def setup(
     directory: str | os.PathLike[str],
     *,
     queues: Queues = (),
+    consumers: Consumers = NONE_DECLARED,
     workers: Sequence[Worker] = (),
     prefix: str | None = None,
     options: ServiceOptions | None = None,
@@ -69,6 +70,9 @@ def setup(
         directory: The directory of the log; it is created if it does not exist.
         queues: Queues to create if they do not exist: names, or `QueueOptions` by name. One that exists keeps its
             options.
+        consumers: Consumers to create if they do not exist, before any worker runs: lists of names by queue, or by a
+            pattern. Name the consumer of every worker: otherwise records that one worker has acknowledged may be
+            removed before another one attaches for the first time. See `MultiRecordLog.open`.
         workers: Coroutine functions that take the log, such as consumers. They run next to the application; one that
             raises is started again. When the application ends, their loops end after the batch that they have.
         prefix: Path below which the whole HTTP API is served too, for example `"/wal"`. None: no API.
@@ -87,7 +91,7 @@ def setup(
         raise ValueError(
             "the application has a log already: set up the other one in an app that you add with add_subapp"
         )
-    declared, workers = check_embed(directory, queues, workers, log_options, ("prefix", "options", "exposed"))
+    embedding = check_embed(directory, queues, consumers, workers, log_options, ("prefix", "options", "exposed"))
     service: Service | None = None
     if prefix is not None:
         _check_prefix(prefix)
@@ -99,7 +103,7 @@ def setup(
     app[_IS_SET_UP] = True
 
     async def keep_open(app: web.Application) -> AsyncIterator[None]:
-        async with embedded(directory, declared, workers, log_options) as log:
+        async with embedded(embedding) as log:
             app[LOG] = log
             if service is not None:
                 service.attach(log)

@@ -21,11 +21,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from types import CoroutineType
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from mrecordlog_async.errors import LogFailedError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.model import LogState, RecoveryProgress
+from mrecordlog_async.names import check_consumers
 from mrecordlog_async.options import Limits, PersistPolicy, QueueOptions, check_queues
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.support.nearest import did_you_mean, nearest
@@ -34,6 +35,7 @@ Worker = Callable[[MultiRecordLog], Coroutine[Any, Any, object]]
 """A coroutine function that takes the log: it consumes, and ends when the log hands out no more batches."""
 
 Queues = Iterable[str] | Mapping[str, QueueOptions]
+Consumers = Mapping[str, Iterable[str]]
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 30.0
@@ -104,22 +106,38 @@ def check_options(options: Mapping[str, Any], others: Sequence[str] = ()) -> Sup
     others: the further arguments of the function that takes the options, which a misspelt one may mean.
     """
     for name in options.keys() - EmbedOptions.__annotations__.keys():
-        meant = nearest(name, ["queues", "workers", *others, *EmbedOptions.__annotations__])
+        meant = nearest(name, ["queues", "consumers", "workers", *others, *EmbedOptions.__annotations__])
         raise TypeError(f"there is no option {name!r}{did_you_mean(meant and repr(meant))}")
     return Supervision(**{name: options[name] for name in _OF_WORKERS if name in options})
 
 
+class Embedding(NamedTuple):
+    """An application's log, what it declares, and its workers. options: see `EmbedOptions`."""
+
+    directory: str | os.PathLike[str]
+    queues: Mapping[str, QueueOptions | None]
+    consumers: Mapping[str, Sequence[str]]
+    workers: Sequence[Worker]
+    options: Mapping[str, Any]
+
+
 def check_embed(
-    directory: object, queues: Queues, workers: object, options: Mapping[str, Any], others: Sequence[str]
-) -> tuple[dict[str, QueueOptions | None], Sequence[Worker]]:
-    """Return *queues* and *workers* as `embedded` takes them; raise for an argument that it could not use.
+    directory: str | os.PathLike[str],
+    queues: Queues,
+    consumers: Consumers,
+    workers: object,
+    options: Mapping[str, Any],
+    others: Sequence[str],
+) -> Embedding:
+    """Return the arguments as `embedded` takes them; raise for one that it could not use.
 
     others: see `check_options`.
     """
     _check_directory(directory)
-    declared, checked = check_queues(queues), _check_workers(workers)
+    declared, by_queue = check_queues(queues), check_consumers(consumers)
+    embedding = Embedding(directory, declared, by_queue, _check_workers(workers), options)
     check_options(options, others)
-    return declared, checked
+    return embedding
 
 
 def _check_directory(directory: object) -> None:
@@ -289,21 +307,17 @@ class _Run:
 
 
 @asynccontextmanager
-async def embedded(
-    directory: str | os.PathLike[str],
-    queues: Mapping[str, QueueOptions | None],
-    workers: Sequence[Worker],
-    options: Mapping[str, Any],
-) -> AsyncIterator[MultiRecordLog]:
-    """Open the log, run *workers* next to the application, and at its end have them finish, then close the log.
+async def embedded(embedding: Embedding) -> AsyncIterator[MultiRecordLog]:
+    """Open the log, run the workers next to the application, and at its end have them finish, then close the log.
 
     A worker gets no further batch then, but may still append what it makes of the one that it has. What waits is
     delivered after the next start.
     """
-    supervision = check_options(options)
-    of_log = {name: value for name, value in options.items() if name not in _OF_WORKERS}
-    async with MultiRecordLog.open(directory, queues=queues, **of_log) as log:
-        running = Workers(log, supervision, workers)
+    supervision = check_options(embedding.options)
+    of_log = {name: value for name, value in embedding.options.items() if name not in _OF_WORKERS}
+    opening = MultiRecordLog.open(embedding.directory, queues=embedding.queues, consumers=embedding.consumers, **of_log)
+    async with opening as log:
+        running = Workers(log, supervision, embedding.workers)
         try:
             yield log
         finally:

@@ -46,14 +46,16 @@ class QueueNotFoundError(RecordLogError):
 
     Attributes:
         queue: The name.
+        advice: What to do.
     """
 
-    def __init__(self, queue: str) -> None:
-        super().__init__(queue)
+    def __init__(self, queue: str, advice: str = "create it with create_queue, or append with create=True") -> None:
+        super().__init__(queue, advice)
         self.queue = queue
+        self.advice = advice
 
     def message(self) -> str:
-        return f"queue {self.queue!r} does not exist; create it with create_queue, or append with create=True"
+        return f"queue {self.queue!r} does not exist; {self.advice}"
 
 
 class QueueExistsError(RecordLogError):

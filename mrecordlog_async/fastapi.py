@@ -44,9 +44,9 @@ try:
     from fastapi import Depends, FastAPI, Request, Response
     from starlette.requests import HTTPConnection
 
-    from mrecordlog_async.embedding import EmbedOptions, Queues, Worker, check_embed, embedded
+    from mrecordlog_async.embedding import Consumers, EmbedOptions, Queues, Worker, check_embed, embedded
     from mrecordlog_async.errors import LogClosedError, QueueNotFoundError, RecordLogError
-    from mrecordlog_async.log import MultiRecordLog
+    from mrecordlog_async.log import NONE_DECLARED, MultiRecordLog
     from mrecordlog_async.model import LogState, Record
     from mrecordlog_async.options import check_type
     from mrecordlog_async.protocol.problems import CONTENT_TYPE, ProblemError, problem_of
@@ -82,6 +82,7 @@ def lifespan(
     inner: Lifespan | None = None,
     *,
     queues: Queues = (),
+    consumers: Consumers = NONE_DECLARED,
     workers: Sequence[Worker] = (),
     **log_options: Unpack[EmbedOptions],
 ) -> Lifespan:
@@ -93,6 +94,9 @@ def lifespan(
             state that it yields, because mounted applications see that state and not the outer application.
         queues: Queues to create if they do not exist: names, or `QueueOptions` by name. One that exists keeps its
             options.
+        consumers: Consumers to create if they do not exist, before any worker runs: lists of names by queue, or by a
+            pattern. Name the consumer of every worker: otherwise records that one worker has acknowledged may be
+            removed before another one attaches for the first time. See `MultiRecordLog.open`.
         workers: Coroutine functions that take the log, such as consumers. They run next to the application; one that
             raises is started again. When the application ends, their loops end after the batch that they have.
         log_options: Further options, those of `MultiRecordLog.open` and of workers: see `EmbedOptions`.
@@ -101,7 +105,7 @@ def lifespan(
         A lifespan for `FastAPI(lifespan=...)`. Entering it raises LogLockedError if another process has the log open,
             ValueError if the application has a log already, or another error of `MultiRecordLog.open`.
     """
-    declared, workers = check_embed(directory, queues, workers, log_options, ("inner",))
+    embedding = check_embed(directory, queues, consumers, workers, log_options, ("inner",))
 
     @asynccontextmanager
     async def hold_open(app: FastAPI) -> AsyncIterator[Any]:
@@ -112,7 +116,7 @@ def lifespan(
                 "in your own lifespan"
             )
         async with AsyncExitStack() as stack:
-            log = await stack.enter_async_context(embedded(directory, declared, workers, log_options))
+            log = await stack.enter_async_context(embedded(embedding))
             setattr(app.state, STATE_NAME, log)
             _directories[log] = os.fspath(directory)
             for mounted in _mounts_of(app):

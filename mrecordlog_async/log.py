@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import builtins
-import logging
 import os
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from itertools import chain
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, NoReturn, Self, overload
 from uuid import UUID
 
@@ -30,6 +29,7 @@ from mrecordlog_async.batches import (
 from mrecordlog_async.engine.commit.open import OpenOptions
 from mrecordlog_async.engine.consumer import Consumer
 from mrecordlog_async.engine.consuming import Attaching, ConsumerChanges
+from mrecordlog_async.engine.declaring import Declaration, declare
 from mrecordlog_async.engine.inspection import Inspection
 from mrecordlog_async.engine.intake.controls import (
     ConfigureQueue,
@@ -68,7 +68,7 @@ from mrecordlog_async.model import (
     json_payload,
     tick_of_time,
 )
-from mrecordlog_async.names import check_name
+from mrecordlog_async.names import check_consumers, check_name
 from mrecordlog_async.options import (
     GIB,
     MIB,
@@ -92,10 +92,8 @@ from mrecordlog_async.support.coroutine_mark import coroutine_function
 READ_RECORDS, READ_BYTES = 10_000, 4 * MIB
 """`read` takes this much at a time, at most."""
 
-QUEUES_AT_ONCE = 1_000
-"""Declared queues are created in groups of this size: one takes the event loop 5 ms."""
-
-logger = logging.getLogger("mrecordlog_async")
+NONE_DECLARED: Mapping[str, Iterable[str]] = MappingProxyType({})
+"""The consumers that a program declares by default."""
 
 
 class MultiRecordLog:
@@ -134,6 +132,7 @@ class MultiRecordLog:
         segment_bytes: int = GIB,
         create: bool = True,
         queues: Iterable[str] | Mapping[str, QueueOptions] = (),
+        consumers: Mapping[str, Iterable[str]] = NONE_DECLARED,
         recycle: bool = True,
         on_progress: Callable[[RecoveryProgress], None] | None = None,
         on_failure: Callable[[LogFailedError], object] | None = None,
@@ -150,6 +149,11 @@ class MultiRecordLog:
             segment_bytes: Nominal size of a segment, at least 32 KiB.
             create: Create the directory and the log if they do not exist.
             queues: Queues to create if they do not exist: names, or options by name. One that exists keeps its options.
+            consumers: Consumers to create if they do not exist: lists of names by queue, or by a pattern (see
+                `create_consumer`). They exist before the log is returned, so none misses a record because another one
+                is faster. None is moved: a new one begins with the first retained record; one that was deleted since it
+                was declared begins at the end, which is logged. One that was declared and is not any more stays, and a
+                warning says how to delete it.
             recycle: Use the file of a segment without live records again for a later segment, instead of deleting it.
                 Appends to it are faster; it keeps up to *segment_bytes* of disk space, which are given back before an
                 append is refused for lack of space. Only under `PersistPolicy.always()`, on ext4 and XFS. Copy such
@@ -167,13 +171,16 @@ class MultiRecordLog:
             An object that yields the open log when awaited or entered.
 
         Raises:
-            TypeError: *persist_policy*, *limits* or the options of a queue are of another class.
+            TypeError: *persist_policy*, *limits* or the options of a queue are of another class, or *consumers* does
+                not map queues to lists of names.
             ValueError: segment_bytes is too small.
             LogLockedError: Another open log owns the directory.
             CorruptionError: Acknowledged data is damaged. Nothing was changed.
             FileNotFoundError: There is no log in *directory*, and *create* is False.
             QueueNameError: A name in *queues* is invalid.
-            LogFullError: There is no space for *queues*.
+            ConsumerNameError: A name in *consumers* is invalid.
+            QueueNotFoundError: A queue of *consumers* does not exist, and is not in *queues*.
+            LogFullError: There is no space for *queues* or *consumers*.
             OSError: A system call failed, or *directory* contains other files and no log.
         """
         check_segment_bytes(segment_bytes)
@@ -181,7 +188,7 @@ class MultiRecordLog:
         check_type("persist_policy", policy, PersistPolicy)
         bounds = Limits() if limits is None else limits
         check_type("limits", bounds, Limits)
-        declared = check_queues(queues)
+        declared = Declaration(check_queues(queues), check_consumers(consumers))
         direct = policy.syncs_each_batch
 
         async def opening(clock: Clock) -> MultiRecordLog:
@@ -197,7 +204,11 @@ class MultiRecordLog:
             opened, thread = await open_log_async(LogDirectory(files, os.fsdecode(directory)), options, on_progress)
             how = EngineOptions(policy, bounds, on_failure, retention, clock=clock, files=files)
             log = cls(Engine(opened, thread, how))
-            await _declare(log, declared)
+            try:
+                await declare(log._engine, declared)
+            except BaseException:
+                await log.close()
+                raise
             return log
 
         return OpeningLog(opening)
@@ -1056,26 +1067,3 @@ class OpeningLog:
     ) -> None:
         assert self._log is not None
         await self._log.__aexit__(kind, error, traceback)
-
-
-def _warn_of_other_options(log: MultiRecordLog, names: Iterable[str], declared: QueueOptions) -> None:
-    kept = [name for name in names if log.queue_options(name) != declared]
-    if kept:
-        shown = ", ".join(map(repr, kept[:3])) + (f" and {len(kept) - 3} more" if len(kept) > 3 else "")
-        logger.warning("existing queues keep options other than those of queues=; see configure_queue: %s", shown)
-
-
-async def _declare(log: MultiRecordLog, queues: dict[str, QueueOptions | None]) -> None:
-    """Create *queues* where they do not exist, many in a batch; close the log if that fails."""
-    by_options: dict[QueueOptions | None, list[str]] = {}
-    for queue, options in queues.items():
-        by_options.setdefault(options, []).append(queue)
-    try:
-        for options, names in by_options.items():
-            for at in range(0, len(names), QUEUES_AT_ONCE):
-                await log.create_queues(names[at : at + QUEUES_AT_ONCE], exist_ok=True, options=options)
-            if options is not None:
-                _warn_of_other_options(log, names, options_of(values_of(options)))
-    except BaseException:
-        await log.close()
-        raise

@@ -8,6 +8,8 @@ of text and sent in a URL.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from mrecordlog_async.errors import ConsumerNameError, QueueNameError
 
 STORED_BYTES_MAX = 65_535
@@ -45,6 +47,26 @@ def check_new_consumer_name(consumer: object, bytes_max: int) -> None:
     """Raise ConsumerNameError unless a consumer of this name may be created. bytes_max: in UTF-8."""
     if (reason := _wrong_with(consumer, bytes_max) or _wrong_with_new(consumer)) is not None:
         raise ConsumerNameError(consumer, reason)
+
+
+def check_consumers(consumers: object) -> dict[str, tuple[str, ...]]:
+    """Return the names of consumers that a program declares, by queue or pattern; raise for anything else.
+
+    Raises TypeError unless it maps queues to lists, QueueNameError or ConsumerNameError for an invalid name.
+    """
+    if not isinstance(consumers, Mapping):
+        wanted = "consumers must map queues to names of consumers, as in {'audit': ['search']}"
+        raise TypeError(f"{wanted}, not {type(consumers).__name__}")
+    declared = {}
+    for queue, listed in consumers.items():
+        check_name(queue)
+        if isinstance(listed, str | bytes | Mapping) or not isinstance(listed, Iterable):
+            advice = f"; pass [{listed!r}]" if isinstance(listed, str) else ""
+            raise TypeError(f"consumers[{queue!r}] must be a list of names, not {listed!r}{advice}")
+        declared[queue] = tuple(dict.fromkeys(listed))
+        for consumer in declared[queue]:
+            check_consumer_name(consumer)
+    return declared
 
 
 def has_control_characters(text: str) -> bool:

@@ -321,7 +321,7 @@ class ReadOnlyLog:
     def consumer_rules(self) -> list[tuple[str, str]]:
         """Return the rules that give new queues a consumer, as (pattern, consumer), in order."""
         self._lookup.check_readable()
-        return sorted((rule.pattern, rule.name) for rule in self._lookup.queues.rules.all)
+        return sorted((rule.pattern, rule.name) for rule in self._lookup.queues.rules.of_patterns())
 
     # The end.
 

@@ -344,9 +344,9 @@ class Inspection:
         return sorted((pattern, consumer) for pattern, consumer in self.unsorted_rules())
 
     def unsorted_rules(self) -> Collection[tuple[str, str]]:
-        """Return the rules unsorted. Copy them before anything else runs: they are a view."""
+        """Return the rules unsorted."""
         self._lookup.check_readable()
-        return self._queues.rules.all
+        return self._queues.rules.of_patterns()
 
     # The holders of consumers, where they are the clients of a service: what `MultiRecordLog.consumer` does in here.
 

@@ -23,6 +23,7 @@ from mrecordlog_async.maintenance.damage import Damage, DamagedRange
 from mrecordlog_async.maintenance.headers import LogHeaders, ProgressMeter, read_headers
 from mrecordlog_async.maintenance.lenient_replay import LenientReplay, SalvagedQueue
 from mrecordlog_async.model import RecoveryProgress, Run
+from mrecordlog_async.patterns import is_pattern
 from mrecordlog_async.storage.directory import Listing, LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.segment import segment_name
@@ -131,7 +132,7 @@ def _salvage(
             replay.lose(damage)
         else:
             replay.damage.append(damage)  # an outdated `CLOSED`: the log went on after it, and hides nothing
-    rules = [(rule.pattern, rule.name) for rule in sorted(replay.rules)]
+    rules = [(rule.pattern, rule.name) for rule in sorted(replay.rules) if is_pattern(rule.pattern)]
     return Salvage(replay.finish(), replay.damage, len(listing.segments), torn_bytes, rules)
 
 

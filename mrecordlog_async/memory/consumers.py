@@ -9,7 +9,8 @@ A queue may have thousands of consumers, so nothing here visits all of them for 
 3. A truncate takes the consumers that it passes from the heap. From then on, all records that the queue drops count as
    skipped by them, which a difference of two sums says.
 
-The rules that give new queues a consumer are found by how the names begin that they match (`Rules`).
+The rules that give new queues a consumer are found by how the names begin that they match (`Rules`). One whose pattern
+is the name of a queue says that a program declares the consumer; only `engine.declaring` and replay know of it.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 
 from mrecordlog_async.format.controls import ConsumerState, TableRule
-from mrecordlog_async.patterns import beginning_of, matches
+from mrecordlog_async.patterns import beginning_of, is_pattern, matches
 
 OUTDATED_MIN = 64
 """Fewer outdated entries than this are left in the heap."""
@@ -229,6 +230,14 @@ class Rules:
                 compared += len(alike)
                 found += [rule for rule in alike if matches(rule.pattern, queue)]
         return found, compared
+
+    def of_patterns(self) -> list[TableRule]:
+        """Return the rules that somebody created, unsorted: those of declared consumers are not among them."""
+        return [rule for rule in self.all if is_pattern(rule.pattern)]
+
+    def declared(self, queue: str) -> list[str]:
+        """Return the names of the consumers of *queue* that a program has declared, sorted."""
+        return sorted(rule.name for rule in self._by_beginning.get(queue, ()) if rule.pattern == queue)
 
     def starred(self) -> int:
         """Return the number of rules whose patterns begin with a star."""

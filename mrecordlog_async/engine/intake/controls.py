@@ -7,11 +7,12 @@ truncates is known when it is planned.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mrecordlog_async.engine.intake.commands import Command, Reserve
+from mrecordlog_async.format.controls import TableRule
 from mrecordlog_async.format.stored_options import StoredOptions
 
 
@@ -141,6 +142,34 @@ class MoveConsumer(Command):
     seeks: bool
     queue_id: int | None
     epoch: int | None
+
+
+class DeclaredConsumer(NamedTuple):
+    """A consumer of *queue* that a program declares, for the queue itself or for a pattern that it matches."""
+
+    queue: str
+    consumer: str
+    pattern: str
+
+
+class Recreated(NamedTuple):
+    """A declared consumer that had been deleted, and where it begins now."""
+
+    queue: str
+    consumer: str
+    position: int
+
+
+@dataclass(slots=True, eq=False)
+class Declare(Command):
+    """Create what a program declares and what does not exist, all or nothing: queues, then consumers, then rules.
+
+    queues: by name their options, or None for the default ones.
+    """
+
+    queues: Mapping[str, StoredOptions | None]
+    consumers: Sequence[DeclaredConsumer]
+    rules: Sequence[TableRule]
 
 
 @dataclass(slots=True, eq=False)

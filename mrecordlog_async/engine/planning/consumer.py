@@ -203,20 +203,25 @@ def plan_change_rule(draft: Draft, call: ChangeRule) -> None:
 
 def _plan_rule(draft: Draft, call: ChangeRule, rule: TableRule) -> None:
     """Plan a rule's creation or removal."""
-    error = _too_many_rules(draft, rule) if not call.removes else None
+    error = too_many_rules(draft, rule) if not call.removes else None
     if error is not None:
         draft.plan.outcomes.append(CommandOutcome(call, error=error))
         return
-    draft.rules.change(rule, removes=call.removes)
-    draft.consumer_count += -1 if call.removes else 1
-    draft.plan.records.append(ConsumerRule(*rule, removes=call.removes))
-    draft.plan.more_table_bytes += 0 if call.removes else rule_bytes(rule)
+    change_rule(draft, rule, removes=call.removes)
     draft.leave(call.reserve)
-    draft.plan.must_sync = True
     draft.plan.outcomes.append(CommandOutcome(call, True))
 
 
-def _too_many_rules(draft: Draft, rule: TableRule) -> LogFullError | None:
+def change_rule(draft: Draft, rule: TableRule, *, removes: bool) -> None:
+    """Plan that *rule*, which does not exist, is added, or that one which does is removed."""
+    draft.rules.change(rule, removes=removes)
+    draft.consumer_count += -1 if removes else 1
+    draft.plan.records.append(ConsumerRule(*rule, removes=removes))
+    draft.plan.more_table_bytes += 0 if removes else rule_bytes(rule)
+    draft.plan.must_sync = True
+
+
+def too_many_rules(draft: Draft, rule: TableRule) -> LogFullError | None:
     """Return why there must not be one rule more, or None."""
     if draft.consumer_count >= draft.limits.consumers:
         return _too_many_consumers(draft)

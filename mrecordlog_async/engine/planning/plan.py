@@ -34,6 +34,7 @@ from mrecordlog_async.engine.intake.controls import (
     CreateConsumer,
     CreateQueue,
     CreateQueues,
+    Declare,
     DeleteConsumer,
     DeleteQueue,
     FenceHolders,
@@ -50,6 +51,7 @@ from mrecordlog_async.engine.planning.consumer import (
     plan_fence_holders,
     plan_move_consumer,
 )
+from mrecordlog_async.engine.planning.declared import plan_declare
 from mrecordlog_async.engine.planning.draft import (
     REFUSED,
     CommandOutcome,
@@ -301,6 +303,7 @@ _DECIDE: dict[type[Command], Callable[[Draft, Any], None]] = {
     FenceHolders: plan_fence_holders,
     MoveConsumer: plan_move_consumer,
     ChangeRule: plan_change_rule,
+    Declare: plan_declare,
     ConfigureQueue: plan_configure,
     SealQueue: plan_seal,
 }

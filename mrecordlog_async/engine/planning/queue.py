@@ -54,12 +54,12 @@ def plan_create(draft: Draft, call: CreateQueue) -> None:
         else:
             draft.refuse(call, QueueExistsError(call.queue), call.queue)
         return
-    consumers = _consumers_by_rule(draft, call.queue) if draft.rules.count else ()
-    error = _lack_of_room(draft, 1, len(consumers))
+    consumers = consumers_by_rule(draft, call.queue) if draft.rules.count else ()
+    error = lack_of_room(draft, 1, len(consumers))
     if error is not None:
         draft.refuse(call, error, call.queue)
         return
-    _create(draft, call.queue, consumers, call.options)
+    create_queue(draft, call.queue, consumers, call.options)
     draft.plan.reserve = Reserve.NOTHING
     draft.plan.outcomes.append(CommandOutcome(call, True))
 
@@ -80,18 +80,18 @@ def plan_create_many(draft: Draft, call: CreateQueues) -> None:
     if not new:  # nothing is written, and a log that is above a limit has room for that
         (draft.plan.outcomes if touched else draft.plan.immediate).append(CommandOutcome(call, 0))
         return
-    consumers = [_consumers_by_rule(draft, name) if draft.rules.count else () for name in new]
-    error = _lack_of_room(draft, len(new), sum(map(len, consumers)))
+    consumers = [consumers_by_rule(draft, name) if draft.rules.count else () for name in new]
+    error = lack_of_room(draft, len(new), sum(map(len, consumers)))
     if error is not None:
         draft.refuse(call, error, new[0])
         return
     for name, given in zip(new, consumers, strict=True):
-        _create(draft, name, given, call.options)
+        create_queue(draft, name, given, call.options)
     draft.plan.reserve = Reserve.NOTHING
     draft.plan.outcomes.append(CommandOutcome(call, len(new)))
 
 
-def _lack_of_room(draft: Draft, queues: int, consumers: int) -> LogFullError | None:
+def lack_of_room(draft: Draft, queues: int, consumers: int) -> LogFullError | None:
     """Return which limit this many more *queues* and *consumers* would exceed, or None."""
     if draft.queue_count + queues > draft.limits.queues:
         return LogFullError("queues", draft.queue_count, draft.limits.queues)
@@ -100,7 +100,7 @@ def _lack_of_room(draft: Draft, queues: int, consumers: int) -> LogFullError | N
     return None
 
 
-def _create(draft: Draft, name: str, consumers: Collection[str], options: StoredOptions | None) -> None:
+def create_queue(draft: Draft, name: str, consumers: Collection[str], options: StoredOptions | None) -> None:
     """Plan a queue that does not exist, with its *consumers*."""
     # Few lines and few calls: thousands of queues are often created at once.
     plan, queue_id = draft.plan, draft.draw_id()
@@ -115,7 +115,7 @@ def _create(draft: Draft, name: str, consumers: Collection[str], options: Stored
         draft.replace(view, name, SetOptions(queue_id, options))
 
 
-def _consumers_by_rule(draft: Draft, queue: str) -> Collection[str]:
+def consumers_by_rule(draft: Draft, queue: str) -> Collection[str]:
     """Return the names of the consumers that a new queue gets."""
     found, compared = draft.rules.matching(queue)
     consumers = dict.fromkeys(rule.name for rule in found)
