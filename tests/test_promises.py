@@ -88,6 +88,91 @@ PROMISES: Index = {
     ),
 }
 
+STATEMENTS: Index = {
+    # What survives what
+    "`PersistPolicy.always()` (default) | write and fsync | nothing |": (
+        "faults/test_state_machine.py::test_any_history_with_policy_always",
+    ),
+    "`PersistPolicy.interval(seconds)` | write | nothing |": (
+        "faults/test_state_machine.py::test_any_history_with_policy_interval",
+        "log/test_policies.py::test_interval_syncs_by_its_own_timer",
+    ),
+    "`PersistPolicy.never()` | write | nothing |": (
+        "log/test_policies.py::test_every_policy_stores_and_reopens",
+        "log/test_policies.py::test_weaker_policies_sync_less",
+    ),
+    "a power cut can lose up to *seconds* of batches": (
+        "faults/test_state_machine.py::test_any_history_with_policy_interval",
+    ),
+    "a policy calls fsync neither after each batch nor on a timer": (
+        "log/test_policies.py::test_weaker_policies_sync_less",
+    ),
+    "the first batch after the log was opened;": (
+        "deep/faults/test_crash_states.py::test_an_opening_is_durable_before_anything_is_acknowledged_in_it",
+    ),
+    "creating and deleting a queue or a consumer,": (
+        "engine/test_consumer.py::test_what_is_durable_under_every_policy_is_synced_before_it_returns",
+    ),
+    "attaching to a consumer;": (
+        "engine/test_consumer.py::test_holders_attach_again_after_a_crash_under_a_weak_policy",
+    ),
+    "a new segment, and the batch that names segments as dead;": (
+        "engine/test_failing.py::test_what_a_roll_or_a_sync_brought_to_the_medium_is_not_in_doubt",
+        "engine/test_failing.py::test_what_reclaiming_brought_to_the_medium_is_not_in_doubt",
+    ),
+    "`sync()` and `close()`.": ("engine/test_failing.py::test_close_tells_what_could_not_be_synced",),
+    "it writes and syncs a mark": (
+        "engine/test_mark.py::test_the_mark_costs_one_sync_for_each_idle_spell",
+        "engine/test_mark.py::test_a_mark_takes_nothing_of_the_reserve",
+    ),
+    # The promises, where a sentence has a test apart from those of its promise
+    "on ext4 and XFS images": ("deep/faults/test_real_disk.py::test_a_power_cut_on_a_real_file_system_loses_nothing",),
+    "is opened without reading the segments whose records stay on the disk": (
+        "engine/test_beyond_memory.py::test_opening_reads_the_indexes_alone",
+    ),
+    "opening holds at most 64 MiB more than that": (
+        "deep/recovery/test_beyond_memory.py::test_a_segment_larger_than_memory_is_opened_in_little_memory",
+    ),
+    "a reserve of 64 KiB": (
+        "deep/faults/test_consumer_states.py::test_the_reserve_is_for_what_truncates",
+        "engine/test_reclaim.py::test_appends_use_no_space_that_truncates_reserved_beyond_the_limit",
+    ),
+    # What the log assumes of the disk is in the model of it; what it does not assume, too
+    "fsync reaches the disk": ("deep/faults/test_disk_faults.py::test_failed_sync_ends_the_log_and_tells_everyone",),
+    "a write does not damage bytes that it does not change": (
+        "deep/faults/test_crash_states.py::test_every_crash_state_keeps_what_was_answered",
+    ),
+    "a failed sync of a directory never loses a file name silently": (
+        "deep/faults/test_disk_faults.py::test_a_fault_at_every_call_loses_nothing",
+    ),
+    "It does not assume that sectors are written whole": (
+        "deep/faults/test_crash_states.py::test_every_crash_state_keeps_what_was_answered",
+        "deep/faults/test_crash_states.py::test_a_directory_that_was_just_renamed_keeps_its_name_once_it_was_opened",
+    ),
+    "may be reused for a later segment": (
+        "engine/test_recycling.py::test_a_dead_segment_becomes_the_next_spare",
+        "recovery/test_recycled_segments.py::test_a_live_file_that_is_not_its_own_segment_is_damage",
+        "recovery/test_recovery.py::test_bytes_of_another_segment_are_neither_damage_nor_a_torn_tail",
+    ),
+    "a thread in C writes the batches of a few callers": (
+        "engine/test_small.py::test_both_cases_write_the_same_bytes",
+        "deep/engine/test_disk_thread.py::test_small_batches_are_written_by_the_disk_thread",
+        "deep/engine/test_disk_thread.py::test_disk_thread_can_be_turned_off",
+    ),
+    # The limit of a single copy
+    "It reports the cut if the batch's first frame or its COMMIT can still be read.": (
+        "recovery/test_recovery.py::test_torn_tail_is_cut_reported_and_never_seen_again",
+    ),
+    "an idle log records that this batch was durable": (
+        "recovery/test_recovery.py::test_last_batch_is_known_as_durable_after_the_mark",
+    ),
+    "After a clean close there is no window.": (
+        "recovery/test_recovery.py::test_closed_log_notices_any_damage_to_its_end",
+        "recovery/test_recovery.py::test_closed_log_with_its_last_segment_removed_is_refused",
+    ),
+}
+"""Words of `docs/durability.md` → the tests of what they begin or are part of."""
+
 ENDS_ON_DISK: Index = {
     "1": (
         "recovery/test_recovery.py::test_only_zeros_behind_the_last_batch_is_a_clean_end",
@@ -176,9 +261,11 @@ CRASHES_OF_A_DRAIN: Index = {
 }
 
 
+PAGE = (TESTS.parent / "docs/durability.md").read_text(encoding="utf-8")
+
+
 def _promises() -> list[str]:
-    page = (TESTS.parent / "docs/durability.md").read_text(encoding="utf-8")
-    section = page.partition("\n## The promises\n")[2].partition("\n## ")[0]
+    section = PAGE.partition("\n## The promises\n")[2].partition("\n## ")[0]
     return re.findall(r"^(\d+)\. ", section, re.MULTILINE)
 
 
@@ -205,9 +292,23 @@ def test_every_promise_and_every_row_has_its_tests(index: Index, stated: list[st
     assert all(index.values())
 
 
+def test_every_statement_has_its_tests() -> None:
+    """A paragraph, a bullet or a row of the page that says something else than a promise has its own line here."""
+    stated, _, _ = PAGE.partition("\n## Proof\n")
+    parts = [" ".join(part.split()) for part in re.split(r"\n\n|\n(?=[-|])", stated)]
+    assert [words for words in STATEMENTS if sum(words in part for part in parts) != 1] == []
+    says_nothing = re.compile(r"#|\d+\. |\|(-| policy )|.*:$|Under the default policy")
+    left = [part for part in parts if not says_nothing.match(part) and not any(words in part for words in STATEMENTS)]
+    assert left == []
+
+
 def test_the_tests_of_the_index_exist() -> None:
     """A test that was renamed or removed leaves no promise behind without a word."""
-    named = {test for index in (PROMISES, ENDS_ON_DISK, ENDS_OF_A_LOG, CRASHES_OF_A_DRAIN) for test in _tests(index)}
+    named = {
+        test
+        for index in (PROMISES, STATEMENTS, ENDS_ON_DISK, ENDS_OF_A_LOG, CRASHES_OF_A_DRAIN)
+        for test in _tests(index)
+    }
     known = {f"{file}::{name}" for file in {test.partition("::")[0] for test in named} for name in _functions(file)}
     assert named - known == set()
 
