@@ -108,7 +108,7 @@ def _responses(route: Route, references: dict[type, Any]) -> dict[str, Any]:
     if route.returns is not None:
         content[route.formats[0] if route.formats else JSON] = {"schema": references[route.returns]}
     for kind in route.formats:
-        content.setdefault(kind, {"schema": {"type": "string"}})
+        content.setdefault(kind, {"schema": {"type": "object" if kind == "application/json" else "string"}})
     success: dict[str, Any] = {"description": route.summary}
     if content:
         success["content"] = content
