@@ -6,23 +6,17 @@ import errno
 import os
 import resource
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from mrecordlog_async.spark.checkpoints import local_lake
-from mrecordlog_async.spark.checkpoints.hadoop_lake import HadoopLake
 from mrecordlog_async.spark.checkpoints.lake import (
     Lake,
     LockedError,
     SyncFailedError,
     WriteFailedError,
-    foreign_name,
 )
 from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 
 def check_files(found: Lake) -> None:
@@ -46,60 +40,6 @@ def test_a_directory_on_a_disk(tmp_path: Path) -> None:
     found = LocalLake(str(tmp_path / "new" / "lake"))
     check_files(found)
     found.close()
-
-
-def test_a_directory_that_hadoop_knows(spark: SparkSession, tmp_path: Path) -> None:
-    """Through Hadoop the results are the same; Hadoop's view of a disk stands in for HDFS."""
-    (tmp_path / "lake").mkdir()
-    found = HadoopLake(spark, (tmp_path / "lake").as_uri())
-    check_files(found)
-    found.close()
-
-
-class Killed(BaseException):
-    """The process is killed here."""
-
-
-def test_a_creation_that_is_killed_leaves_nothing_that_counts(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """HDFS shows a file as soon as it is opened: an empty one would be called damaged by the next start."""
-    found = HadoopLake(spark, (tmp_path / "lake").as_uri())
-    files = found._files
-
-    class KilledWhenOpened:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(files, name)
-
-        def create(self, path: Any, overwrite: bool) -> Any:  # Hadoop's
-            files.create(path, overwrite).close()
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(found, "_files", KilledWhenOpened())
-        for put in (found.create, found.write):
-            with pytest.raises(Killed):
-                put("metadata", b"one")
-    assert found.read("metadata") is None
-    assert foreign_name(found.names(), ()) is None
-    assert found.create("metadata", b"two") and found.read("metadata") == b"two"
-
-
-def test_of_two_creations_at_the_same_moment_one_fails(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The second one changes nothing, and leaves no file behind."""
-    first, second = (HadoopLake(spark, (tmp_path / "lake").as_uri()) for _ in range(2))
-    put = first._put
-
-    def late(name: str, content: bytes, *, replace: bool) -> None:
-        assert second.create(name, b"faster")
-        put(name, content, replace=replace)
-
-    monkeypatch.setattr(first, "_put", late)
-    assert not first.create("d/1", b"slower")
-    assert first.read("d/1") == b"faster"
-    assert [name for name in first.names("d") if not name.endswith(".crc")] == ["1"]
 
 
 def test_a_lock_is_held_until_it_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from contextlib import nullcontext, suppress
@@ -16,7 +15,6 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.errors import PySparkException
 
-from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.spark.checkpoints.hadoop_lake import LakeFiles
 from mrecordlog_async.spark.checkpoints.identity import PARQUET_OUTPUT, RefusedError
 from mrecordlog_async.spark.checkpoints.local_lake import LocalLake
@@ -26,20 +24,6 @@ from tests.spark.services import ThreadedService, numbered
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-
-
-def test_a_lost_checkpoint_is_refused_and_loses_nothing(
-    spark: SparkSession, service: ThreadedService, tmp_path: Path
-) -> None:
-    """Without its checkpoint the drain does not start, and the log keeps new records."""
-    service.append("q", numbered("q", 0, 10))
-    job = DrainJob(service.url, str(tmp_path / "out"), str(tmp_path / "checkpoint"))
-    run_drain(spark, job)
-    service.append("q", numbered("q", 10, 20))
-    shutil.rmtree(tmp_path / "checkpoint")
-    with pytest.raises(RefusedError, match="another checkpoint"):
-        run_drain(spark, job)
-    assert service.positions("q") == (10, 20)
 
 
 def test_a_checkpoint_of_parquet_files_is_refused(
@@ -54,25 +38,6 @@ def test_a_checkpoint_of_parquet_files_is_refused(
     with pytest.raises(RefusedError, match=r"finish that drain with 0\.2\.0, then begin a Delta table"):
         run_drain(spark, job)
     assert service.positions("q") == (0, 10) and not DeltaTable.is_deltatable(job.output)
-
-
-def test_a_queue_recreated_while_the_job_was_down_fails_it(
-    spark: SparkSession, service: ThreadedService, tmp_path: Path
-) -> None:
-    """Unread records were deleted with the old queue; the new one is not truncated, and later starts are refused."""
-    service.append("q", numbered("old", 0, 10))
-    job = DrainJob(service.url, str(tmp_path / "out"), str(tmp_path / "checkpoint"))
-    run_drain(spark, job)
-    service.append("q", numbered("old", 10, 15))
-    service.delete("q")
-    service.append("q", numbered("new", 0, 30))
-    with pytest.raises(RecordLogError, match=r"deleted and recreated.*A new output and a new checkpoint"):
-        run_drain(spark, job)
-    with pytest.raises(RefusedError, match="deleted and recreated"):
-        run_drain(spark, job)
-    assert service.positions("q") == (0, 30)
-    allowed = replace(job, options={"failOnDataLoss": "false"})
-    assert run_drain(spark, allowed).records == 30
 
 
 def test_a_queue_that_no_server_has_is_refused(spark: SparkSession, service: ThreadedService, tmp_path: Path) -> None:
