@@ -374,3 +374,32 @@ def test_systemd_is_told_of_a_path_that_is_not_utf_8(tmp_path: Path, monkeypatch
         listener.bind(str(tmp_path / "notify"))
         notify("STATUS=failed: " + os.fsdecode(b"/wal\xff"))
         assert listener.recv(1000) == b"STATUS=failed: /wal\\udcff"
+
+
+def consumers_of(process: Process, queue: str) -> dict[str, int]:
+    connection = http.client.HTTPConnection("127.0.0.1", process.port, timeout=TIMEOUT_SECONDS)
+    connection.request("GET", f"/v1/queues/{queue}/consumers")
+    listed = json.load(connection.getresponse())["consumers"]
+    connection.close()
+    return {one["consumer"]: one["position"] for one in listed}
+
+
+def test_declared_queues_and_consumers_exist_when_it_is_ready(tmp_path: Path) -> None:
+    """A new service has them before the first request, and a restart after `kill -9` finds them where they were."""
+    config = tmp_path / "mrecordlog.toml"
+    config.write_text('[queues.audit]\nkeep = "until_acknowledged"\n\n[consumers]\naudit = ["search", "archive"]\n')
+    directory = tmp_path / "wal"
+    with Process(directory, ["--config", str(config)]) as process:
+        assert consumers_of(process, "audit") == {"search": 0, "archive": 0}
+        assert run("append", process.address, "audit", "--lines", stdin=b"a\nb\n").returncode == 0
+        took = run("consume", process.address, "audit", "--consumer", "search", "--once", "--exec", "true")
+        assert took.returncode == 0, took.stderr
+    with Process(directory, ["--config", str(config)]) as process:
+        assert consumers_of(process, "audit") == {"search": 2, "archive": 0}
+
+
+def test_consumers_of_an_unknown_queue_end_it_with_what_to_do(tmp_path: Path) -> None:
+    """A misspelt name is not ignored: the service does not start."""
+    done = run("serve", str(tmp_path / "wal"), "--port", "0", "--consumers", '{"audti": ["search"]}')
+    assert done.returncode != 0
+    assert b"queue 'audti' does not exist; add it to queues=" in done.stderr

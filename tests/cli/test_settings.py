@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from mrecordlog_async import QueueOptions
 from mrecordlog_async.cli.shell.exit_codes import UsageError
 from mrecordlog_async.cli.shell.parser import Parser
 from mrecordlog_async.cli.shell.settings import add_settings, gather
@@ -43,3 +44,65 @@ def test_an_unknown_variable_is_compared_without_its_prefix(variable: str, advic
     add_settings(parser)
     with pytest.raises(UsageError, match=re.escape(f"{variable} is not a setting{advice}")):
         gather(parser.parse_args([]), {variable: "1"})
+
+
+DECLARED = """
+[queues.audit]
+keep = "until_acknowledged"
+max_bytes = "1GiB"
+keep_at_least = "1h"
+
+[queues.clicks]
+
+[consumers]
+audit = ["search", "archive"]
+"""
+
+
+def gathered(tmp_path: Path, content: str, environment: dict[str, str] | None = None) -> dict[str, object]:
+    """Return the settings of a file."""
+    config = tmp_path / "settings.toml"
+    config.write_text(content)
+    parser = Parser()
+    add_settings(parser)
+    return gather(parser.parse_args(["--config", str(config)]), environment or {})
+
+
+def test_queues_and_consumers_are_tables_of_the_file_or_json(tmp_path: Path) -> None:
+    """Sizes and times are written with their units, as everywhere; a variable overrides the table."""
+    values = gathered(tmp_path, DECLARED)
+    audit = QueueOptions(keep="until_acknowledged", max_bytes=1 << 30, keep_at_least=3_600)
+    assert values["queues"] == {"audit": audit, "clicks": QueueOptions()}
+    assert values["consumers"] == {"audit": ("search", "archive")}
+    variables = {"MRECORDLOG_QUEUES": '["a, b", "c"]', "MRECORDLOG_CONSUMERS": '{"c": ["one"]}'}
+    values = gathered(tmp_path, DECLARED, variables)
+    assert (values["queues"], values["consumers"]) == ({"a, b": None, "c": None}, {"c": ("one",)})
+    assert gathered(tmp_path, 'queues = ["a, b", "c"]')["queues"] == {"a, b": None, "c": None}
+    assert gathered(tmp_path, "")["consumers"] is None
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        ("consumers = 1000", r"settings.toml: consumers: consumers must map queues to names .*, not int"),
+        (
+            '[consumers]\naudit = "search"',
+            r"consumers\['audit'\] must be a list of names, not 'search'; pass \['search'\]",
+        ),
+        ("[consumers]\naudit = [1]", r"must be a str, not int"),
+        ("queues = 1000", r"1000 must be a list of queues, or a table of their options"),
+        ("queues = [1]", r"a queue is named by a string, not 1"),
+        ('queues = [""]', r"is empty"),
+        ('[queues]\naudit = "7d"', r"queue 'audit': its options are a table such as .*, not '7d'"),
+        ('[queues.audit]\nmax_agee = "7d"', r"queue 'audit': 'max_agee' is not an option; did you mean max_age\?"),
+        ('[queues.audit]\nmax_age = "7x"', r"queue 'audit': '7x' is not a time such as"),
+        ("[queues.audit]\nmax_age = 2026-11-22", r"queue 'audit': '2026-11-22' is not a time such as"),
+        ('[queues.audit]\nmax_records = "5"', r"queue 'audit': max_records must be None or an integer"),
+        ('[queues.audit]\nkeep_at_least = "1h"', r"queue 'audit': keep_at_least needs keep='until_acknowledged'"),
+        ("[port]\nfirst = 1", r"port must be a string, a number, a list, true or false"),
+    ],
+)
+def test_what_declares_nothing_is_named_with_its_queue(tmp_path: Path, content: str, sentence: str) -> None:
+    """An error of the file says which queue and which option it is in."""
+    with pytest.raises(UsageError, match=sentence):
+        gathered(tmp_path, content)

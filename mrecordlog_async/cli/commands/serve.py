@@ -167,13 +167,15 @@ def _log_options(values: dict[str, Any], directory: str) -> dict[str, Any]:
             beyond_memory=values["beyond_memory"],
             pending_bytes=values["pending_bytes"],
             record_bytes=values["record_bytes"],
-            queues=values["queues"],
-            consumers=values["consumers"],
+            queues=values["queues_limit"],
+            consumers=values["consumers_limit"],
         )
         check_segment_bytes(values["segment_bytes"])
     except ValueError as error:
         raise UsageError(str(error)) from None
     return {
+        "queues": values["queues"] or {},
+        "consumers": values["consumers"] or {},
         "limits": limits,
         "persist_policy": values["persist"],
         "segment_bytes": values["segment_bytes"],

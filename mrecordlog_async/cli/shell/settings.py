@@ -13,6 +13,7 @@ ignored.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import tomllib
 from collections.abc import Callable, Collection, Mapping
@@ -21,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from mrecordlog_async.cli.shell.declared import consumers, queues
 from mrecordlog_async.cli.shell.exit_codes import UsageError
 from mrecordlog_async.cli.shell.parser import Parser, choice, port, suggest, whole
 from mrecordlog_async.options import PersistPolicy
@@ -33,6 +35,10 @@ NOT_SETTINGS = frozenset({"CONFIG", "DIRECTORY", "COMPILE", "DISK_THREAD", "PURE
 FORMATS = ("text", "json")
 LEVELS = ("debug", "info", "warning", "error")
 BEYOND_MEMORY = ("disk", "refuse")
+
+
+JSON = "JSON"
+"""The placeholder of a setting that is a table or a list: in options and variables, it is written as JSON."""
 
 
 def switch(text: str) -> bool:
@@ -148,8 +154,22 @@ SETTINGS = (
     ),
     Setting("pending_bytes", parse_size, "SIZE", "128MiB", "limit of the records waiting to be written"),
     Setting("record_bytes", parse_size, "SIZE", "64MiB", "limit of the size of a record"),
-    Setting("queues", whole, "COUNT", "1000000", "limit of the number of queues"),
-    Setting("consumers", whole, "COUNT", "1000000", "limit of the number of consumers and their rules"),
+    Setting(
+        "queues",
+        queues,
+        JSON,
+        "",
+        "queues to create if they do not exist: a list of names, or a table of their options by name",
+    ),
+    Setting(
+        "consumers",
+        consumers,
+        JSON,
+        "",
+        "consumers to create if they do not exist, before the first request: a table of lists of names by queue",
+    ),
+    Setting("queues_limit", whole, "COUNT", "1000000", "limit of the number of queues"),
+    Setting("consumers_limit", whole, "COUNT", "1000000", "limit of the number of consumers and their rules"),
     Setting("body_bytes", parse_size, "SIZE", "80MiB", "limit of the size of a request body"),
     Setting("bodies_bytes", parse_size, "SIZE", "88MiB", "limit of all request bodies being received or stored"),
     Setting("sending_bytes", parse_size, "SIZE", "64MiB", "limit of all responses being sent"),
@@ -260,9 +280,13 @@ def _file(path: str) -> dict[str, str]:
     for name, value in content.items():
         if name not in _BY_NAME:
             raise UsageError(f"{path}: {name!r} is not a setting{_nearest(name, _BY_NAME)}")
-        if not isinstance(value, str | int | float | list):
+        if not isinstance(value, str | int | float | list) and _BY_NAME[name].metavar != JSON:
             raise UsageError(f"{path}: {name} must be a string, a number, a list, true or false")
-    return {name: _text(value) for name, value in content.items()}
+    return {name: _text_in_file(_BY_NAME[name], value) for name, value in content.items()}
+
+
+def _text_in_file(setting: Setting, value: object) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str) if setting.metavar == JSON else _text(value)
 
 
 def _nearest(name: str, known: Collection[str], prefix: str = "") -> str:

@@ -37,7 +37,7 @@ def test_the_toml_file_is_read() -> None:
     values = gather(arguments("--config", str(DEPLOY / "mrecordlog.toml")), {})
     assert (values["memory_bytes"], values["drain_seconds"]) == (2 * 1024**3, 20.0)
     shown = set(re.findall(r"^#? ?(\w+) = ", (DEPLOY / "mrecordlog.toml").read_text(), re.MULTILINE))
-    left_out = {"uds", "segment_bytes", "pending_bytes", "queues", "bodies_bytes", "sending_bytes"}
+    left_out = {"uds", "segment_bytes", "pending_bytes", "queues_limit", "bodies_bytes", "sending_bytes"}
     assert shown | left_out == {setting.name for setting in SETTINGS}
 
 
