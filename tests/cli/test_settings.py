@@ -26,6 +26,17 @@ def test_recycling_is_on_unless_one_of_the_places_switches_it_off(tmp_path: Path
     assert gather(parser.parse_args(words), environment)["recycle"] is False
 
 
+def test_a_flag_overrides_a_variable_and_a_variable_the_file(tmp_path: Path) -> None:
+    """What is nearer to the person who starts the service counts."""
+    parser = Parser()
+    add_settings(parser)
+    config = tmp_path / "settings.toml"
+    config.write_text('port = 1\nname = "file"\nhost = "file"\n')
+    environment = {"MRECORDLOG_PORT": "2", "MRECORDLOG_NAME": "variable"}
+    found = gather(parser.parse_args(["--config", str(config), "--port", "3"]), environment)
+    assert (found["port"], found["name"], found["host"]) == (3, "variable", "file")
+
+
 def test_the_variables_of_the_compiled_room_are_no_mistake() -> None:
     """The service starts in an environment that chooses the twins, or how the package is compiled."""
     parser = Parser()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -20,7 +20,7 @@ QUEUE = Step(
 )
 
 
-async def outcomes(*calls: asyncio.Task[int] | asyncio.Future[int]) -> list[int | type[BaseException]]:
+async def outcomes(*calls: Awaitable[int]) -> list[int | type[BaseException]]:
     done = await asyncio.gather(*calls, return_exceptions=True)
     return [type(result) if isinstance(result, BaseException) else result for result in done]
 
@@ -145,8 +145,8 @@ async def test_a_batch_is_sent_again_after_a_lost_response() -> None:
     """The repeat is recognized, and the producer continues."""
     steps = [QUEUE, DROP, Step(body=REPEATED), Step(body=b'{"position":1,"records":1,"duplicate":false}')]
     async with scripted(steps) as server, RecordLogClient(server.url) as client, client.producer("q") as producer:
-        assert await producer.append_record(b"a") == 0
-        assert await producer.append_record(b"b") == 1
+        assert await outcomes(producer.append_record(b"a")) == [0]
+        assert await outcomes(producer.append_record(b"b")) == [1]
         targets = [line.partition("?")[2] for line, _ in server.requests[1:]]
         assert targets == ["position=0", "position=0", "position=1"]
 

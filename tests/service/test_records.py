@@ -303,6 +303,18 @@ async def test_a_long_poll_ends_with_the_append(served: Served) -> None:
     assert served.service.tails == 0
 
 
+async def test_a_long_poll_gets_no_record_of_a_queue_that_took_the_name_meanwhile(served: Served) -> None:
+    """It waits for the queue that had the name when it came: its positions are not those of another one."""
+    polling = asyncio.create_task(served.call("GET", RECORDS + "?start=0&wait=30"))
+    while not served.service.tails:
+        await asyncio.sleep(0.001)
+    # One batch, so that the reader runs when the other queue has its record.
+    await asyncio.gather(
+        served.log.delete_queue("q"), served.log.create_queue("q"), served.log.append("q", b"of another queue")
+    )
+    assert (await polling).status == 404
+
+
 async def test_a_long_poll_ends_when_the_queue_is_deleted_or_the_service_goes_down(served: Served) -> None:
     """No reader waits for a record that cannot come."""
     polling = asyncio.create_task(served.call("GET", RECORDS + "?wait=30"))

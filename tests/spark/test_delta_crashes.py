@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from deltalake import DeltaTable
 
+from mrecordlog_async.spark.delta.content import TableError
+from mrecordlog_async.spark.delta.table import sum_up
 from tests.spark import lake_campaign
 from tests.spark.delta_campaign import Crash, run_campaign
 from tests.spark.delta_engine import STEPS
@@ -44,6 +48,46 @@ def test_a_power_cut_before_any_step_changes_nothing(crash: Crash, step: str) ->
         assert crash.engine.kill_at(step, 1 + number % 2)
         crash.medium.cut(chance)
     crash.check()
+
+
+@pytest.mark.parametrize("is_missing", [True, False], ids=["missing", "cut"])
+def test_a_batch_is_not_stored_unless_its_files_are_as_its_tasks_left_them(crash: Crash, is_missing: bool) -> None:
+    """The driver looks at every file before the commit; the batch runs again, and its rows are there once."""
+
+    def spoil(step: str) -> None:
+        if step == "sync of the checkpoint":
+            for path in crash.engine.table_path.glob("*.parquet"):
+                content = path.read_bytes()
+                path.unlink()
+                if not is_missing:
+                    path.write_bytes(content[:-1])
+
+    crash.feed(20)
+    crash.engine.step = spoil
+    with pytest.raises(TableError, match="is missing" if is_missing else "bytes instead of"):
+        crash.engine.drain()
+    crash.engine.step = lambda step: None
+    assert crash.engine.rows() == []
+    crash.check()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_power_cut_after_old_entries_were_deleted_leaves_a_table(crash: Crash, seed: int) -> None:
+    """What sums them up is durable before they are: otherwise nothing would say which files have the rows."""
+    for _ in range(3):
+        crash.feed(20)
+        crash.engine.drain()
+    entries = sorted((crash.engine.table_path / "_delta_log").glob("*.json"))
+    for path in entries:
+        os.utime(path, (path.stat().st_mtime - 2 * 86_400,) * 2)
+    crash.engine.place.sync()
+    sum_up(DeltaTable(crash.engine.place.uri), crash.engine.place)
+    assert not all(path.exists() for path in entries), "none was deleted"
+    crash.medium.cut(random.Random(seed))
+    try:
+        crash.check()
+    except TableError as error:
+        raise AssertionError("nobody can read the table") from error
 
 
 @pytest.mark.parametrize("step", STEPS[-3:])

@@ -16,27 +16,33 @@ from pathlib import Path
 import tests.deep.gate as gate
 
 from .running import LIMIT_SECONDS, Verdict, run_control, stages_for, try_bug
-from .table import BUGS, PACKAGE, ROOT, Bug, read_bugs
+from .table import BUGS, PACKAGE, ROOT, Bug, read_bugs, room_of
 
 FOUND = Path(__file__).with_name("found.json")
+CHANGED_MAX = 60
+"""With more bugs, `--changed` would take longer than the tests near the change."""
 
 
 def main() -> int:
     """Read the arguments, try bugs, and print the table; 1 if a bug is broken or not found, or the control fails."""
     parser = argparse.ArgumentParser(description=gate.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="room", help="rooms, or names of bugs")
-    parser.add_argument("--changed", action="store_true", help="the bugs of the rooms that this checkout changes")
+    parser.add_argument("--changed", action="store_true", help=f"bugs of the rooms that changed, at most {CHANGED_MAX}")
     parser.add_argument("--record", action="store_true", help="write down which test finds each bug")
     parser.add_argument("--jobs", type=int, default=2, help="bugs tried at a time (default: 2)")
     parser.add_argument("--seconds", type=float, default=LIMIT_SECONDS, help="the clock limit of a bug")
     arguments = parser.parse_args()
     bugs = read_bugs()
-    wanted = {*arguments.names} | ({*changed_since(base())} if arguments.changed else set())
-    if wanted or arguments.changed:
-        if unknown := {*arguments.names} - {each for bug in bugs.values() for each in (bug.room, bug.name)}:
-            parser.error(f"no such room or bug: {', '.join(sorted(unknown))}")
-        bugs = {name: bug for name, bug in bugs.items() if {bug.room, name} & wanted}
-    return report(bugs.values(), jobs=arguments.jobs, seconds=arguments.seconds, records=arguments.record)
+    if unknown := {*arguments.names} - {each for bug in bugs.values() for each in (bug.room, bug.name)}:
+        parser.error(f"no such room or bug: {', '.join(sorted(unknown))}")
+    if arguments.changed:
+        chosen = changed_since(base(), bugs)
+        if len(chosen) > CHANGED_MAX:
+            print(f"{len(chosen) - CHANGED_MAX} more bugs are in rooms that changed: try them by hand")
+        chosen = chosen[:CHANGED_MAX]
+    else:
+        chosen = [bug for bug in bugs.values() if not arguments.names or {bug.room, bug.name} & {*arguments.names}]
+    return report(chosen, jobs=arguments.jobs, seconds=arguments.seconds, records=arguments.record)
 
 
 def report(bugs: Iterable[Bug], *, jobs: int, seconds: float, records: bool) -> int:
@@ -93,12 +99,15 @@ def base() -> str:
     return "HEAD^" if main in ("", here) else main
 
 
-def changed_since(commit: str) -> set[str]:
-    """Return the rooms whose source differs from *commit*, and the bugs that do."""
+def changed_since(commit: str, bugs: Mapping[str, Bug]) -> list[Bug]:
+    """Return the *bugs* that are new or in rooms whose source differs from *commit*: first those in the same files."""
     names = git("diff", "--name-only", commit, "--", PACKAGE).splitlines()
-    rooms = {Bug("", name.removeprefix(f"{PACKAGE}/"), "", "", "").room for name in names}
-    before: Mapping[str, Bug] = read_bugs(git("show", f"{commit}:{BUGS.relative_to(ROOT)}"))
-    return rooms | {name for name, bug in read_bugs().items() if before.get(name) != bug}
+    files = {name.removeprefix(f"{PACKAGE}/") for name in names}
+    table = git("show", f"{commit}:{BUGS.relative_to(ROOT)}")
+    before = read_bugs(table) if table else bugs
+    changed = [bug for bug in bugs.values() if bug.file in files or before.get(bug.name) != bug]
+    rooms = {room_of(file) for file in files}
+    return changed + [bug for bug in bugs.values() if bug.room in rooms and bug not in changed]
 
 
 def git(*arguments: str) -> str:

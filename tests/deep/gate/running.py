@@ -96,11 +96,9 @@ def try_bug(bug: Bug, stages: Iterable[Sequence[str]], limit_seconds: float = LI
                     return verdict("found", each["test"], each["reason"])
                 if each["verdict"] == "broken":
                     unproven.append(f"{each.get('test', '')}: {each['reason']}")
-            if not any(each["verdict"] == "smoke" for each in reports):
-                unproven = unproven or ["no test began"]
-                break
             if not any(each["verdict"] == "end" for each in reports):
-                unproven = unproven or [f"its {limit_seconds:.0f} s are over"]
+                if not any(each["verdict"] == "smoke" for each in reports):
+                    unproven = unproven or ["no test began"]
                 break
     return verdict("broken", reason=unproven[0]) if unproven else verdict("not found")
 

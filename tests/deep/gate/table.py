@@ -47,9 +47,8 @@ class Bug:
 
     @property
     def room(self) -> str:
-        """Return the room that it is in; `root` for a module that is in none."""
-        room, slash, _ = self.file.partition("/")
-        return room if slash else "root"
+        """Return the room that it is in."""
+        return room_of(self.file)
 
     @property
     def is_c(self) -> bool:
@@ -84,6 +83,12 @@ class Bug:
         if not self.is_c:
             changed[self.file] = with_mark(changed[self.file], _first_changed_line(text, self.old, self.new))
         return changed
+
+
+def room_of(file: str) -> str:
+    """Return the room of a file below the package; `root` if it is in none."""
+    room, slash, _ = file.partition("/")
+    return room if slash else "root"
 
 
 def read_bugs(text: str | None = None) -> dict[str, Bug]:
