@@ -139,6 +139,13 @@ def campaign(session: nox.Session) -> None:
 
 
 @nox.session
+def gate(session: nox.Session) -> None:
+    """Put each bug of the table into the source, and look for a test that finds it: `nox -s gate -- ROOM`."""
+    session.install("-e", ".[dev]")
+    session.run("python", "-m", "tests.deep.gate", *session.posargs)
+
+
+@nox.session
 def alerts(session: nox.Session) -> None:
     """Have a real Prometheus fire the alerts that wait for minutes: 26 minutes, and Debian's `prometheus`."""
     session.install("-e", ".[dev]")

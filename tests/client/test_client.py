@@ -443,8 +443,12 @@ async def test_a_reader_that_is_past_the_end_of_a_restored_log_says_so(
         await served.log.close()
         async with MultiRecordLog.open(tmp_path / "restored") as log:
             served.service.attach(log)
+            reading = asyncio.ensure_future(anext(reader))
+            _, waits = await asyncio.wait([reading], timeout=30)
+            reading.cancel()
+            assert not waits, "it waits for positions that it has read"
             with pytest.raises(ServiceError, match="at position 2, and the next one is 1: the log was restored"):
-                await anext(reader)
+                await reading
 
 
 async def test_a_batch_that_waits_for_more_ends_if_the_log_is_restored(
