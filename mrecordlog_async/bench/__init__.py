@@ -4,6 +4,6 @@
 (`drive`). Both alternate in short rounds, because the speed of a shared disk drifts. Every figure is a quantile or a
 median of the rounds. What was acknowledged is read back from the files by another reader at the end.
 
-Nothing here judges a machine. The workloads, other stores and targets of the project are in its repository, under
+Nothing here judges a machine. The benchmarks of the project, with other stores, are in its repository, under
 tests/benchmarks.
 """

@@ -10,7 +10,7 @@ import pytest
 
 from mrecordlog_async.bench.disk import machine
 from mrecordlog_async.bench.drive import drive, payloads
-from tests.benchmarks.probe import StallProbe, resident_bytes
+from tests.bench.probe import StallProbe, resident_bytes
 
 
 async def test_every_answered_call_is_counted() -> None:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-_SUITE = "`python -m tests.benchmarks suite` in a clone of the repository"
+_SUITE = "`python -m tests.benchmarks` in a clone of the repository"
 _PARQUET = "a Delta table: finish a drain into Parquet files with 0.2.0, then begin a table"
 INSPECTION = "the same name of `log.inspection`, for services and tools, under no promise"
 _TOOLS = "nothing: only the package's own tools called it"

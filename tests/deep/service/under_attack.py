@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from mrecordlog_async import MultiRecordLog
-from tests.benchmarks.idle_process import IdleProcess
 from tests.certificates import make_certificate, trusting
+from tests.deep.service.idle_process import IdleProcess
 from tests.deep.service.test_adversary import ATTACKS, HANDSHAKES, stall_seconds_here
 from tests.service import adversary
 from tests.service.adversary import MIB, Client, Honest, Target, body_of

@@ -11,7 +11,7 @@ import sys
 from math import nan
 from types import TracebackType
 
-from tests.benchmarks.probe import StallProbe
+from tests.bench.probe import StallProbe
 
 
 class IdleProcess:
