@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
+from tests.compatibility.pipeline import EVENTS, PLACE, REST_OPTIONS, TYPED_OPTIONS, event, rename_place
+from tests.compatibility.record import DATA
 from tests.serving import Process
-
-from .pipeline import EVENTS, PLACE, REST_OPTIONS, TYPED_OPTIONS, event, rename_place
-from .record import DATA
 
 pytest.importorskip("pyspark")
 
