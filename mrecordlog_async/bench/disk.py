@@ -7,6 +7,7 @@ import platform
 import time
 
 from mrecordlog_async.options import MIB
+from mrecordlog_async.storage.mounts import file_system_of
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 
@@ -20,7 +21,7 @@ def machine(directory: str) -> str:
             f"{memory:.0f} GiB memory",
             f"{platform.system()} {platform.release()}",
             f"{platform.python_implementation()} {platform.python_version()}",
-            f"{_file_system(os.path.abspath(directory))} file system",
+            f"{file_system_of(directory)[0] or 'unknown'} file system",
         )
     )
 
@@ -34,16 +35,6 @@ def _processor() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def _file_system(path: str) -> str:
-    try:
-        with open("/proc/mounts", encoding="utf-8") as file:
-            mounts = [line.split()[1:3] for line in file]
-    except OSError:
-        return "unknown"
-    holding = [(mount, kind) for mount, kind in mounts if os.path.commonpath((path, mount)) == mount]
-    return max(holding, key=lambda pair: len(pair[0]), default=("", "unknown"))[1]
 
 
 WRITE_BYTES = 4096

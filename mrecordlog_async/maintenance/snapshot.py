@@ -28,12 +28,10 @@ from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.storage.directory import Listing, LogDirectory, naming
 from mrecordlog_async.storage.filesystem import Buffer, FileSystem, read_exact, write_all
 from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, segment_name
+from mrecordlog_async.support.disk_errors import is_refusal
 
 COPY_BYTES = 8 << 20
 """Files are copied in pieces of this size."""
-
-CANNOT_LINK = frozenset((errno.EXDEV, errno.EPERM, errno.EACCES, errno.EOPNOTSUPP, errno.EMLINK))
-"""Another file system, a file system without links, or a file that must not be linked: the segment is copied."""
 
 
 class Snapshot(NamedTuple):
@@ -144,7 +142,8 @@ class _Copier:
                 except FileNotFoundError:
                     continue  # it no longer holds live records, as the log's end will show
                 except OSError as error:
-                    if error.errno not in CANNOT_LINK:
+                    # Another file system, one without links, or a file that must not be linked: it is copied.
+                    if not is_refusal(error):
                         raise
                     self._can_link = False
 

@@ -6,7 +6,6 @@ tracebacks. This module depends on no web framework.
 
 from __future__ import annotations
 
-import errno
 import inspect
 import logging
 from collections.abc import Callable, Mapping
@@ -43,6 +42,7 @@ from mrecordlog_async.errors import (
     RecordTruncatedError,
 )
 from mrecordlog_async.protocol.wire import WireError
+from mrecordlog_async.support.disk_errors import has_no_room
 
 CONTENT_TYPE = "application/problem+json"
 RETRY_SECONDS = 1
@@ -288,7 +288,7 @@ def _made(kind: type[RecordLogError], problem: Mapping[str, Any], known: Mapping
 
 def _of_disk(error: OSError) -> ProblemError:
     repeated_errors.log("storage_error", "storage error: %s", error)
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if has_no_room(error):
         return retry(
             507, "disk_full", "the disk is full: truncate or delete queues, or free space on it", resource="space"
         )

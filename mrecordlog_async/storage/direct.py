@@ -12,6 +12,9 @@ A large batch is encoded step by step. Each piece of it goes to the disk as soon
 the next one is being made; one sync follows the last. Pieces land in any order: a batch
 counts only with its COMMIT, and is acknowledged after the sync. The buffer is not touched again before every piece has
 ended, whatever fails.
+
+Where the system refuses a direct or a durable write (`support.disk_errors`), the same bytes are written through the
+page cache, and so is what follows.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from collections.abc import Iterable, Sequence
 
 from mrecordlog_async.options import KIB, MIB
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES, Buffer, FileSystem
+from mrecordlog_async.support.disk_errors import is_refusal
 
 STAGING_BYTES = 4 * MIB + 8 * KIB
 """Room for the largest usual batch, its COMMIT and frames, and two partial blocks."""
@@ -34,9 +38,6 @@ LARGE_BYTES = 512 * KIB
 PIECE_BYTES = 512 * KIB
 PIECES_MAX = 16
 """Bytes of a piece, and how many may be under way. The staging buffer has room for fewer."""
-
-UNSUPPORTED = (errno.EINVAL, errno.EOPNOTSUPP)
-"""Errors of a direct read or write that say that the file system cannot do it."""
 
 _ZEROS = bytes(DIRECT_BLOCK_BYTES)
 
@@ -123,18 +124,20 @@ class DirectWriter:
     """Appends to one file through a direct handle. After an error, what the file holds is not known.
 
     end: where the next write continues. kept: the bytes of the last, partial block before it, which it repeats.
+    is_refused: the system refused a write, which then went through the page cache; the handle is not direct any more.
     """
 
     def __init__(self, files: FileSystem, handle: int, staging: Staging, end: int) -> None:
         """Continue the file at *end*.
 
         Raises:
-            OSError: The last block cannot be read; one of `UNSUPPORTED` if direct access is not possible.
+            OSError: The last block cannot be read; a refusal if direct access is not possible.
         """
         self._files = files
         self._handle = handle
         self._staging = staging
         self.end = end
+        self.is_refused = False
         self.kept = self._read_last_block() if end else b""
 
     def write(self, buffers: Sequence[Buffer], offset: int, *, durable: bool) -> bool:
@@ -147,7 +150,7 @@ class DirectWriter:
         if size <= len(self._staging.view):
             self._stage(buffers)
             self._write_staged(size, durable)
-            return durable
+            return durable and not self.is_refused
         for part in self._parts(buffers):
             size = len(self.kept) + sum(map(len, part))
             self._stage(part)
@@ -239,20 +242,25 @@ class DirectWriter:
 
     def _start_piece(self, at: int, stop: int) -> None:
         start = self.end - len(self.kept)
-        if not self._staging.start_write(self._files, self._handle, at, stop, start + at):
+        if self.is_refused or not self._staging.start_write(self._files, self._handle, at, stop, start + at):
+            self._await_pieces()  # a write that is refused turns to the page cache, which must not meet direct writes
             self._write_blocks(at, stop)
 
     def _finish_pieces(self, at: int, size: int) -> None:
         """Write the last piece, from *at* on, of *size* staged bytes, and wait until all of them are written."""
         if at < size:
             self._start_piece(at, whole_blocks(size))
-        ended = self._staging.finish_writes(self._files)
-        failed = [-taken for _, taken in ended if taken < 0]
-        if failed:
-            raise OSError(failed[0], os.strerror(failed[0]))
-        for (begin, stop, _), taken in ended:
-            self._write_blocks(begin + taken - taken % DIRECT_BLOCK_BYTES, stop)
+        self._await_pieces()
         self._note_written(size)
+
+    def _await_pieces(self) -> None:
+        """Wait until the pieces under way are written; write again what the disk did not take of them."""
+        ended = self._staging.finish_writes(self._files)
+        for error in [OSError(-taken, os.strerror(-taken)) for _, taken in ended if taken < 0]:
+            if not is_refusal(error):
+                raise error
+        for (begin, stop, _), taken in ended:
+            self._write_blocks(begin + max(taken, 0) // DIRECT_BLOCK_BYTES * DIRECT_BLOCK_BYTES, stop)
 
     def _write_staged(self, size: int, durable: bool) -> None:
         """Write the first *size* staged bytes, in whole blocks."""
@@ -261,15 +269,26 @@ class DirectWriter:
 
     def _write_blocks(self, at: int, stop: int, durable: bool = False) -> None:
         """Write the staged bytes from *at* to *stop*; continue short writes at the last whole block."""
-        write = self._files.write_durable if durable else self._files.write
         view, start, was_short = self._staging.view, self.end - len(self.kept), False
         while at < stop:
             with view[at:stop] as rest:
-                taken = write(self._handle, [rest], start + at)
+                taken = self._write_some(rest, start + at, durable)
             is_short = taken < DIRECT_BLOCK_BYTES
             if taken <= 0 or (is_short and was_short):
                 raise no_whole_block()
             at, was_short = at + taken - taken % DIRECT_BLOCK_BYTES, is_short
+
+    def _write_some(self, blocks: memoryview, offset: int, durable: bool) -> int:
+        """Write *blocks*; return how many bytes the disk took. If it refuses a direct write, turn to the page cache."""
+        write = self._files.write_durable if durable and not self.is_refused else self._files.write
+        try:
+            return write(self._handle, [blocks], offset)
+        except OSError as error:
+            if self.is_refused or not is_refusal(error):
+                raise
+        self._files.set_direct(self._handle, False)
+        self.is_refused = True
+        return self._files.write(self._handle, [blocks], offset)
 
     def _note_written(self, size: int) -> None:
         """Note that the first *size* staged bytes are in the file, and keep the last, partial block of them."""

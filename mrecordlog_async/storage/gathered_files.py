@@ -23,10 +23,11 @@ from mrecordlog_async.format.gathered import (
     decode_index,
 )
 from mrecordlog_async.options import MIB
-from mrecordlog_async.storage.direct import UNSUPPORTED, whole_blocks
+from mrecordlog_async.storage.direct import whole_blocks
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES, Buffer, FileSystem
 from mrecordlog_async.storage.segment import STEP_BYTES_MAX, TEMPORARY_SUFFIX, segment_number, segment_path
+from mrecordlog_async.support.disk_errors import is_refusal
 
 GATHERED_SUFFIX = ".runs"
 PIECE_BYTES = MIB
@@ -117,7 +118,7 @@ class _StagedFile:
                 try:
                     taken = self._files.write(self._handle, [rest], self._at + done)
                 except OSError as error:
-                    if not self._is_direct or error.errno not in UNSUPPORTED:
+                    if not self._is_direct or not is_refusal(error):
                         raise
                     self._is_direct = False
                     self._files.set_direct(self._handle, False)
@@ -133,7 +134,9 @@ class _StagedFile:
 def _try_direct(files: FileSystem, handle: int) -> bool:
     try:
         files.set_direct(handle, True)
-    except OSError:
+    except OSError as error:
+        if not is_refusal(error):
+            raise
         return False
     return True
 
@@ -154,8 +157,8 @@ class GatheredFile:
         self._files = files
         self.users = 1
         self.handle = _open(files, path)
-        self._is_direct = _try_direct(files, self.handle)
         try:
+            self._is_direct = _try_direct(files, self.handle)
             self.size = files.size(self.handle)
             head = decode_head(self.read(0, min(HEAD_BYTES, self.size)))
             foot = decode_foot(self.read(max(self.size - FOOT_BYTES, 0), min(FOOT_BYTES, self.size)), self.size)
@@ -185,7 +188,7 @@ class GatheredFile:
                 try:
                     taken = self._files.read_into(self.handle, piece, base + done)
                 except OSError as error:
-                    if not self._is_direct or error.errno not in UNSUPPORTED:
+                    if not self._is_direct or not is_refusal(error):
                         raise
                     self._is_direct = False
                     self._files.set_direct(self.handle, False)

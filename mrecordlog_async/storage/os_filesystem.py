@@ -11,11 +11,12 @@ import stat
 import struct
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from mrecordlog_async.compiled import new_disk_thread
 from mrecordlog_async.storage.filesystem import Buffer, DiskThread
 from mrecordlog_async.storage.os_locks import DISK_THREADS, HELD_LOCKS, release_lock, take_lock
+from mrecordlog_async.support.disk_errors import is_refusal
 
 try:
     import fcntl
@@ -129,7 +130,12 @@ class OsFileSystem:
 
     def space_of(self, handle: int) -> tuple[int, int]:
         """See `FileSystem`."""
-        found = os.fstatvfs(handle)
+        try:
+            found = os.fstatvfs(handle)
+        except OSError as error:
+            if not is_refusal(error):
+                raise
+            return 0, 0
         return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
 
     def recycles(self, handle: int) -> bool:
@@ -180,8 +186,13 @@ class OsFileSystem:
         return os.pread(handle, length, offset)
 
     def write(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
-        """See `FileSystem`."""
-        return os.pwritev(handle, buffers, offset)
+        """See `FileSystem`. Python makes this call pwritev2, which sandboxes refuse that do not know it."""
+        try:
+            return os.pwritev(handle, buffers, offset)
+        except OSError as error:
+            if not is_refusal(error):
+                raise
+            return os.pwrite(handle, buffers[0] if len(buffers) == 1 else b"".join(buffers), offset)
 
     def set_direct(self, handle: int, direct: bool) -> None:
         """See `FileSystem`. Only Linux has O_DIRECT and RWF_DSYNC; some sandboxes have only the first."""
@@ -193,8 +204,15 @@ class OsFileSystem:
         fcntl.fcntl(handle, fcntl.F_SETFL, flags | _O_DIRECT if direct else flags & ~_O_DIRECT)
 
     def read_into(self, handle: int, buffer: memoryview, offset: int) -> int:
-        """See `FileSystem`."""
-        return os.preadv(handle, [buffer], offset)
+        """See `FileSystem`. Python makes this call preadv2; see `write`."""
+        try:
+            return os.preadv(handle, [buffer], offset)
+        except OSError as error:
+            if not is_refusal(error):
+                raise
+            found = os.pread(handle, len(buffer), offset)
+            buffer[: len(found)] = found
+            return len(found)
 
     def write_durable(self, handle: int, buffers: Sequence[Buffer], offset: int) -> int:
         """See `FileSystem`."""
@@ -204,6 +222,12 @@ class OsFileSystem:
         """See `FileSystem`. Linux's own asynchronous I/O, which containers allow where they block io_uring."""
         context = ctypes.c_ulong(0)
         _call_aio(_IO_SETUP, most, ctypes.addressof(context))
+        try:
+            # Of no writes: a sandbox that refuses this call must do so before there is a result to wait for.
+            _call_aio(_IO_GETEVENTS, context.value, 0, 0, 0, 0)
+        except OSError:
+            self.close_writes(context.value)
+            raise
         return context.value
 
     def start_write(self, writes: int, handle: int, buffer: memoryview, offset: int) -> None:
@@ -246,27 +270,19 @@ class OsFileSystem:
         return thread
 
     def reserve(self, handle: int, offset: int, length: int) -> None:
-        """See `FileSystem`."""
-        if not hasattr(os, "posix_fallocate"):
-            _reserve_by_writing(handle, offset, length)
-            return
+        """See `FileSystem`. Where the file system does not support it, glibc writes a byte into each block itself."""
         try:
             os.posix_fallocate(handle, offset, length)
+        except AttributeError:  # macOS has no such call
+            _reserve_by_writing(handle, offset, length)
         except OSError as error:
-            is_direct = bool(fcntl.fcntl(handle, fcntl.F_GETFL) & _O_DIRECT)
-            reserve: Callable[[int, int, int], None]
-            # Without support by the file system, glibc writes a byte into each block, which O_DIRECT refuses, and musl
-            # writes nothing.
-            if error.errno == errno.EOPNOTSUPP:
-                reserve = _reserve_by_writing
-            elif error.errno == errno.EINVAL and is_direct:
-                reserve = os.posix_fallocate
-            else:
+            if not is_refusal(error):
                 raise
-            if is_direct:
+            is_direct = bool(fcntl.fcntl(handle, fcntl.F_GETFL) & _O_DIRECT)
+            if is_direct:  # which refuses writes from memory that is not aligned
                 self.set_direct(handle, False)
             try:
-                reserve(handle, offset, length)
+                _reserve_by_writing(handle, offset, length)
             finally:
                 if is_direct:
                     self.set_direct(handle, True)
@@ -400,14 +416,21 @@ def full_sync(handle: int) -> None:
 
 
 def drop_cache(handle: int) -> None:
-    """Drop an open file's clean pages from the page cache, on systems with a call for it."""
+    """Drop an open file's clean pages from the page cache, on systems with a call for it that they do not refuse."""
     if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(handle, 0, 0, _FADV_DONTNEED)
+        try:
+            os.posix_fadvise(handle, 0, 0, _FADV_DONTNEED)
+        except OSError as error:
+            if not is_refusal(error):
+                raise
 
 
 def _reserve_by_writing(handle: int, offset: int, length: int) -> None:
-    """Write zeros after the current end of the file, where posix_fallocate does not exist or does not do it."""
-    size = os.fstat(handle).st_size
-    at, end = max(offset, size), offset + length
+    """Write what the file has there, holes included, and zeros after its end: then the disk has room for it."""
+    at, end = offset, offset + length
     while at < end:
-        at += os.pwrite(handle, bytes(min(1 << 20, end - at)), at)
+        size = min(1 << 20, end - at)
+        taken = os.pwrite(handle, os.pread(handle, size, at).ljust(size, b"\0"), at)
+        if taken <= 0:
+            raise OSError(errno.EIO, "the disk accepts no bytes")
+        at += taken

@@ -13,6 +13,8 @@ import weakref
 from collections.abc import Callable
 
 from mrecordlog_async.storage.filesystem import DiskThread
+from mrecordlog_async.storage.mounts import file_system_of
+from mrecordlog_async.support.disk_errors import is_refusal
 
 with contextlib.suppress(ImportError):  # Windows, where clients import this module; no log opens there
     import fcntl
@@ -47,7 +49,7 @@ def _lock(path: str, create: Callable[[str], int]) -> int:
     while True:
         handle = _open_or_create(path, create)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _flock(handle, path)
             if _is_named(handle, path):
                 return handle
         except BaseException:
@@ -55,6 +57,21 @@ def _lock(path: str, create: Callable[[str], int]) -> int:
             raise
         # The file was replaced between open and flock: this lock excludes nobody.
         os.close(handle)
+
+
+def _flock(handle: int, path: str) -> None:
+    """Lock an open file. Nothing else keeps two writers apart, so a file system without locks takes no log."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        if not is_refusal(error):
+            raise
+        kind, mount = file_system_of(path)
+        named = f"{kind} at {mount}" if kind else "which holds this file"
+        reason = f"the file system ({named}) cannot lock files ({error.strerror}); put the log on a local disk"
+        raise OSError(error.errno, reason, path) from None
 
 
 def _open_or_create(path: str, create: Callable[[str], int]) -> int:

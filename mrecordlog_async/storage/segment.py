@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from mrecordlog_async.format.frame import BLOCK_BYTES
 from mrecordlog_async.options import KIB, MIB
-from mrecordlog_async.storage.direct import UNSUPPORTED, DirectWriter, Staging, whole_blocks
+from mrecordlog_async.storage.direct import DirectWriter, Staging, whole_blocks
 from mrecordlog_async.storage.filesystem import (
     DIRECT_BLOCK_BYTES,
     Buffer,
@@ -20,6 +20,7 @@ from mrecordlog_async.storage.filesystem import (
     read_exact,
     write_all,
 )
+from mrecordlog_async.support.disk_errors import is_refusal
 
 PIECE_BYTES = 512 * KIB
 """Segments are read in pieces of this size, a whole number of blocks: a piece is parsed while caches still hold it.
@@ -128,19 +129,16 @@ class SegmentFile:
         """
         try:
             self.files.set_direct(self.handle, True)
-        except OSError:
+        except OSError as error:
+            if not is_refusal(error):
+                raise
             return
         try:
             self._direct = DirectWriter(self.files, self.handle, staging, end)
         except OSError as error:
-            if error.errno not in UNSUPPORTED:
+            if not is_refusal(error):
                 raise
-            self.end_direct()
-
-    def end_direct(self) -> None:
-        """Write through the page cache again."""
-        self._direct = None
-        self.files.set_direct(self.handle, False)
+            self.files.set_direct(self.handle, False)
 
     def is_shared(self) -> bool:
         """Return whether the file has a second name: its bytes then belong to others too and must not be changed.
@@ -209,6 +207,7 @@ class SegmentFile:
         else:
             was_synced, self._is_synced = self._is_synced, False
             self._is_synced = self._direct.write(buffers, offset, durable=durable and was_synced)
+            self._leave_direct_if_refused()
 
     def takes_pieces(self) -> bool:
         """Return whether `write_in_pieces` may be called."""
@@ -222,7 +221,9 @@ class SegmentFile:
         assert self._direct is not None, "takes_pieces says so"
         self._is_synced = False
         self._direct.write_in_pieces(steps, offset)
-        return self._direct.end
+        end = self._direct.end
+        self._leave_direct_if_refused()
+        return end
 
     def start_durable(self, disk: DiskThread, frames: bytes, offset: int) -> bool:
         """Have *disk* append *frames* durably at *offset*, which is the end; `note_durable` follows.
@@ -241,6 +242,10 @@ class SegmentFile:
         assert self._direct is not None
         self._direct.note_written(frames)
         self._is_synced = True
+
+    def _leave_direct_if_refused(self) -> None:
+        if self._direct is not None and self._direct.is_refused:
+            self._direct = None
 
     def sync(self) -> None:
         """Wait until everything written is on the medium."""

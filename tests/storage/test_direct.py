@@ -274,6 +274,53 @@ def test_what_a_short_piece_left_is_written(pieces: SegmentFile, files: Noting, 
     assert content(pieces, len(HEAD) + len(data)) == HEAD + data
 
 
+@pytest.mark.parametrize("takes", [[-errno.EINVAL], [PIECE_BYTES, -errno.EPERM], [4_096, -errno.EOPNOTSUPP]])
+def test_a_piece_that_is_refused_is_written_without_pieces(
+    pieces: SegmentFile, files: Noting, takes: list[int]
+) -> None:
+    """After all have ended."""
+    data = os.urandom(3 * PIECE_BYTES)
+    files.takes = list(takes)
+    pieces.write_in_pieces(in_steps(data, 60_000), len(HEAD))
+    assert files.calls[-1] == "write"
+    assert content(pieces, len(HEAD) + len(data)) == HEAD + data
+
+
+@pytest.mark.parametrize("large", [False, True], ids=["one write", "pieces"])
+def test_a_refused_direct_write_goes_through_the_page_cache(
+    segment: SegmentFile, files: Noting, monkeypatch: pytest.MonkeyPatch, large: bool
+) -> None:
+    """The same bytes, no piece being under way; so does what follows. A sync brings all of them to the medium."""
+    write, is_direct = files.write, [True]
+
+    def refused(handle: int, buffers: Sequence[Buffer], offset: int) -> int:
+        assert not files.under_way
+        if is_direct[0]:
+            raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+        return write(handle, buffers, offset)
+
+    def set_direct(handle: int, direct: bool) -> None:
+        is_direct[0] = direct
+        OsFileSystem.set_direct(files, handle, direct)
+
+    monkeypatch.setattr(files, "write", refused)
+    monkeypatch.setattr(files, "write_durable", refused)
+    monkeypatch.setattr(files, "set_direct", set_direct)
+    files.takes = [PIECE_BYTES, -errno.EINVAL]
+    data, end = os.urandom(3 * PIECE_BYTES), len(HEAD) + 3 * PIECE_BYTES
+    if large:
+        segment.write_in_pieces(in_steps(data, 60_000), len(HEAD))
+    else:
+        segment.write([data], len(HEAD), durable=True)
+    assert not segment.is_direct
+    files.takes.clear()
+    files.calls.clear()
+    segment.write([b"next"], end, durable=True)
+    segment.sync()
+    assert files.calls == ["write", "sync"]
+    assert content(segment, end + 4) == HEAD + data + b"next"
+
+
 @pytest.mark.parametrize("takes", [[-errno.EIO], [PIECE_BYTES, -errno.ENOSPC], [4_096, -errno.EIO]])
 def test_an_error_of_any_piece_is_an_error(pieces: SegmentFile, files: Noting, takes: list[int]) -> None:
     """It is raised after all have ended."""

@@ -16,7 +16,6 @@ and belongs to the log's thread.
 from __future__ import annotations
 
 import contextlib
-import errno
 import logging
 from collections.abc import Callable, Sequence
 
@@ -26,15 +25,14 @@ from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.format.frame import BLOCK_BYTES, Buffer, frames_bytes_max
 from mrecordlog_async.format.header import HEADER_BYTES, SegmentHeader
 from mrecordlog_async.recovery.recovered import RecoveredLog
-from mrecordlog_async.storage.direct import UNSUPPORTED, Staging, whole_blocks
+from mrecordlog_async.storage.direct import Staging, whole_blocks
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES
 from mrecordlog_async.storage.gathered_files import gathered_path
 from mrecordlog_async.storage.locked_directory import RESERVE_BYTES, LockedDirectory, write_preamble
 from mrecordlog_async.storage.segment import LogEnd, SegmentFile
+from mrecordlog_async.support.disk_errors import has_no_room
 
 logger = logging.getLogger("mrecordlog_async")
-
-_OUT_OF_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 SEGMENTS_MIN = 8
 """`disk_bytes` has room for at least this many segments, whatever `segment_bytes` says."""
@@ -42,7 +40,7 @@ SEGMENTS_MIN = 8
 
 def is_full(refusal: OSError | LogFullError) -> bool:
     """Return whether *refusal* is for lack of space, which truncates, deletes or other programs may free."""
-    return isinstance(refusal, LogFullError) or refusal.errno in _OUT_OF_SPACE
+    return isinstance(refusal, LogFullError) or has_no_room(refusal)
 
 
 class DiskSpace:
@@ -344,7 +342,9 @@ class Spare:
         assert spare is not None, "prepared just before"
         path = self._directory.path_of(header.segment)
         try:
-            table_end = self._write_preamble(spare, header, table)
+            if self._staging is not None:
+                spare.begin_direct(self._staging, 0)
+            table_end = write_preamble(spare, header, table)
             # Durable before it has its name: a segment without an intact header and table is damage.
             sync_file(spare)
             self._rename(spare, path)
@@ -363,18 +363,6 @@ class Spare:
         if self.file is not None:
             self.remove(self.file)
             self.file, self.is_recycled = None, False
-
-    def _write_preamble(self, spare: SegmentFile, header: SegmentHeader, table: Sequence[Buffer]) -> int:
-        """Write the segment's head directly if the file can be written so, which is found out here."""
-        if self._staging is not None:
-            spare.begin_direct(self._staging, 0)
-        try:
-            return write_preamble(spare, header, table)
-        except OSError as error:
-            if not spare.is_direct or error.errno not in UNSUPPORTED:
-                raise
-            spare.end_direct()
-            return write_preamble(spare, header, table)
 
     def _rename(self, spare: SegmentFile, path: str) -> None:
         try:

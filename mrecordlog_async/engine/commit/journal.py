@@ -50,6 +50,7 @@ from mrecordlog_async.storage.lock import LOCK_NAME
 from mrecordlog_async.storage.locked_directory import RESERVE_BYTES, LockedDirectory
 from mrecordlog_async.storage.segment import LogEnd, SegmentFile, segment_name
 from mrecordlog_async.support.clock import system
+from mrecordlog_async.support.disk_errors import is_refusal
 
 
 class Journal:
@@ -164,7 +165,7 @@ class Journal:
         batch, self._alone = self._alone, None
         assert written is not None and batch is not None, "something was started"
         was_begun, error, seconds = written
-        if not was_begun:
+        if not was_begun or (error > 0 and is_refusal(disk_error(error))):  # then the same bytes are written again
             self._file.note_durable(b"")
             # Where it refuses each batch, each would be tried twice. It is tried again in the next segment.
             self._lend_to_disk_thread(None)
