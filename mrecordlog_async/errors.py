@@ -441,7 +441,7 @@ class LogFullError(RecordLogError):
         used: Bytes, records, queues, consumers or rules in use, or the position that was asked for; 0 if unknown.
         limit: What is allowed, or the number of positions that a queue has; 0 if unknown.
         queue: The queue whose own limit is reached, or the one that holds most of the memory or the disk; "" otherwise.
-        unit: "bytes", or "records" for a queue's limit on records.
+        unit: "bytes", "records" for a queue's limit on records, or "inodes" if the disk has space and no inode.
         consumer: The consumer of *queue* that is furthest behind; "" if it has none.
     """
 
@@ -457,6 +457,11 @@ class LogFullError(RecordLogError):
         self.consumer = consumer
 
     def message(self) -> str:
+        if self.resource == "space" and self.unit == "inodes":
+            return (
+                "the file system has no inodes left for a new file, whatever space is free (`df -i` shows them)"
+                f"{self._holder()}: remove files, or truncate or delete queues"
+            )
         if self.resource == "space":
             return f"the disk is full{self._holder()}: truncate or delete queues, or free disk space"
         if self.resource == "positions":

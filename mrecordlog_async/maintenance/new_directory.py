@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from mrecordlog_async.storage.directory import LogDirectory, make_directories, naming, sync_names
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.lock import LOCK_NAME, locked_by_another, take_lock
+from mrecordlog_async.support.paths import absolute
 
 PARTIAL_SUFFIX = ".partial"
 
@@ -27,7 +28,7 @@ def free_names(files: FileSystem, directory: str | os.PathLike[str]) -> tuple[st
     Raises:
         FileExistsError: One of the two exists, or cannot be replaced by a rename.
     """
-    path = os.path.abspath(os.fsdecode(directory))
+    path = absolute(os.fsdecode(directory))
     partial = path + PARTIAL_SUFFIX
     parent, name = os.path.split(partial)
     try:

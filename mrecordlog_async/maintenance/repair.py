@@ -22,6 +22,7 @@ from mrecordlog_async.options import GIB, QueueOptions, check_segment_bytes
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.lock import LOCK_NAME, locked_by_another
+from mrecordlog_async.support.paths import absolute
 
 REPAIRED_SUFFIX = ".repaired"
 
@@ -86,7 +87,7 @@ def repair(
     """
     check_segment_bytes(segment_bytes)
     log = LogDirectory.at(directory, filesystem)
-    path = log.path + REPAIRED_SUFFIX if target is None else os.path.abspath(os.fsdecode(target))
+    path = log.path + REPAIRED_SUFFIX if target is None else absolute(os.fsdecode(target))
     if write:
         free_names(log.files, path)  # a name that is taken is reported before the whole log is read
     # The lock is held until the new log is written: its source is read twice, and both reads must find the same.

@@ -184,7 +184,8 @@ def _naming_full_disk(directory: str) -> Iterator[None]:
     except (LogFullError, RecordTooLargeError) as error:
         if (error.resource if isinstance(error, LogFullError) else error.limit) not in ("space", "the file system"):
             raise
-        reason = "the disk is full; free disk space and retry"
+        full = "has no inodes left (see `df -i`)" if getattr(error, "unit", "") == "inodes" else "is full"
+        reason = f"the disk {full}; free disk space and retry"
         raise OSError(errno.ENOSPC, reason, directory) from error
 
 

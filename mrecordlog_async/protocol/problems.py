@@ -219,7 +219,8 @@ def _of_log(error: RecordLogError) -> ProblemError:
     match error:
         case LogFullError(resource="space"):
             holder = {name: getattr(error, name) for name in _HOLDER if getattr(error, name)}
-            return retry(507, "disk_full", detail, resource="space", **holder)
+            unit = {} if error.unit == "bytes" else {"unit": error.unit}
+            return retry(507, "disk_full", detail, resource="space", **holder, **unit)
         case LogFullError(resource="positions"):
             # Permanent: positions are never assigned twice, so waiting does not help.
             detail = f"the queue has used all positions below {error.limit}; delete it, or append to another queue"
@@ -262,7 +263,7 @@ def error_in(problem: Mapping[str, Any], **known: Any) -> RecordLogError | None:
     code = problem.get("code")
     if code == "disk_full":
         queue, consumer = (str(problem.get(name, "")) for name in _HOLDER)
-        return LogFullError("space", queue=queue, consumer=consumer)
+        return LogFullError("space", queue=queue, unit=str(problem.get("unit", "bytes")), consumer=consumer)
     if code == "log_failed":
         return LogFailedError("reported by the service", problem["written"]) if "written" in problem else None
     kind = _BY_CODE.get(str(code))

@@ -101,8 +101,12 @@ def _of_others(reply: Reply) -> str:
             "a proxy in front of the service refused the body as too large; send less at once, or raise the limit of "
             "the proxy (nginx: client_max_body_size)"
         )
+    if reply.status == 404:
+        more = "; is the API mounted below a path? then the URL ends with it, as in http://host:port/wal"
+    else:
+        more = ""
     text = " ".join(_TAG.sub(" ", reply.body[:PAGE_BYTES].decode(errors="replace")).split())
-    return f"another program, such as a proxy, responded instead: {text[:EXCERPT_CHARACTERS] or 'an empty page'}"
+    return f"another program, such as a proxy, responded instead: {text[:EXCERPT_CHARACTERS] or 'an empty page'}{more}"
 
 
 def _problem(reply: Reply) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from mrecordlog_async.storage.segment import (
     segment_path,
     temporary_number,
 )
+from mrecordlog_async.support.paths import absolute
 
 ATTEMPTS_MAX = 20
 """Times that a log is read if a writer keeps changing its files between the listing and the last read."""
@@ -97,8 +98,16 @@ class LogDirectory:
         return cls(filesystem or OsFileSystem(), os.fsdecode(path)).absolute()
 
     def absolute(self) -> LogDirectory:
-        """Return the directory with an absolute path. Blocks: it asks the system for the working directory."""
-        return LogDirectory(self.files, os.path.abspath(self.path))
+        """Return the directory with an absolute path. Blocks: it asks the system for the working directory.
+
+        Raises ValueError; see `support.paths`.
+        """
+        return LogDirectory(self.files, absolute(self.path, is_used=self._has_log))
+
+    def _has_log(self, path: str) -> bool:
+        with suppress(OSError):
+            return not LogDirectory(self.files, path).list().is_empty
+        return False
 
     def sync_name(self) -> None:
         """Wait until the directory's own name is on the medium: a program that renamed it may have died before.

@@ -11,12 +11,12 @@ import stat
 import struct
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from mrecordlog_async.compiled import new_disk_thread
 from mrecordlog_async.storage.filesystem import Buffer, DiskThread
 from mrecordlog_async.storage.os_locks import DISK_THREADS, HELD_LOCKS, release_lock, take_lock
-from mrecordlog_async.support.disk_errors import is_refusal
+from mrecordlog_async.support.disk_errors import NoInodesError, is_refusal
 
 try:
     import fcntl
@@ -71,7 +71,8 @@ class OsFileSystem:
 
     def make_directory(self, path: str) -> None:
         """See `FileSystem`."""
-        os.mkdir(path, mode=0o700)
+        with _naming_inodes(path):
+            os.mkdir(path, mode=0o700)
         if os.geteuid() == 0:
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
@@ -370,9 +371,25 @@ def _note(directory: int, name: str, text: bytes) -> None:
 
 
 def _create(path: str) -> int:
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with _naming_inodes(path):
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     _give(handle, _parent(path))
     return handle
+
+
+@contextlib.contextmanager
+def _naming_inodes(path: str) -> Iterator[None]:
+    """Raise NoInodesError if *path* cannot be made because its file system has no inodes left."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            found = None
+            with contextlib.suppress(OSError):
+                found = os.statvfs(_parent(path))
+            if found and found.f_files and not found.f_favail:  # no files at all: the file system counts none
+                raise NoInodesError(path) from None
+        raise
 
 
 def _give(handle: int, like: str | int) -> None:

@@ -32,6 +32,14 @@ _NAMES_OF_FAILURES = (
 _FAILURES = frozenset(getattr(errno, name) for name in _NAMES_OF_FAILURES if hasattr(errno, name))
 
 
+class NoInodesError(OSError):
+    """The file system has no inode left for a new file, whatever space is free. Its errno is ENOSPC."""
+
+    def __init__(self, path: str) -> None:
+        """Name the file or directory that could not be made."""
+        super().__init__(errno.ENOSPC, "the file system has no inodes left for a new file (see `df -i`)", path)
+
+
 def has_no_room(error: OSError) -> bool:
     """Return whether the disk, a quota, or the largest size of a file has no room for what was asked for."""
     return error.errno in _NO_ROOM

@@ -137,8 +137,8 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
         str(one["position"]),
         str(one["records"]) if known else "-",
         size(one["bytes"]) if known else "-",
-        age(oldest, " "),
-        f"{age(idle, ' ')} ago" if idle is not None else "-",
+        age(oldest),
+        f"{age(idle)} ago" if idle is not None else "-",
         str(one["skipped"]) if known else "-",
         one.get("owner") or "-",
     )

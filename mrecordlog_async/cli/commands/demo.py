@@ -26,6 +26,7 @@ from mrecordlog_async.cli.demo.ledger import DemoVerdict, Ledger, produce, start
 from mrecordlog_async.cli.demo.service import ServiceProcess
 from mrecordlog_async.cli.shell.exit_codes import FAILED, FINE, UsageError
 from mrecordlog_async.cli.shell.parser import COUNT, PORT, SIZE, TIME, Parser
+from mrecordlog_async.cli.shell.target import directory_argument
 from mrecordlog_async.support.event_loop import loop_factory
 
 if TYPE_CHECKING:
@@ -47,7 +48,12 @@ def add_parser(command_line: Parser) -> Parser:
     add("--kill-every", type=TIME, default=4.0, metavar="TIME", help="pause between two kills (default: 4s)")
     add("--record-bytes", type=SIZE, default=256, metavar="SIZE", help="size of a record (default: 256)")
     add("--port", type=PORT, default=0, metavar="PORT", help="port of the service (default: a free one)")
-    add("--keep", metavar="DIR", help="write the log here and keep it (default: a temporary directory)")
+    add(
+        "--keep",
+        metavar="DIR",
+        type=directory_argument,
+        help="write the log here and keep it (default: a temporary directory)",
+    )
     add("--json", action="store_true", help="print the verdict as one JSON object")
     return parser
 

@@ -40,7 +40,7 @@ from mrecordlog_async.storage.os_filesystem import OsFileSystem
 def add_parser(command_line: Parser) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("import-quickwit", "Read files of Quickwit's Rust crate into a new log", __doc__)
-    parser.add_argument("source", metavar="SOURCE", help="directory that the Rust crate wrote")
+    parser.add_argument("source", metavar="SOURCE", type=directory_argument, help="directory that the Rust crate wrote")
     parser.add_argument(
         "log", metavar="DIR", type=directory_argument, help="directory of the log to create; must not exist yet"
     )

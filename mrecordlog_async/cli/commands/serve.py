@@ -22,7 +22,7 @@ from mrecordlog_async.cli.shell.exit_codes import FAILED, UsageError, exit_code_
 from mrecordlog_async.cli.shell.explain import command_of, explain, refuse_foreign_directory
 from mrecordlog_async.cli.shell.logging_setup import configure
 from mrecordlog_async.cli.shell.parser import Parser
-from mrecordlog_async.cli.shell.settings import add_settings, gather
+from mrecordlog_async.cli.shell.settings import add_settings, gather, of_kubernetes
 from mrecordlog_async.cli.shell.target import directory_argument
 from mrecordlog_async.compiled import BUILD
 from mrecordlog_async.errors import CorruptionError, LogLockedError, RecordLogError
@@ -73,6 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
             _service_options(values),
             _log_options(values, directory),
         )
+        _say_ignored(of_kubernetes())
         calm_collector()
         map_large_blocks()
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
@@ -81,6 +82,16 @@ def run(arguments: argparse.Namespace) -> int:
         return log_end(UsageError(str(error)), directory)
     except Exception as error:
         return log_end(error, directory)
+
+
+def _say_ignored(variables: list[str]) -> None:
+    if variables:
+        more = f" and {len(variables) - 1} more" if len(variables) > 1 else ""
+        logger.warning(
+            "%s%s: Kubernetes sets these variables for a Service of this name; they are no settings, and are ignored "
+            "(`enableServiceLinks: false` in the pod's spec leaves them out)",
+            *(variables[0], more),
+        )
 
 
 def _directory_of_variable() -> str:

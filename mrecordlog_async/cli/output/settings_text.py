@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from mrecordlog_async.cli.output.text import plural, printable, size
+from mrecordlog_async.cli.output.text import plural, printable, size, span
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.options import QUEUE_OPTIONS, QueueOptions
 
@@ -35,5 +35,5 @@ _SIZES: dict[str, Callable[[Any], str]] = {
     "": str,
     "bytes": size,
     "records": lambda records: plural(records, "record"),
-    "seconds": lambda seconds: f"{seconds:g} s",
+    "seconds": span,
 }

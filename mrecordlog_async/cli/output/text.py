@@ -12,6 +12,7 @@ from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.model import RecoveryProgress
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+LENGTHS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 REDRAW_SECONDS = 0.1
 QUIET_SECONDS = 1.0
 """Work that takes less than this shows no progress."""
@@ -20,8 +21,8 @@ NAME_CELLS = 40
 
 
 def wants_colour() -> bool:
-    """Return whether to print colours: standard output is a terminal, and NO_COLOR is not set."""
-    return sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    """Return whether to print colours: standard output is a terminal, and NO_COLOR is not set, or empty."""
+    return sys.stdout.isatty() and not os.environ.get("NO_COLOR")
 
 
 def printable(name: str) -> str:
@@ -49,14 +50,18 @@ def plural(count: int, word: str) -> str:
     return f"{count:,} {word}{ending}"
 
 
-def age(seconds: float | None, gap: str = "") -> str:
-    """Return an age in its largest unit that gives two digits or more, like 5min or 3d; a dash if there is none."""
+def age(seconds: float | None) -> str:
+    """Return an age in its largest unit that gives 2 or more, like 5 min or 3 d; a dash if there is none."""
     if seconds is None:
         return "-"
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds / length:.0f}{gap}{unit}"
-    return f"{seconds:.0f}{gap}s"
+    unit, length = next(each for each in LENGTHS if seconds >= 2 * each[1] or each[1] == 1)
+    return f"{seconds / length:.0f} {unit}"
+
+
+def span(seconds: float) -> str:
+    """Return a length of time that somebody has set, exactly: 7 d, 90 s, 0.5 s."""
+    unit, length = next(each for each in LENGTHS if (seconds and seconds % each[1] == 0) or each[1] == 1)
+    return f"{seconds / length:g} {unit}"
 
 
 def cells_of(text: str) -> int:

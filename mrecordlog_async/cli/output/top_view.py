@@ -38,7 +38,7 @@ COLUMNS = (
     Column("bytes", lambda line: size(line.summary.bytes)),
     Column("in/s", lambda line: f"{line.in_rate:,.0f}"),
     Column("out/s", lambda line: f"{line.out_rate:,.0f}"),
-    Column("oldest", lambda line: age(line.summary.age_seconds, " "), 70),
+    Column("oldest", lambda line: age(line.summary.age_seconds), 70),
     Column("consumer behind", lambda line: _behind(line.behind), 110),
     Column(
         "keeps from", lambda line: "-" if line.summary.first_segment is None else str(line.summary.first_segment), 95
@@ -182,7 +182,7 @@ def _head(history: History) -> str:
         return f"{history.source}  directory"
     times = f"commit p50 {_time(service.commit_p50)}, p99 {_time(service.commit_p99)}"  # of the last minute
     more = [f"policy {service.policy}"] if service.policy else []
-    more += [f"up {age(service.uptime, ' ')}"] if service.uptime else []
+    more += [f"up {age(service.uptime)}"] if service.uptime else []
     more += [service.note] if service.note else []
     return "  ".join([history.source, service.state, plural(service.segments, "segment"), times, *more])
 

@@ -126,8 +126,8 @@ def candidates(meant: Meant) -> Iterable[str]:
 
 
 def _default_urls() -> tuple[str, ...]:
-    port = os.environ.get("MRECORDLOG_PORT")
-    return (re.sub(r"\d+$", port, EXAMPLE_URL),) if port else (EXAMPLE_URL,)
+    port = os.environ.get("MRECORDLOG_PORT", "")  # Kubernetes may have set it, to tcp://…
+    return (re.sub(r"\d+$", port, EXAMPLE_URL),) if port.isdecimal() else (EXAMPLE_URL,)
 
 
 def _token_files(log: str, meant: Meant) -> list[str]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import tomllib
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ from mrecordlog_async.cli.shell.exit_codes import UsageError
 from mrecordlog_async.cli.shell.parser import Parser, choice, port, suggest, whole
 from mrecordlog_async.options import PersistPolicy
 from mrecordlog_async.quantities import parse_seconds, parse_size
+from mrecordlog_async.support.paths import absolute
 
 PREFIX = "MRECORDLOG_"
 NOT_SETTINGS = frozenset({"CONFIG", "DIRECTORY", "COMPILE", "DISK_THREAD", "PURE"})
@@ -65,6 +67,11 @@ def name(text: str) -> str:
     return text
 
 
+def path_of(text: str) -> str:
+    """Return the path of a file, with the home directory in place of `~/`."""
+    return absolute(text) if text.startswith("~") else text
+
+
 def names(text: str) -> tuple[str, ...]:
     """Return names separated by commas."""
     return tuple(name.strip() for name in text.split(",") if name.strip())
@@ -100,22 +107,22 @@ SETTINGS = (
     Setting("host", str, "ADDRESS", "127.0.0.1", "address to listen on; any other than loopback needs --token-file"),
     Setting("port", port, "PORT", "8080", "port to listen on, 0 for a free one"),
     Setting("name", name, "NAME", "", "name of the service, shown to people (default: the host name)"),
-    Setting("uds", str, "PATH", "", "listen on this Unix socket instead, for this user only"),
+    Setting("uds", path_of, "PATH", "", "listen on this Unix socket instead, for this user only"),
     Setting(
         "token_file",
-        str,
+        path_of,
         "FILE",
         "",
         "file of accepted bearer tokens, one per line; only its owner may be able to read it; read once, at the start",
     ),
     Setting(
         "tls_cert",
-        str,
+        path_of,
         "FILE",
         "",
         "serve HTTPS with this certificate (PEM, with its chain); read again when it changes",
     ),
-    Setting("tls_key", str, "FILE", "", "private key of --tls-cert (PEM); not needed if it is in the same file"),
+    Setting("tls_key", path_of, "FILE", "", "private key of --tls-cert (PEM); not needed if it is in the same file"),
     Setting(
         "allow_host",
         names,
@@ -240,7 +247,7 @@ def gather(arguments: argparse.Namespace, environment: Mapping[str, str] = os.en
     """Return the value of every setting, from the first place that has one. Raises UsageError for an invalid one."""
     variables = _variables(environment)
     path = arguments.config or variables.pop("config", None)
-    file = _file(path) if path else {}
+    file = _file(path_of(path)) if path else {}
     values = {}
     for setting in SETTINGS:
         flag = getattr(arguments, setting.name)
@@ -256,12 +263,28 @@ def gather(arguments: argparse.Namespace, environment: Mapping[str, str] = os.en
     return values
 
 
+def of_kubernetes(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the variables that Kubernetes sets for a Service whose name begins with ours: they are no settings.
+
+    For a Service `mrecordlog`, every container of the namespace gets MRECORDLOG_PORT=tcp://10.96.0.12:8080,
+    MRECORDLOG_SERVICE_HOST, MRECORDLOG_PORT_8080_TCP_ADDR and others.
+    """
+    services = {found[1] for each in environment.items() if (found := _OF_SERVICE.fullmatch("=".join(each)))}
+    own = re.compile(rf"({'|'.join(services)})(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_\w+)?)") if services else None
+    return sorted(variable for variable in environment if own and own.fullmatch(variable))
+
+
+_OF_SERVICE = re.compile(rf"({PREFIX}(?:\w+_)?)PORT=(?:tcp|udp|sctp)://.*")
+
+
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables of settings, by name. An empty one is not set."""
     found = {}
     known = [setting.variable.removeprefix(PREFIX) for setting in SETTINGS]
+    foreign = frozenset(of_kubernetes(environment))
     for variable, text in environment.items():
         name = variable.removeprefix(PREFIX)
-        if name == variable:
+        if name == variable or variable in foreign or not text:
             continue
         if name not in known and name not in NOT_SETTINGS:
             # Compared without the prefix, which alone would make every name look like a known one.

@@ -18,6 +18,7 @@ from mrecordlog_async.cli.output.text import ProgressBar
 from mrecordlog_async.cli.shell.exit_codes import NotReadyError, UsageError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.maintenance.placed_log import COMMAND_LIMITS, open_placed_log
+from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.tokens import read_named_tokens, read_token
 
 if TYPE_CHECKING:
@@ -82,7 +83,7 @@ def log_argument(text: str) -> str:
         scheme = "https" if text.startswith("https:") else "http"
         place = _ALMOST_URL.sub("", text, count=1)
         raise argparse.ArgumentTypeError(f"{text!r} is not a URL of a service: write {scheme}://{place}")
-    return text
+    return text if is_service(text) else _in_home(text)
 
 
 def directory_argument(text: str) -> str:
@@ -91,7 +92,17 @@ def directory_argument(text: str) -> str:
         raise argparse.ArgumentTypeError(f"{text!r} is a URL, and this command needs the files: name the directory")
     if text in ("true", "false"):
         raise argparse.ArgumentTypeError(f"a switch takes no value; write ./{text} for a directory of that name")
-    return text
+    return _in_home(text)
+
+
+def _in_home(text: str) -> str:
+    """Return the directory that was typed, with the home directory in place of `~/`, which only some shells replace."""
+    if text and not text.startswith("~"):
+        return text
+    try:
+        return LogDirectory.at(text).path
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def is_service(log: str) -> bool:

@@ -26,6 +26,7 @@ from mrecordlog_async.memory.stored_times import tick_spans
 from mrecordlog_async.memory.times import NO_TICK
 from mrecordlog_async.model import TICKS_PER_SECOND
 from mrecordlog_async.options import PersistPolicy
+from mrecordlog_async.support.disk_errors import NoInodesError
 
 CALLERS_PER_TURN = 128
 """Callers woken per event-loop iteration. With 10,000 in one iteration, nothing else ran for 11 to 19 ms."""
@@ -165,7 +166,7 @@ class BatchStore:
         """Refuse *commands*; nothing of them was written."""
         error = refusal
         if isinstance(refusal, OSError) and is_full(refusal):
-            error = LogFullError("space")
+            error = LogFullError("space", unit="inodes" if isinstance(refusal, NoInodesError) else "bytes")
             error.__cause__ = refusal
         if isinstance(error, LogFullError) and error.resource in ("disk", "space"):
             error = self._capacity.disk_full(error)

@@ -64,7 +64,7 @@ class Capacity:
     def disk_full(self, error: LogFullError) -> LogFullError:
         """Return *error*, of a call that the disk has no space for, with what holds most of it."""
         queue, consumer = self._on_disk.find()
-        named = LogFullError(error.resource, error.used, error.limit, queue, consumer=consumer)
+        named = LogFullError(error.resource, error.used, error.limit, queue, error.unit, consumer)
         named.__cause__ = error.__cause__
         return named
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from mrecordlog_async.spark.checkpoints.local_lake import LocalLake, sync_directory, sync_file
+from mrecordlog_async.support.paths import absolute
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -31,7 +32,7 @@ def local_path(address: str) -> str | None:
     parts = urlsplit(address)
     if parts.scheme == "file":  # its path may have a # or ?, which would end it in other addresses
         return unquote(re.sub(r"^file:(//[^/]*)?", "", address, flags=re.IGNORECASE))
-    return None if len(parts.scheme) > 1 and "://" in address else os.path.abspath(address)
+    return None if len(parts.scheme) > 1 and "://" in address else absolute(address)
 
 
 def _of_store(address: str) -> str:

@@ -10,6 +10,7 @@ from mrecordlog_async.spark.settings.offset import Positions
 from mrecordlog_async.spark.settings.option import Flag
 from mrecordlog_async.spark.settings.option_values import interval, size
 from mrecordlog_async.spark.settings.options import TARGET_FILE_BYTES
+from mrecordlog_async.support.paths import absolute
 
 PARTITIONS = ("server", "queue", "date")
 """Columns by which the table can be partitioned.
@@ -19,8 +20,8 @@ date: the day, in UTC, on which a record was stored. It stays the same when a ba
 
 
 def directory(text: str) -> str:
-    """Read a path or an address; a slash at its end means nothing."""
-    return text.rstrip("/")
+    """Read a path or an address; a slash at its end means nothing, and `~/` at its beginning the home directory."""
+    return absolute(text) if text.startswith("~") or not text else text.rstrip("/")
 
 
 def columns(text: str) -> tuple[str, ...]:
