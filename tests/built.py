@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import sysconfig
 import venv
 from pathlib import Path
 
@@ -55,5 +54,6 @@ def install(wheel: Path, place: Path, *, extras: bool) -> Path:
     if extras:
         # Python does not run the .pth files of a directory that a .pth file names: the editable install is not found.
         (packages,) = place.glob("lib/python*/site-packages")
-        (packages / "extras.pth").write_text(sysconfig.get_path("purelib") + "\n")
+        found = [path for path in sys.path if path.endswith("site-packages")]
+        (packages / "extras.pth").write_text("\n".join([*found, ""]))
     return python

@@ -1,7 +1,7 @@
 """Installs what was built in empty environments, and uses it: `python -m tests.installed dist/* --python 3.11 3.12`.
 
 For each file and each Python: a new environment, the file with its extra `server`, and nothing of this repository in
-reach. Then the version and the build are as the file says, the README's first program prints what the README shows, a
+reach. Then the version and the build are as the file says, the first program of the site prints its record, a
 service gets ready, stores a record and hands it out again, and ends with 0; and pytest, installed next to it, finds its
 fixtures: the test of the tutorial passes. With `--uvx`, `uvx --from FILE mrecordlog`
 runs the same, without an environment.
@@ -25,7 +25,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from urllib.request import urlopen
 
-from tests.docs.blocks import README, ROOT, TUTORIAL, blocks
+from tests.docs.blocks import ROOT, TUTORIAL, blocks
 
 SECONDS = 120.0
 
@@ -87,10 +87,9 @@ def _environment(case: Case, python: str, place: Path) -> list[str]:
     subprocess.run([f"python{python}", "-m", "venv", str(place / "venv")], check=True)
     pip = [str(place / "venv" / "bin" / "pip"), "install", "-q", "--disable-pip-version-check", "--no-cache-dir"]
     _run([*pip, f"mrecordlog_async[server] @ {case.file.as_uri()}"], place, case.environment)
-    (first,) = (block.text for block in blocks(README) if block.note == "file: first.py")
-    (expected,) = (block.text for block in blocks(README) if "first.py\n" in block.text and block.language == "console")
+    (first,) = (block.text for block in blocks(ROOT / "docs" / "index.md") if block.language == "python")
     (place / "first.py").write_text(first)
-    assert _run([str(place / "venv" / "bin" / "python"), "first.py"], place) == expected.partition("\n")[2]
+    assert _run([str(place / "venv" / "bin" / "python"), "first.py"], place) == "0 b'two coffees'\n"
     _run([*pip, "pytest", "pytest-asyncio"], place)
     (tested,) = (block.text for block in blocks(TUTORIAL) if "memory_log" in block.text and block.language == "python")
     (place / "test_it.py").write_text(f"{tested}\n\ndef test_service(memory_service: str) -> None: ...\n")

@@ -16,7 +16,9 @@ import pytest
 from packaging.requirements import Requirement
 
 from tests.built import build, install, known_files
+from tests.deep.examples.test_examples import ask
 from tests.docs.blocks import ROOT
+from tests.serving import free_port
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 PACKAGES = ("mrecordlog_async/", "pyspark_mrecordlog.py")
@@ -122,8 +124,26 @@ def test_the_description_installs_the_package_by_its_name(description: str) -> N
         "'mrecordlog_async[spark,java]'",
         "'.[dev]'",
     ]
-    assert "checkout" not in description.partition("first.py")[0]
+    assert "checkout" not in description.partition("To run all tests")[0]
     assert "<!--" not in description
+
+
+def test_the_first_command_of_the_description_works_in_an_empty_directory(
+    description: str, built: Path, tmp_path: Path
+) -> None:
+    """With the wheel alone: it makes the program that the README shows, and starts it. Only pip is not run."""
+    (wheel,) = built.glob("*.whl")
+    install(wheel, tmp_path / ".venv", extras=True)
+    command = description.partition("```bash\n")[2].partition("\n```")[0]
+    program, _, rest = command.rpartition("\npython3 -m venv ")
+    serve = rest.rpartition(" && ")[2].replace(".venv/bin/uvicorn", "exec .venv/bin/python -m uvicorn")
+    port = free_port()
+    with subprocess.Popen(["bash", "-c", f"{program}\n{serve} --port {port}"], cwd=tmp_path) as serving:
+        try:
+            assert ask(port, "POST", "/ingest", b"click") == (200, b'{"position":0}')
+        finally:
+            serving.terminate()
+    assert (tmp_path / "fastapi_ingest.py").read_bytes() == (ROOT / "examples" / "fastapi_ingest.py").read_bytes()
 
 
 def test_site_and_index_name_the_same_place() -> None:

@@ -17,6 +17,9 @@ from tests.serving import free_port
 
 from .blocks import ROOT, Block, Reader
 
+_KILL = re.compile(r"pkill -9 -f (?:'[^']+'|\S+)")
+"""How a page kills its service: a test must not kill those of other programs."""
+
 
 class Session:
     """Saves files and starts services as the page says; runs everything else as on any page.
@@ -38,20 +41,29 @@ class Session:
         if block.note.startswith("file: "):
             (self._directory / block.note.removeprefix("file: ")).write_text(text)
         elif block.note == "background":
-            self._start(text)
+            assert text.rstrip().endswith("&"), "a reader types more commands in the same shell"
+            self._wait_ready(self.start(text.rstrip().removesuffix("&")), text)
         else:
-            if self._services:
-                text = text.replace("pkill -9 -f 'uvicorn app:app'", f"kill -9 {self._services[-1].pid}")
-            return Reader(self._directory).run(Block(block.language, text, block.note))
+            killed = self._services[-1] if _KILL.search(text) else None
+            if killed is not None:
+                text = _KILL.sub(f"kill -9 {killed.pid}", text)
+            printed = Reader(self._directory).run(Block(block.language, text, block.note))
+            if killed is not None:
+                killed.wait()  # the port and the directory are free for the next one
+            return printed
         return ""
 
-    def _start(self, command: str) -> None:
+    def start(self, command: str) -> subprocess.Popen[bytes]:
+        """Start a service, which may not listen yet."""
         environment = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         environment["PYTHONPATH"] = str(ROOT)
-        assert command.rstrip().endswith("&"), "a reader types more commands in the same shell"
-        words = command.rstrip().removesuffix("&").split()
-        service = subprocess.Popen(words, cwd=self._directory, env=environment)
+        for named, port in self._ports.items():
+            command = command.replace(named, port)
+        service = subprocess.Popen(command.split(), cwd=self._directory, env=environment)
         self._services.append(service)
+        return service
+
+    def _wait_ready(self, service: subprocess.Popen[bytes], command: str) -> None:
         port = re.findall(r"--port (\d+)", command)[0]
         while service.poll() is None:
             if any(_is_ready(f"http://localhost:{port}{path}readyz") for path in ("/wal/", "/")):

@@ -19,8 +19,10 @@ import signal
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Coroutine
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any, NoReturn
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.demo.ledger import DemoVerdict, Ledger, produce, start_producers
 from mrecordlog_async.cli.demo.service import ServiceProcess
@@ -68,12 +70,14 @@ def run(arguments: argparse.Namespace) -> int:
             f"{arguments.keep}/wal exists, and the demo counts the records of a new log: remove it, or name another "
             "directory with --keep"
         )
-    signal.signal(signal.SIGTERM, _end)
+    ending = _Ending()
     directory = arguments.keep or tempfile.mkdtemp(prefix="mrecordlog-demo-")
     verdict = None
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            verdict = runner.run(_demo(arguments, f"{directory}/wal"))
+            verdict = runner.run(ending.unless_signalled(_demo(arguments, f"{directory}/wal")))
+    except asyncio.CancelledError:
+        return 128 + ending.number
     finally:
         if arguments.keep or (verdict is not None and not verdict.good):
             if os.path.isdir(f"{directory}/wal"):
@@ -87,9 +91,35 @@ def run(arguments: argparse.Namespace) -> int:
     return FINE if verdict.good else FAILED
 
 
-def _end(number: int, frame: object) -> NoReturn:
-    """End this process as the signal would, but with its service and its temporary directory."""
-    raise SystemExit(128 + number)
+class _Ending:
+    """Notes the first signal that ends the demo, and cancels it: it kills its service and removes its directory.
+
+    Others change nothing, because that takes a moment. A handler that raised would do so in whatever code runs, even
+    inside the event loop, which then leaves tasks and connections behind that complain when they are freed.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self._cancel: Callable[[], object] = lambda: None
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup ignores SIGHUP
+                signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: object) -> None:
+        if not self.number:
+            self.number = number
+            self._cancel()
+
+    async def unless_signalled(self, demo: Coroutine[Any, Any, DemoVerdict]) -> DemoVerdict:
+        """Run *demo*; cancel it at the first signal. Raises CancelledError."""
+        task = asyncio.create_task(demo)
+        self._cancel = partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel)
+        if self.number:  # it came before
+            task.cancel()
+        try:
+            return await task
+        finally:
+            self._cancel = lambda: None
 
 
 async def _demo(arguments: argparse.Namespace, directory: str) -> DemoVerdict:

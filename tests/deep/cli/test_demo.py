@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -56,18 +58,29 @@ def test_a_log_of_another_run_is_refused(tmp_path: Path) -> None:
     assert not list((tmp_path / "wal").iterdir())
 
 
-def test_sigterm_ends_the_service_too(tmp_path: Path) -> None:
-    """No process goes on in the background, and no directory is left."""
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("when", ["it starts", "it is under load"])
+def test_a_signal_ends_the_service_too(tmp_path: Path, when: str, number: signal.Signals, times: int) -> None:
+    """No process goes on in the background, no directory is left, and nothing is printed."""
     command = [sys.executable, "-m", "mrecordlog_async", "demo"]
     environment = os.environ | {"TMPDIR": str(tmp_path)}
-    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    pipe, port = subprocess.PIPE, 0
+    with subprocess.Popen(command, env=environment, stdout=pipe, stderr=pipe) as process:
         assert process.stderr is not None
-        port = int(process.stderr.readline().strip().rpartition(b":")[2])
-        process.terminate()
-        assert process.wait(60) == 143
-        assert process.stderr.read() == b""
-    with pytest.raises(ConnectionRefusedError):
-        socket.create_connection(("127.0.0.1", port))
+        if when == "it starts":
+            while not list(tmp_path.iterdir()):
+                time.sleep(0.001)
+        else:
+            port = int(process.stderr.readline().strip().rpartition(b":")[2])
+        for _ in range(times):
+            process.send_signal(number)
+        assert process.wait(60) == 128 + number
+        assert [line for line in process.stderr.read().splitlines() if b"watch it: " not in line] == []
+    if port:
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port))
     assert not list(tmp_path.iterdir())
 
 

@@ -22,10 +22,11 @@ from tests.serving import TIMEOUT_SECONDS, free_port
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
 
-def run(*command: str, input: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        command, input=input, capture_output=True, text=True, timeout=120, env={**os.environ, **environment}
-    )
+def run(
+    *command: str, input: str = "", cwd: Path | None = None, **environment: str
+) -> subprocess.CompletedProcess[str]:
+    variables = {**os.environ, **environment}
+    return subprocess.run(command, input=input, capture_output=True, text=True, timeout=120, cwd=cwd, env=variables)
 
 
 @contextmanager
@@ -124,22 +125,43 @@ def test_aiohttp_ingest(tmp_path: Path) -> None:
         assert ask(port, "GET", "/wal/v1/queues/clicks/records?as=text")[1].splitlines() == lines
 
 
-def test_fastapi_ingest_under_uvicorn(tmp_path: Path) -> None:
-    """The same with FastAPI and uvicorn; errors are problem documents; streams follow, and end at SIGTERM."""
+STREAMING = """
+from collections.abc import AsyncIterator
+from fastapi import FastAPI, Request
+from fastapi.responses import StreamingResponse
+from mrecordlog_async.fastapi import Log, add_exception_handlers, lifespan, mount, tail_until_disconnect
+
+app = FastAPI(lifespan=lifespan("./wal", queues=["clicks"]))
+add_exception_handlers(app)
+mount(app, "/wal")
+
+
+@app.get("/follow/{queue}")
+async def follow(queue: str, request: Request, log: Log) -> StreamingResponse:
+    log.queue_summary(queue)  # 404 before the response begins
+
+    async def lines() -> AsyncIterator[bytes]:
+        async for record in tail_until_disconnect(request, log, queue):
+            yield record.payload + b"\\n"
+
+    return StreamingResponse(lines(), media_type="application/x-ndjson")
+"""
+
+
+def test_streams_of_an_application_under_uvicorn_follow_and_end_at_sigterm(tmp_path: Path) -> None:
+    """Its own ones and those of the mounted API; errors are problem documents."""
+    (tmp_path / "streaming.py").write_text(STREAMING)
     port = free_port()
-    arguments = ("--app-dir", str(EXAMPLES), "fastapi_ingest:app", "--port", str(port))
-    command = (sys.executable, "-m", "uvicorn", *arguments)  # which waits for open responses as long as they take
-    with running(*command, WAL=str(tmp_path / "wal")) as process:
-        status, body = ask(port, "POST", "/ingest/clicks", b"one")
-        assert (status, json.loads(body)) == (202, {"position": 0})
-        assert json.loads(ask(port, "GET", "/recent/clicks")[1]) == ["one"]
-        status, body = ask(port, "GET", "/recent/nothing")
+    command = (sys.executable, "-m", "uvicorn", "streaming:app", "--port", str(port))  # waits for open responses
+    with running(*command, cwd=tmp_path) as process:
+        status, body = ask(port, "GET", "/follow/nothing")
         assert (status, json.loads(body)["code"]) == (404, "queue_not_found")
+        ask(port, "POST", "/wal/v1/queues/clicks/records", b"one")
         following = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
         following.request("GET", "/follow/clicks")
         stream = following.getresponse()
         assert stream.readline() == b"one\n"
-        ask(port, "POST", "/ingest/clicks", b"two")
+        ask(port, "POST", "/wal/v1/queues/clicks/records", b"two")
         assert stream.readline() == b"two\n"
         assert ask(port, "GET", "/wal/readyz")[0] == 200
         tail = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_SECONDS)
@@ -155,18 +177,15 @@ def test_fastapi_ingest_under_uvicorn(tmp_path: Path) -> None:
         events.close()
         assert "Application shutdown complete" in told
         assert "Traceback" not in told
-    with running(*command, WAL=str(tmp_path / "wal")):
-        assert json.loads(ask(port, "GET", "/recent/clicks")[1]) == ["one", "two"]
 
 
 def test_a_second_worker_is_told_the_ways_out(tmp_path: Path) -> None:
     """Two processes on one directory: the second does not start, and says what to do instead."""
     first, second = free_port(), free_port()
-    wal = str(tmp_path / "wal")
     arguments = (sys.executable, "-m", "uvicorn", "--app-dir", str(EXAMPLES), "fastapi_ingest:app", "--port")
-    with running(*arguments, str(first), WAL=wal) as owner:
-        assert ask(first, "GET", "/recent/clicks")[0] == 200
-        done = run(*arguments, str(second), WAL=wal)
+    with running(*arguments, str(first), cwd=tmp_path) as owner:
+        assert ask(first, "GET", "/wal/readyz")[0] == 200
+        done = run(*arguments, str(second), cwd=tmp_path)
         assert done.returncode != 0
         assert f"process {owner.pid}" in done.stderr
         for way_out in ("Use one worker", "its own directory", "mrecordlog serve"):
