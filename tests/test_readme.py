@@ -31,14 +31,19 @@ def test_the_readme_shows_the_program_that_its_command_starts() -> None:
 async def test_the_worker_of_the_readme_delivers_what_was_stored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It replaces one line of the program, gets the records of an earlier run, and they are deleted."""
+    """It replaces one line of the program, and gets the records of an earlier run; the lake still does, too."""
     monkeypatch.chdir(tmp_path)
     endpoint, worker = _programs()
     async with _application(endpoint) as names:
         await log_of(names["app"]).append("clicks", b"stored before")
     async with _application(with_worker(endpoint, worker)) as names, timeout(60):
-        while log_of(names["app"]).first_position("clicks") == 0:
+        log = log_of(names["app"])
+        while log.consumers("clicks")["delivery"].position == 0:
             await sleep(0.01)
+        assert [payload for _, payload in log.range("clicks")] == [b"stored before"]
+        async with log.consumer("clicks", "lake") as lake:
+            await lake.acknowledge(0)
+        assert list(log.range("clicks")) == []
     assert "stored before" in capsys.readouterr().out
 
 

@@ -61,7 +61,7 @@ def test_a_log_of_another_run_is_refused(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("times", [1, 2])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-@pytest.mark.parametrize("when", ["it starts", "it is under load"])
+@pytest.mark.parametrize("when", ["it starts", "it serves"])
 def test_a_signal_ends_the_service_too(tmp_path: Path, when: str, number: signal.Signals, times: int) -> None:
     """No process goes on in the background, no directory is left, and nothing is printed."""
     command = [sys.executable, "-m", "mrecordlog_async", "demo"]
