@@ -6,6 +6,8 @@ import pytest
 
 from mrecordlog_async.engine.commit.batch import build_records, commit_of, encode_batch, encode_in_steps
 from mrecordlog_async.engine.planning.draft import PlannedMany, PlannedRun, split_into_runs
+from mrecordlog_async.format.frame import BLOCK_BYTES, FRAME_HEADER_BYTES, segment_seed
+from mrecordlog_async.format.parse import COMMIT_FRAME_BYTES, find_commits
 from mrecordlog_async.format.record import MANY_BYTES_MAX, MANY_RECORDS_MAX, Append, Many, appends_of, encode_record
 from mrecordlog_async.model import RUN_BYTES, Run
 from mrecordlog_async.quickwit.state import runs_of
@@ -77,3 +79,14 @@ def test_a_batch_in_steps_is_the_same_batch(offset: int, sizes: list[int]) -> No
     steps, stop = encode_in_steps(bodies, commit, at.offset, 99)
     assert b"".join(map(b"".join, steps)) == b"".join(buffers)
     assert stop == end == offset + sum(map(len, buffers))
+
+
+@pytest.mark.parametrize("left", range(COMMIT_FRAME_BYTES + 2))
+def test_a_commit_is_found_whole_wherever_its_batch_ends(left: int) -> None:
+    """It never spans two blocks: whatever is damaged before it, it proves that its batch was written."""
+    bodies = [encode_record(record) for record in build_records([PlannedRun(1, 5, [b"a record"])])]
+    offset = 2 * BLOCK_BYTES - left - FRAME_HEADER_BYTES - sum(map(len, bodies[0]))  # the block has *left* bytes
+    at, log_id = LogEnd(3, 64, offset, 1, 8, 7), bytes(range(16))
+    buffers, end = encode_batch(bodies, commit_of(at, 2, log_id, 1_000), offset, segment_seed(log_id, 3))
+    found = find_commits(b"".join(buffers), offset, log_id, 3)
+    assert [(commit.batch, stop) for commit, stop in found] == [(9, end)]
