@@ -18,7 +18,8 @@ only those with a token. If `options` has tokens, every request needs one, even 
 health checks and the page need none, because the page holds no data. The application protects its own routes, and its
 server sets the deadlines of connections. Without TLS, tokens and payloads are sent in the clear.
 
-Only one process can open a directory: a second worker fails to start with LogLockedError.
+Only one process can open a directory. The start waits up to 25 s (`lock_seconds`) for another process, so that a server
+may start its next process before the last one has ended; then it fails with LogLockedError.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ def setup(
     Raises:
         ValueError: *app* has a log already, or *prefix* has characters that URLs encode, such as a space.
         TypeError: *options* or the options of a queue are of another class, or there is no such option.
-        LogLockedError: Raised when *app* starts and another process has the log open.
+        LogLockedError: Raised when *app* starts and another process still has the log open after `lock_seconds`.
+        LogClosedError: Raised when SIGTERM or SIGINT comes while *app* starts.
         RecordLogError: Raised when *app* starts and the log cannot be opened; see `MultiRecordLog.open`.
     """
     if _IS_SET_UP in app:

@@ -47,14 +47,16 @@ def _check_size(name: str, value: object) -> None:
         raise ValueError(f"{name} must be at least 1, got {value}")
 
 
-def check_seconds(name: str, value: object, without: str) -> None:
+def check_seconds(name: str, value: object, without: str = "") -> None:
     """Raise TypeError or ValueError unless *value* is a time to wait, or None to wait for what *without* says."""
-    if value is None:
+    if value is None and without:
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} must be a number of seconds or None, not {type(value).__name__}")
+        or_none = " or None" if without else ""
+        raise TypeError(f"{name} must be a number of seconds{or_none}, not {type(value).__name__}")
     if not value >= 0:  # also refuses NaN
-        raise ValueError(f"{name} must be at least 0 seconds, or None to wait for {without}, got {value}")
+        or_none = f", or None to wait for {without}" if without else ""
+        raise ValueError(f"{name} must be at least 0 seconds{or_none}, got {value}")
 
 
 def not_acknowledged(queue: str, position: int, consumer: str) -> TimeoutError:

@@ -1,5 +1,8 @@
 """A log inside an application: opened with it, with its queues and workers, and ended gracefully. For the embeds.
 
+A server that is reloaded starts its new process before the old one has ended, so the old one's log is waited for. A
+signal ends the opening, whatever it waits for: servers act on one only once the application has started.
+
 | event | result |
 |---|---|
 | a worker returns | it is not restarted |
@@ -20,16 +23,19 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from signal import Signals
 from types import CoroutineType
 from typing import Any, Literal, NamedTuple, TypedDict
 
-from mrecordlog_async.errors import LogFailedError
-from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.batches import check_seconds
+from mrecordlog_async.errors import LogClosedError, LogFailedError
+from mrecordlog_async.log import MultiRecordLog, OpeningLog
 from mrecordlog_async.model import LogState, RecoveryProgress
 from mrecordlog_async.names import check_consumers
 from mrecordlog_async.options import Limits, PersistPolicy, QueueOptions, check_queues
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.support.nearest import did_you_mean, nearest
+from mrecordlog_async.support.stop_signal import on_stop_signal
 
 Worker = Callable[[MultiRecordLog], Coroutine[Any, Any, object]]
 """A coroutine function that takes the log: it consumes, and ends when the log hands out no more batches."""
@@ -41,6 +47,12 @@ FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 30.0
 """A worker that raised is started again after between half of this and all of it: from the first to the longest."""
 
+LOCK_SECONDS = 25.0
+"""Seconds that an application waits for another process that has its log open.
+
+gunicorn aborts a worker that needs 30 s to start.
+"""
+
 logger = logging.getLogger("mrecordlog_async.embedding")
 
 
@@ -48,6 +60,8 @@ class EmbedOptions(TypedDict, total=False):
     """Further options of `lifespan` and `setup`: the others of `MultiRecordLog.open`, and what happens to workers.
 
     Attributes:
+        lock_seconds: How long to wait for another process that has the log open, in seconds; 25 by default, for servers
+            that start a new process before the old one has ended. SIGTERM and SIGINT end the wait.
         max_restarts: How often a worker that raised is restarted within `restart_seconds`; 0: never. 10 by default.
         restart_seconds: The time in which failures are counted, in seconds; 300 by default.
         on_worker_failure: What happens after one more failure: "exit", the default, ends the process with exit status
@@ -65,6 +79,7 @@ class EmbedOptions(TypedDict, total=False):
     on_progress: Callable[[RecoveryProgress], None] | None
     on_failure: Callable[[LogFailedError], object] | None
     retention: bool
+    lock_seconds: float
     filesystem: FileSystem | None
     max_restarts: int
     restart_seconds: float
@@ -103,11 +118,14 @@ _OF_WORKERS = tuple(Supervision.__dataclass_fields__)
 def check_options(options: Mapping[str, Any], others: Sequence[str] = ()) -> Supervision:
     """Return the part of *options* that concerns workers; raise TypeError for an option that does not exist.
 
+    The time to wait for the lock is checked here too, where it has another default than in `open`.
+
     others: the further arguments of the function that takes the options, which a misspelt one may mean.
     """
     for name in options.keys() - EmbedOptions.__annotations__.keys():
         meant = nearest(name, ["queues", "consumers", "workers", *others, *EmbedOptions.__annotations__])
         raise TypeError(f"there is no option {name!r}{did_you_mean(meant and repr(meant))}")
+    check_seconds("lock_seconds", options.get("lock_seconds", LOCK_SECONDS))
     return Supervision(**{name: options[name] for name in _OF_WORKERS if name in options})
 
 
@@ -315,10 +333,37 @@ async def embedded(embedding: Embedding) -> AsyncIterator[MultiRecordLog]:
     """
     supervision = check_options(embedding.options)
     of_log = {name: value for name, value in embedding.options.items() if name not in _OF_WORKERS}
+    of_log.setdefault("lock_seconds", LOCK_SECONDS)
     opening = MultiRecordLog.open(embedding.directory, queues=embedding.queues, consumers=embedding.consumers, **of_log)
-    async with opening as log:
+    async with await _opened(opening) as log:
         running = Workers(log, supervision, embedding.workers)
         try:
             yield log
         finally:
             await running.end()
+
+
+class OpeningStoppedError(LogClosedError):
+    """The process was told to stop, by the signal *number*, while it opened the log."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"the process was told to stop ({Signals(number).name}) before the log was open")
+        self.number = number
+
+
+async def _opened(opening: OpeningLog) -> MultiRecordLog:
+    """Return the open log; raise OpeningStoppedError if a signal comes first."""
+    task, came = asyncio.ensure_future(opening), list[int]()
+
+    def stop(number: int) -> None:
+        came.append(number)
+        task.cancel()
+
+    with on_stop_signal(stop):
+        try:
+            return await task
+        except asyncio.CancelledError:
+            caller = asyncio.current_task()
+            if not came or (caller is not None and caller.cancelling()):
+                raise
+            raise OpeningStoppedError(came[0]) from None

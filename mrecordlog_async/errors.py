@@ -561,30 +561,55 @@ class LogLockedError(RecordLogError):
         directory: The directory.
         owner_pid: The process that owns it; None if unknown.
         is_linked: Its `LOCK` is a hard link shared with another directory, so the owner may use that one.
+        is_own: The log that owns it is one of this process.
+        command: The command line of that process; "" if it cannot be read.
     """
 
-    def __init__(self, directory: str, owner_pid: int | None, is_linked: bool = False) -> None:
-        super().__init__(directory, owner_pid, is_linked)
+    def __init__(
+        self,
+        directory: str,
+        owner_pid: int | None,
+        is_linked: bool = False,
+        is_own: bool = False,
+        command: str = "",
+    ) -> None:
+        super().__init__(directory, owner_pid, is_linked, is_own, command)
         self.directory = directory
         self.owner_pid = owner_pid
         self.is_linked = is_linked
+        self.is_own = is_own
+        self.command = command
+
+    @property
+    def owner(self) -> str:
+        """The process that owns it, in words."""
+        if self.owner_pid is None:
+            return "another process"
+        # In containers, other processes may have the same number.
+        elsewhere = " of another container" if self.owner_pid == os.getpid() and not self.is_own else ""
+        return f"process {self.owner_pid}{elsewhere}"
+
+    @property
+    def owner_and_command(self) -> str:
+        """The process that owns it, and what it runs, in words."""
+        return f"{self.owner} ({self.command})" if self.command else self.owner
 
     def message(self) -> str:
-        owner = f"process {self.owner_pid}" if self.owner_pid else "another process"
         if self.is_linked:
             return (
-                f"log directory {self.directory!r} cannot be locked: {owner} holds its LOCK, a hard link shared with "
-                "another directory (cp -al makes one); close the log that uses the original, or remove LOCK from the "
-                "copy, never from the original"
+                f"log directory {self.directory!r} cannot be locked: {self.owner} holds its LOCK, a hard link "
+                "shared with another directory (cp -al makes one); close the log that uses the original, or remove "
+                "LOCK from the copy, never from the original"
             )
-        if self.owner_pid == os.getpid():  # in containers, other processes may have the same number
+        if self.is_own:
             return (
-                f"log directory {self.directory!r} is open in this process already, or in process {self.owner_pid} of "
-                "another container: one directory has one open log. Pass that log on, or close it first"
+                f"log directory {self.directory!r} is open in this process already: one directory has one open log. "
+                "Pass that log on, or close it first"
             )
         return (
-            f"log directory {self.directory!r} is in use by {owner}: one directory has one writer. Use one worker, "
-            "give each worker its own directory, or run `mrecordlog serve` and let the workers be its clients"
+            f"log directory {self.directory!r} is in use by {self.owner_and_command}: one directory has one "
+            "writer. Use one worker, give each worker its own directory, or run `mrecordlog serve` and let the workers "
+            "be its clients"
         )
 
 

@@ -14,8 +14,9 @@ The log is opened before the first request, and synced and closed after the last
 endpoints and in mounted applications. Endpoints that use it are `async def`: FastAPI runs a `def` endpoint in a thread,
 where `anyio.from_thread.run(log.append, queue, payload)` reaches the log.
 
-Only one process can open a directory: with `--workers 2` one worker fails to start with LogLockedError, and uvicorn
-then stops the others too.
+Only one process can open a directory. Entering the lifespan waits up to 25 s (`lock_seconds`) for another process, so
+that a server may start its next process before the last one has ended: `gunicorn` at HUP, a rolling update. With
+`--workers 2` nothing ends, so one worker fails to start with LogLockedError, and uvicorn then stops the others too.
 
 The endpoints are the application's, so it decides who may call them. On loopback add Starlette's TrustedHostMiddleware,
 or a web page whose host name resolves to 127.0.0.1 reaches them (DNS rebinding). On other addresses require a token.
@@ -31,6 +32,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
@@ -44,7 +46,15 @@ try:
     from fastapi import Depends, FastAPI, Request, Response
     from starlette.requests import HTTPConnection
 
-    from mrecordlog_async.embedding import Consumers, EmbedOptions, Queues, Worker, check_embed, embedded
+    from mrecordlog_async.embedding import (
+        Consumers,
+        EmbedOptions,
+        OpeningStoppedError,
+        Queues,
+        Worker,
+        check_embed,
+        embedded,
+    )
     from mrecordlog_async.errors import LogClosedError, QueueNotFoundError, RecordLogError
     from mrecordlog_async.log import NONE_DECLARED, MultiRecordLog
     from mrecordlog_async.model import LogState, Record
@@ -102,8 +112,9 @@ def lifespan(
         log_options: Further options, those of `MultiRecordLog.open` and of workers: see `EmbedOptions`.
 
     Returns:
-        A lifespan for `FastAPI(lifespan=...)`. Entering it raises LogLockedError if another process has the log open,
-            ValueError if the application has a log already, or another error of `MultiRecordLog.open`.
+        A lifespan for `FastAPI(lifespan=...)`. Entering it raises LogLockedError if another process still has the log
+            open after `lock_seconds`, ValueError if the application has a log already, LogClosedError if SIGTERM or
+            SIGINT comes first, or another error of `MultiRecordLog.open`.
     """
     embedding = check_embed(directory, queues, consumers, workers, log_options, ("inner",))
 
@@ -116,7 +127,12 @@ def lifespan(
                 "in your own lifespan"
             )
         async with AsyncExitStack() as stack:
-            log = await stack.enter_async_context(embedded(embedding))
+            try:
+                log = await stack.enter_async_context(embedded(embedding))
+            except OpeningStoppedError as stopped:
+                _have_uvicorn_shorten(str(stopped))
+                _end_by(stopped.number)
+                raise
             setattr(app.state, STATE_NAME, log)
             _directories[log] = os.fspath(directory)
             for mounted in _mounts_of(app):
@@ -134,6 +150,27 @@ def lifespan(
 
 _directories: WeakKeyDictionary[Any, str | bytes] = WeakKeyDictionary()
 """Directories, by their lifespan and by the open log."""
+
+
+def _have_uvicorn_shorten(reason: str) -> None:
+    """Have uvicorn log *reason* alone, for which Starlette passes it a traceback: a signal came, nothing is wrong."""
+
+    def shorten(record: logging.LogRecord) -> bool:
+        if record.getMessage().rstrip().endswith(reason):
+            record.msg, record.args = reason, ()
+        return True
+
+    logging.getLogger("uvicorn.error").addFilter(shorten)
+
+
+def _end_by(number: int) -> None:
+    """Have the process end by the signal *number* once this lifespan has ended, as uvicorn does after a start.
+
+    After a start that failed, it would end with status 3, for which the master of gunicorn ends the whole service.
+    """
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    if task is not None:  # one turn later, uvicorn has the handlers put back that were set before its own
+        task.add_done_callback(lambda _: loop.call_soon(signal.raise_signal, number))
 
 
 def mount(app: FastAPI, path: str = "/wal", *, options: ServiceOptions | None = None, exposed: bool = False) -> None:
@@ -179,7 +216,7 @@ def _mounts_of(app: FastAPI) -> list[AsgiService]:
     return getattr(app.state, MOUNTS_NAME, [])
 
 
-def _end_tails(app: FastAPI, log: MultiRecordLog) -> None:
+def _end_tails(app: FastAPI, log: MultiRecordLog, number: int) -> None:
     """End every response that follows a queue: the server wants to stop, and waits for open responses."""
     _stopping_of(log).set()
     for mounted in _mounts_of(app):

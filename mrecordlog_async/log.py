@@ -138,6 +138,7 @@ class MultiRecordLog:
         on_failure: Callable[[LogFailedError], object] | None = None,
         retention: bool = True,
         verify_all: bool = False,
+        lock_seconds: float = 0.0,
         filesystem: FileSystem | None = None,
     ) -> OpeningLog:
         """Open the log in *directory*: await the result, or use it with `async with`.
@@ -158,23 +159,27 @@ class MultiRecordLog:
                 Appends to it are faster; it keeps up to *segment_bytes* of disk space, which are given back before an
                 append is refused for lack of space. Only under `PersistPolicy.always()`, on ext4 and XFS. Copy such
                 a log with `mrecordlog snapshot`, not with cp or tar while it is open.
-            on_progress: Called on the event loop while segments are read.
+            on_progress: Called on the event loop while segments are read, and when opening begins to wait for another
+                process.
             on_failure: Called once on the event loop if a write or sync fails: the log stores nothing more until it is
                 opened again. Have the process restarted, or close the log and open it again. See also `failed`.
             retention: Remove the records that are older than the `max_age` of their queue. Open a log that was restored
                 from an old copy with False: otherwise its records are removed at once.
             verify_all: Read every segment. Otherwise, with `Limits(beyond_memory="disk")`, segments whose records are
                 gathered are not read when the log is opened: damage to one is found when its records are.
+            lock_seconds: How long to wait for another process that has the log open, such as the one that this one
+                takes over from. Whom it waits for is logged at once. Cancelling ends the wait, and the event loop runs
+                meanwhile. A log that this process itself has open is not waited for.
             filesystem: Replaces the operating system's files, for tests.
 
         Returns:
             An object that yields the open log when awaited or entered.
 
         Raises:
-            TypeError: *persist_policy*, *limits* or the options of a queue are of another class, or *consumers* does
-                not map queues to lists of names.
-            ValueError: segment_bytes is too small.
-            LogLockedError: Another open log owns the directory.
+            TypeError: *persist_policy*, *limits*, *lock_seconds* or the options of a queue are of another class, or
+                *consumers* does not map queues to lists of names.
+            ValueError: *segment_bytes* is too small, or *lock_seconds* is negative or NaN.
+            LogLockedError: Another open log owns the directory, and still does so after *lock_seconds*.
             CorruptionError: Acknowledged data is damaged. Nothing was changed.
             FileNotFoundError: There is no log in *directory*, and *create* is False.
             QueueNameError: A name in *queues* is invalid.
@@ -184,6 +189,7 @@ class MultiRecordLog:
             OSError: A system call failed, or *directory* contains other files and no log.
         """
         check_segment_bytes(segment_bytes)
+        check_seconds("lock_seconds", lock_seconds)
         policy = PersistPolicy.always() if persist_policy is None else persist_policy
         check_type("persist_policy", policy, PersistPolicy)
         bounds = Limits() if limits is None else limits
@@ -201,7 +207,8 @@ class MultiRecordLog:
                 nominal, bounds.disk_bytes, create, direct=direct, recycle=recycle, clock=clock, bounds=memory
             )
             files = filesystem or OsFileSystem()
-            opened, thread = await open_log_async(LogDirectory(files, os.fsdecode(directory)), options, on_progress)
+            place = LogDirectory(files, os.fsdecode(directory))
+            opened, thread = await open_log_async(place, options, on_progress, lock_seconds)
             how = EngineOptions(policy, bounds, on_failure, retention, clock=clock, files=files)
             log = cls(Engine(opened, thread, how))
             try:

@@ -445,14 +445,18 @@ class RecoveryProgress:
     Attributes:
         bytes_read: Bytes of segments read so far.
         bytes_total: Bytes of all segments.
+        waits_for: The process that has the log open while opening waits for it, in words; "" otherwise.
     """
 
     bytes_read: int
     bytes_total: int
+    waits_for: str = ""
 
     @property
     def fraction(self) -> float:
         """Fraction read, between 0 and 1."""
+        if self.waits_for:
+            return 0.0
         return min(self.bytes_read / self.bytes_total, 1.0) if self.bytes_total else 1.0
 
 

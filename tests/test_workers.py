@@ -472,6 +472,8 @@ def test_options_that_there_are_not_name_the_nearest() -> None:
         ({"restart_seconds": "1"}, TypeError),
         ({"worker_seconds": float("nan")}, ValueError),
         ({"on_worker_failure": "ignore"}, ValueError),
+        ({"lock_seconds": float("nan")}, ValueError),
+        ({"lock_seconds": True}, TypeError),
     ],
 )
 def test_options_of_workers_are_checked(options: dict[str, Any], error: type[Exception]) -> None:

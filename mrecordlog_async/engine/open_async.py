@@ -1,4 +1,9 @@
-"""Open a log from the event loop: recovery runs on the log's own thread, and can be cancelled half-way."""
+"""Open a log from the event loop: recovery runs on the log's own thread, and can be cancelled half-way.
+
+A directory that another process has open is waited for on the loop: each look at it is a whole attempt to open it. So
+cancelling ends the wait at once, no thread sleeps in flock, where nothing could end it, and the directory that is
+opened in the end is the one that has the path then, checked like any other.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +21,7 @@ from aiofiles.os import wrap
 
 from mrecordlog_async.engine.commit.open import OpenedLog, OpenOptions, open_log
 from mrecordlog_async.engine.commit.thread import LogThread, timed
-from mrecordlog_async.errors import LogClosedError
+from mrecordlog_async.errors import LogClosedError, LogLockedError
 from mrecordlog_async.model import LastEnd, RecoveryProgress
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.support.forks import call_in_children
@@ -36,6 +41,9 @@ RELEASE_SECONDS = 60.0
 
 LOOK_SECONDS = 0.1
 """Seconds between its looks whether the event loop of that log still runs."""
+
+LOCK_LOOK_SECONDS = 0.1
+"""Seconds between attempts to open a directory that another process has open."""
 
 
 @dataclass(slots=True)
@@ -134,7 +142,10 @@ def _wait_for_release(path: str, holder: _Holder) -> None:
 
 
 async def open_log_async(
-    directory: LogDirectory, options: OpenOptions, on_progress: Callable[[RecoveryProgress], None] | None
+    directory: LogDirectory,
+    options: OpenOptions,
+    on_progress: Callable[[RecoveryProgress], None] | None,
+    lock_seconds: float = 0.0,
 ) -> tuple[OpenedLog, LogThread]:
     """Open the log in *directory* on a new thread, which belongs to the log from then on.
 
@@ -143,14 +154,76 @@ async def open_log_async(
     Args:
         directory: Where the log's files are.
         options: How to open it.
-        on_progress: Called on the event loop while segments are read.
+        on_progress: Called on the event loop while another process is waited for, and while segments are read.
+        lock_seconds: How long to wait for another process that has the log open.
 
     Returns:
         The log and its thread.
 
     Raises:
+        LogLockedError: Another process still has it open then, or a log of this process does.
         OSError: A system call failed, as do the other errors of `open_log`.
     """
+    wait = _LockWait(lock_seconds, on_progress)
+    while True:
+        try:
+            opened, thread = await _open_once(directory, options, on_progress)
+        except LogLockedError as error:
+            pause = wait.pause_after(error)
+            directory = LogDirectory(directory.files, error.directory)  # absolute: the working directory may change
+        else:
+            wait.note_end()
+            _log_opened(opened)
+            return opened, thread
+        await asyncio.sleep(pause)
+
+
+class _LockWait:
+    """Decides how long a locked directory is waited for, and says whom it waits for, once for each process."""
+
+    def __init__(self, seconds: float, on_progress: Callable[[RecoveryProgress], None] | None) -> None:
+        self._seconds = seconds
+        self._on_progress = on_progress
+        self._clock = asyncio.get_running_loop().time
+        self._begun = 0.0
+        self._last: LogLockedError | None = None
+
+    def pause_after(self, error: LogLockedError) -> float:
+        """Return the seconds until the next attempt, after one has raised *error*; raise it if there is none."""
+        if self._last is None:  # the time begins here: an attempt may take long
+            self._begun = self._clock()
+        left = self._begun + self._seconds - self._clock()
+        if error.is_own or left <= 0:
+            raise error
+        if self._last is None or self._last.owner_pid != error.owner_pid:
+            self._last = error
+            self._say(error, left)
+        return min(LOCK_LOOK_SECONDS, left)
+
+    def _say(self, error: LogLockedError, left: float) -> None:
+        facts = {"event": "waiting_for_lock", "directory": error.directory, "owner_pid": error.owner_pid}
+        logger.warning(
+            "log directory %r is in use by %s: waiting for it to end, for up to %g s",
+            error.directory,
+            error.owner_and_command,
+            round(left, 1),
+            extra={"facts": facts | {"owner": error.command, "seconds": round(left, 3)}},
+        )
+        if self._on_progress is not None:
+            self._on_progress(RecoveryProgress(0, 0, error.owner))
+
+    def note_end(self) -> None:
+        """Say that the directory was released, if it was waited for."""
+        if self._last is not None:
+            logger.info(
+                "%s: %s released it after %.1f s", self._last.directory, self._last.owner, self._clock() - self._begun
+            )
+
+
+async def _open_once(
+    directory: LogDirectory, options: OpenOptions, on_progress: Callable[[RecoveryProgress], None] | None
+) -> tuple[OpenedLog, LogThread]:
+    """See `open_log_async`; raises LogLockedError for a log that is open."""
     loop = asyncio.get_running_loop()
     thread = LogThread(loop)
     directory = LogDirectory(timed(directory.files, thread.progress), directory.path)
@@ -162,7 +235,6 @@ async def open_log_async(
         release(opening.path, thread, opening.close)  # one thread: it runs after the work
         raise
     _held[opening.path] = _Held(thread, opened.close)
-    _log_opened(opened)
     return opened, thread
 
 

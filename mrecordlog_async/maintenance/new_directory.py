@@ -114,8 +114,8 @@ def _why_it_exists(files: FileSystem, partial: str) -> str:
     try:
         if LOCK_NAME in files.list_names(partial):
             files.close(files.lock(f"{partial}/{LOCK_NAME}"))
-    except BlockingIOError:
-        owner = locked_by_another(LogDirectory(files, partial)).owner_pid
+    except BlockingIOError as error:
+        owner = locked_by_another(LogDirectory(files, partial), error).owner_pid
         return f"{f'process {owner}' if owner else 'another process'} is writing it; wait until it ends"
     except OSError:
         pass  # a file, or a directory of another user

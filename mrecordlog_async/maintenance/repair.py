@@ -175,8 +175,8 @@ def _lock(log: LogDirectory) -> int | None:
         return None
     try:
         return log.files.lock(f"{log.path}/{LOCK_NAME}")
-    except BlockingIOError:
-        raise locked_by_another(log) from None
+    except BlockingIOError as error:
+        raise locked_by_another(log, error) from None
     except OSError as error:
         if error.errno in (errno.EROFS, errno.EACCES):
             return None

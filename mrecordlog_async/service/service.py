@@ -103,6 +103,7 @@ class Service:
         self.heavy, self.heaviest = asyncio.Semaphore(HEAVY), asyncio.Lock()
         self.disk_reads = asyncio.Semaphore(DISK_READS)
         self.fraction = 0.0
+        self.waits_for = ""  # the process that has the log open while opening waits for it
         self.standalone = False  # no host application's signals or middlewares see its responses
         # Counted by `Connections`; zeros inside another application.
         self.connections = ConnectionCounts(charged=self.sending.protocols)
@@ -155,7 +156,7 @@ class Service:
             await self._finished.wait()
 
     def _on_progress(self, progress: RecoveryProgress) -> None:
-        self.fraction = progress.fraction
+        self.fraction, self.waits_for = progress.fraction, progress.waits_for
 
     # State.
 
@@ -182,7 +183,8 @@ class Service:
     def log(self) -> MultiRecordLog:
         """The log; raises the 503 problem during recovery."""
         if self._log is None:
-            detail = f"the log is recovering, {self.fraction:.0%} done; try again"
+            done = f"the log is recovering, {self.fraction:.0%} done"
+            detail = f"{f'the log is still open in {self.waits_for}' if self.waits_for else done}; try again"
             raise retry(503, "recovering", detail, state="recovering", fraction=round(self.fraction, 4))
         return self._log
 

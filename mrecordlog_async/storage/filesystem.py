@@ -209,6 +209,7 @@ class FileSystem(Protocol):
     def lock(self, path: str) -> int:
         """Take the exclusive lock on *path*, creating the file; BlockingIOError if the lock is held.
 
+        Its errno is EALREADY if this process holds the lock, EAGAIN if another one does.
         The returned lock is always on the file that *path* names at that moment, even if it was replaced meanwhile.
         """
 

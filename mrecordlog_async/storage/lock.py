@@ -8,11 +8,13 @@ copy does not release it.
 
 from __future__ import annotations
 
+import errno
 import os
 
 from mrecordlog_async.errors import LogLockedError
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
+from mrecordlog_async.support.processes import command_of
 
 LOCK_NAME = "LOCK"
 
@@ -22,8 +24,8 @@ def take_lock(directory: LogDirectory) -> int:
     files, path = directory.files, f"{directory.path}/{LOCK_NAME}"
     try:
         handle = _lock_own_file(files, path)
-    except BlockingIOError:
-        raise locked_by_another(directory) from None
+    except BlockingIOError as error:
+        raise locked_by_another(directory, error) from None
     try:
         _write_owner(files, handle)
     except BaseException:
@@ -32,9 +34,11 @@ def take_lock(directory: LogDirectory) -> int:
     return handle
 
 
-def locked_by_another(directory: LogDirectory) -> LogLockedError:
-    """Return the error for a directory whose lock is held, with the pid of its holder."""
-    return LogLockedError(directory.path, *_owner(directory.files, f"{directory.path}/{LOCK_NAME}"))
+def locked_by_another(directory: LogDirectory, error: BlockingIOError) -> LogLockedError:
+    """Return the error for a directory whose lock is held, as *error* says, with the pid of its holder."""
+    owner_pid, is_linked = _owner(directory.files, f"{directory.path}/{LOCK_NAME}")
+    is_own = error.errno == errno.EALREADY
+    return LogLockedError(directory.path, owner_pid, is_linked, is_own, "" if is_own else command_of(owner_pid))
 
 
 def _lock_own_file(files: FileSystem, path: str) -> int:

@@ -7,6 +7,7 @@ copy of the open file: its copies of the locks are closed at the fork.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import threading
 import weakref
@@ -64,7 +65,8 @@ def _flock(handle: int, path: str) -> None:
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise
+        number = errno.EALREADY if _is_own(handle) else errno.EAGAIN
+        raise BlockingIOError(number, os.strerror(number), path) from None
     except OSError as error:
         if not is_refusal(error):
             raise
@@ -81,6 +83,16 @@ def _open_or_create(path: str, create: Callable[[str], int]) -> int:
             return os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
         with contextlib.suppress(FileExistsError):  # another process was faster
             return create(path)
+
+
+def _is_own(handle: int) -> bool:
+    """Return whether this process holds the lock on the open file, under whatever name and by whatever handle."""
+    ours = os.fstat(handle)
+    for held in tuple(HELD_LOCKS):
+        with contextlib.suppress(OSError):  # another thread has just closed it
+            if os.path.samestat(ours, os.fstat(held)):
+                return True
+    return False
 
 
 def _is_named(handle: int, path: str) -> bool:

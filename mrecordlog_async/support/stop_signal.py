@@ -19,14 +19,14 @@ Handler = Callable[[int, FrameType | None], object]
 
 
 @contextmanager
-def on_stop_signal(callback: Callable[[], object]) -> Iterator[None]:
+def on_stop_signal(callback: Callable[[int], object]) -> Iterator[None]:
     """Call *callback* on the running event loop at SIGINT and SIGTERM, in addition to the handlers that are set.
 
     A signal that nobody handles keeps its default action. Outside the main thread nothing is changed, because Python
     allows signal handlers only there.
 
     Args:
-        callback: Called once per signal.
+        callback: Called once per signal, with its number.
     """
     loop, ours = asyncio.get_running_loop(), dict[int, tuple[Handler, Handler]]()
 
@@ -36,7 +36,7 @@ def on_stop_signal(callback: Callable[[], object]) -> Iterator[None]:
             return
 
         def handle(number: int, frame: FrameType | None) -> None:
-            loop.call_soon_threadsafe(callback)
+            loop.call_soon_threadsafe(callback, number)
             before(number, frame)
 
         signal.signal(number, handle)

@@ -516,7 +516,7 @@ class MemoryDisk:
             self._change(parent, EntryChange("", name, self._new_file()))
         node = parent.current[name]
         if node in self._locks:
-            raise BlockingIOError(errno.EWOULDBLOCK, os.strerror(errno.EWOULDBLOCK), path)
+            raise BlockingIOError(errno.EALREADY, os.strerror(errno.EALREADY), path)
         handle = self._new_handle(node, write=True)
         self._locks[node] = handle
         return handle

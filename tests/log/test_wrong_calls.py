@@ -74,10 +74,15 @@ async def test_a_log_that_is_closed_is_not_entered(directory: Path) -> None:
 
 
 async def test_a_directory_that_this_process_has_open_says_so(directory: Path) -> None:
-    """Advice about workers would lead astray. The same number may be that of a process in another container."""
+    """Advice about workers would lead astray."""
     async with MultiRecordLog.open(directory):
-        with pytest.raises(LogLockedError, match=f"is open in this process already, or in process {os.getpid()} of"):
+        with pytest.raises(LogLockedError, match="is open in this process already: one directory has one open log"):
             await MultiRecordLog.open(directory)
+
+
+def test_a_process_of_another_container_may_have_the_number_of_this_one() -> None:
+    """A process that seems to wait for itself leads its operator astray."""
+    assert f"is in use by process {os.getpid()} of another container" in str(LogLockedError("wal", os.getpid()))
 
 
 async def test_a_consumer_is_not_entered_twice(log: MultiRecordLog) -> None:

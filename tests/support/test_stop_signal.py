@@ -17,7 +17,7 @@ async def test_the_handler_of_the_server_still_runs_and_comes_back() -> None:
     before = signal.signal(signal.SIGTERM, lambda *_: seen.append("server"))
     try:
         server = signal.getsignal(signal.SIGTERM)
-        with on_stop_signal(called.set):
+        with on_stop_signal(lambda number: called.set()):
             os.kill(os.getpid(), signal.SIGTERM)
             await called.wait()
         assert seen == ["server"]
@@ -32,7 +32,7 @@ async def test_a_handler_of_the_event_loop_still_runs() -> None:
     loop = asyncio.get_running_loop()
     loop.add_signal_handler(signal.SIGTERM, server.set)
     try:
-        with on_stop_signal(called.set):
+        with on_stop_signal(lambda number: called.set()):
             os.kill(os.getpid(), signal.SIGTERM)
             await called.wait()
             await server.wait()
@@ -44,7 +44,7 @@ async def test_a_signal_that_nobody_handles_keeps_its_default_action() -> None:
     """SIGTERM still ends a process that did not ask for anything else."""
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
-        with on_stop_signal(lambda: None):
+        with on_stop_signal(lambda number: None):
             assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     finally:
         signal.signal(signal.SIGTERM, before)
@@ -56,7 +56,7 @@ def test_outside_the_main_thread_nothing_is_changed() -> None:
     during = []
 
     async def run() -> None:
-        with on_stop_signal(lambda: None):
+        with on_stop_signal(lambda number: None):
             during.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=lambda: asyncio.run(run()))

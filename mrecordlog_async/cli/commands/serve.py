@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.output.text import size
 from mrecordlog_async.cli.shell.exit_codes import FAILED, UsageError, exit_code_of, sentence_of
-from mrecordlog_async.cli.shell.explain import command_of, explain, refuse_foreign_directory
+from mrecordlog_async.cli.shell.explain import explain, refuse_foreign_directory
 from mrecordlog_async.cli.shell.logging_setup import configure
 from mrecordlog_async.cli.shell.parser import Parser
 from mrecordlog_async.cli.shell.settings import add_settings, gather, of_kubernetes
@@ -114,9 +114,7 @@ def log_end(error: Exception, directory: str) -> int:
         facts |= {"directory": directory, "segment": error.segment, "offset": error.offset}
         text = explain(error, directory)
     elif isinstance(error, LogLockedError):
-        owner = command_of(error.owner_pid)
-        facts |= {"directory": directory, "owner_pid": error.owner_pid, "owner": owner}
-        text += f" (process {error.owner_pid} is: {owner})" if owner else ""
+        facts |= {"directory": directory, "owner_pid": error.owner_pid, "owner": error.command}
     logger.critical("%s", text, exc_info=error if bug else None, extra={"facts": facts})
     return code
 
@@ -193,6 +191,7 @@ def _log_options(values: dict[str, Any], directory: str) -> dict[str, Any]:
         "recycle": values["recycle"],
         "retention": not values["hold_retention"],
         "verify_all": values["verify_all"],
+        "lock_seconds": values["lock_seconds"],
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from pathlib import Path
 
 from mrecordlog_async.cli.shell.exit_codes import UsageError, sentence_of
 from mrecordlog_async.errors import CorruptionError, LogLockedError, QueueNotFoundError
@@ -44,10 +43,8 @@ def explain(error: BaseException, directory: str | None, *, takes_url: bool = Tr
             f"`mrecordlog verify {typed}`, then run `mrecordlog repair {typed}`"
         )
     if isinstance(error, LogLockedError) and not error.is_linked:
-        owner = f"process {error.owner_pid}" if error.owner_pid else "another process"
-        command = command_of(error.owner_pid)
         way_out = "stop it, or if it is a service, name its URL instead of the directory" if takes_url else "stop it"
-        return f"{error.directory} is in use by {owner}{f' ({command})' if command else ''}: {way_out}"
+        return f"{error.directory} is in use by {error.owner_and_command}: {way_out}"
     text = _in_a_shell(sentence_of(error))
     if could_create and isinstance(error, FileNotFoundError | QueueNotFoundError):
         return f"{text}; --create creates it"
@@ -60,14 +57,6 @@ def _in_a_shell(text: str) -> str:
     for in_python, in_a_shell in IN_A_SHELL:
         text = text.replace(in_python, in_a_shell)
     return text
-
-
-def command_of(process_id: int | None) -> str:
-    """Return the command line of a process of this machine; "" if it cannot be read."""
-    try:
-        return Path(f"/proc/{process_id}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
-    except OSError:
-        return ""
 
 
 def refuse_foreign_directory(path: str) -> None:

@@ -182,6 +182,14 @@ SETTINGS = (
     Setting("sending_bytes", parse_size, "SIZE", "64MiB", "limit of all responses being sent"),
     Setting("connections", whole, "COUNT", "4096", "limit of the number of connections"),
     Setting("tails", whole, "COUNT", "1024", "limit of the number of clients waiting for records"),
+    Setting(
+        "lock_seconds",
+        parse_seconds,
+        "TIME",
+        "25s",
+        "time to wait at the start for another process that has the log open, such as the service that this one "
+        "replaces; 0s: not at all",
+    ),
     Setting("drain_seconds", parse_seconds, "TIME", "20s", "time for running requests to finish after SIGTERM"),
     Setting(
         "failure_grace",

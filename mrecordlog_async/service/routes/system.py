@@ -40,7 +40,8 @@ def _cause(service: Service, state: LogState) -> str | None:
             failed = service.log.workers.failed
             return f"workers of the application that failed and do not run any more: {failed}" if failed else None
         case LogState.RECOVERING:
-            return "the log is being recovered"
+            waits_for = service.waits_for
+            return f"the log is still open in {waits_for}" if waits_for else "the log is being recovered"
         case LogState.FAILED:
             return cause_of_failure(service.log)
     return "the service is shutting down"

@@ -50,7 +50,8 @@ class Status:
     def check(self) -> None:
         """Check once; called every second."""
         if self._service.state is LogState.RECOVERING:
-            notify(f"STATUS=recovering, {self._service.fraction:.0%} read", EXTEND_TIMEOUT)
+            waits_for, read = self._service.waits_for, f"recovering, {self._service.fraction:.0%} read"
+            notify(f"STATUS=waiting for {waits_for}" if waits_for else f"STATUS={read}", EXTEND_TIMEOUT)
         self._check_failure()
         self._check_stall()
         self._check_full_disk()

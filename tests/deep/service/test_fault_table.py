@@ -248,7 +248,7 @@ def test_a_second_process_is_refused_and_names_the_first(directory: Path) -> Non
     row = row_of("second process")
     with Operated(directory, cold=True) as first, ExitStack() as stack:
         first.ready()
-        second = stack.enter_context(Operated(directory))
+        second = stack.enter_context(Operated(directory, "--lock-seconds", "100ms"))
         row.check_code(second.wait())
         row.check_log(second)
         assert (second.lines[-1]["owner_pid"], first.append(b"a")) == (first.process.pid, 200)
