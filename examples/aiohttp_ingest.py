@@ -32,4 +32,4 @@ def make_app(directory: str) -> web.Application:
 if __name__ == "__main__":
     if len(sys.argv) != 3:
         sys.exit(__doc__)
-    web.run_app(make_app(sys.argv[1]), host="127.0.0.1", port=int(sys.argv[2]))
+    web.run_app(make_app(sys.argv[1]), host="127.0.0.1", port=int(sys.argv[2]), shutdown_timeout=10)

@@ -42,7 +42,7 @@ def main(directory: str, port: int) -> None:
     workers = [partial(deliver, "billing", 0.0), partial(deliver, "search", 0.01)]
     setup(app, directory, queues=queues, consumers=consumers, workers=workers)
     app.add_routes([web.post("/orders", order), web.get("/behind", behind)])
-    web.run_app(app, host="127.0.0.1", port=port)
+    web.run_app(app, host="127.0.0.1", port=port, shutdown_timeout=10)
 
 
 if __name__ == "__main__":

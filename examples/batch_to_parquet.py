@@ -61,4 +61,4 @@ def make_app(directory: str, lake: str) -> web.Application:
 if __name__ == "__main__":
     if len(sys.argv) != 4:
         sys.exit(__doc__)
-    web.run_app(make_app(sys.argv[1], sys.argv[2]), host="127.0.0.1", port=int(sys.argv[3]))
+    web.run_app(make_app(sys.argv[1], sys.argv[2]), host="127.0.0.1", port=int(sys.argv[3]), shutdown_timeout=10)

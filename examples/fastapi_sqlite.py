@@ -1,6 +1,7 @@
 """A FastAPI application that stores each order before it responds, and a worker that puts each into SQLite, once.
 
-    WAL=./wal DATABASE=./orders.sqlite uvicorn --app-dir examples fastapi_sqlite:app --port 8083
+    export WAL=./wal DATABASE=./orders.sqlite
+    uvicorn --app-dir examples fastapi_sqlite:app --port 8083 --timeout-graceful-shutdown 10
     curl -d 'two coffees' http://127.0.0.1:8083/orders
     sqlite3 ./orders.sqlite 'SELECT * FROM orders'
 

@@ -64,7 +64,7 @@ def build(directory: Path) -> FastAPI:
 @contextmanager
 def running(app: FastAPI) -> Iterator[str]:
     """Run the application in a thread; yield its address."""
-    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning"))
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="warning", timeout_graceful_shutdown=10))
     listening = threading.Event()
     started = server.startup
 

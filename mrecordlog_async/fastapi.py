@@ -24,7 +24,8 @@ or a web page whose host name resolves to 127.0.0.1 reaches them (DNS rebinding)
 `mount(app, "/wal")` adds the page, the HTTP API, /metrics and the health checks of the service below a path.
 
 uvicorn waits for open responses before it ends the lifespan, so a handler that streams a tail must end by itself: use
-`tail_until_disconnect`, which ends when the process is told to stop.
+`tail_until_disconnect`, which ends when the process is told to stop. It waits for a body that never arrives, too: start
+it with `--timeout-graceful-shutdown 10`.
 """
 
 from __future__ import annotations

@@ -10,11 +10,14 @@ the connection responds is passed on:
 3. `http.disconnect` is a lost connection: the handler is cancelled.
 4. A connection that is cut leaves the response incomplete, and the ASGI server cuts its own connection.
 5. A body that the client announced with `Expect: 100-continue` is asked for only once the service has admitted it.
+6. An ASGI server waits for requests before it ends, by default for ever. So requests that still run `drain_seconds`
+   after the signal are dropped here, as in `serve`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from contextlib import asynccontextmanager
@@ -22,11 +25,14 @@ from typing import Any
 from urllib.parse import unquote_to_bytes
 
 from mrecordlog_async.log import MultiRecordLog
+from mrecordlog_async.protocol.problems import CONTENT_TYPE, retry
 from mrecordlog_async.service.app import TAKES_CONTINUE, build_runner
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.service.watching.trim_memory import MemoryTrimmer
 from mrecordlog_async.service.wire.connections import Connections
 from mrecordlog_async.service.wire.security import is_address
+
+logger = logging.getLogger("mrecordlog_async.service")
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -53,6 +59,8 @@ class AsgiService:
         self._make_service = make_service
         self._service: Service | None = None
         self._connections: Connections | None = None
+        self._running: set[AsgiConnection] = set()
+        self._dropping: asyncio.TimerHandle | None = None
 
     @asynccontextmanager
     async def serving(self, log: MultiRecordLog) -> AsyncIterator[None]:
@@ -69,14 +77,30 @@ class AsgiService:
             yield
         finally:
             self._connections = None
+            if self._dropping is not None:
+                self._dropping.cancel()
+                self._dropping = None
             service.begin_shutdown()
             watching.cancel()
             await runner.cleanup()
 
     def begin_shutdown(self) -> None:
-        """Stop being ready and end tails; other requests continue."""
-        if self._service is not None:
+        """Stop being ready and end tails; other requests continue for at most `drain_seconds`."""
+        if self._service is not None and self._dropping is None:
             self._service.begin_shutdown()
+            seconds = self._service.options.drain_seconds
+            self._dropping = asyncio.get_running_loop().call_later(seconds, self._drop)
+
+    def _drop(self) -> None:
+        """Cut every request that still runs: its body never arrives, or its response is not read."""
+        if self._running:
+            text = "%d requests did not finish in time and are dropped"
+            logger.warning(
+                text, len(self._running), extra={"facts": {"event": "dropped", "requests": len(self._running)}}
+            )
+        for connection in self._running:
+            connection.dropped = True
+            connection.abort()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -94,11 +118,13 @@ class AsgiService:
             return
         connection = AsgiConnection(protocol, _addresses(scope))
         feeding = asyncio.create_task(_feed(connection, scope, receive))
+        self._running.add(connection)
         try:
             await _respond(connection, scope["method"], send)
         except OSError:  # the client disconnected
             pass
         finally:
+            self._running.discard(connection)
             feeding.cancel()
             connection.lose()
             await asyncio.wait((feeding,))
@@ -112,6 +138,7 @@ class AsgiConnection(asyncio.Transport):
     def __init__(self, protocol: asyncio.Protocol, addresses: dict[str, Any]) -> None:
         super().__init__(addresses)
         self.aborted = False
+        self.dropped = False  # the process ends
         self.whole = False  # the whole request was received
         self.continued = asyncio.Event()  # the service wants the body of a request with `Expect`
         self._protocol = protocol
@@ -314,12 +341,24 @@ async def _refuse(refusal: bytes, send: Send) -> None:
     await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
+async def _send_dropped(send: Send) -> None:
+    """Send the response for a request whose body has not arrived when the process ends."""
+    problem = retry(503, "closing", "the service is shutting down; try again", state="closing")
+    body = problem.document()
+    headers = {"content-type": CONTENT_TYPE, "content-length": str(len(body)), "connection": "close", **problem.headers}
+    encoded = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": problem.status, "headers": encoded})
+    await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
 async def _respond(connection: AsgiConnection, method: str, send: Send) -> None:
     """Pass the response on."""
     head = b""
     while b"\r\n\r\n" not in head:
         piece = await connection.take()
         if not piece:
+            if connection.dropped:
+                await _send_dropped(send)
             return
         head += piece
         if head.startswith(CONTINUE):

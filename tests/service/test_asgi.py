@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -260,3 +261,21 @@ async def test_a_body_that_a_middleware_has_read(directory: Path, method: str, p
             ):
                 await sending
         assert [record.payload for record in log_of(app).range("q")] == [b"abc"] * (method == "body")
+
+
+@pytest.mark.parametrize("path", ["/wal/v1/queues/q/records", "/wal/v1/truncate"])
+async def test_a_body_that_never_arrives_does_not_hold_up_the_end(directory: Path, path: str) -> None:
+    """uvicorn waits for requests for ever; the mounted API drops them after `drain_seconds`, with a response."""
+    app = FastAPI(lifespan=lifespan(directory, queues=["q"]))
+    mount(app, "/wal", options=ServiceOptions(drain_seconds=0.2, body_seconds=3_600))
+    async with asyncio.timeout(60), running(app, timeout_graceful_shutdown=None) as server:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port_of(server))
+        writer.write(f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nabc".encode())
+        (mounted_api,) = app.state.mrecordlog_mounts
+        while not mounted_api._service.active:
+            await asyncio.sleep(0.001)
+        mounted_api.begin_shutdown()  # as at SIGTERM
+        mounted_api.begin_shutdown()
+    head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 503 ") and json.loads(body)["code"] == "closing"
+    writer.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -9,7 +10,7 @@ from shutil import which
 
 import pytest
 
-from tests.docs.blocks import PAGES, RUN, SHOWN, STEPS, Block, Reader, blocks, name_of
+from tests.docs.blocks import PAGES, ROOT, RUN, SHOWN, STEPS, Block, Reader, blocks, name_of
 from tests.serving import Process
 
 
@@ -71,3 +72,15 @@ def test_blocks_of_spark_run(page: Path, url: str, tmp_path: Path) -> None:
     for block in found:
         if block.language == "bash":
             reader.run(block)
+
+
+@pytest.mark.parametrize("file", [*PAGES, *sorted((ROOT / "examples").rglob("*.py"))], ids=name_of)
+def test_every_server_that_is_started_bounds_its_end(file: Path) -> None:
+    """Without a limit, uvicorn waits at SIGTERM for a body that never arrives, and aiohttp for a minute."""
+    for line in file.read_text().splitlines():
+        if re.search(r"uvicorn (--[\w-]+ \S+ )*\w+:app\b", line) and "pkill" not in line:
+            assert "--timeout-graceful-shutdown 10" in line
+        for call in re.findall(r"run_app\((?:[^()]|\([^()]*\))*\)", line):
+            assert "shutdown_timeout=10" in call
+        if "uvicorn.Config(" in line:
+            assert "timeout_graceful_shutdown=10" in line
