@@ -120,7 +120,7 @@ def installed(session: nox.Session) -> None:
         session.run("python", "-m", "build", "--outdir", place, env={"MRECORDLOG_COMPILE": "off"})
         session.run("python", "-m", "build", "--wheel", "--outdir", place, env={"MRECORDLOG_COMPILE": "require"})
         files = [str(path) for path in Path(place).glob("mrecordlog_async-*")]
-    session.run("python", "-m", "tests.installed", *files, "--uvx", "--container", "--python", *PYTHONS[:3])
+    session.run("python", "-m", "tests.deep.installed", *files, "--uvx", "--container", "--python", *PYTHONS[:3])
 
 
 @nox.session

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from tests.built import build, install, known_files
+from tests.deep.built import build, install, known_files
 from tests.deep.examples.test_examples import ask
 from tests.docs.blocks import ROOT
 from tests.serving import free_port

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.built import build, install
+from tests.deep.built import build, install
 from tests.docs.blocks import ROOT, blocks, with_worker
 
 PROGRAM = """

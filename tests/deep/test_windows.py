@@ -1,4 +1,4 @@
-"""On Windows clients and the data source of Spark work, and a log says what it needs: `tests/windows.py` stands in."""
+"""On Windows clients and the data source work, and a log says what it needs: `tests/deep/windows.py` stands in."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 
 CLIENTS = """
 import sys
-import tests.windows
+import tests.deep.windows
 from mrecordlog_async import LogFullError, QueueOptions, RecordLogError
 from mrecordlog_async.client import BlockingRecordLogClient, RecordLogClient, RecordLogFleet
 
@@ -24,7 +24,7 @@ with BlockingRecordLogClient(sys.argv[1]) as client:
 """
 
 SPARK = """
-import tests.windows
+import tests.deep.windows
 import pyspark_mrecordlog
 from mrecordlog_async.spark.session import spark_session
 from mrecordlog_async.spark.source import reader, source, stream, trigger, writer
@@ -33,7 +33,7 @@ print(pyspark_mrecordlog.DefaultSource.name(), source.RecordLogDataSource({"serv
 
 LOG = """
 import asyncio
-import tests.windows
+import tests.deep.windows
 from mrecordlog_async import MultiRecordLog
 
 async def main():
@@ -75,5 +75,5 @@ def test_a_log_says_what_it_needs_there() -> None:
 
 def test_a_log_says_it_too_where_only_the_lock_is_missing() -> None:
     """Every module of the log can be imported without `fcntl`."""
-    said = there(LOG.replace("import tests.windows", "import sys; sys.modules['fcntl'] = None"))
+    said = there(LOG.replace("import tests.deep.windows", "import sys; sys.modules['fcntl'] = None"))
     assert said.startswith("a log needs a POSIX system such as Linux")

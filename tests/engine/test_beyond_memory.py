@@ -48,7 +48,6 @@ from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from mrecordlog_async.support.clock import Clock
 from tests import damage
-from tests.beyond_memory import History, cycles
 from tests.cached_files import FailingSyncs
 from tests.clocks import opening
 
@@ -93,14 +92,6 @@ async def log(directory: Path) -> AsyncIterator[MultiRecordLog]:
     async with MultiRecordLog.open(directory, limits=LIMITS) as opened:
         await fill(opened)
         yield opened
-
-
-@pytest.mark.parametrize("seed", [1, 2, 4, 6, 15])
-async def test_a_small_memory_changes_no_result(tmp_path: Path, seed: int) -> None:
-    """Calls of all kinds, damage, copies, followers and openings: as in a log that has everything in memory."""
-    history = History(tmp_path, seed)
-    await history.run(300)
-    assert history.on_disk > 0
 
 
 class NoNewFiles(OsFileSystem):
@@ -1101,13 +1092,6 @@ def test_a_loop_that_ends_without_a_close_leaves_no_gathered_file_open(directory
 
     asyncio.run(leave_open())
     asyncio.run(open_again())
-
-
-async def test_nothing_piles_up_over_many_cycles(directory: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Fill, read in any way, truncate, many times: descriptors, gathered files and the disk come back each time."""
-    caplog.set_level(logging.WARNING)
-    await cycles(directory, 45)
-    assert "cannot be identified" not in caplog.text
 
 
 async def test_a_snapshot_has_no_gathered_files(log: MultiRecordLog, directory: Path) -> None:

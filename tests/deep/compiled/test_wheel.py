@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.built import build, install
+from tests.deep.built import build, install
 from tests.serving import TIMEOUT_SECONDS
 
 pytestmark = pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler")

@@ -20,7 +20,7 @@ from mrecordlog_async.spark.drain.metrics import DrainMetrics, Lag
 from mrecordlog_async.spark.drain.progress import DrainProgress
 from mrecordlog_async.spark.services.fleet import Fleet
 from mrecordlog_async.spark.settings.options import Options
-from tests.prometheus import configuration, needs_promtool
+from tests.deep.prometheus import configuration, needs_promtool
 from tests.serving import Served
 
 promql_parser = pytest.importorskip("promql_parser")

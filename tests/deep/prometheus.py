@@ -17,7 +17,7 @@ import pytest
 
 from tests.serving import free_port
 
-DEPLOY = Path(__file__).parents[1] / "examples" / "deploy"
+DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
 INSTALL = "is not installed (Debian: apt-get install prometheus)"
 
 needs_prometheus = pytest.mark.skipif(shutil.which("prometheus") is None, reason=f"prometheus {INSTALL}")

@@ -1,4 +1,4 @@
-"""Installs what was built in empty environments, and uses it: `python -m tests.installed dist/* --python 3.11 3.12`.
+"""Installs what was built in empty environments and uses it: `python -m tests.deep.installed dist/* --python 3.11`.
 
 For each file and each Python: a new environment, the file with its extra `server`, and nothing of this repository in
 reach. Then the version and the build are as the file says, the first program of the site prints its record, a

@@ -4,9 +4,9 @@ The small one has tiny places, pieces and windows, other ones in each history; i
 exchanged, damaged and refused; it is opened again with other limits; copies of it are opened in several ways, and a
 follower reads it while it is written. A history is chosen by its seed.
 
-`python -m tests.beyond_memory --seconds 600 --seed 1` runs histories until the time is over and prints what each did.
-What differs is printed with the seed, and the exit code is then 1. `--cycles 1000` fills, reads and truncates a log
-this many times instead: nothing may pile up.
+`python -m tests.deep.beyond_memory --seconds 600 --seed 1` runs histories until the time is over and prints what each
+did. What differs is printed with the seed, and the exit code is then 1. `--cycles 1000` fills, reads and truncates a
+log this many times instead: nothing may pile up.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Windows, as far as Linux can stand in for it: `import tests.windows` before the package.
+"""Windows, as far as Linux can stand in for it: `import tests.deep.windows` before the package.
 
 Modules that Windows does not have cannot be imported, names that its `os` and `signal` do not have are deleted, and
 `ctypes` opens no C library without a name. `sys.platform` is "win32".

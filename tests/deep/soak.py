@@ -1,4 +1,4 @@
-"""A service with its drain for a night: `python -m tests.soak DIR --hours 2.5`, again and again on the same DIR.
+"""A service with its drain for a night: `python -m tests.deep.soak DIR --hours 2.5`, again and again on the same DIR.
 
 Ctrl-C or the end of the time stops it, and the next call continues: its state is in DIR/state.json, and the log, the
 table and the checkpoint stay. Producers append to a few queues, a consumer reads each record, and `mrecordlog drain`
@@ -47,12 +47,12 @@ from deltalake import DeltaTable
 from mrecordlog_async import Limits, MultiRecordLog, QueueOptions, RecordLogError
 from mrecordlog_async.client import RecordLogClient
 from mrecordlog_async.options import KIB, MIB
-from tests.prometheus import Prometheus
+from tests.deep.prometheus import Prometheus
 from tests.serving import free_port
 from tests.spark.processes import Process, wait_until
 from tests.spark.producers import client_of
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 EARLIER = "58623fa"
 """The commit of version 0.2.0."""
 

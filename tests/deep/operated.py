@@ -18,7 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests import warm
 from tests.serving import free_port
 
-DEPLOY = Path(__file__).parents[1] / "examples" / "deploy"
+DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
 FAILED, STUCK = "The log has failed: ", "the disk has not finished a commit for "
 DAMAGED, NEARLY_FULL = " met damaged records on the disk", " % of the disk limit is used"
 """Sentences of the page."""
