@@ -307,6 +307,13 @@ async def test_a_truncate_needs_no_disk_that_can_be_read(directory: Path) -> Non
         assert counted(log) == (0, 0)
 
 
+async def test_tasks_that_share_a_tail_share_its_records_on_the_disk(log: MultiRecordLog) -> None:
+    """Reads of the disk overlap, and each record is handed out once."""
+    tail = log.tail("q", 0)
+    batches = await asyncio.gather(*(tail.batch(max_records=10, max_wait=0) for _ in range(3)))
+    assert sorted(record for batch in batches if batch for record in batch) == records(0, 30)
+
+
 async def test_consumers_go_back_to_the_first_record(log: MultiRecordLog) -> None:
     """A consumer begins on the disk, continues in memory, seeks back, and its lag counts what is on the disk."""
     async with log.consumer("q", "c", create=True) as consumer:
