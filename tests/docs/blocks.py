@@ -71,7 +71,7 @@ class Reader:
             return self._succeed([sys.executable, "-W", "error", "-c", self._addressed(block.text)])
         if block.language == "bash":
             return self._succeed(["bash", "-ec", _COMMANDS + self._addressed(block.text)])
-        return self._session(block.text)
+        return self._session(self._addressed(block.text))
 
     def _addressed(self, text: str) -> str:
         return text.replace(_SERVICE, self._address)

@@ -1,4 +1,4 @@
-"""The recipe that starts two programs works with both of them."""
+"""The recipes that start programs work with them, even if these are killed."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from urllib.error import URLError
-from urllib.request import urlopen
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -53,12 +54,20 @@ def test_four_workers_of_uvicorn_share_a_log(directory: Path) -> None:
 
 
 def _post(port: int, number: int) -> int:
-    """Post one click, once the workers listen; return its position."""
+    """Post one click; return its position."""
+    click = _posted(Request(f"http://127.0.0.1:{port}/ingest", b"click %d" % number))
+    return int(click.partition(b":")[2].rstrip(b"}"))
+
+
+def _posted(request: Request) -> bytes:
+    """Send *request*, once the workers listen; return the response."""
     end = time.monotonic() + TIMEOUT_SECONDS
     while True:
         try:
-            with urlopen(f"http://127.0.0.1:{port}/ingest", b"click %d" % number, timeout=TIMEOUT_SECONDS) as response:
-                return int(response.read().partition(b":")[2].rstrip(b"}"))
+            with urlopen(request, timeout=TIMEOUT_SECONDS) as response:
+                return bytes(response.read())
+        except HTTPError:
+            raise
         except URLError:
             assert time.monotonic() < end, "uvicorn does not listen"
             time.sleep(0.05)
@@ -71,3 +80,47 @@ async def _stored(socket: Path) -> dict[int, bytes]:
 
 def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def test_a_webhook_is_stored_once_by_its_id_even_after_kill_9(tmp_path: Path) -> None:
+    """Repeated one after another, at the same time, and after a crash, even if a worker has acknowledged the record."""
+    (webhook,) = (block.text for block in blocks(ROOT / "docs" / "recipes.md") if block.note == "file: webhook.py")
+    (tmp_path / "webhook.py").write_text(webhook + ACKNOWLEDGING)
+    ids = [f"delivery {number}" for number in range(20)]
+    port = free_port()
+    with _webhooks(tmp_path, port):
+        _deliver(port, ids[0])
+        with ThreadPoolExecutor(16) as pool:
+            told = list(pool.map(lambda delivery: _deliver(port, delivery), ids * 4))
+    with _webhooks(tmp_path, port):
+        again = [_deliver(port, delivery) for delivery in ids]
+        last = _deliver(port, "another one")
+    assert again * 4 == told
+    assert sorted(again) == list(range(20)) and last == 20
+
+
+ACKNOWLEDGING = """
+
+@app.post("/acknowledge")
+async def acknowledge(log: Log) -> None:
+    async with log.consumer("hooks", "delivery") as consumer:
+        async for batch in consumer.available():
+            await consumer.acknowledge(batch)
+"""
+
+
+@contextmanager
+def _webhooks(directory: Path, port: int) -> Iterator[None]:
+    """Run the application; at the end all records are acknowledged, and it is killed."""
+    command = [sys.executable, "-m", "uvicorn", "webhook:app", "--port", str(port), "--log-level", "warning"]
+    with subprocess.Popen(command, cwd=directory, env=_environment()) as process:
+        try:
+            yield
+            _posted(Request(f"http://127.0.0.1:{port}/acknowledge", b""))
+        finally:
+            process.kill()
+
+
+def _deliver(port: int, delivery: str) -> int:
+    request = Request(f"http://127.0.0.1:{port}/hooks", b"paid", {"X-Delivery-Id": delivery})
+    return int(_posted(request).partition(b":")[2].rstrip(b"}"))
