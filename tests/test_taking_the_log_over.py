@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
 import signal
 import subprocess
 import sys
@@ -20,7 +21,6 @@ from mrecordlog_async import LogLockedError, MultiRecordLog, embedding
 from mrecordlog_async.aiohttp import LOG, setup
 from mrecordlog_async.fastapi import lifespan, log_of
 from tests.holder import HELD, Holder
-from tests.operated import Operated
 from tests.serving import TIMEOUT_SECONDS, Process, free_port
 
 WAITS = "waiting for it to end"
@@ -134,26 +134,48 @@ def test_a_signal_ends_the_wait_at_once(directory: Path, program: str, number: i
 # The service.
 
 
+def asked(service: Process, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
+    """Return the response of *service* to one request."""
+    connection = http.client.HTTPConnection("127.0.0.1", service.port, timeout=TIMEOUT_SECONDS)
+    try:
+        connection.request(method, path, body)
+        response = connection.getresponse()
+        return response.status, response.read()
+    finally:
+        connection.close()
+
+
+@contextmanager
+def waiting(directory: Path, holder: Holder, *arguments: str) -> Iterator[Process]:
+    """Start a service on *directory*; yield once it says that it waits for *holder*."""
+    service = Process(directory, arguments)
+    service.start()
+    try:
+        cause = f"the log is still open in process {holder.pid}".encode()
+        while cause not in (answer := asked(service, "GET", "/readyz"))[1]:
+            assert answer[0] == 503, answer
+        yield service
+    finally:
+        service.kill()
+
+
 def test_a_service_waits_for_the_one_before_and_is_not_ready(directory: Path) -> None:
     """It listens, and says whom it waits for; then it serves what that one stored."""
-    with Holder(directory) as holder, Operated(directory) as service:
-        said = service.line(WAITS)
-        assert (said["event"], said["owner_pid"], said["level"]) == ("waiting_for_lock", holder.pid, "warning")
-        status, body = service.call("GET", "/readyz")
-        assert status == 503 and f"the log is still open in process {holder.pid}".encode() in body
-        assert service.call("POST", "/v1/queues/q/records", b"too early")[0] == 503
-        assert service.call("GET", "/healthz")[0] == 200
+    with Holder(directory) as holder, waiting(directory, holder) as service:
+        assert asked(service, "POST", "/v1/queues/q/records", b"too early")[0] == 503
+        assert asked(service, "GET", "/healthz")[0] == 200
         holder.close()
-        service.ready()
-        assert b64encode(HELD) in service.call("GET", "/v1/queues/q/records")[1]
-        assert service.stop() == 0
+        service.wait_ready()
+        assert b64encode(HELD) in asked(service, "GET", "/v1/queues/q/records")[1]
+        code, said = service.stop()
+        assert code == 0 and f"is in use by process {holder.pid} (" in said and WAITS in said
 
 
 def test_a_service_that_waits_ends_at_a_signal(directory: Path) -> None:
     """With exit code 0, and nothing but lines of its log."""
-    with Holder(directory) as holder, Operated(directory, "--lock-seconds", "1000000s") as service:
-        service.line(WAITS)
-        assert service.stop() == 0
+    with Holder(directory) as holder, waiting(directory, holder, "--lock-seconds", "1000000s") as service:
+        code, said = service.stop()
+        assert code == 0 and "Traceback" not in said, said
         assert holder.process.poll() is None
 
 

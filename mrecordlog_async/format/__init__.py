@@ -7,7 +7,9 @@ segment. CRC-32C is the Castagnoli polynomial, as in iSCSI: the nine ASCII digit
 The directory
 =============
 
-    LOCK                       the writer's flock; holds its pid as text. Says nothing about the data.
+    LOCK                       the writer's flock: its pid as text, in 32 bytes, and then the line "This directory holds
+                               a log." once segment 0 has its name. With that line and without a segment, opening is
+                               refused. Says nothing about the data
     wal-00000000000000000000   segments: "wal-" and the segment number in 20 decimal digits
     CLOSED                     where the log ends; exists only after a clean close
     LAST_END                   how earlier openings ended, for people; may be missing. Says nothing about the data.

@@ -16,7 +16,8 @@ from contextlib import contextmanager, suppress
 
 from mrecordlog_async.storage.directory import LogDirectory, make_directories, naming, sync_names
 from mrecordlog_async.storage.filesystem import FileSystem
-from mrecordlog_async.storage.lock import LOCK_NAME, locked_by_another, take_lock
+from mrecordlog_async.storage.lock import locked_by_another, take_lock
+from mrecordlog_async.storage.lock_file import LOCK_NAME
 from mrecordlog_async.support.paths import absolute
 
 PARTIAL_SUFFIX = ".partial"

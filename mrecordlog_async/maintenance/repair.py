@@ -21,7 +21,8 @@ from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.options import GIB, QueueOptions, check_segment_bytes
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
-from mrecordlog_async.storage.lock import LOCK_NAME, locked_by_another
+from mrecordlog_async.storage.lock import locked_by_another
+from mrecordlog_async.storage.lock_file import LOCK_NAME
 from mrecordlog_async.support.paths import absolute
 
 REPAIRED_SUFFIX = ".repaired"

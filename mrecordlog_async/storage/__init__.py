@@ -8,6 +8,7 @@
 | `directory` | the files of a log: their names, listing, headers and `CLOSED` |
 | `locked_directory` | what only the lock's holder may change in that directory |
 | `lock` | one writer per directory |
+| `lock_file` | what `LOCK` contains: a pid, and the mark of a directory that has held a log |
 | `segment` | naming segments, reading them in pieces, reserving space before it is written |
 | `direct` | writing a segment past the page cache |
 | `gathered_files` | writing and reading the gathered files of segments |

@@ -25,6 +25,7 @@ from mrecordlog_async.format.header import (
     decode_header,
 )
 from mrecordlog_async.storage.filesystem import FileSystem, read_exact
+from mrecordlog_async.storage.lock_file import LOCK_NAME, has_mark
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from mrecordlog_async.storage.segment import (
     CLOSED_NAME,
@@ -144,7 +145,7 @@ class LogDirectory:
 
         Raises:
             FileNotFoundError: There is no log.
-            CorruptionError: Only `CLOSED` is left of a log.
+            CorruptionError: Only `CLOSED` or `LOCK` is left of a log.
         """
         listing = self.list()
         self.check_log(listing)
@@ -155,7 +156,20 @@ class LogDirectory:
         if not listing.segments and listing.has_closed:
             raise CorruptionError(CLOSED_NAME, None, "a log was closed here, but all its segments are missing")
         if not listing.segments:
+            self.check_nothing_was_lost(listing)
             raise self.no_log()
+
+    def check_nothing_was_lost(self, listing: Listing) -> None:
+        """Raise CorruptionError if *listing* is empty although the directory has held a log."""
+        lock = f"{self.path}/{LOCK_NAME}"
+        # Listed again: a writer that has just begun the log made its segment before the mark.
+        if listing.is_empty and has_mark(self.files, lock) and self.list().is_empty:
+            held = (
+                f"{self.path!r} held a log, and all its segments are missing, as in a copy that was made file by file"
+            )
+            raise CorruptionError(
+                LOCK_NAME, None, f"{held}; restore it from a snapshot, or delete LOCK to begin a new log"
+            )
 
     def no_log(self) -> FileNotFoundError:
         """Return the error for a directory without a log."""

@@ -1,4 +1,4 @@
-"""One writer per directory: an flock on `LOCK`, which holds the owner's pid for the error message of a second opener.
+"""One writer per directory: an flock on `LOCK`, which has the owner's pid for the error message of a second opener.
 
 The file is removed in one case only: when it has a second name (`cp -al` links it). Otherwise that name's owner would
 be locked out, and its bytes overwritten. `FileSystem.lock` then ensures that nobody keeps a lock on the removed file.
@@ -9,14 +9,12 @@ copy does not release it.
 from __future__ import annotations
 
 import errno
-import os
 
 from mrecordlog_async.errors import LogLockedError
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
+from mrecordlog_async.storage.lock_file import LOCK_NAME, read_pid, write_pid
 from mrecordlog_async.support.processes import command_of
-
-LOCK_NAME = "LOCK"
 
 
 def take_lock(directory: LogDirectory) -> int:
@@ -27,7 +25,7 @@ def take_lock(directory: LogDirectory) -> int:
     except BlockingIOError as error:
         raise locked_by_another(directory, error) from None
     try:
-        _write_owner(files, handle)
+        write_pid(files, handle)
     except BaseException:
         files.close(handle)
         raise
@@ -36,7 +34,7 @@ def take_lock(directory: LogDirectory) -> int:
 
 def locked_by_another(directory: LogDirectory, error: BlockingIOError) -> LogLockedError:
     """Return the error for a directory whose lock is held, as *error* says, with the pid of its holder."""
-    owner_pid, is_linked = _owner(directory.files, f"{directory.path}/{LOCK_NAME}")
+    owner_pid, is_linked = read_pid(directory.files, f"{directory.path}/{LOCK_NAME}")
     is_own = error.errno == errno.EALREADY
     return LogLockedError(directory.path, owner_pid, is_linked, is_own, "" if is_own else command_of(owner_pid))
 
@@ -55,27 +53,3 @@ def _lock_own_file(files: FileSystem, path: str) -> int:
         raise
     files.close(handle)
     return own
-
-
-def _write_owner(files: FileSystem, handle: int) -> None:
-    """Write the pid, for a second opener. A disk too full for these bytes does not prevent opening."""
-    try:
-        files.set_size(handle, 0)
-        files.write(handle, [b"%d\n" % os.getpid()], 0)
-    except OSError:
-        return
-
-
-def _owner(files: FileSystem, path: str) -> tuple[int | None, bool]:
-    """Return the pid in the file (None without one) and whether the file has a second name."""
-    try:
-        handle = files.open(path, write=False)
-    except OSError:
-        return None, False
-    try:
-        text, is_shared = files.read(handle, 32, 0).strip(), files.links(handle) > 1
-    except OSError:
-        return None, False
-    finally:
-        files.close(handle)
-    return (int(text) if text.isdigit() else None), is_shared

@@ -17,7 +17,8 @@ from mrecordlog_async.options import KIB
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.end_note import LAST_END_BYTES_MAX, LAST_END_NAME, EndNote, decode_end_note
 from mrecordlog_async.storage.filesystem import DiskThread, write_all
-from mrecordlog_async.storage.lock import LOCK_NAME, take_lock
+from mrecordlog_async.storage.lock import take_lock
+from mrecordlog_async.storage.lock_file import LOCK_NAME, write_mark
 from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, LinkCount, SegmentFile, segment_path
 
 RESERVE_BYTES = 64 * KIB
@@ -56,6 +57,10 @@ class LockedDirectory:
         except BaseException:
             directory.files.close(handle)
             raise
+
+    def mark(self) -> None:
+        """Note that the directory holds a log, one of whose segments has its name on the medium."""
+        write_mark(self.files, self._lock_handle)
 
     def path_of(self, number: int) -> str:
         """Return the path of segment *number*."""

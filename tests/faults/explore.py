@@ -38,7 +38,7 @@ from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.recovery.beyond_memory import MemoryBounds
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.gathered_files import GATHERED_SUFFIX
-from mrecordlog_async.storage.lock import LOCK_NAME
+from mrecordlog_async.storage.lock_file import LOCK_NAME
 from mrecordlog_async.storage.segment import list_segments
 from tests.format.every_kind import EVERY_VALUE
 

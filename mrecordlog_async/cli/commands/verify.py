@@ -22,6 +22,7 @@ from mrecordlog_async.cli.shell.parser import Parser
 from mrecordlog_async.cli.shell.target import directory_argument
 from mrecordlog_async.maintenance import Verification, verify
 from mrecordlog_async.model import RecoveryReport
+from mrecordlog_async.storage.lock_file import LOCK_NAME
 
 STRIP_WIDTH = 60
 RED = "\x1b[31m"
@@ -70,6 +71,8 @@ def _report_damage(arguments: argparse.Namespace, found: Verification) -> int:
     print(f"damaged: {error}")
     for damage in found.damage:
         print(describe(damage))
+    if error.segment == LOCK_NAME:  # it says what to do; nothing is left to repair
+        return DAMAGE
     sys.stdout.writelines(_pictures(found, colour=wants_colour()))
     print("open refuses this log and changes nothing. To see what can still be read, and what is lost:")
     print(f"  mrecordlog repair {arguments.directory}")

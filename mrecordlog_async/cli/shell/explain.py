@@ -9,6 +9,7 @@ from mrecordlog_async.errors import CorruptionError, LogLockedError, QueueNotFou
 from mrecordlog_async.format.header import FormatVersionError, HeaderError
 from mrecordlog_async.quickwit.files import is_crate_directory
 from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.storage.lock_file import LOCK_NAME
 from mrecordlog_async.storage.os_filesystem import OsFileSystem
 
 UNAUTHORIZED = 401
@@ -36,7 +37,7 @@ def explain(error: BaseException, directory: str | None, *, takes_url: bool = Tr
         takes_url: whether the command also works on a service.
         could_create: whether its option --create was not given.
     """
-    if isinstance(error, CorruptionError) and directory is not None:
+    if isinstance(error, CorruptionError) and directory is not None and error.segment != LOCK_NAME:
         typed = shlex.quote(directory)
         return (
             f"{directory} is damaged: {error}; nothing was changed: list the damage with "

@@ -46,7 +46,7 @@ from mrecordlog_async.model import TICK_NS
 from mrecordlog_async.recovery.recovered import RecoveredLog
 from mrecordlog_async.storage.direct import LARGE_BYTES, Staging, disk_error
 from mrecordlog_async.storage.filesystem import DiskThread
-from mrecordlog_async.storage.lock import LOCK_NAME
+from mrecordlog_async.storage.lock_file import LOCK_NAME
 from mrecordlog_async.storage.locked_directory import RESERVE_BYTES, LockedDirectory
 from mrecordlog_async.storage.segment import LogEnd, SegmentFile, segment_name
 from mrecordlog_async.support.clock import system

@@ -3,7 +3,7 @@
 1. Open the directory, creating it if allowed, and lock it. Only names are read before that: until then another writer
    may change it. A directory that has no log, and may get none, is refused without a trace.
 2. Read the log (`recovery`), or create one in an empty directory. Nothing is changed before the log was judged.
-3. Zero what follows the end of the log, remove `CLOSED`, remove leftovers.
+3. Zero what follows the end of the log, remove `CLOSED`, remove leftovers, mark the directory as one that holds a log.
 4. Reserve space and prepare the spare. A full disk does not prevent opening: appends are refused until there is room.
 
 Blocking; runs on the log's thread. Whatever fails on the way closes every handle and releases the lock.
@@ -39,7 +39,7 @@ from mrecordlog_async.recovery.torn_or_damaged import NOTHING, LogTail
 from mrecordlog_async.storage.direct import Staging
 from mrecordlog_async.storage.directory import Listing, LogDirectory, make_directories, naming, sync_names
 from mrecordlog_async.storage.end_note import LAST_END_NAME, EndNote
-from mrecordlog_async.storage.lock import LOCK_NAME
+from mrecordlog_async.storage.lock_file import LOCK_NAME
 from mrecordlog_async.storage.locked_directory import RESERVE_BYTES, LockedDirectory, make_first_segment
 from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, LogEnd, SegmentFile, segment_name
 from mrecordlog_async.support.clock import Clock, system
@@ -127,6 +127,7 @@ def open_log(directory: LogDirectory, options: OpenOptions, on_progress: Progres
         on_error.callback(locked.close)
         recovered, file = _recover_or_create(locked, options, on_progress)
         on_error.callback(file.close)
+        locked.mark()
         is_shared = file.may_be_shared()
         staging = Staging() if options.direct else None
         if not is_shared:
@@ -249,9 +250,10 @@ def _complete_last_segment(directory: LockedDirectory, listing: Listing, options
 
 
 def _refuse_other_directory(directory: LogDirectory, listing: Listing, create: bool) -> None:
-    """Raise OSError if *directory* has no log, and none may be created in it."""
+    """Raise OSError if *directory* has no log and none may be created in it, CorruptionError if it has lost its log."""
     if not listing.is_empty:
         return
+    directory.check_nothing_was_lost(listing)
     if not create:
         raise directory.no_log()
     foreign = [name for name in listing.others if not _may_stand_next_to_a_new_log(name)]

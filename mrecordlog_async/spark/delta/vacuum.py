@@ -32,7 +32,7 @@ from mrecordlog_async.spark.delta.place import LOG, TablePlace
 from mrecordlog_async.spark.delta.reasons import reason_of
 from mrecordlog_async.spark.delta.table import NO_HOOKS, refuse_unsupported
 from mrecordlog_async.spark.delta.upkeep import open_table
-from mrecordlog_async.storage.lock import LOCK_NAME
+from mrecordlog_async.storage.lock_file import LOCK_NAME
 
 logger = logging.getLogger("mrecordlog_async.spark")
 
