@@ -163,8 +163,10 @@ class MultiRecordLog:
                 process.
             on_failure: Called once on the event loop if a write or sync fails: the log stores nothing more until it is
                 opened again. Have the process restarted, or close the log and open it again. See also `failed`.
-            retention: Remove the records that are older than the `max_age` of their queue. Open a log that was restored
-                from an old copy with False: otherwise its records are removed at once.
+            retention: Remove the records that are older than the `max_age` of their queue. If the machine's clock is
+                before the newest record, or more than a day and more than `max_age` after it, that waits until the
+                clock is set, the log has been open for ten minutes, or it is the third such opening in a row. Open a
+                log that was restored from an old copy with False: otherwise its records are removed then.
             verify_all: Read every segment. Otherwise, with `Limits(beyond_memory="disk")`, segments whose records are
                 gathered are not read when the log is opened: damage to one is found when its records are.
             lock_seconds: How long to wait for another process that has the log open, such as the one that this one

@@ -17,7 +17,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from mrecordlog_async.engine.commit.open import OpenedLog
@@ -49,7 +49,7 @@ from mrecordlog_async.model import LogState
 from mrecordlog_async.names import check_name, check_new_name
 from mrecordlog_async.options import Limits, PersistPolicy
 from mrecordlog_async.storage.directory import LogDirectory
-from mrecordlog_async.storage.end_note import EndNote
+from mrecordlog_async.storage.end_note import ClockDoubt, EndNote
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.support.clock import Clock, system
 from mrecordlog_async.support.forks import call_in_children
@@ -92,6 +92,7 @@ class Engine:
         self.thread = thread
         self.counters = Counters()
         self.failed_error: LogFailedError | None = None
+        self.doubt = opened.doubt
         self.ended = asyncio.Event()  # the log failed or was closed
         self._loop = asyncio.get_running_loop()
         self._closing: asyncio.Task[None] | None = None
@@ -168,6 +169,8 @@ class Engine:
                 self.admission.add_control,
                 self.opened.aging,
                 self.disk_reads.times_of_place,
+                self.doubt,
+                self._on_doubt,
             )
             self.changes.on_aging = self.expiry.queue_configured
             self.expiry.start()
@@ -321,10 +324,14 @@ class Engine:
         journal = self.opened.journal
         try:
             if healthy and states_end:
+                if self.doubt != self.opened.doubt:
+                    self.opened.directory.note_end(self._end_note())
                 journal.write_closed(oldest_segment)
             elif healthy:
                 journal.mark_end(oldest_segment)
-                self.opened.directory.note_end(self.opened.noted)  # the next opening reports that end, not this one
+                self.opened.directory.note_end(
+                    replace(self.opened.noted, doubt=self.doubt)
+                )  # the next opening reports that end, not this one
         finally:
             self.opened.close()
 
@@ -357,8 +364,7 @@ class Engine:
         """Pass the failure on. Every caller has had its error by then."""
         self.failed_error = error
         self.changes.acknowledgements.end_all(error)
-        note = EndNote(self.opened.report.unclosed_ends, error.cause)
-        self.opened.directory.note_end(note, aside=True)
+        self.opened.directory.note_end(self._end_note(error.cause), aside=True)
         self._observation.failed(error)
         self.ended.set()
         if self.options.on_failure is not None:
@@ -366,6 +372,15 @@ class Engine:
                 self.options.on_failure(error)
             except Exception:
                 logger.exception("on_failure of the log in %s raised", self.directory)
+
+    def _on_doubt(self, doubt: ClockDoubt) -> None:
+        """Have the next opening know what this one knows about the machine's clock."""
+        self.doubt = doubt
+        if self._closing is None:  # otherwise the log's thread notes it, before it gives the directory back
+            self.opened.directory.note_end(self._end_note(), aside=True)
+
+    def _end_note(self, failure: str = "") -> EndNote:
+        return EndNote(self.opened.report.unclosed_ends, failure, self.doubt)
 
     def _log_end(self) -> None:
         counters = self.counters

@@ -76,6 +76,7 @@ class Queues:
         self.openings: list[Opened] = []  # oldest first
         self.last_batch = 0  # the last batch that was applied by an open log
         self.limited: set[str] = set()  # names of the queues whose options limit appends
+        self.last_tick = NO_TICK  # of the last batch that was replayed
         self.newly_aging: set[int] = set()  # queues that were given a `max_age` since retention last looked
         self.stopped_aging: deque[int] | None = None  # queues that lost it since, or were deleted; if retention is on
         self.consumer_count = 0

@@ -70,9 +70,10 @@ class Replay:
         counts = self._counts
         counts.batches += 1
         self.oldest_segment = max(self.oldest_segment, batch.commit.oldest_segment)
+        self.queues.last_tick = batch.commit.time_ns // TICK_NS
         self.queues.stores.begin_batch(batch.commit.batch, batch.commit.batch_offset)
         try:
-            records, size, _ = self.queues.apply_all(segment, batch.records, batch.commit.time_ns // TICK_NS)
+            records, size, _ = self.queues.apply_all(segment, batch.records, self.queues.last_tick)
         except ReplayError as error:
             raise CorruptionError(name, batch.commit.batch_offset, str(error)) from None
         if self.queues.settling.has_old():

@@ -15,6 +15,8 @@ from mrecordlog_async.engine.intake.controls import (
     ConfigureQueue,
     CreateConsumer,
     CreateQueues,
+    Declare,
+    DeclaredConsumer,
     DeleteConsumer,
     DeleteQueue,
     FenceHolders,
@@ -24,7 +26,7 @@ from mrecordlog_async.engine.intake.controls import (
 )
 from mrecordlog_async.engine.planning.plan import plan
 from mrecordlog_async.errors import ConsumerFencedError, LogFullError, QueueSealedError
-from mrecordlog_async.format.controls import NO_OWNER, ConsumerDelete, SetConsumer, Truncate
+from mrecordlog_async.format.controls import NO_OWNER, ConsumerDelete, SetConsumer, TableRule, Truncate
 from mrecordlog_async.format.stored_options import DROP_OLDEST, KEEP_UNTIL_ACKNOWLEDGED, StoredOptions
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.options import Limits
@@ -55,6 +57,9 @@ KINDS = (
     st.tuples(st.just("configure"), queues, options),
     st.tuples(st.just("seal"), queues),
     st.tuples(st.just("rule"), st.sampled_from(["*", "s"]), consumers, st.booleans()),
+    st.tuples(
+        st.just("declare"), st.lists(st.sampled_from("qru"), unique=True, max_size=2), queues, consumers, options
+    ),
     st.tuples(st.just("fence"), queues),
     st.tuples(st.just("sync"), queues),
 )
@@ -94,6 +99,10 @@ def setting_command(kind: str, queue: Any, *rest: Any) -> Command | None:
         return SealQueue(future(), queue)
     if kind == "rule":
         return ChangeRule(future(), queue, rest[0], rest[1], False)
+    if kind == "declare":
+        owner, consumer, given = rest
+        wanted = [DeclaredConsumer(owner, consumer, owner)]
+        return Declare(future(), dict.fromkeys(queue, given), wanted, [TableRule(owner, consumer)])
     if kind == "fence":
         return FenceHolders(future())
     if kind == "sync":

@@ -196,11 +196,11 @@ async def test_a_clock_that_was_set_back_keeps_records_rather_too_long(directory
 async def test_records_from_the_future_count_from_the_open(directory: Path, clocks: Clocks) -> None:
     """Restored from a machine whose clock was ahead, records live for their age after the open."""
     async with opened(directory, clocks) as log:
-        await log.create_queue("q", options=QueueOptions(max_age=AGE))
+        await log.create_queue("q", options=QueueOptions(max_age=10 * AGE))
         await log.append("q", b"0")
     clocks.wall -= 10_000
     async with opened(directory, clocks) as log:
-        clocks.pass_by(AGE - 1)
+        clocks.pass_by(10 * AGE - 1)
         await log.append("q", b"1")
         assert await expire(log) == 0
         clocks.pass_by(2)

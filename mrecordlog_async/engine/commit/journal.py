@@ -119,7 +119,7 @@ class Journal:
 
     def encode(self, record: Append, oldest_segment: int | None) -> EncodedBatch:
         """Return a batch up to `alone_until` as the bytes to write at the log's end."""
-        at, now = self.end, self.clock.wall_ns()
+        at, now = self.end, self.clock.stamp_ns()
         commit = commit_of(at, oldest_segment, self._log_id, now)
         frames = encode_two(b"".join(encode_append(record)), commit, at.offset, self._seed)
         return tuple.__new__(EncodedBatch, ([record], oldest_segment, True, [frames], at.offset + len(frames), now))
@@ -332,7 +332,7 @@ class Journal:
         self, records: list[LogRecord], bodies: Sequence[tuple[Buffer, ...]], request: CommitRequest
     ) -> EncodedBatch:
         """Split a batch into frames after the last one; leave those of a large batch to when they are written."""
-        oldest, now = request.oldest_segment, self.clock.wall_ns()
+        oldest, now = request.oldest_segment, self.clock.stamp_ns()
         is_large = sum(map(len, chain.from_iterable(bodies))) >= LARGE_BYTES and self._file.takes_pieces()
         encode = encode_in_steps if is_large else encode_batch
         buffers, end = encode(bodies, commit_of(self.end, oldest, self._log_id, now), self.end.offset, self._seed)

@@ -21,13 +21,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from mrecordlog_async.engine.clock_doubt import doubt_of
 from mrecordlog_async.engine.commit.batch import LogIOError
 from mrecordlog_async.engine.commit.disk_space import DiskSpace
 from mrecordlog_async.engine.commit.journal import Journal
 from mrecordlog_async.format.record import LOG_ID_BYTES
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.store import RetainedStores
-from mrecordlog_async.model import RecoveryReport
+from mrecordlog_async.model import TICK_NS, RecoveryReport
 from mrecordlog_async.recovery.beyond_memory import MemoryBounds, SegmentTooLargeError
 from mrecordlog_async.recovery.cleanup import remove_leftovers, zero_tail
 from mrecordlog_async.recovery.gathered_reader import GatheredReader
@@ -38,7 +39,7 @@ from mrecordlog_async.recovery.replay import NewStores
 from mrecordlog_async.recovery.torn_or_damaged import NOTHING, LogTail
 from mrecordlog_async.storage.direct import Staging
 from mrecordlog_async.storage.directory import Listing, LogDirectory, make_directories, naming, sync_names
-from mrecordlog_async.storage.end_note import LAST_END_NAME, EndNote
+from mrecordlog_async.storage.end_note import LAST_END_NAME, ClockDoubt, EndNote
 from mrecordlog_async.storage.lock_file import LOCK_NAME
 from mrecordlog_async.storage.locked_directory import RESERVE_BYTES, LockedDirectory, make_first_segment
 from mrecordlog_async.storage.segment import TEMPORARY_SUFFIX, LogEnd, SegmentFile, segment_name
@@ -88,6 +89,7 @@ class OpenedLog:
         ids_from: the lowest id or epoch that this opening may draw.
         was_closed: it is new, or its last writer closed it.
         aging: of each queue with a `max_age`, the next position.
+        doubt: about the machine's clock at this opening.
     """
 
     directory: LockedDirectory
@@ -99,6 +101,7 @@ class OpenedLog:
     ids_from: int
     was_closed: bool
     aging: dict[int, int]
+    doubt: ClockDoubt
 
     def close(self) -> None:
         """Close every file, then release the lock."""
@@ -149,12 +152,13 @@ def open_log(directory: LogDirectory, options: OpenOptions, on_progress: Progres
         recovered.queues.forget_skipped()
         ids_from = recovered.queues.next_queue_id + secrets.randbits(ID_STEP_BITS)
         was_closed = recovered.closed or recovered.created
-        if recovered.noted != EndNote(report.unclosed_ends):
+        doubt = doubt_of(recovered.queues, options.clock.stamp_ns() // TICK_NS, recovered.noted.doubt)
+        if recovered.noted != (note := EndNote(report.unclosed_ends, doubt=doubt)):
             # What this opening reports, a later one must not report again.
-            locked.note_end(EndNote(report.unclosed_ends))
+            locked.note_end(note)
         aging = recovered.queues.aging_from()  # here: for a million queues, it takes a third of a second
         queues, noted = recovered.queues, recovered.noted
-        return OpenedLog(locked, recovered.log_id, journal, queues, report, noted, ids_from, was_closed, aging)
+        return OpenedLog(locked, recovered.log_id, journal, queues, report, noted, ids_from, was_closed, aging, doubt)
 
 
 def _lock(directory: LogDirectory, create: bool) -> LockedDirectory:

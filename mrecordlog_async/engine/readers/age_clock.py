@@ -34,7 +34,7 @@ class AgeClock:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self.opened = clock.wall_ns() // TICK_NS
+        self.opened = clock.stamp_ns() // TICK_NS
         self._boot_ns = clock.boot_ns()
         self._noted = self.opened
         self._settings = [_ClockSetting(self.opened, self.opened, 0)]
@@ -42,11 +42,30 @@ class AgeClock:
     def now(self) -> int:
         """Return the current tick; note whether the wall clock was set since the last call."""
         now = self.opened + (self._clock.boot_ns() - self._boot_ns) // TICK_NS
-        ahead = self._clock.wall_ns() // TICK_NS - now
+        ahead = self._clock.stamp_ns() // TICK_NS - now
         if abs(ahead - self._settings[-1].ahead) >= STEP_TICKS:
             self._settings.append(_ClockSetting(self._noted, now, ahead))  # it was set after the last look
         self._noted = now
         return now
+
+    def ahead(self) -> int:
+        """Return by how many ticks the wall clock was set forward since the log was opened, as of the last call."""
+        return self._settings[-1].ahead
+
+    def opened_by_now(self) -> int:
+        """Return when the log was opened, by the wall clock as it is now: if it was set since, that is another time."""
+        return self._clock.stamp_ns() // TICK_NS - (self._clock.boot_ns() - self._boot_ns) // TICK_NS
+
+    def restart(self) -> int:
+        """Go on from the wall clock as it is now, as if it had been right at the open; return the ticks gained."""
+        self.now()
+        gained = self.opened_by_now() - self.opened
+        self.opened += gained
+        self._noted += gained
+        self._settings = [
+            _ClockSetting(since + gained, noted + gained, ahead - gained) for since, noted, ahead in self._settings
+        ]
+        return gained
 
     def stored_at(self, tick: int, before_open: bool) -> int:
         """Return by this clock when a record with *tick* was stored. before_open: before the log was opened.

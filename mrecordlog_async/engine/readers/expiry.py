@@ -13,17 +13,21 @@
 Consumers do not hold the truncate of `max_age` back: it says how long records wait for them at most. `keep_at_least` is
 an age too, but only what every consumer has acknowledged is removed then. While a consumer is behind, the queue is
 looked at again after the time of 3.
+
+While the clock that the log was opened with is in doubt (`clock_doubt`), the queues that this concerns are left alone.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from heapq import heapify, heappop, heappush
 
+from mrecordlog_async.engine.clock_doubt import DAY_TICKS, OPENINGS, WAIT_TICKS, concerns, removal_age
 from mrecordlog_async.engine.intake.commands import Command
 from mrecordlog_async.engine.intake.controls import TruncateQueue
 from mrecordlog_async.engine.readers.age_clock import AgeClock
@@ -32,7 +36,8 @@ from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.stored_times import tick_spans, ticks_of_place
 from mrecordlog_async.metrics import Counters
-from mrecordlog_async.model import TICK_NS, TICKS_PER_SECOND, Times
+from mrecordlog_async.model import TICKS_PER_SECOND, Times, time_of_tick
+from mrecordlog_async.storage.end_note import NO_DOUBT, ClockDoubt
 
 PASS_TICKS = TICKS_PER_SECOND
 """Passes are at least this far apart."""
@@ -43,8 +48,13 @@ SLEEP_SECONDS_MAX = 60.0
 QUEUES_PER_PASS = 1_000
 """A pass looks at no more queues. If more are due, the next pass begins once the truncates of this one are stored."""
 
+WAIT_MINUTES = WAIT_TICKS // (60 * TICKS_PER_SECOND)
+
 HEAP_SLACK = 64
 """The heap is made again once more than half of its entries, and this many, no longer count."""
+
+
+logger = logging.getLogger("mrecordlog_async")
 
 
 class Expiry:
@@ -58,11 +68,14 @@ class Expiry:
         submit: Callable[[Command], None],
         opened_next: dict[int, int],
         read_times: Callable[[Queue, int], Awaitable[Times]],
+        doubt: ClockDoubt,
+        on_doubt: Callable[[ClockDoubt], None],
     ) -> None:
         """*submit* hands a command to the writer, *read_times* reads those of the place that has a position.
 
         *opened_next*: the next positions of the queues that had a `max_age` when the log was opened, by id. The records
-        before them were stored before the log was opened.
+        before them were stored before the log was opened. *doubt*: about the clock at the opening; *on_doubt*
+        is called with what the next opening is to know.
         """
         self._counters = counters
         self._queues = queues
@@ -81,6 +94,9 @@ class Expiry:
         self._opened_next = opened_next
         # Of each queue, when it was first seen with a `max_age`: the records before this position were stored by then.
         self._seen: dict[int, tuple[int, int]] = {}
+        self._doubt = doubt
+        self._on_doubt = on_doubt
+        self._has_said = False
         queues.stopped_aging = deque()
 
     def start(self) -> None:
@@ -90,6 +106,8 @@ class Expiry:
 
     def stop(self) -> None:
         """End: nothing is removed any more."""
+        if self._running:
+            self._note_setting(self._clock.now())
         self._running = False
         for read in self._reads.values():
             read.cancel()
@@ -112,6 +130,10 @@ class Expiry:
         self._take_new(now)
         if self._unfinished:
             return 0
+        if self._doubt.openings:
+            now = self._doubt_less(now)
+        else:
+            self._note_setting(now)
         done = 0
         for _ in range(QUEUES_PER_PASS):
             if not self._is_due(now):
@@ -125,14 +147,66 @@ class Expiry:
     def _is_due(self, now: int) -> bool:
         return bool(self._heap) and self._heap[0][0] <= now
 
+    # The clock in doubt.
+
+    def _doubt_less(self, now: int) -> int:
+        """End the doubt about the clock if it was set, or the log is open for long enough; return the tick by then."""
+        is_set = not concerns(self._doubt, self._clock.opened_by_now(), 0)
+        if not is_set and now - self._clock.opened < WAIT_TICKS:
+            return now
+        if self._has_said:
+            why = "the clock was set" if is_set else f"the log has been open for {WAIT_MINUTES} min"
+            logger.info(
+                "records are removed for their age again: %s", why, extra={"facts": {"event": "clock_believed"}}
+            )
+        gained = self._clock.restart()
+        self._seen = {queue_id: (position, seen + gained) for queue_id, (position, seen) in self._seen.items()}
+        self._due = dict.fromkeys(self._due, 0)
+        self._heap = [(0, queue_id) for queue_id in self._due]
+        self._note(NO_DOUBT)
+        return self._clock.now()
+
+    def _note_setting(self, now: int) -> None:
+        """Note that the wall clock was set by more than a day while the log was open, or was set back since."""
+        if not self._doubt.openings and (abs(self._clock.ahead()) > DAY_TICKS) != bool(self._doubt.newest):
+            self._note(ClockDoubt(0, 0 if self._doubt.newest else now))
+
+    def _note(self, doubt: ClockDoubt) -> None:
+        """Have this opening and the next one know of *doubt*."""
+        self._doubt = doubt
+        self._on_doubt(doubt)
+
+    def _holds(self, age: int) -> bool:
+        """Return whether records that are removed at *age* stay, as the clock is in doubt."""
+        return 0 < self._doubt.openings < OPENINGS and concerns(self._doubt, self._clock.opened, age)
+
+    def _say_held(self) -> None:
+        """Say once that records stay, and until when."""
+        if self._has_said:
+            return
+        self._has_said = True
+        newest = max(self._doubt.newest, self._doubt.latest)
+        logger.warning(
+            "the clock is in doubt: it showed %s when the log was opened, and the newest record is of %s; no record is "
+            "removed for its age until the clock is set or the log has been open for %d min; the third such opening in "
+            "a row does not wait",
+            *(f"{time_of_tick(tick):%Y-%m-%d %H:%M} UTC" for tick in (self._clock.opened, newest)),
+            WAIT_MINUTES,
+            extra={"facts": {"event": "clock_in_doubt", "openings": self._doubt.openings}},
+        )
+
     # One queue.
 
     def _expire(self, queue_id: int, now: int) -> bool:
         """Truncate a queue if it has records that are too old; enter its next time. Return whether it has."""
         queue = self._queues.by_id(queue_id)
-        age = _age(queue)
+        age = removal_age(queue)
         if queue is None or age is None:
             return False  # it is about to be forgotten
+        if self._holds(age) and queue.first_position < queue.next_position:
+            self._say_held()
+            self._enter(queue_id, self._clock.opened + WAIT_TICKS)
+            return False
         oldest, next_due, soonest = queue.first_position, now + age, now + max(PASS_TICKS, age // 100)
         seen_next, seen_at = self._seen.get(queue_id, (0, 0))
         for start, stop, tick in self._spans(queue):
@@ -167,7 +241,7 @@ class Expiry:
 
     def _look_into(self, queue: Queue, start: int, stop: int, old: int) -> None:
         """Read the times of a place on the disk if its first record, and not its last one, is older than tick *old*."""
-        known_stop, age = self._times.get(queue.id, (0, None))[0], _age(queue)
+        known_stop, age = self._times.get(queue.id, (0, None))[0], removal_age(queue)
         if start < known_stop or start >= queue.memory_first or queue.id in self._reads or age is None:
             return
         first, last = ticks_of_place(queue, start)
@@ -202,7 +276,7 @@ class Expiry:
             self._has_more = False
             self._arm(0.0)
         if future.cancelled() or future.exception() is not None:
-            if _age(self._queues.by_id(queue_id)) is not None:  # closed or full: a later pass tries again
+            if removal_age(self._queues.by_id(queue_id)) is not None:  # closed or full: a later pass tries again
                 self._enter(queue_id, min(again, self._due.get(queue_id, again)))
             return
         dropped = future.result()
@@ -245,7 +319,7 @@ class Expiry:
         assert stopped is not None, "it was made for this object"
         for _ in range(min(len(stopped), QUEUES_PER_PASS)):
             queue_id = stopped.popleft()
-            if _age(self._queues.by_id(queue_id)) is None:  # it was not given one again meanwhile
+            if removal_age(self._queues.by_id(queue_id)) is None:  # it was not given one again meanwhile
                 self._due.pop(queue_id, None)
                 self._seen.pop(queue_id, None)
                 self._times.pop(queue_id, None)
@@ -267,13 +341,6 @@ def _look(expiry: weakref.ref[Expiry]) -> None:
     found = expiry()
     if found is not None:
         found.look()
-
-
-def _age(queue: Queue | None) -> int | None:
-    """Return the age in ticks from which records of *queue* may be removed, rounded up; None if it has none."""
-    if queue is None or not queue.settings.options.removed_from_ns():
-        return None
-    return -(-queue.settings.options.removed_from_ns() // TICK_NS)
 
 
 def _expires(queue: Queue) -> bool:

@@ -329,6 +329,27 @@ def test_a_clock_that_jumps_changes_no_position_and_no_order(directory: Path) ->
         assert service.ready().records() == {0: "0", 1: "1", 2: "2"}
 
 
+@pytest.mark.parametrize("years", [10, -50], ids=["ahead", "in the past"])
+def test_a_clock_that_is_wrong_at_the_start_removes_nothing(directory: Path, years: int) -> None:
+    """The service waits, and says so; once the clock is right, it ages what was stored meanwhile from the start."""
+    row = row_of("clock wrong at the start")
+    with Operated(directory, "--queues", '{"q": {"max_age": "7d"}}') as service:
+        assert service.ready().append(b"0") == 200
+        for number in (1, 2):  # killed in between: the records of a wrong clock do not make it right
+            service.process.kill()
+            service.wait()
+            (service.control / "clock").write_text(f"{years * 31_557_600}")
+            service.start()
+            assert service.ready().append(f"{number}".encode()) == 200
+        row.check_log(service)
+        row.check_metric(service)
+        row.check_page(service)
+        row.check_code(service.stop())
+        (service.control / "clock").unlink()
+        service.start()
+        assert service.ready().records() == {0: "0", 1: "1", 2: "2"}
+
+
 def test_few_descriptors_cost_connections_and_not_the_log(directory: Path) -> None:
     """Connections above what the limit allows are refused and counted; the others store records."""
     row = row_of("descriptor limit")

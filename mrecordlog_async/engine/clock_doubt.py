@@ -1,0 +1,66 @@
+"""Doubt about the machine's clock when a log is opened: it may be wrong by years, and be put right later.
+
+The clock is in doubt if it is before the newest record of the log, or more than a day and more than `max_age` after it.
+A machine without a battery begins in 1970, a broken time server sets any year, and a log may really have been closed
+for a month. Nothing in the log separates these cases, so removal by age waits:
+
+| until | then |
+|---|---|
+| the clock is set, and is not in doubt any more | records age by the new time, as if it had been right from the start |
+| the log has been open for ten minutes | the clock is believed |
+| the third such opening in a row | the clock is believed at once: a log that is opened again and again removes, too |
+
+The records of such an opening prove nothing: their times come from the same clock. So the openings of a row are
+compared with the newest record before the first of them. `LAST_END` has its time, and their number. It also says when a
+clock was set by more than a day while the log was open, which changes nothing before the next opening. If the file is
+lost, the row begins again.
+"""
+
+from __future__ import annotations
+
+from mrecordlog_async.memory.queue import Queue
+from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.stored_times import tick_spans
+from mrecordlog_async.memory.times import NO_TICK
+from mrecordlog_async.model import TICK_NS, TICKS_PER_SECOND
+from mrecordlog_async.storage.end_note import NO_DOUBT, ClockDoubt
+
+DAY_TICKS = 86_400 * TICKS_PER_SECOND
+"""A log may have been closed for this long without a doubt, however soon its records are removed."""
+
+BEHIND_TICKS = 60 * TICKS_PER_SECOND
+"""A clock that is behind the newest record by less than this was adjusted, and is not in doubt."""
+
+WAIT_TICKS = 600 * TICKS_PER_SECOND
+"""Once the log has been open for this long, the clock is believed."""
+
+OPENINGS = 3
+"""With this many openings in a row, the clock is believed at once."""
+
+
+def removal_age(queue: Queue | None) -> int | None:
+    """Return the age in ticks from which records of *queue* may be removed, rounded up; None if it has none."""
+    if queue is None or not queue.settings.options.removed_from_ns():
+        return None
+    return -(-queue.settings.options.removed_from_ns() // TICK_NS)
+
+
+def concerns(doubt: ClockDoubt, tick: int, age: int) -> bool:
+    """Return whether a clock that showed *tick* at the opening is in doubt for records that are removed at *age*."""
+    behind = max(doubt.newest, doubt.latest) - BEHIND_TICKS
+    return not behind <= tick <= doubt.newest + max(DAY_TICKS, age)
+
+
+def doubt_of(queues: Queues, tick: int, noted: ClockDoubt) -> ClockDoubt:
+    """Return the doubt about a clock that shows *tick*; `NO_DOUBT` without one. noted: by the opening before."""
+    aging = [queue for queue in map(queues.by_id, queues.newly_aging) if queue is not None]
+    ages = [age for age in map(removal_age, aging) if age is not None]
+    latest = queues.last_tick or max(map(_newest, aging), default=NO_TICK)
+    newest = noted.newest if noted.newest and noted.openings < OPENINGS else latest
+    doubt = ClockDoubt(noted.openings + 1, newest, latest)
+    return doubt if latest != NO_TICK and concerns(doubt, tick, min(ages, default=0)) else NO_DOUBT
+
+
+def _newest(queue: Queue) -> int:
+    """Return when the newest record of *queue* was stored; `NO_TICK` if it has none."""
+    return max((tick for _, _, tick in tick_spans(queue, queue.next_position - 1)), default=NO_TICK)
