@@ -162,7 +162,7 @@ async def test_a_new_log_has_no_past(tmp_path: Path) -> None:
     """A log whose segments were removed leaves its note; the new one in its directory does not have its ends."""
     directory = tmp_path / "wal"
     await fail(directory)
-    for file in [*directory.glob("wal-*"), *directory.glob("CLOSED*")]:
+    for file in [*directory.glob("wal-*"), *directory.glob("CLOSED*"), directory / "LOCK"]:
         file.unlink()
     assert ends(await killed(directory)) == (LastEnd.NEW, 0)
     assert ends(await report_of(directory)) == (LastEnd.UNCLOSED, 1)
