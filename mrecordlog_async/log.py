@@ -30,6 +30,7 @@ from mrecordlog_async.engine.commit.open import OpenOptions
 from mrecordlog_async.engine.consumer import Consumer
 from mrecordlog_async.engine.consuming import Attaching, ConsumerChanges
 from mrecordlog_async.engine.declaring import Declaration, declare
+from mrecordlog_async.engine.fitted import FittedLimits
 from mrecordlog_async.engine.inspection import Inspection
 from mrecordlog_async.engine.intake.controls import (
     ConfigureQueue,
@@ -80,6 +81,7 @@ from mrecordlog_async.options import (
     check_queues,
     check_segment_bytes,
     check_type,
+    memory_limit,
 )
 from mrecordlog_async.record_log import Payload
 from mrecordlog_async.recovery.beyond_memory import MemoryBounds
@@ -194,24 +196,26 @@ class MultiRecordLog:
         check_seconds("lock_seconds", lock_seconds)
         policy = PersistPolicy.always() if persist_policy is None else persist_policy
         check_type("persist_policy", policy, PersistPolicy)
-        bounds = Limits() if limits is None else limits
-        check_type("limits", bounds, Limits)
+        asked = Limits() if limits is None else limits
+        check_type("limits", asked, Limits)
         declared = Declaration(check_queues(queues), check_consumers(consumers))
         direct = policy.syncs_each_batch
 
         async def opening(clock: Clock) -> MultiRecordLog:
+            place = os.fsdecode(directory)
+            fitted = FittedLimits(asked, place)
+            memory_bytes, spills = memory_limit(fitted.limits), asked.beyond_memory == "disk"
             nominal = segment_bytes
-            if bounds.beyond_memory == "disk":  # only the records of complete segments leave memory
-                nominal = max(min(segment_bytes, bounds.memory_bytes // 4), SEGMENT_BYTES_MIN)
-            spills = bounds.beyond_memory == "disk"
-            memory = MemoryBounds(bounds.memory_bytes, by_index=spills and not verify_all, is_usual=spills)
+            if spills:  # only the records of complete segments leave memory
+                nominal = max(min(segment_bytes, memory_bytes // 4), SEGMENT_BYTES_MIN)
+            by_index = spills and not verify_all
+            memory = MemoryBounds(memory_bytes, by_index=by_index, is_usual=spills, exceeded=fitted.exceeded)
             options = OpenOptions(
-                nominal, bounds.disk_bytes, create, direct=direct, recycle=recycle, clock=clock, bounds=memory
+                nominal, asked.disk_bytes, create, direct=direct, recycle=recycle, clock=clock, bounds=memory
             )
             files = filesystem or OsFileSystem()
-            place = LogDirectory(files, os.fsdecode(directory))
-            opened, thread = await open_log_async(place, options, on_progress, lock_seconds)
-            how = EngineOptions(policy, bounds, on_failure, retention, clock=clock, files=files)
+            opened, thread = await open_log_async(LogDirectory(files, place), options, on_progress, lock_seconds)
+            how = EngineOptions(policy, fitted.limits, on_failure, retention, clock=clock, files=files)
             log = cls(Engine(opened, thread, how))
             try:
                 await declare(log._engine, declared)
@@ -958,7 +962,7 @@ class MultiRecordLog:
         journal, limits, pins = self._engine.opened.journal, self.limits, self._engine.queues.pins
         return ResourceUsage(
             memory_bytes=self._engine.queues.memory_bytes,
-            memory_limit_bytes=limits.memory_bytes,
+            memory_limit_bytes=memory_limit(limits),
             disk_bytes=journal.space.taken_bytes,
             disk_written_bytes=journal.space.written_bytes,
             disk_limit_bytes=limits.disk_bytes,

@@ -93,8 +93,8 @@ class PersistPolicy:
         return self.interval_seconds if self.kind == "interval" and self.action is PersistAction.FSYNC else None
 
 
-MEMORY_BYTES, DISK_BYTES = 4 * GIB, 16 * GIB
-"""Defaults of `Limits`."""
+DISK_BYTES = 16 * GIB
+"""Default of `Limits.disk_bytes`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,10 @@ class Limits:
     """Limits of a log. They apply to appends and creates; they never prevent open, truncate or delete.
 
     Attributes:
-        memory_bytes: Retained payloads and their bookkeeping.
+        memory_bytes: Retained payloads and their bookkeeping. The default, None, is computed when the log is opened. It
+            is half of what remains of the memory of the machine or container after 64 MiB for the process and the
+            budgets of a service (280 MiB, or less in proportion below 1 GiB); at most 4 GiB, at least 8 MiB. A log that
+            holds more and has beyond_memory="refuse" keeps 4 GiB, with a warning. `log.limits` have the number.
         disk_bytes: Space reserved for segments; one segment takes at most an eighth of it, unless a single call needs
             more. Truncates, deletes and the spare segment kept ready for them may exceed it: by less than a segment,
             unless truncates and deletes alone fill one.
@@ -114,7 +117,7 @@ class Limits:
         beyond_memory: What happens to an append when `memory_bytes` is reached: it is refused ("refuse"), or the oldest
             records leave memory ("disk"). They stay in the log, and are read from the disk: by tails and consumers, and
             with `read` and `fetch`, but not with `range`. Then a segment takes at most a quarter of memory_bytes, and
-            records that left memory take twice their size on the disk. The default of memory_bytes is then lowered to
+            records that left memory take twice their size on the disk. The default of memory_bytes is then at most
             disk_bytes.
         on_full: When memory or disk is full, "raise" `LogFullError` or "wait" for space.
 
@@ -122,7 +125,7 @@ class Limits:
         ValueError: A value is outside its range, or memory_bytes is above disk_bytes where records leave memory.
     """
 
-    memory_bytes: int = MEMORY_BYTES
+    memory_bytes: int | None = None
     disk_bytes: int = DISK_BYTES
     pending_bytes: int = 128 * MIB
     record_bytes: int = 64 * MIB
@@ -133,8 +136,10 @@ class Limits:
     beyond_memory: Literal["refuse", "disk"] = "refuse"
 
     def __post_init__(self) -> None:
-        for name in [each.name for each in fields(self) if each.type == "int"]:
+        for name in [each.name for each in fields(self) if each.type.startswith("int")]:
             value = getattr(self, name)
+            if value is None and name == "memory_bytes":
+                continue
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be an integer above 0, not {value!r}")
         if self.record_bytes >= 2 * GIB:
@@ -147,17 +152,19 @@ class Limits:
             raise ValueError(f"on_full must be 'raise' or 'wait', not {self.on_full!r}")
         if self.beyond_memory not in ("refuse", "disk"):
             raise ValueError(f"beyond_memory must be 'refuse' or 'disk', not {self.beyond_memory!r}")
-        if self.beyond_memory == "disk" and self.memory_bytes > self.disk_bytes:
-            self._fit_memory_to_disk()
-
-    def _fit_memory_to_disk(self) -> None:
-        if self.memory_bytes == MEMORY_BYTES:
-            object.__setattr__(self, "memory_bytes", self.disk_bytes)
-        elif self.disk_bytes != DISK_BYTES:
+        # A memory_bytes that was set is not refused for a disk_bytes that was not.
+        is_above = self.memory_bytes is not None and self.memory_bytes > self.disk_bytes != DISK_BYTES
+        if self.beyond_memory == "disk" and is_above:
             raise ValueError(
                 f"memory_bytes ({self.memory_bytes}) is above disk_bytes ({self.disk_bytes}): records could never "
                 "leave memory; lower memory_bytes, raise disk_bytes, or use beyond_memory='refuse'"
             )
+
+
+def memory_limit(limits: Limits) -> int:
+    """Return `memory_bytes` of *limits*, which are those of an open log."""
+    assert limits.memory_bytes is not None, "the default is computed when the log is opened"
+    return limits.memory_bytes
 
 
 QUEUE_LIMIT_MAX = 2**63 - 1

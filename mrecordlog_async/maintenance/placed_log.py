@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from types import TracebackType
 from typing import Self
 
 from mrecordlog_async.engine.commit.open import OpenOptions
+from mrecordlog_async.engine.fitted import FittedLimits
 from mrecordlog_async.engine.open_async import open_log_async
 from mrecordlog_async.engine.running import Engine, EngineOptions
 from mrecordlog_async.log import MultiRecordLog
@@ -87,9 +89,10 @@ async def open_placed_log(
     `Inspection.keep_unclosed`.
     """
     check_segment_bytes(segment_bytes)
-    syncs = options.policy.syncs_each_batch
+    place, syncs = os.fsdecode(directory), options.policy.syncs_each_batch
+    options = replace(options, limits=FittedLimits(options.limits, place).limits)
     opened, thread = await open_log_async(
-        LogDirectory(filesystem or OsFileSystem(), os.fsdecode(directory)),
+        LogDirectory(filesystem or OsFileSystem(), place),
         OpenOptions(segment_bytes, options.limits.disk_bytes, create, syncs, PlacedStores, clock=options.clock),
         on_progress,
     )

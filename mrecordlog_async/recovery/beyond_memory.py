@@ -15,7 +15,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from mrecordlog_async.errors import CorruptionError
@@ -45,12 +45,15 @@ class MemoryBounds(NamedTuple):
     memory_bytes: where the oldest ones leave it. by_index: records whose gathered file fits are not read at all.
     is_usual: they leave it while the log is open, too; otherwise opening warns that some did. is_strict: they hold even
     if a single segment is larger, which is then gathered by passes over it; the last one must be completed for that.
+    exceeded: called once the log holds more than memory_bytes, before any record leaves memory; returns the limit that
+    it has instead. None for a limit that stays.
     """
 
     memory_bytes: int
     by_index: bool
     is_usual: bool
     is_strict: bool = True
+    exceeded: Callable[[], int] | None = None
 
 
 class SegmentTooLargeError(Exception):
@@ -146,7 +149,7 @@ class MemoryBound:
         self.files: dict[int, int] = {}
         self.strict_from: int | None = None
         self._directory = directory
-        self._memory_bytes = bounds.memory_bytes
+        self._memory_bytes, self._exceeded = bounds.memory_bytes, bounds.exceeded
         self._slack = 0 if bounds.is_usual else min(bounds.memory_bytes // SLACK_PART, SLACK_BYTES_MAX)
         self._writes = writes
         self._left: set[int] = set()
@@ -157,9 +160,12 @@ class MemoryBound:
         Raises:
             SegmentTooLargeError: That is not enough, and *segment* must fit.
         """
-        limit = self._memory_bytes
-        if queues.memory_bytes <= limit + self._slack:
+        if queues.memory_bytes <= self._memory_bytes + self._slack:
             return
+        if self._exceeded is not None:
+            self._memory_bytes, self._exceeded = self._exceeded(), None
+            return
+        limit = self._memory_bytes
         for number, _ in queues.pins.by_segment():
             if number >= segment or queues.memory_bytes <= limit:
                 break

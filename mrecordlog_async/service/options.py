@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any
 
-from mrecordlog_async.options import KIB, MIB
+from mrecordlog_async.options import KIB
+from mrecordlog_async.support.machine import BUDGETS, fit_budgets, machine_memory
+
+FITTED: Any = None
+"""Stands for a default that depends on the machine. It is replaced when the options are made."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
     """Limits for clients, and who is admitted.
+
+    The defaults of body_bytes (80 MiB), bodies_bytes (88 MiB), control_bytes (16 MiB), read_bytes, sending_bytes and
+    unread_bytes (64 MiB) are for a machine or container of 1 GiB or more. With less memory they shrink in proportion:
+    to a quarter in a container of 256 MiB.
 
     Three kinds of limits: what one request may ask for (above it the response is 413, or a read is shorter), what all
     requests may hold together (above it 429, or the connections that hold most are cut), and deadlines. A body has
@@ -56,14 +65,14 @@ class ServiceOptions:
             around it.
     """
 
-    body_bytes: int = 80 * MIB
-    bodies_bytes: int = 88 * MIB
+    body_bytes: int = FITTED
+    bodies_bytes: int = FITTED
     body_records: int = 250_000
-    control_bytes: int = 16 * MIB
-    read_bytes: int = 64 * MIB
+    control_bytes: int = FITTED
+    read_bytes: int = FITTED
     read_records: int = 100_000
-    sending_bytes: int = 64 * MIB
-    unread_bytes: int = 64 * MIB
+    sending_bytes: int = FITTED
+    unread_bytes: int = FITTED
     entries: int = 100_000
     pieces: int = 100_000
     fetch_runs: int = 1_000_000
@@ -87,6 +96,9 @@ class ServiceOptions:
     name: str = ""
 
     def __post_init__(self) -> None:
+        sizes = {name: getattr(self, name) for name in BUDGETS if name in self.__dataclass_fields__}
+        for name, size in fit_budgets(sizes, machine_memory()).items():
+            object.__setattr__(self, name, size)
         for name in [field.name for field in fields(self) if field.type == "int"]:
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)!r}")

@@ -12,14 +12,13 @@ import socket
 import subprocess
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from mrecordlog_async.cli.commands import serve
-from mrecordlog_async.cli.commands.serve import disk_share
+from mrecordlog_async.cli.shell import machine_limits
 from mrecordlog_async.cli.shell.exit_codes import UsageError
 from mrecordlog_async.cli.shell.logging_setup import TextFormatter
+from mrecordlog_async.cli.shell.machine_limits import disk_share
 from mrecordlog_async.cli.shell.settings import persist
 from mrecordlog_async.options import GIB, MIB, Limits
 from mrecordlog_async.service.watching.systemd import notify
@@ -296,9 +295,9 @@ def test_the_disk_limit_of_a_small_volume_is_not_called_a_part_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """64 MiB are not 80 % of 6 MiB: such a log meets the end of the disk before its limit."""
-    monkeypatch.setattr(serve, "DISK_SHARE", 0.0)
+    monkeypatch.setattr(machine_limits, "DISK_SHARE", 0.0)
     with caplog.at_level(logging.INFO, "mrecordlog_async.serve"):
-        assert disk_share(str(tmp_path)) == 64 << 20
+        assert disk_share(None, str(tmp_path)) == 64 << 20
     assert "disk limit 64.0 MiB: the least limit, more than 80 % of the " in caplog.text
 
 
@@ -307,30 +306,28 @@ def test_the_disk_limit_follows_the_volume_unless_it_is_set(tmp_path: Path, capl
     (tmp_path / "wal").mkdir()
     (tmp_path / "wal" / "wal-0").write_bytes(bytes(8 << 20))
     with caplog.at_level(logging.INFO, "mrecordlog_async.serve"):
-        share = disk_share(str(tmp_path / "wal"))
+        share = disk_share(None, str(tmp_path / "wal"))
     found = os.statvfs(tmp_path)
     capacity = found.f_blocks * found.f_frsize
     (facts,) = (record.facts for record in caplog.records)  # type: ignore[attr-defined]  # the log's own
     assert share == facts["disk_bytes"] == int(0.8 * (facts["free_bytes"] + facts["taken_bytes"])) < capacity
     assert 8 << 20 <= facts["taken_bytes"] < 9 << 20  # a file system may add a block for its own map of the file
     assert "80 %" in caplog.text and "--disk-bytes" in caplog.text
-    assert disk_share(str(tmp_path / "not" / "there")) > 0  # the log is created later
+    assert disk_share(None, str(tmp_path / "not" / "there")) > 0  # the log is created later
     with socket.create_server(("127.0.0.1", 0)) as taken:  # it ends at once
         port = str(taken.getsockname()[1])
         done = [run("serve", str(tmp_path / "log"), "--port", port, *more) for more in ((), ("--disk-bytes", "1GiB"))]
     assert [b"80 %" in each.stderr for each in done] == [True, False]
+    assert b"disk limit 1.0 GiB: as set" in done[1].stderr
 
 
-@pytest.mark.parametrize(
-    ("given", "memory_bytes"), [({}, MIB), ({"memory_bytes": 4 * GIB}, MIB), ({"beyond_memory": "refuse"}, 4 * GIB)]
-)
-def test_a_default_of_memory_above_the_disk_is_lowered(given: dict[str, Any], memory_bytes: int) -> None:
-    """Only where records leave memory: otherwise memory is the limit that is reached first, or never."""
-    limits = Limits(**{"beyond_memory": "disk", "disk_bytes": MIB, **given})
-    assert limits.memory_bytes == memory_bytes
-    assert Limits(memory_bytes=32 * GIB, beyond_memory="disk").memory_bytes == 32 * GIB  # the disk has its default
+def test_a_memory_limit_above_the_disk_limit_is_refused_where_records_leave_memory() -> None:
+    """Both were set, and records could never leave memory; one that was not set follows the other."""
     with pytest.raises(ValueError, match=r"memory_bytes \(2097152\) is above disk_bytes"):
         Limits(memory_bytes=2 * MIB, disk_bytes=MIB, beyond_memory="disk")
+    assert Limits(memory_bytes=2 * MIB, disk_bytes=MIB).memory_bytes == 2 * MIB  # memory is never reached
+    assert Limits(memory_bytes=32 * GIB, beyond_memory="disk").memory_bytes == 32 * GIB  # the disk has its default
+    assert Limits(disk_bytes=MIB, beyond_memory="disk").memory_bytes is None
 
 
 def test_unknown_keys_of_the_file_are_usage_errors(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import random
 
+from mrecordlog_async.engine.fitted import FittedLimits
 from mrecordlog_async.engine.intake.admission import BATCH_BYTES, BATCH_CONTROLS, Admission
 from mrecordlog_async.engine.intake.capacity import Capacity
 from mrecordlog_async.engine.intake.commands import (
@@ -23,6 +24,7 @@ from mrecordlog_async.options import Limits
 
 def admission_with(limits: Limits) -> Admission:
     """Return the admission of a log without queues."""
+    limits = FittedLimits(limits, "").limits
     return Admission(limits, Capacity(limits, Queues(0)))
 
 

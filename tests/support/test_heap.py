@@ -16,7 +16,7 @@ MIB = 1 << 20
 
 
 if sys.argv[1] == "mapped":
-    map_large_blocks()
+    map_large_blocks(None)
 before = bytes(30 * MIB)
 del before  # from now on, glibc by itself takes blocks up to this size from its heap
 begun = resident_bytes()

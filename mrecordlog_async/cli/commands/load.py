@@ -36,7 +36,7 @@ from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.maintenance.dumped_lines import InvalidLineError
 from mrecordlog_async.maintenance.load import Loader, begun, load
 from mrecordlog_async.maintenance.transfer import BUILD_LIMITS
-from mrecordlog_async.options import GIB, MEMORY_BYTES, PersistPolicy
+from mrecordlog_async.options import GIB, PersistPolicy
 
 
 def add_parser(command_line: Parser) -> Parser:
@@ -91,7 +91,7 @@ async def _load_directory(
     async with MultiRecordLog.open(
         directory,
         persist_policy=PersistPolicy.never(),
-        limits=replace(BUILD_LIMITS, memory_bytes=MEMORY_BYTES, beyond_memory="disk"),
+        limits=replace(BUILD_LIMITS, memory_bytes=None, beyond_memory="disk"),
         segment_bytes=GIB if segment_bytes is None else segment_bytes,
         retention=False,
     ) as log:

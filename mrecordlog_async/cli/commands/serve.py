@@ -17,19 +17,20 @@ import logging
 import os
 from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async.cli.output.text import size
 from mrecordlog_async.cli.shell.exit_codes import FAILED, UsageError, exit_code_of, sentence_of
 from mrecordlog_async.cli.shell.explain import explain, refuse_foreign_directory
 from mrecordlog_async.cli.shell.logging_setup import configure
+from mrecordlog_async.cli.shell.machine_limits import disk_share, memory_share
 from mrecordlog_async.cli.shell.parser import Parser
 from mrecordlog_async.cli.shell.settings import add_settings, gather, of_kubernetes
 from mrecordlog_async.cli.shell.target import directory_argument
 from mrecordlog_async.compiled import BUILD
 from mrecordlog_async.errors import CorruptionError, LogLockedError, RecordLogError
-from mrecordlog_async.options import MIB, Limits
+from mrecordlog_async.options import Limits
 from mrecordlog_async.support.event_loop import loop_factory
 from mrecordlog_async.support.gc_tuning import calm_collector
 from mrecordlog_async.support.heap import map_large_blocks
+from mrecordlog_async.support.machine import fit_budgets, machine_memory
 from mrecordlog_async.tokens import read_private_tokens
 
 if TYPE_CHECKING:
@@ -62,6 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     configure(values["log_format"], values["log_level"])
     try:
         refuse_foreign_directory(directory)
+        options = _service_options(values)
         settings = ServeSettings(
             directory,
             values["host"],
@@ -70,12 +72,13 @@ def run(arguments: argparse.Namespace) -> int:
             values["access_log"],
             values["failure_grace"],
             _certificate(values),
-            _service_options(values),
-            _log_options(values, directory),
+            options,
+            _log_options(values, directory, options),
         )
         _say_ignored(of_kubernetes())
         calm_collector()
-        map_large_blocks()
+        machine = machine_memory()
+        map_large_blocks(machine and machine.bytes)
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(serve(settings, on_listening=_say_address))
     except ExposedError as error:
@@ -162,22 +165,20 @@ def _service_options(values: dict[str, Any]) -> ServiceOptions:
         raise UsageError(str(error)) from None
 
 
-def _log_options(values: dict[str, Any], directory: str) -> dict[str, Any]:
+def _log_options(values: dict[str, Any], directory: str, options: ServiceOptions) -> dict[str, Any]:
     from mrecordlog_async.options import check_segment_bytes
 
-    disk_bytes, memory_bytes = values["disk_bytes"], values["memory_bytes"]
-    if disk_bytes is None:
-        disk_bytes = disk_share(directory)
-        memory_bytes = min(memory_bytes, disk_bytes)  # a log that fits into the disk never needs more memory than that
+    disk_bytes = disk_share(values["disk_bytes"], directory)
     try:
+        waiting = fit_budgets({name: values[name] for name in ("record_bytes", "pending_bytes")}, machine_memory())
         limits = Limits(
-            memory_bytes=memory_bytes,
+            memory_bytes=_memory_bytes(values, options, waiting["pending_bytes"], disk_bytes),
             disk_bytes=disk_bytes,
             beyond_memory=values["beyond_memory"],
-            pending_bytes=values["pending_bytes"],
-            record_bytes=values["record_bytes"],
             queues=values["queues_limit"],
             consumers=values["consumers_limit"],
+            record_bytes=waiting["record_bytes"],
+            pending_bytes=waiting["pending_bytes"],
         )
         check_segment_bytes(values["segment_bytes"])
     except ValueError as error:
@@ -195,39 +196,12 @@ def _log_options(values: dict[str, Any], directory: str) -> dict[str, Any]:
     }
 
 
-DISK_SHARE = 0.8
-DISK_SHARE_MIN = 64 * MIB
-"""A volume that is full already must not give a limit that no log can work with: then the disk itself refuses."""
-
-
-def disk_share(directory: str) -> int:
-    """Return the default of --disk-bytes: a part of what is free on the volume and what the log takes; say so.
-
-    Computed at every start, because other programs share the volume.
-    """
-    place = os.path.abspath(directory)
-    while not os.path.exists(place):
-        place = os.path.dirname(place)
-    found = os.statvfs(place)
-    free = found.f_bavail * found.f_frsize
-    taken = sum(entry.stat().st_blocks * 512 for entry in _files_in(directory))
-    share = max(int(DISK_SHARE * (free + taken)), DISK_SHARE_MIN)
-    why = "80 % of" if share > DISK_SHARE_MIN else "the least limit, more than 80 % of"
-    logger.info(
-        "disk limit %s: %s the %s that are free on the volume plus the %s that the log takes; set --disk-bytes to "
-        "change it, and on each of several logs on one volume",
-        *(size(share), why, size(free), size(taken)),
-        extra={"facts": {"event": "disk_limit", "disk_bytes": share, "free_bytes": free, "taken_bytes": taken}},
-    )
-    return share
-
-
-def _files_in(directory: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(directory) as entries:
-            return [entry for entry in entries if entry.is_file(follow_symlinks=False)]
-    except FileNotFoundError:
-        return []
+def _memory_bytes(values: dict[str, Any], options: ServiceOptions, pending_bytes: int, disk_bytes: int) -> int:
+    wanted, wanted_disk_bytes = values["memory_bytes"], values["disk_bytes"]
+    held = (pending_bytes, options.bodies_bytes, options.sending_bytes)
+    # `Limits` compares those that were both set. A log that fits into the disk never needs more memory than that.
+    is_bounded = wanted_disk_bytes is None or (wanted is None and values["beyond_memory"] == "disk")
+    return memory_share(wanted, sum(held), disk_bytes if is_bounded else None)
 
 
 def _say_address(address: str) -> None:

@@ -26,8 +26,9 @@ from typing import Any
 from mrecordlog_async.cli.shell.declared import consumers, queues
 from mrecordlog_async.cli.shell.exit_codes import UsageError
 from mrecordlog_async.cli.shell.parser import Parser, choice, port, suggest, whole
-from mrecordlog_async.options import PersistPolicy
+from mrecordlog_async.options import MIB, PersistPolicy
 from mrecordlog_async.quantities import parse_seconds, parse_size
+from mrecordlog_async.support.machine import BUDGETS
 from mrecordlog_async.support.paths import absolute
 
 PREFIX = "MRECORDLOG_"
@@ -103,6 +104,11 @@ class Setting:
         return PREFIX + self.name.upper()
 
 
+def _budget(name: str, help: str) -> Setting:
+    most = f"{BUDGETS[name] // MIB}MiB"
+    return Setting(name, parse_size, "SIZE", "", f"{help} (default: {most}, less in proportion with less than 1GiB)")
+
+
 SETTINGS = (
     Setting("host", str, "ADDRESS", "127.0.0.1", "address to listen on; any other than loopback needs --token-file"),
     Setting("port", port, "PORT", "8080", "port to listen on, 0 for a free one"),
@@ -141,7 +147,14 @@ SETTINGS = (
     ),
     Setting("segment_bytes", parse_size, "SIZE", "1GiB", "size of a segment file"),
     Setting("recycle", switch, "", "true", "use the file of a dead segment again for a later one (on by default)"),
-    Setting("memory_bytes", parse_size, "SIZE", "4GiB", "limit of the memory of the records"),
+    Setting(
+        "memory_bytes",
+        parse_size,
+        "SIZE",
+        "",
+        "limit of the memory of the records (default: half of what the process and its budgets leave of the memory of "
+        "the machine or container, at most 4GiB)",
+    ),
     Setting(
         "beyond_memory",
         choice(*BEYOND_MEMORY),
@@ -159,8 +172,8 @@ SETTINGS = (
         "limit of the disk space of the log; appends above it get 429 (default: 80 percent of the free space and what "
         "the log takes, at every start)",
     ),
-    Setting("pending_bytes", parse_size, "SIZE", "128MiB", "limit of the records waiting to be written"),
-    Setting("record_bytes", parse_size, "SIZE", "64MiB", "limit of the size of a record"),
+    _budget("pending_bytes", "limit of the records waiting to be written"),
+    _budget("record_bytes", "limit of the size of a record"),
     Setting(
         "queues",
         queues,
@@ -177,9 +190,9 @@ SETTINGS = (
     ),
     Setting("queues_limit", whole, "COUNT", "1000000", "limit of the number of queues"),
     Setting("consumers_limit", whole, "COUNT", "1000000", "limit of the number of consumers and their rules"),
-    Setting("body_bytes", parse_size, "SIZE", "80MiB", "limit of the size of a request body"),
-    Setting("bodies_bytes", parse_size, "SIZE", "88MiB", "limit of all request bodies being received or stored"),
-    Setting("sending_bytes", parse_size, "SIZE", "64MiB", "limit of all responses being sent"),
+    _budget("body_bytes", "limit of the size of a request body"),
+    _budget("bodies_bytes", "limit of all request bodies being received or stored"),
+    _budget("sending_bytes", "limit of all responses being sent"),
     Setting("connections", whole, "COUNT", "4096", "limit of the number of connections"),
     Setting("tails", whole, "COUNT", "1024", "limit of the number of clients waiting for records"),
     Setting(

@@ -203,7 +203,7 @@ def _recover_or_create(
         if recovered.queues.pins.gathered and bounds is not None and not bounds.is_usual:
             logger.warning(
                 "%s: the records do not fit into %d bytes of memory: the oldest ones stay on the disk",
-                *(directory.path, bounds.memory_bytes),
+                *(directory.path, bounds.memory_bytes if bounds.exceeded is None else bounds.exceeded()),
             )
         reader = GatheredReader(directory.log, may_write=lambda size: False)
         reader.count_cuts(recovered.queues)

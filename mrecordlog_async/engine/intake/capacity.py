@@ -15,7 +15,7 @@ from mrecordlog_async.format.frame import frames_bytes_max
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.searches import RANKS
-from mrecordlog_async.options import MIB, Limits
+from mrecordlog_async.options import MIB, Limits, memory_limit
 
 SLACK_BYTES = 64 * MIB
 """Appends may wait up to this much above the limit of memory, while older records are about to leave it."""
@@ -39,6 +39,7 @@ class Capacity:
         # returns False if nothing that leaves would help.
         self.make_room: Callable[[int, int], bool] | None = None
         self._limits = limits
+        self._memory_bytes = memory_limit(limits)
         self._queues = queues
         self._in_memory = LargestHolder(queues, largest_in_memory)
         self._on_disk = LargestHolder(queues, partial(largest_on_disk, disk_bytes=limits.disk_bytes))
@@ -59,7 +60,7 @@ class Capacity:
             return None
         used = self._queues.memory_bytes + pending_bytes
         queue, consumer = self._in_memory.find()
-        return LogFullError("memory", used, self._limits.memory_bytes, queue, consumer=consumer)
+        return LogFullError("memory", used, self._memory_bytes, queue, consumer=consumer)
 
     def disk_full(self, error: LogFullError) -> LogFullError:
         """Return *error*, of a call that the disk has no space for, with what holds most of it."""
@@ -70,15 +71,15 @@ class Capacity:
 
     def _memory_left(self, pending_bytes: int, wanted: int) -> int:
         """Return the memory that nothing uses; where that is less than *wanted*, free what dead records take."""
-        left = self._limits.memory_bytes - pending_bytes - self._queues.memory_bytes
+        left = self._memory_bytes - pending_bytes - self._queues.memory_bytes
         if left < wanted and self.make_room is None:
             self._queues.settling.free_memory(wanted - left)
-            left = self._limits.memory_bytes - pending_bytes - self._queues.memory_bytes
+            left = self._memory_bytes - pending_bytes - self._queues.memory_bytes
         return left
 
     def memory_at_best(self) -> int:
         """Return what records may take of the memory: no truncate frees what queues, consumers and rules cost."""
-        return max(self._limits.memory_bytes - self._queues.overhead_bytes, 0)
+        return max(self._memory_bytes - self._queues.overhead_bytes, 0)
 
     def never_fits(self, call: AppendRecords | AppendGroup) -> RecordTooLargeError | None:
         """Return why *call* could not be stored even in a log without records, or None if it could."""

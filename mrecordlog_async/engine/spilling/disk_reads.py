@@ -28,7 +28,7 @@ from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.stored_times import position_from, times_of
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.model import POSITION_MAX, Record, Times
-from mrecordlog_async.options import MIB, Limits
+from mrecordlog_async.options import MIB, Limits, memory_limit
 from mrecordlog_async.recovery.gathered_reader import (
     FoundRuns,
     GatheredReader,
@@ -211,7 +211,7 @@ class DiskReads:
         self.reader = GatheredReader(
             directory,
             may_write=lambda size: space.taken_bytes + size <= limits.disk_bytes,
-            memory_bytes=limits.memory_bytes,
+            memory_bytes=memory_limit(limits),
         )
         self._space = space
         self._counters = counters

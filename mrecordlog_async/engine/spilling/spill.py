@@ -30,7 +30,7 @@ from mrecordlog_async.format.gathered import GatheredIndex, Gathering
 from mrecordlog_async.memory.collected import CollectedRuns
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.spilling import collect, leave
-from mrecordlog_async.options import Limits
+from mrecordlog_async.options import memory_limit
 from mrecordlog_async.recovery.gathering import identify, unidentified, write_collected
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.gathered_files import gathered_path
@@ -58,8 +58,8 @@ class Spill:
         self._queues = queues
         self._space = space
         self._admission = admission
-        self._limits: Limits = admission.limits
-        self._gather_above = self._limits.memory_bytes // 2
+        self._memory_bytes, self._disk_bytes = memory_limit(admission.limits), admission.limits.disk_bytes
+        self._gather_above = self._memory_bytes // 2
         self._loop = asyncio.get_running_loop()
         self._task: asyncio.Task[None] | None = None
         self._thread: ThreadPoolExecutor | None = None
@@ -108,17 +108,17 @@ class Spill:
         """Return whether the call that waits fits once all records have left memory, as far as they may."""
         may_roll = not self._stopped and self._next_roll is None
         least = self._queues.overhead_bytes + self._queues.pins.gathered_bytes
-        return may_roll and least + self._call_bytes <= self._limits.memory_bytes
+        return may_roll and least + self._call_bytes <= self._memory_bytes
 
     def _can_roll(self) -> bool:
         """Return whether a new segment helps the call that waits: the records of the current one can leave then."""
         return self._call_bytes > 0 and self._may_fit() and self._queues.pins.is_needed(self._space.current)
 
     def _is_full(self) -> bool:
-        return self._queues.memory_bytes + self._wanted > self._limits.memory_bytes
+        return self._queues.memory_bytes + self._wanted > self._memory_bytes
 
     def _goal(self) -> int:
-        limit = self._limits.memory_bytes
+        limit = self._memory_bytes
         return min(int(KEPT * limit), limit - self._wanted)
 
     async def stop(self) -> None:
@@ -208,7 +208,7 @@ class Spill:
     def _has_disk_space(self, number: int) -> bool:
         """Return whether the file of a segment leaves room for another segment below the limit of the disk."""
         size = next((size for older, size in self._space.complete if older == number), 0)
-        return self._space.taken_bytes + 2 * size <= self._limits.disk_bytes
+        return self._space.taken_bytes + 2 * size <= self._disk_bytes
 
     def _write(
         self, number: int, opening: int, batch: int, collected: CollectedRuns, *, writes: bool

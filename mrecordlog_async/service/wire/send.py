@@ -43,7 +43,7 @@ class Sending:
         self.dropped = 0  # readers that were too slow
         self.protocols: set[object] = set()  # connections on which responses are being sent
         self._options = options
-        self._active: dict[Outgoing, None] = {}
+        self.active: dict[Outgoing, None] = {}  # in the order in which they began
         self._timer: asyncio.TimerHandle | None = None
         self._checking: asyncio.Task[None] | None = None
 
@@ -74,30 +74,30 @@ class Sending:
     ) -> Outgoing | None:
         """Do what `enter` does; return None if the budget is full."""
         # No await from here to the charge: two requests never see the same free bytes.
-        while self._active and self.used + size > self.budget.limit:
+        while self.active and self.used + size > self.budget.limit:
             if not self._drop_stalled():
                 return None
         out = Outgoing(self, request, self._options, size, pinned)
         # From here on `leave` alone ends it: at the end of its block, or when the reader is dropped.
         self.budget.used += size
-        self._active[out] = None
+        self.active[out] = None
         self.protocols.add(request.protocol)
         self._arm()
         return out
 
     def leave(self, out: Outgoing) -> None:
         """Return the charge of *out*."""
-        if out in self._active:
-            del self._active[out]
+        if out in self.active:
+            del self.active[out]
             self.budget.used -= out.size
             self.protocols.discard(out.protocol)
-            if not self._active:
+            if not self.active:
                 self.pinned_bytes = 0
 
     def sweep(self) -> None:
         """Drop readers that missed their deadline."""
         now = asyncio.get_running_loop().time()
-        for out in [out for out in self._active if out.is_late(now)]:
+        for out in [out for out in self.active if out.is_late(now)]:
             self._drop(out)
 
     async def check_pinned(self) -> None:
@@ -106,12 +106,12 @@ class Sending:
         This works in turns: a response may hold a million runs, and there may be hundreds of responses.
         """
         turns, found = Turns(), dict[Outgoing, int]()
-        for out, pinned in [(out, out.pinned) for out in self._active if out.pinned is not None]:
+        for out, pinned in [(out, out.pinned) for out in self.active if out.pinned is not None]:
             found[out] = 0
             for size in pinned():
                 found[out] += size
                 await turns.rest()
-        held = {out: size for out, size in found.items() if out in self._active}  # others ended while this looked
+        held = {out: size for out, size in found.items() if out in self.active}  # others ended while this looked
         self.pinned_bytes = sum(held.values())
         for out in sorted(held, key=held.__getitem__, reverse=True):
             if self.used <= self.budget.limit:
@@ -122,7 +122,7 @@ class Sending:
     def _drop_stalled(self) -> bool:
         """Drop the reader that has read nothing for longest; return False if none has for `STALLED_SECONDS`."""
         # A response that is being built waits for nobody, and its reader is not to blame.
-        waiting = [out for out in self._active if out.waiting_since]
+        waiting = [out for out in self.active if out.waiting_since]
         slowest = min(waiting, key=lambda out: out.waiting_since, default=None)
         if slowest is None or asyncio.get_running_loop().time() - slowest.waiting_since < STALLED_SECONDS:
             return False
@@ -143,10 +143,10 @@ class Sending:
         self._timer = None
         try:
             self.sweep()
-            if self._active and (self._checking is None or self._checking.done()):
+            if self.active and (self._checking is None or self._checking.done()):
                 self._checking = asyncio.create_task(self.check_pinned())
         finally:  # even after an error: without the timer no reader has a deadline
-            if self._active:
+            if self.active:
                 self._arm()
 
 
@@ -165,6 +165,12 @@ class Outgoing:
         self._request = request
         self._options = options
         self._deadline = asyncio.get_running_loop().time() + options.write_seconds
+
+    def add(self, size: int) -> None:
+        """Charge *size* more bytes, which it holds already: the budget may be exceeded, and admits nobody then."""
+        if self in self._sending.active:
+            self.size += size
+            self._sending.budget.used += size
 
     def is_late(self, now: float) -> bool:
         """Return whether the reader has missed its deadline."""

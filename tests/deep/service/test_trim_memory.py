@@ -19,7 +19,7 @@ from mrecordlog_async.support.heap import map_large_blocks, resident_bytes
 
 
 async def main():
-    map_large_blocks()
+    map_large_blocks(None)
     service = Service()
     trimmer = MemoryTrimmer(service)
     trimmer.check()
