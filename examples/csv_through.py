@@ -12,6 +12,7 @@ import csv
 import json
 import os
 import sys
+from contextlib import suppress
 from itertools import islice
 
 from mrecordlog_async.client import BlockingRecordLogClient
@@ -42,10 +43,11 @@ def receive(url: str, path: str) -> None:
 
 
 if __name__ == "__main__":
-    match sys.argv[1:]:
-        case ["in", url, path]:
-            send(url, path)
-        case ["out", url, path]:
-            receive(url, path)
-        case _:
-            sys.exit(__doc__)
+    with suppress(KeyboardInterrupt):  # Ctrl-C
+        match sys.argv[1:]:
+            case ["in", url, path]:
+                send(url, path)
+            case ["out", url, path]:
+                receive(url, path)
+            case _:
+                sys.exit(__doc__)

@@ -5,6 +5,7 @@ python examples/quickstart.py ./quickstart
 
 import asyncio
 import sys
+from contextlib import suppress
 
 from mrecordlog_async import MultiRecordLog
 
@@ -26,4 +27,5 @@ async def main(directory: str) -> None:
 if __name__ == "__main__":
     if len(sys.argv) > 2 or "--help" in sys.argv:
         sys.exit(__doc__)
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "./quickstart"))
+    with suppress(KeyboardInterrupt):  # Ctrl-C
+        asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "./quickstart"))

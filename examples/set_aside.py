@@ -10,6 +10,7 @@ on with the others.
 
 import asyncio
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from mrecordlog_async import MultiRecordLog, QueueOptions
@@ -58,4 +59,5 @@ async def main(directory: str, replays: bool) -> None:
 if __name__ == "__main__":
     if len(sys.argv) < 2 or "--help" in sys.argv:
         sys.exit(__doc__)
-    asyncio.run(main(sys.argv[1], "--replay" in sys.argv[2:]))
+    with suppress(KeyboardInterrupt):  # Ctrl-C
+        asyncio.run(main(sys.argv[1], "--replay" in sys.argv[2:]))

@@ -12,6 +12,7 @@ until one of them was not seen for ten seconds.
 import asyncio
 import os
 import sys
+from contextlib import suppress
 from zlib import crc32
 
 from mrecordlog_async import ConsumerFencedError, ConsumerHeldError
@@ -56,4 +57,5 @@ async def main(what: str, url: str) -> None:
 if __name__ == "__main__":
     if len(sys.argv) != 3 or sys.argv[1] not in ("send", "work"):
         sys.exit(__doc__)
-    asyncio.run(main(sys.argv[1], sys.argv[2]))
+    with suppress(KeyboardInterrupt):  # Ctrl-C
+        asyncio.run(main(sys.argv[1], sys.argv[2]))

@@ -7,6 +7,7 @@ The queue keeps the options that it was created with: use a directory where it d
 
 import asyncio
 import sys
+from contextlib import suppress
 
 from mrecordlog_async import MultiRecordLog, QueueOptions
 
@@ -34,4 +35,5 @@ async def main(directory: str) -> None:
 if __name__ == "__main__":
     if len(sys.argv) > 2 or "--help" in sys.argv:
         sys.exit(__doc__)
-    asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "./two_consumers"))
+    with suppress(KeyboardInterrupt):  # Ctrl-C
+        asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "./two_consumers"))

@@ -9,6 +9,7 @@ The queue keeps the options that it was created with: use a directory where it d
 """
 
 import asyncio
+import signal
 import sys
 
 from mrecordlog_async import Batch, MultiRecordLog, QueueOptions
@@ -39,4 +40,5 @@ async def main(directory: str) -> None:
 if __name__ == "__main__":
     if len(sys.argv) > 2 or "--help" in sys.argv:
         sys.exit(__doc__)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it at once, even while a thread waits for input
     asyncio.run(main(sys.argv[1] if len(sys.argv) > 1 else "./work"))
