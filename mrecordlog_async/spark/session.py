@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Mapping
 from socketserver import BaseServer
 from typing import TYPE_CHECKING, Any
@@ -118,6 +119,8 @@ def spark_session(
     except ModuleNotFoundError as error:
         raise naming(error, "spark") from None
     refuse_without_data_sources()
+    # pyspark warns of pandas 3 whatever is done with it. Its major versions read and convert the same here.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
 
     builder = SparkSession.Builder().appName(name)
     if master is not None:

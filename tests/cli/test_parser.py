@@ -122,6 +122,18 @@ def test_the_bare_name_prints_the_help(capsys: pytest.CaptureFixture[str]) -> No
     assert (printed.out, printed.err) == (build_parser().format_help(), "")
 
 
+@pytest.mark.parametrize(("words", "same"), [(["help"], ["--help"]), (["help", "ls"], ["ls", "--help"])])
+def test_help_is_a_command_too(words: list[str], same: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """As in git and cargo: `mrecordlog help`, `mrecordlog help ls`."""
+    printed = []
+    for each in (words, same):
+        with pytest.raises(SystemExit) as ended:
+            build_parser().parse_args(each)
+        assert ended.value.code == 0
+        printed.append(capsys.readouterr().out)
+    assert printed[0] == printed[1] != ""
+
+
 def test_a_missing_log_is_explained(capsys: pytest.CaptureFixture[str]) -> None:
     """The error shows both forms that LOG can have, with an example of each."""
     told = refused(capsys, "cat", "orders")

@@ -10,7 +10,7 @@ import pytest
 from mrecordlog_async import QueueOptions
 from mrecordlog_async.cli.shell.exit_codes import UsageError
 from mrecordlog_async.cli.shell.parser import Parser
-from mrecordlog_async.cli.shell.settings import add_settings, gather
+from mrecordlog_async.cli.shell.settings import add_settings, gather, of_kubernetes
 
 
 @pytest.mark.parametrize("place", ["flag", "variable", "file"])
@@ -55,6 +55,49 @@ def test_an_unknown_variable_is_compared_without_its_prefix(variable: str, advic
     add_settings(parser)
     with pytest.raises(UsageError, match=re.escape(f"{variable} is not a setting{advice}")):
         gather(parser.parse_args([]), {variable: "1"})
+
+
+def test_an_empty_variable_is_not_set() -> None:
+    """As docker-compose passes a variable that has no value."""
+    parser = Parser()
+    add_settings(parser)
+    empty = {f"MRECORDLOG_{name}": "" for name in ("PORT", "MEMORY_BYTES", "TOKEN_FILE", "PERSIST", "CONFIG", "NAME")}
+    assert gather(parser.parse_args([]), empty) == gather(parser.parse_args([]), {})
+
+
+OF_KUBERNETES = {
+    "MRECORDLOG_PORT": "tcp://10.96.0.12:8080",
+    "MRECORDLOG_SERVICE_HOST": "10.96.0.12",
+    "MRECORDLOG_SERVICE_PORT": "8080",
+    "MRECORDLOG_SERVICE_PORT_HTTP": "8080",
+    "MRECORDLOG_PORT_8080_TCP": "tcp://10.96.0.12:8080",
+    "MRECORDLOG_PORT_8080_TCP_PROTO": "tcp",
+    "MRECORDLOG_PORT_8080_TCP_PORT": "8080",
+    "MRECORDLOG_PORT_8080_TCP_ADDR": "10.96.0.12",
+}
+"""What the containers of a namespace get that has a Service named mrecordlog."""
+
+
+@pytest.mark.parametrize("service", ["", "METRICS_"])
+def test_variables_of_kubernetes_are_no_settings(service: str) -> None:
+    """They are recognized by their values, whatever the rest of the Service's name is; a setting beside them counts."""
+    parser = Parser()
+    add_settings(parser)
+    found = {name.replace("MRECORDLOG_", f"MRECORDLOG_{service}", 1): text for name, text in OF_KUBERNETES.items()}
+    assert of_kubernetes(found | {"PATH": "/bin"}) == sorted(found)
+    given = gather(parser.parse_args([]), found | {"MRECORDLOG_RECORD_BYTES": "1k"})
+    assert given == gather(parser.parse_args(["--record-bytes", "1k"]), {})
+    assert of_kubernetes({"MRECORDLOG_PORT": "9000", "MRECORDLOG_SERVICE_HOST": "10.96.0.12"}) == []
+
+
+def test_a_file_in_the_home_directory_is_found_without_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a variable and in the TOML file, no shell replaces `~/`."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    parser = Parser()
+    add_settings(parser)
+    (tmp_path / "settings.toml").write_text('tls_cert = "~/cert.pem"\n')
+    found = gather(parser.parse_args([]), {"MRECORDLOG_CONFIG": "~/settings.toml", "MRECORDLOG_TOKEN_FILE": "~/tokens"})
+    assert (found["tls_cert"], found["token_file"]) == (str(tmp_path / "cert.pem"), str(tmp_path / "tokens"))
 
 
 DECLARED = """

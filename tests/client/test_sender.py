@@ -151,21 +151,26 @@ async def test_a_body_that_a_proxy_refuses_is_said_to_be_refused_by_a_proxy(body
 
 
 @pytest.mark.parametrize(
-    ("body", "shown"),
+    ("status", "body", "shown"),
     [
-        (NGINX_PAGE % ((b"403 Forbidden",) * 2), "403 Forbidden nginx/1.22.1"),
-        (b'{"detail":"Not Found"}', '{"detail":"Not Found"}'),
-        (b"<style>a {}</style>", "an empty page"),
+        (403, NGINX_PAGE % ((b"403 Forbidden",) * 2), "403 Forbidden nginx/1.22.1"),
+        (403, b"<style>a {}</style>", "an empty page"),
+        (
+            404,
+            b'{"detail":"Not Found"}',
+            '{"detail":"Not Found"}; is the API mounted below a path? then the URL ends with it, as in '
+            "http://host:port/wal",
+        ),
     ],
 )
-async def test_a_refusal_that_no_service_wrote_is_not_called_one(body: bytes, shown: str) -> None:
+async def test_a_refusal_that_no_service_wrote_is_not_called_one(status: int, body: bytes, shown: str) -> None:
     """A proxy, or an application that has the log below another path, responds without a problem document."""
-    async with scripted([Step(403, body)]) as server, RecordLogClient(server.url) as client:
+    async with scripted([Step(status, body)]) as server, RecordLogClient(server.url) as client:
         with pytest.raises(ServiceError) as caught:
             await client.append_record("q", None, b"a")
     assert (caught.value.code, str(caught.value)) == (
         "unreadable",
-        f"another program, such as a proxy, responded instead: {shown} (403 unreadable)",
+        f"another program, such as a proxy, responded instead: {shown} ({status} unreadable)",
     )
 
 

@@ -50,6 +50,7 @@ ERRORS = (
     errors.LogFullError("memory", 3, 2, "q"),
     errors.LogFullError("queue", 3, 2, "q", "records"),
     errors.LogFullError("space"),
+    errors.LogFullError("space", unit="inodes"),
     errors.LogFullError("positions", 3, 2),
 )
 

@@ -10,7 +10,8 @@ import os
 
 from mrecordlog_async.cli.output.text import size
 from mrecordlog_async.cli.shell.exit_codes import UsageError
-from mrecordlog_async.options import MIB
+from mrecordlog_async.options import DISK_BYTES, MIB
+from mrecordlog_async.support.disk_errors import is_refusal
 from mrecordlog_async.support.machine import (
     HELD,
     LEFT_BYTES_MIN,
@@ -90,7 +91,13 @@ def disk_share(wanted: int | None, directory: str) -> int:
     place = os.path.abspath(directory)
     while not os.path.exists(place):
         place = os.path.dirname(place)
-    found = os.statvfs(place)
+    try:
+        found = os.statvfs(place)
+    except OSError as error:
+        if not is_refusal(error):
+            raise
+        logger.warning("the volume does not report its space: the disk limit is %s; set --disk-bytes", size(DISK_BYTES))
+        return DISK_BYTES
     free = found.f_bavail * found.f_frsize
     taken = sum(entry.stat().st_blocks * 512 for entry in _files_in(directory))
     share = max(int(DISK_SHARE * (free + taken)), DISK_SHARE_MIN)

@@ -106,6 +106,8 @@ class Parser(argparse.ArgumentParser):
         """Parse; end the process where the command does not exist, or anything is left that no argument takes."""
         words = sys.argv[1:] if args is None else list(args)
         if self.commands:
+            if words[:1] == ["help"]:  # as git and cargo have it: help, help COMMAND
+                words = [*words[1:2], "--help"]
             self._check_command(words)
         found, unknown = super().parse_known_args(words, namespace)
         if unknown:
