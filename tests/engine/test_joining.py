@@ -15,7 +15,7 @@ from mrecordlog_async.engine.commit.upkeep import REST_SECONDS, WORK_SECONDS, Jo
 from mrecordlog_async.format.controls import Create
 from mrecordlog_async.format.record import Many
 from mrecordlog_async.memory.queues import Queues
-from tests.faults.judge import state_of
+from tests.memory.states import state_of
 
 QUEUES = 40
 

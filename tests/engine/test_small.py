@@ -29,8 +29,9 @@ from mrecordlog_async.engine.commit.journal import Journal
 from mrecordlog_async.engine.commit.storing import BatchStore
 from mrecordlog_async.engine.commit.writer import CALLERS_MAX, SmallBatches
 from tests.cached_files import CachedFiles, HangingDisk
+from tests.faults import sizes
 from tests.faults.driver import DIRECTORY, Run, repeatable
-from tests.faults.histories import CASES, early_roll
+from tests.faults.histories import CASES
 
 
 class Taken:
@@ -109,7 +110,7 @@ def bytes_of(steps: list[tuple[str, Any]]) -> tuple[dict[str, bytes], dict[str, 
         await run.close()
         return before
 
-    with early_roll(8_192), count_paths() as counted, repeatable() as loop:
+    with sizes.replaced(sizes.early_roll(8_192)), count_paths() as counted, repeatable() as loop:
         run = Run()
         run.record_moments = False
         before = loop.run_until_complete(whole(run))

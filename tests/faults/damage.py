@@ -7,6 +7,7 @@ batch was written. It does not use what the log itself records about that in its
 from __future__ import annotations
 
 import itertools
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,9 +18,10 @@ from mrecordlog_async.format.header import HEADER_BYTES, decode_closed, decode_h
 from mrecordlog_async.format.parse import COMMIT_FRAME_BYTES, ParsedBatch, SegmentParser
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.storage.gathered_files import GATHERED_SUFFIX
+from mrecordlog_async.storage.segment import segment_name
 
-from .disk import SECTOR_BYTES, Disk
-from .driver import DIRECTORY, Run
+from .disk import SECTOR_BYTES, WRITES, Disk
+from .driver import DIRECTORY, Moment, Run
 from .explore import open_twice
 from .judge import State, Verdict
 
@@ -127,13 +129,26 @@ def _batches(run: Run, found: list[ParsedBatch], start: int, held: list[int]) ->
 
     Under policy `always` everything before a batch was promised. A whole batch after damage also proves itself.
     """
-    final = run.model.bounds().at_least
+    final, last = run.model.bounds().at_least, segment_name(found[0].commit.segment) if found else ""
     for index, batch in enumerate(found):
-        promised = itself = run.written[batch.commit.batch].at_least
         if run.policy.syncs_each_batch:
             promised, itself = min(final, held[index]), min(final, held[index + 1])
+        else:
+            promised = itself = _promised(run, last, batch)
         yield Batch(batch.commit.batch, start, batch.end - COMMIT_FRAME_BYTES, batch.end, promised, itself)
         start = batch.end
+
+
+def _promised(run: Run, name: str, batch: ParsedBatch) -> int:
+    """Return how many calls had to survive a power cut when *batch* was written: before its COMMIT was on the disk."""
+    written = [moment for life in run.lives for moment in life.moments if moment.call in WRITES]
+    start, stop = batch.end - COMMIT_FRAME_BYTES, batch.end
+
+    def has_it(moment: Moment) -> bool:
+        content = moment.snapshot.kill().content(DIRECTORY).get(name, b"")[start:stop]
+        return batch.commit.log_id in content and batch.commit.batch.to_bytes(8, "little") in content
+
+    return written[max(bisect_left(written, True, key=has_it) - 1, 0)].bounds.at_least
 
 
 def _state(disk: Disk) -> State | None:

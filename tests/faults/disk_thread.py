@@ -10,7 +10,6 @@ import errno
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from mrecordlog_async.storage.direct import whole_blocks
 from mrecordlog_async.storage.filesystem import DIRECT_BLOCK_BYTES, Buffer
 
 if TYPE_CHECKING:
@@ -50,7 +49,8 @@ class ModelDiskThread:
     def start(self, kept: bytes, frames: bytes, offset: int) -> bool:
         if self._segment < 0 or self._ended or self._steps is not None or self._result is not None:
             return False
-        staged = (kept + frames).ljust(whole_blocks(len(kept) + len(frames)), b"\0")
+        staged = kept + frames
+        staged += bytes(-len(staged) % DIRECT_BLOCK_BYTES)
         self._steps = self._write(staged, offset)
         self.later(self._step)
         return True

@@ -10,42 +10,24 @@ calls. A copy made by `snapshot` is judged like the log. Each of the two is empt
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from unittest.mock import patch
+from typing import Any
 
-from mrecordlog_async.engine.commit.batch import CommitRequest
-from mrecordlog_async.engine.commit.open import OpenedLog, OpenOptions, open_log
-from mrecordlog_async.engine.intake.commands import Reserve
-from mrecordlog_async.engine.planning.draft import PlannedRun
-from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.format.controls import (
-    ConsumerDelete,
-    ConsumerRule,
-    ConsumerState,
-    Create,
-    Delete,
-    Opened,
-    SetConsumer,
-    Truncate,
-)
-from mrecordlog_async.format.record import MANY_RECORDS_MAX, LogRecord, Many
-from mrecordlog_async.format.table import Table
-from mrecordlog_async.memory.queues import Queues
-from mrecordlog_async.readonly import ReadOnlyLog
-from mrecordlog_async.recovery.beyond_memory import MemoryBounds
-from mrecordlog_async.storage.directory import LogDirectory
-from mrecordlog_async.storage.gathered_files import GATHERED_SUFFIX
-from mrecordlog_async.storage.lock_file import LOCK_NAME
-from mrecordlog_async.storage.segment import list_segments
-from tests.format.every_kind import EVERY_VALUE
+from mrecordlog_async import Limits, MultiRecordLog, PersistPolicy, QueueOptions, ReadOnlyLog, RecordLogError
 
+from . import inside, sizes
 from .disk import Disk, Plan, Snapshot
-from .driver import COPY, DIRECTORY, SEGMENT_BYTES, Moment, Run, without_chance
-from .judge import State, Verdict, Violation, state_of
+from .driver import COPY, DIRECTORY, SEGMENT_BYTES, Moment, Run
+from .judge import State, Verdict, Violation, as_shown, state_in, state_of
+from .process import Process, VirtualLoop, repeatable
 from .states import few_plans, plans, some_plans
+
+LOCK_NAME, GATHERED_SUFFIX = "LOCK", ".runs"
+SEGMENT_NAME = "wal-{:020}"
 
 
 @dataclass(slots=True)
@@ -76,7 +58,10 @@ class Tally:
 TALLY = Tally()
 """What the tests of this process tried."""
 
-OpenedAgain = dict[tuple[str, int], tuple[State, Table]]
+Openings = tuple[tuple[int, int], ...]
+"""The openings that a log knows: the number of each, and its first batch."""
+
+OpenedAgain = dict[tuple[str, int], tuple[State, Openings]]
 """What a log was found to hold when it was opened again, by its directory and the fingerprint of the disk."""
 
 
@@ -107,28 +92,105 @@ FAMILY = Family()
 """Of the histories that this process tries now."""
 
 
-_bounds: MemoryBounds | None = None  # of every log that is opened here
+_limits = Limits()  # of every log that is opened here
 
 
 @contextmanager
 def bounded(memory_bytes: int) -> Iterator[None]:
     """Have the logs that are opened here keep this much in memory, by their gathered files where these fit."""
-    global _bounds
-    before, _bounds = _bounds, MemoryBounds(memory_bytes, by_index=True, is_usual=True)
+    global _limits
+    before, _limits = _limits, Limits(memory_bytes=memory_bytes, beyond_memory="disk")
     try:
-        with patch("mrecordlog_async.recovery.beyond_memory.SLACK_BYTES_MAX", memory_bytes // 16):
+        with sizes.replaced(sizes.little_memory(memory_bytes)):
             yield
     finally:
-        _bounds = before
+        _limits = before
 
 
-def recover(disk: Disk, where: str, directory: str = DIRECTORY) -> OpenedLog:
-    """Open the log on *disk*; raise Violation if it does not open, for any reason."""
-    options = OpenOptions(SEGMENT_BYTES, 1 << 40, direct=disk.has_direct, bounds=_bounds)
+_exploring: VirtualLoop | None = None
+
+
+@contextmanager
+def exploring() -> Iterator[VirtualLoop]:
+    """Have what is opened here run on one loop of its own; the outermost of these contexts makes it."""
+    global _exploring
+    if _exploring is not None:
+        yield _exploring
+        return
+    with repeatable() as loop:
+        _exploring = loop
+        try:
+            yield loop
+        finally:
+            _exploring = None
+
+
+class Opened:
+    """A log that a process has opened for the explorer."""
+
+    def __init__(self, loop: VirtualLoop, process: Process, disk: Disk, log: MultiRecordLog) -> None:
+        self._loop, self._process, self._disk = loop, process, disk
+        self.log = log
+
+    def do(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """Have the process do this."""
+        return run_in(self._loop, self._process, work)
+
+    def state(self) -> State:
+        """Return what the log holds, in memory and on the disk."""
+        found: State = self.do(state_of(self.log))
+        return found
+
+    def openings(self) -> Openings:
+        """Return what the log says of its openings."""
+        return tuple((opening.nonce, opening.first_batch) for opening in self.log.inspection.openings)
+
+    def die(self) -> Disk:
+        """Let the process die; return the disk that the next one finds."""
+        left = self._disk.snapshot()
+        self._process.die()
+        self._disk.on_call, self._disk.on_half_written = _ignore, None
+        self._disk.cut_power()
+        inside.forget(self.log)
+        self._loop.forget(self._process)
+        return left.kill()
+
+    def close(self) -> None:
+        """Close the log."""
+        self.do(self.log.close())
+        self._loop.forget(self._process)
+
+
+def run_in(loop: VirtualLoop, process: Process, work: Coroutine[Any, Any, Any]) -> Any:
+    """Run *work* in *process* until it is done."""
+
+    async def whole() -> Any:
+        return await process.begin(work)
+
+    return loop.run_until_complete(whole())
+
+
+def opened_on(disk: Disk, directory: str = DIRECTORY) -> Opened:
+    """Open the log on *disk* in a new process. Call it while `exploring`."""
+
+    async def opening() -> MultiRecordLog:
+        return await MultiRecordLog.open(directory, filesystem=disk, segment_bytes=SEGMENT_BYTES, limits=_limits)
+
+    assert _exploring is not None
+    process = _exploring.new_process()
+    return Opened(_exploring, process, disk, run_in(_exploring, process, opening()))
+
+
+def recover(disk: Disk, where: str, directory: str = DIRECTORY) -> Opened:
+    """Open the log on *disk*; raise Violation if it does not open, for any reason. Call it while `exploring`."""
     try:
-        return open_log(LogDirectory(disk, directory), options)
+        return opened_on(disk, directory)
     except (RecordLogError, OSError) as error:
         raise Violation(f"{where}: the log does not open: {type(error).__name__}: {error}") from error
+
+
+def _ignore(call: str) -> None:
+    pass
 
 
 @dataclass(slots=True)
@@ -159,7 +221,7 @@ class Explorer:
 
     def explore(self, run: Run, every: int = 1, first: int = 0) -> None:
         """Judge every crash state of every *every*-th moment of *run* and of its copies, beginning with *first*."""
-        with without_chance():
+        with exploring():
             for each in (run, *run.copies):
                 self._directory, self._seen = each.directory, set()
                 self._explore(each, every, first)
@@ -180,7 +242,7 @@ class Explorer:
                 if self.deep_every and (index % 5 == 0 or moment.call in ("sync", "write_durable", "finish_writes")):
                     self._kill_read_cut(moment, verdict, place)
                 if self.kill_every and index % self.kill_every == 0:
-                    self._kill_write_cut(moment, verdict, place, chance)
+                    self._kill_write_cut(run.policy, moment, verdict, place, chance)
 
     def _judge(self, moment: Moment, plan: Plan, verdict: Verdict, where: str, chance: random.Random) -> None:
         left = moment.snapshot.cut(plan)
@@ -193,15 +255,16 @@ class Explorer:
             self._seen.add(key)
             if self.deep_every and self.tally.crash_states % self.deep_every == self.deep_every // 2:
                 self._interrupt_recovery(moment.snapshot.crash(plan), state, where, chance)
-                self._append_again(moment.snapshot.crash(plan), state, where, chance)
+                self._append_again(moment, plan, verdict, where, chance)
         verdict.check(state, moment.bounds, where)
 
     def _interrupt_recovery(self, disk: Disk, state: State, where: str, chance: random.Random) -> None:
         """Cut the power at every call of a recovery. The next recovery must find the same."""
         moments: list[Snapshot] = []
         disk.on_call = lambda call: moments.append(disk.snapshot())
-        recover(disk, where, self._directory).close()
-        for index, moment in enumerate(_distinct(moments)):
+        recover(disk, where, self._directory).die()
+        distinct = [moment for at, moment in enumerate(moments) if not at or moment != moments[at - 1]]
+        for index, moment in enumerate(distinct):
             for name, plan in few_plans(moment, chance):
                 self._same(moment.cut(plan), state, f"{where}; recovery cut at its step {index}, {name}")
 
@@ -214,10 +277,11 @@ class Explorer:
                 return
             if reader == "writer":
                 opened = recover(disk, place, self._directory)
-                seen = shown(opened)
+                seen = opened.state()
+                disk = opened.die()
             else:
                 try:
-                    seen = state_of(ReadOnlyLog.open(self._directory, filesystem=disk).recovered.queues)
+                    seen = state_in(ReadOnlyLog.open(self._directory, filesystem=disk))
                 except FileNotFoundError:
                     continue
             verdict.check(seen, moment.killed, place)
@@ -226,38 +290,38 @@ class Explorer:
             self.tally.nested_states += 1
             self._same(disk.snapshot().cut(Plan()), seen, place)
 
-    def _kill_write_cut(self, moment: Moment, verdict: Verdict, where: str, chance: random.Random) -> None:
+    def _kill_write_cut(
+        self, policy: PersistPolicy, moment: Moment, verdict: Verdict, where: str, chance: random.Random
+    ) -> None:
         """Let the process die, let the next one recover and write, and cut the power at any of its calls."""
         way = FOLLOW_UPS[moment.number % len(FOLLOW_UPS)]
         disk = moment.snapshot.kill()
         if moment.absent and not disk.exists(self._directory):
             return
-        where = f"{where}; killed, reopened, {way.__name__}"
-        moments: list[tuple[Snapshot, int, int]] = []  # with the numbers of batches that are durable and written
-        states: list[State] = []
-        durable = 0
-        disk.on_call = lambda call: moments.append((disk.snapshot(), durable, len(states)))
-        disk.on_half_written = lambda: disk.on_call("half of a write")
-        opened = recover(disk, where, self._directory)
-        states.append(shown(opened))
-        verdict.check(states[0], moment.killed, where)
-        for records, synced in way(opened.queues):
-            commit(opened, records, sync=synced)
-            states.append(shown(opened))
-            durable = len(states) - 1 if synced else durable
-        moments.append((disk.snapshot(), durable, len(states)))
-        opened.close()
-        for step, (snapshot, least, most) in enumerate(moments):
-            if step and snapshot == moments[step - 1][0]:
-                continue
-            for name, plan in some_plans(snapshot, chance):
-                place = f"{where}, cut at its step {step}, {name}"
-                self.tally.nested_states += 1
-                found = self.open_twice(snapshot.cut(plan), place, self._directory)
-                if not most:
-                    verdict.check(found, moment.bounds, place)
-                elif found not in states[least : most + 1]:
-                    raise Violation(f"{place}: something else returned: {found}")
+        successor = Run(disk, policy, _limits, self._directory)
+        successor.first_is = (verdict, moment.killed)
+        self._follow(successor, way, verdict, moment, f"{where}; killed, reopened, {way.__name__}", chance)
+
+    def _append_again(self, moment: Moment, plan: Plan, verdict: Verdict, where: str, chance: random.Random) -> None:
+        """Append after the crash, with sizes like those that were lost, and crash again. No stale byte may return."""
+        successor = Run(moment.snapshot.crash(plan), None, _limits, self._directory)
+        successor.first_is = (verdict, moment.bounds)
+        self._follow(successor, appends_again, verdict, moment, f"{where}; appended again", chance)
+
+    def _follow(
+        self, successor: Run, way: FollowUp, verdict: Verdict, moment: Moment, where: str, chance: random.Random
+    ) -> None:
+        """Have a successor open the log and do something, and cut the power at any of its calls."""
+        follow(successor, way, where)
+        opening, *_ = successor.lives
+        for life in successor.lives:
+            own = verdict if life is opening else Verdict(life.model)
+            for step, found in enumerate(_distinct(life.moments)):
+                bounds = moment.bounds if life is opening else found.bounds
+                for name, plan in some_plans(found.snapshot, chance, 3):
+                    place = f"{where}, cut at its step {step} ({found.call}), {name}"
+                    self.tally.nested_states += 1
+                    own.check(self.open_twice(found.snapshot.cut(plan), place, self._directory), bounds, place)
 
     def _empty_each(self, run: Run, every: int, first: int) -> None:
         """Empty the log, or its copy, and free all its space. The other one must not change."""
@@ -265,90 +329,65 @@ class Explorer:
             if index % (7 * every) != first or moment.absent:
                 continue
             for emptied, kept in ((DIRECTORY, COPY), (COPY, DIRECTORY)):
-                disk = moment.snapshot.crash(Plan())
                 place = f"before call {moment.number} ({moment.call}), {emptied} emptied"
-                before = open_twice(disk, place, kept)
-                opened = recover(disk, place, emptied)
-                empty(opened)
-                opened.close()
+                before = open_twice(moment.snapshot.crash(Plan()), place, kept)
+                successor = Run(moment.snapshot.crash(Plan()), None, _limits, emptied)
+                successor.model.base = open_twice(moment.snapshot.crash(Plan()), place, emptied)
+                successor.record_moments = False
+                follow(successor, empties, place)
                 self.tally.nested_states += 1
-                if open_twice(disk, place, kept) != before:
+                if open_twice(successor.disk, place, kept) != before:
                     raise Violation(f"{place}: {kept} is another one")
-
-    def _append_again(self, disk: Disk, state: State, where: str, chance: random.Random) -> None:
-        """Append after the crash, with sizes like those that were lost, and crash again. No stale byte may return."""
-        opened = recover(disk, where, self._directory)
-        if not state.queues:
-            opened.close()
-            return
-        moments: list[Snapshot] = []
-        disk.on_call = lambda call: moments.append(disk.snapshot())
-        allowed = [state]
-        for size in (40, 700):
-            _append(opened, state.queues[0].name, b"again" * (size // 5))
-            allowed.append(shown(opened))
-        moments.append(disk.snapshot())
-        for index, moment in enumerate(_distinct(moments)):
-            for name, plan in few_plans(moment, chance):
-                place = f"{where}; appended again, cut at step {index}, {name}"
-                self.tally.nested_states += 1
-                found = self.open_twice(moment.cut(plan), place, self._directory)
-                if found not in allowed:
-                    raise Violation(f"{place}: something else returned: {found}")
-        opened.close()
 
     def _same(self, left: Snapshot, state: State, where: str) -> None:
         self.tally.nested_states += 1
-        if (found := self.open_twice(left, where, self._directory)) != state:
+        found = self.open_twice(left, where, self._directory)
+        if state not in (found, as_shown(found)):
             raise Violation(f"{where}: the state changed from {state} to {found}")
 
 
 def open_twice(disk: Disk, where: str, directory: str = DIRECTORY, found_again: OpenedAgain | None = None) -> State:
-    """Open and release the log, read it without the lock, open it again. All three must find the same.
+    """Open the log, let the process die, read it without the lock, open it again. All three must find the same.
 
     found_again: what was found by the second and third opening of disks before this one. Most torn tails are cut at the
     same place: if the first opening leaves the same disk as another one did, the others find the same on it.
     """
-    opened = recover(disk, where, directory)
-    state, table = shown(opened), opened.queues.table()
-    _check_files(disk, opened, where, directory)
-    opened.close()
-    found_again = {} if found_again is None else found_again
-    key = directory, disk.fingerprint()
-    if key not in found_again:
-        found_again[key] = _open_again(disk, where, directory)
-    if found_again[key] != (state, table):
+    with exploring():
+        opened = recover(disk, where, directory)
+        state, openings = opened.state(), opened.openings()
+        _check_files(disk, opened, where, directory)
+        if disk.misuse:
+            raise Violation(f"{where}: {disk.misuse}")
+        left = opened.die()
+        found_again = {} if found_again is None else found_again
+        key = directory, left.fingerprint()
+        if key not in found_again:
+            found_again[key] = _open_again(left, where, directory)
+    if found_again[key] != (state, openings):
         raise Violation(f"{where}: opened again it is another log")
-    if disk.open_handles() or disk.misuse:
-        raise Violation(f"{where}: {disk.open_handles()} handles left open; {disk.misuse}")
     return state
 
 
-def _open_again(disk: Disk, where: str, directory: str) -> tuple[State, Table]:
-    reader = state_of(ReadOnlyLog.open(directory, filesystem=disk).recovered.queues)
+def _open_again(disk: Disk, where: str, directory: str) -> tuple[State, Openings]:
+    reader = state_in(ReadOnlyLog.open(directory, filesystem=disk))
     again = recover(disk, where, directory)
-    state = shown(again)
-    if reader != state:
+    state, openings = again.state(), again.openings()
+    if reader != as_shown(state):
         raise Violation(f"{where}: a reader sees another log than its next writer")
-    if not again.report.clean:
+    if not again.log.recovery_report.clean:
         raise Violation(f"{where}: the torn tail that was cut is still there")
-    table = again.queues.table()
     again.close()
-    return state, table
+    if disk.open_handles() or disk.misuse:
+        raise Violation(f"{where}: {disk.open_handles()} handles left open; {disk.misuse}")
+    return state, openings
 
 
-def shown(opened: OpenedLog) -> State:
-    """Return what an open log holds, in memory and on the disk."""
-    return state_of(opened.queues, opened.directory.log)
-
-
-def _check_files(disk: Disk, opened: OpenedLog, where: str, directory: str) -> None:
-    names = set(disk.content(directory))
-    last, spare = opened.journal.end.segment, f"wal-{opened.journal.end.segment + 1:020}.tmp"
-    oldest = min([number for number, _ in opened.journal.space.complete], default=last)
-    due = {f"wal-{number:020}" for number in range(oldest, last + 1)} | {LOCK_NAME, spare}
+def _check_files(disk: Disk, opened: Opened, where: str, directory: str) -> None:
+    names, segments = set(disk.content(directory)), opened.log.segments
+    spare = f"{SEGMENT_NAME.format(segments[-1] + 1)}.tmp"
+    due = {*map(SEGMENT_NAME.format, segments), LOCK_NAME, spare}
     names -= {f"{name}{GATHERED_SUFFIX}" for name in due}  # they may be there, as long as their segment is
-    if names != due or list_segments(list(names))[-1] != last:
+    if names != due:
         raise Violation(f"{where}: files {sorted(names)}, due were {sorted(due)}")
 
 
@@ -358,103 +397,124 @@ def check_openings(run: Run) -> int:
     Raises Violation if the log does not know the opening that acknowledged.
     """
     due = [(life.first_batch, moment) for life in run.lives[1:] for moment in life.moments if moment.killed.at_least]
-    for first_batch, moment in due:
-        with without_chance():
+    with exploring():
+        for first_batch, moment in due:
             opened = recover(moment.snapshot.crash(Plan()), f"before call {moment.number}")
-        found = [opening.first_batch for opening in opened.queues.openings]
-        opened.close()
-        if found[-1:] != [first_batch]:
-            raise Violation(f"before call {moment.number}: openings at {found}, the last one due was at {first_batch}")
+            found = [first for _, first in opened.openings()]
+            opened.die()
+            if found[-1:] != [first_batch]:
+                raise Violation(f"before call {moment.number}: openings at {found}, the last one due was {first_batch}")
     return len(due)
 
 
-def _append(opened: OpenedLog, name: str, payload: bytes) -> None:
-    queue = opened.queues.get(name)
-    assert queue is not None
-    commit(opened, [PlannedRun(queue.id, queue.next_position, [payload])])
+# What the next process does.
+
+FollowUp = Callable[[Run], Awaitable[None]]
 
 
-def commit(opened: OpenedLog, records: Sequence[LogRecord | PlannedRun], *, sync: bool = True) -> None:
-    """Store a batch and apply it, as the writer does."""
-    request = CommitRequest(records, opened.queues.pins.oldest(), sync, Reserve.NOTHING)
-    result = opened.journal.commit(request)
-    assert result is not None
-    opened.queues.apply_all(result.segment, result.records, result.tick)
+def follow(successor: Run, way: FollowUp, where: str) -> None:
+    """Have the next process open the log, do something, and close it."""
+
+    async def whole() -> None:
+        await successor.open()
+        await way(successor)
+        await successor.close()
+
+    with exploring() as loop:
+        try:
+            loop.run_until_complete(whole())
+        except (RecordLogError, OSError) as error:
+            raise Violation(f"{where}: the log does not open: {type(error).__name__}: {error}") from error
 
 
-def empty(opened: OpenedLog) -> None:
-    """Truncate everything, roll, and free all space."""
-    records: list[LogRecord] = [
-        Truncate(queue.id, queue.next_position - 1) for queue in opened.queues if queue.next_position
-    ]
-    commit(opened, records)
-    opened.journal.roll(opened.queues.pins.oldest())
-    opened.journal.dead.reclaim(opened.journal.durable_oldest)
-    while opened.journal.space.unfreed:
-        opened.journal.dead.shrink(False)
+def _queues(run: Run) -> list[str]:
+    return run.log.list_queues() if run.log is not None else []
 
 
-# What the successor of a process that died does, as (records, synced) of batch after batch.
-
-Step = tuple[Sequence[LogRecord | PlannedRun], bool]
-
-
-def appends_a_little(queues: Queues) -> Iterator[Step]:
-    """Append small batches, of which one is not synced by itself, and is longer than a block of a direct write."""
-    yield [*_record(queues, 40)], True
-    yield [*_record(queues, 130)], True
-    yield [*_record(queues, 5_000)], False
-    yield [*_record(queues, 30)], True
+async def appends_again(run: Run) -> None:
+    """Append to the first queue."""
+    for queue in _queues(run)[:1]:
+        await run.append(queue, 40)
+        await run.append(queue, 700)
 
 
-def appends_much(queues: Queues) -> Iterator[Step]:
+async def appends_a_little(run: Run) -> None:
+    """Append small batches, of which one is longer than a block of a direct write."""
+    for queue in _queues(run)[:1]:
+        for size in (40, 130, 5_000, 30):
+            await run.append(queue, size)
+
+
+async def appends_much(run: Run) -> None:
     """Append two batches that fill the segment, and one after the roll."""
-    yield [*_record(queues, 14_000)], True
-    yield [*_record(queues, 20_000)], True
-    yield [*_record(queues, 60)], True
+    for queue in _queues(run)[:1]:
+        for size in (14_000, 20_000, 60):
+            await run.append(queue, size)
 
 
-def makes_and_deletes(queues: Queues) -> Iterator[Step]:
+async def makes_and_deletes(run: Run) -> None:
     """Create a queue with a record, and delete an old queue."""
-    new, old = queues.next_queue_id, list(queues)[:1]
-    yield [Create(new, "new"), PlannedRun(new, 0, [b"in the new queue"])], True
-    yield [Delete(queue.id) for queue in old], True
-    yield [PlannedRun(new, 1, [b"second" * 30])], True
+    await asyncio.gather(run.begin("create", "new"), run.begin_append("new", 16))
+    for queue in _queues(run)[:1]:
+        await run.do("delete", queue, forced=True)
+    await run.append("new", 180)
 
 
-def appends_to_many(queues: Queues) -> Iterator[Step]:
-    """Two batches of single records of many queues in one log record each, and one that truncates between them."""
-    some = list(queues)[: MANY_RECORDS_MAX // 2]
-    ids, ends = [queue.id for queue in some], [queue.next_position for queue in some]
-    if ids:
-        twice = [*ends, *[end + 1 for end in ends]]
-        yield [Many.of(ids * 2, twice, [b"M" * (100 + at) for at in range(len(twice))])], True
-        yield [Many.of(ids, [end + 2 for end in ends], [b"m"] * len(ids)), Truncate(ids[0], ends[0] + 1)], False
-        yield [Many.of(ids, [end + 3 for end in ends], [b""] * len(ids))], True
+async def appends_to_many(run: Run) -> None:
+    """Two batches of single records of many queues, and one that truncates between them."""
+    some = _queues(run)[:100]
+    if some:
+        await asyncio.gather(*(run.begin_append(queue, 100 + at) for at, queue in enumerate([*some, *some])))
+        last = run.log.next_position(some[0]) if run.log is not None else 0
+        await asyncio.gather(
+            *(run.begin_append(queue, 1) for queue in some), run.begin("truncate", some[0], position=last, forced=True)
+        )
+        await asyncio.gather(*(run.begin_append(queue, 0) for queue in some))
 
 
-def changes_settings(queues: Queues) -> Iterator[Step]:
-    """Every log record that concerns no payloads, then a roll, whose table must hold them."""
-    batch = max([opening.first_batch for opening in queues.openings], default=0) + 1_000
-    yield [Opened(7, batch), ConsumerRule("*", f"every {batch}", removes=False)], True
-    for queue in list(queues)[:2]:
-        state = ConsumerState(queue.first_position, batch, b"o" * 16)
-        yield [SetConsumer(queue.id, "a", state), SetConsumer(queue.id, "b", state)], True
-        yield [*EVERY_VALUE.replacements(queue.id), ConsumerDelete(queue.id, "b")], False
-    yield [*_record(queues, 33_000)], True
-    yield [Truncate(queue.id, queue.next_position - 1) for queue in list(queues)[:1] if queue.next_position], True
-    yield [*_record(queues, 33_000)], True
+async def changes_settings(run: Run) -> None:
+    """Everything that is set and concerns no payloads, then a roll, whose table must hold it."""
+    queues = _queues(run)[:2]
+    await run.do("rule", "*", consumer="every one")
+    for queue in queues:
+        for consumer in "ab":
+            await run.attach(queue, consumer, owner=bytes(15) + b"o")
+        await asyncio.gather(
+            run.begin("configure", queue, options=QueueOptions(max_age=1e9, max_records=10_000, max_bytes=1 << 40)),
+            run.begin("move", queue, consumer="a", position=run.log.next_position(queue) if run.log else 0),
+            run.begin("release", queue, consumer="b"),
+        )
+    for queue in queues[:1]:
+        await run.append(queue, 33_000)
+        await run.do("truncate", queue, position=1 << 20, forced=True)
+        await run.do("seal", queue)
+    for queue in queues[1:]:
+        await run.append(queue, 33_000)
 
 
-def truncates_all(queues: Queues) -> Iterator[Step]:
+async def truncates_all(run: Run) -> None:
     """Truncate everything, then append one record."""
-    yield [Truncate(queue.id, queue.next_position + 3) for queue in queues], True
-    yield [*_record(queues, 90)], True
+    queues = _queues(run)
+    if run.log is not None:
+        ends = {queue: run.log.next_position(queue) + 3 for queue in queues}
+        await asyncio.gather(*(run.begin("truncate", queue, position=end, forced=True) for queue, end in ends.items()))
+    for queue in queues[:1]:
+        await run.append(queue, 90)
 
 
-def appends_in_one_batch(queues: Queues) -> Iterator[Step]:
+async def appends_in_one_batch(run: Run) -> None:
     """Append records to all queues in one batch, as long as the bytes that a dead process may have left."""
-    yield [PlannedRun(queue.id, queue.next_position, [b"N" * 350, b"E" * 30]) for queue in queues], True
+    await asyncio.gather(*(run.begin_append(queue, 350, 30) for queue in _queues(run)))
+
+
+async def empties(run: Run) -> None:
+    """Truncate everything, roll, and let all space be freed."""
+    await truncates_all(run)
+    await run.do("create", "roll", exist_ok=True)
+    for position in range(3):
+        await run.append("roll", 33_000)
+        await run.do("truncate", "roll", position=position, forced=True)
+        await run.idle()
 
 
 FOLLOW_UPS = [
@@ -468,13 +528,13 @@ FOLLOW_UPS = [
 ]
 
 
-def _record(queues: Queues, size: int) -> Iterator[PlannedRun]:
-    for queue in list(queues)[:1]:
-        yield PlannedRun(queue.id, queue.next_position, [(b"again" * (size // 5 + 1))[:size]])
-
-
-def _distinct(moments: list[Snapshot]) -> list[Snapshot]:
-    return [moment for index, moment in enumerate(moments) if not index or moment != moments[index - 1]]
+def _distinct(moments: list[Moment]) -> list[Moment]:
+    """Return the moments at which the disk, or what is promised, is not as before."""
+    return [
+        moment
+        for index, moment in enumerate(moments)
+        if not index or (moment.snapshot, moment.bounds) != (moments[index - 1].snapshot, moments[index - 1].bounds)
+    ]
 
 
 def _fingerprint(snapshot: Snapshot) -> int:

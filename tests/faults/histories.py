@@ -9,22 +9,18 @@ import asyncio
 from collections.abc import Hashable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from importlib import import_module
-from unittest.mock import patch
 
 from mrecordlog_async import Limits, PersistPolicy
-from mrecordlog_async.engine.commit import journal
-from mrecordlog_async.engine.planning import draft
-from mrecordlog_async.format import frame
-from mrecordlog_async.storage import direct
-from mrecordlog_async.storage.segment import segment_name
+from mrecordlog_async.format.header import HEADER_BYTES, decode_header
+from mrecordlog_async.format.parse import SegmentParser
+from mrecordlog_async.storage.segment import list_segments, segment_name
 
+from . import sizes
 from .disk import SECTOR_BYTES, Disk, Fault
-from .driver import DIRECTORY, SEGMENT_BYTES, History, LoopThread, Run, SteppingThread, run_history
+from .driver import DIRECTORY, SEGMENT_BYTES, History, Run, run_history
 from .explore import bounded
 from .judge import Violation
-
-BLOCK_BYTES = 32_768
+from .sizes import BLOCK_BYTES as BLOCK_BYTES
 
 
 @dataclass(frozen=True)
@@ -34,7 +30,7 @@ class Case:
     early_roll_bytes: the size at which an idle log without live records rolls. may_refuse: calls may be refused
     although no call to the disk fails (the disk is small, or the process dies). small: the sizes at which the log
     changes its way of working are a few blocks and a few buffers. stepping: the loop turns in the middle of the
-    thread's jobs. by_taking: some calls wait in line, so their order is the order in which the writer takes them.
+    thread's jobs. by_result: some calls wait in line, so their order is that of their results.
     sector_bytes, has_direct, has_thread: as of `Disk`; without direct access, segments are written through the cache.
     recycle: dead segments become later ones. staging_bytes: what one direct write takes, None for the size as it is.
     memory_bytes: if not 0, records leave memory above it.
@@ -49,7 +45,7 @@ class Case:
     capacity_bytes: int | None = None
     small: bool = False
     stepping: bool = False
-    by_taking: bool = False
+    by_result: bool = False
     sector_bytes: int = SECTOR_BYTES
     has_direct: bool = True
     has_thread: bool = False
@@ -70,9 +66,9 @@ class Case:
         if self.memory_bytes:
             limits = replace(limits, memory_bytes=self.memory_bytes, beyond_memory="disk")
         run = Run(disk, self.policy, limits)
-        run.record_moments, run.by_taking, run.recycle = (
+        run.record_moments, run.by_result, run.recycle = (
             moments,
-            self.by_taking or bool(self.memory_bytes),
+            self.by_result or bool(self.memory_bytes),
             self.recycle,
         )
         return self.run_as(run, fault)
@@ -80,7 +76,7 @@ class Case:
     def run_as(self, run: Run, fault: Fault | None = None) -> Run:
         """Run it as *run*."""
         with self.sizes():
-            run_history(self.history, run, fault, SteppingThread if self.stepping else LoopThread)
+            run_history(self.history, run, fault, stepping=self.stepping)
         if fault is None and not self.may_refuse:
             calls = [call for life in run.lives for call in life.model.calls if call.error is not None]
             wrong = [call for call in calls if call.outcome in ("absent", "unknown")]
@@ -96,19 +92,17 @@ class Case:
     @contextmanager
     def sizes(self) -> Iterator[None]:
         """Set the sizes of this case. The log that it leaves is opened with them as well, with half of the memory."""
+        replaced = {**sizes.early_roll(self.early_roll_bytes)}
+        if self.small:
+            replaced |= sizes.SMALL
+        if self.staging_bytes:
+            replaced |= sizes.staging(self.staging_bytes)
+        if self.piece_bytes:
+            replaced |= sizes.pieces(self.piece_bytes)
         with ExitStack() as stack:
-            stack.enter_context(early_roll(self.early_roll_bytes))
+            stack.enter_context(sizes.replaced(replaced))
             if self.memory_bytes:
                 stack.enter_context(bounded(self.memory_bytes // 2))
-            if self.small:
-                stack.enter_context(small_sizes())
-            if self.staging_bytes:
-                stack.enter_context(patch.object(direct, "STAGING_BYTES", self.staging_bytes))
-            if self.piece_bytes:
-                stack.enter_context(patch.object(journal, "LARGE_BYTES", self.piece_bytes))
-                stack.enter_context(patch.object(direct, "PIECE_BYTES", self.piece_bytes))
-                stack.enter_context(patch.object(frame, "STEP_BYTES", self.piece_bytes // 2))
-                stack.enter_context(patch.object(draft, "RUN_BYTES", self.piece_bytes // 2))
             yield
 
 
@@ -120,62 +114,6 @@ def family(name: str) -> str:
 def by_family(names: Iterable[str]) -> list[str]:
     """Return *names* with those of each family in a row."""
     return sorted(names, key=family)
-
-
-@contextmanager
-def small_sizes() -> Iterator[None]:
-    """Reduce the sizes that only large logs reach, so that a short history reaches them."""
-    with ExitStack() as stack:
-        for name, size in SMALL_SIZES.items():
-            module, _, constant = name.rpartition(".")
-            stack.enter_context(patch.object(import_module(module), constant, size))
-        yield
-
-
-SMALL_SIZES = {
-    "mrecordlog_async.memory.queues.LOOSE_RECORDS_MIN": 2,
-    "mrecordlog_async.memory.queues.LOOSE_RECORDS_LEAST": 4,
-    "mrecordlog_async.memory.store.LOOSE_RECORDS_MAX": 5,
-    "mrecordlog_async.memory.store.LOOSE_SPREAD": 2,
-    "mrecordlog_async.engine.commit.dead_segments.SHRINK_BYTES": 5_000,
-    "mrecordlog_async.engine.commit.batch.JOIN_BYTES_MAX": 300,
-    "mrecordlog_async.engine.commit.batch.JOIN_BUFFER_BYTES": 8,
-    "mrecordlog_async.engine.commit.journal.LARGE_BYTES": 9_000,
-    "mrecordlog_async.format.frame.STEP_BYTES": 3_000,
-    "mrecordlog_async.storage.direct.PIECE_BYTES": 4_096,
-    "mrecordlog_async.storage.direct.PIECES_MAX": 4,
-    "mrecordlog_async.storage.direct.STAGING_BYTES": 6 * 4_096,
-    "mrecordlog_async.storage.filesystem.BUFFERS_MAX": 2,
-    "mrecordlog_async.storage.filesystem.CALL_BYTES_MAX": 5_000,
-    "mrecordlog_async.storage.segment.PIECE_BYTES": BLOCK_BYTES,
-    "mrecordlog_async.storage.segment.STEP_BYTES_MIN": 3_000,
-    "mrecordlog_async.storage.segment.STEP_BYTES_MAX": 9_000,
-    "mrecordlog_async.recovery.follower.PIECE_BYTES": BLOCK_BYTES,
-    "mrecordlog_async.recovery.follower.PIECE_BYTES_MIN": BLOCK_BYTES,
-    "mrecordlog_async.recovery.cleanup.ZEROS": bytes(1_000),
-    "mrecordlog_async.engine.intake.admission.BATCH_BYTES": 3_000,
-    "mrecordlog_async.engine.commit.storing.CALLERS_PER_TURN": 2,
-    "mrecordlog_async.engine.planning.draft.RUN_BYTES": 1_000,
-    "mrecordlog_async.memory.store.SEAL_BYTES": 2_000,
-    "mrecordlog_async.memory.store.SEAL_RECORDS": 6,
-    "mrecordlog_async.memory.store.SEAL_SPREAD": 2,
-    "mrecordlog_async.memory.store.FULL_RECORDS_MIN": 5,
-    "mrecordlog_async.memory.store.FULL_BYTES_MIN": 1_900,
-    "mrecordlog_async.memory.store.KEPT_BYTES": 900,
-    "mrecordlog_async.memory.store.KEPT_RECORDS": 4,
-    "mrecordlog_async.memory.pieces.CHUNK_RUNS": 2,
-    "mrecordlog_async.memory.pieces.CHUNK_COLUMNS": 4,
-    "mrecordlog_async.maintenance.snapshot.COPY_BYTES": 9_000,
-    "mrecordlog_async.maintenance.transfer.QUEUES_AT_ONCE": 2,
-}
-"""Constants of the log, and their reduced values."""
-
-
-@contextmanager
-def early_roll(size: int) -> Iterator[None]:
-    """Let an idle log without live records roll when it is larger than *size* bytes."""
-    with patch("mrecordlog_async.engine.commit.upkeep.EARLY_ROLL_BYTES", size):
-        yield
 
 
 async def concurrent(run: Run) -> None:
@@ -672,7 +610,7 @@ async def waits_for_disk(run: Run) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def in_order(tasks: list[asyncio.Task[object]]) -> None:
+def in_order(tasks: list[asyncio.Future[object]]) -> None:
     """Raise Violation unless the acknowledged callers got ascending positions."""
     positions = [task.result() for task in tasks if task.done() and not task.cancelled()]
     answered = [position for position in positions if isinstance(position, int)]
@@ -739,7 +677,18 @@ async def torn(run: Run) -> None:
 
 
 def _end(run: Run) -> int:
-    return run.log._engine.opened.journal.end.offset if run.log is not None else 0
+    return log_end(run) if run.log is not None else 0
+
+
+def log_end(run: Run) -> int:
+    """Return where the last batch of the last segment ends, as the files say."""
+    files = run.disk.content(DIRECTORY)
+    content = files[segment_name(max(list_segments(list(files))))]
+    header = decode_header(content[:HEADER_BYTES])
+    parser = SegmentParser(header.log_id, header.segment, header.first_batch)
+    for _ in parser.feed(content, 0):
+        pass
+    return parser.end
 
 
 def _next(run: Run, queue: str) -> int:
@@ -772,37 +721,14 @@ async def linked_in_flight(run: Run) -> None:
     await run.create("a")
     await run.idle(0.1)  # the writer sleeps
     await run.append("a", 300)
-    first = run.begin_append("a", 500)
-    assert run.log is not None
-    while not run.log._admission.sleep.held and not first.done():
+    before, first = run.handed_over, run.begin_append("a", 500)
+    while run.handed_over == before and not first.done():
         await run.turns(1)
     with suppress(OSError):
         run.disk.link(f"{DIRECTORY}/{segment_name(0)}", "/data/kept")
     await asyncio.gather(first, run.begin_append("a", 40), run.begin_append("a", 50))
     await run.append("a", 20)
     await run.truncate("a", 1)
-
-
-async def stated_in_flight(run: Run) -> None:
-    """While the disk thread writes a batch, the log's thread states where the log ends. Then the process dies.
-
-    So it is if a loop stands still, and somebody else has the log released.
-    """
-    await run.open()
-    await run.create("a")
-    await run.idle(0.1)  # the writer sleeps
-    await run.append("a", 300)
-    first = run.begin_append("a", 500)
-    assert run.log is not None
-    while not run.log._admission.sleep.held and not first.done():
-        await run.turns(1)
-    engine = run.log._engine
-    with suppress(OSError):
-        await asyncio.wrap_future(engine.thread.submit(engine.opened.journal.write_closed, None))
-    await first
-    await run.kill()
-    await run.open()
-    await run.append("a", 40)
 
 
 async def copy_outlives(run: Run) -> None:
@@ -867,9 +793,7 @@ def commit_at(distance: int) -> History:
     async def history(run: Run) -> None:
         await run.open()
         await run.create("a")
-        assert run.log is not None
-        end = run.log._engine.opened.journal.end.offset
-        await run.append("a", BLOCK_BYTES - end - distance - COMMIT_OFFSET)
+        await run.append("a", BLOCK_BYTES - log_end(run) - distance - COMMIT_OFFSET)
         await run.append("a", 10)
 
     return history
@@ -921,17 +845,17 @@ CASES = {
     "never, busy": Case(busy, NEVER, stepping=True),
     "interval, loaded": Case(loaded, INTERVAL),
     "waits for memory": Case(
-        waits_for_memory, limits=Limits(memory_bytes=40_000, on_full="wait"), may_refuse=True, by_taking=True
+        waits_for_memory, limits=Limits(memory_bytes=40_000, on_full="wait"), may_refuse=True, by_result=True
     ),
     "waits for disk": Case(
         waits_for_disk,
         limits=Limits(disk_bytes=420_000, on_full="wait"),
         early_roll_bytes=4_096,
         may_refuse=True,
-        by_taking=True,
+        by_result=True,
     ),
     "waits for disk, full": Case(
-        waits_for_disk, limits=Limits(on_full="wait"), capacity_bytes=410_000, may_refuse=True, by_taking=True
+        waits_for_disk, limits=Limits(on_full="wait"), capacity_bytes=410_000, may_refuse=True, by_result=True
     ),
     "reserve": Case(reserve, capacity_bytes=260_000, may_refuse=True),
     "reserve of tables": Case(reserve_of_tables, capacity_bytes=303_000, may_refuse=True),
@@ -969,13 +893,6 @@ CASES = {
     "large, small, 4 KiB": Case(large, small=True, sector_bytes=4_096),
     "never, 4 KiB": Case(weak, NEVER, sector_bytes=4_096),
 }
-
-STATED_IN_FLIGHT = {
-    "thread": Case(stated_in_flight, has_thread=True, may_refuse=True),
-    "stepping, thread": Case(stated_in_flight, stepping=True, has_thread=True, may_refuse=True),
-}
-"""Not among the others: a log that failed must not state its end."""
-
 
 KB = 1_000
 _LITTLE = {

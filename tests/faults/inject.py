@@ -14,8 +14,8 @@ from mrecordlog_async import LogFailedError
 from mrecordlog_async.model import POSITION_MAX
 
 from .disk import Fault, Plan
-from .driver import Run, without_chance
-from .explore import Explorer, recover, shown
+from .driver import Run
+from .explore import Explorer, exploring, recover
 from .histories import Case
 from .judge import Bounds, State, Verdict, Violation
 from .states import few_plans
@@ -104,7 +104,7 @@ def inject(case: Case, fault: Fault, explorer: Explorer) -> Run:
     run.disk.fault = None
     if run.disk.open_handles() or run.disk.misuse:
         raise Violation(f"{where}: {run.disk.open_handles()} handles are open; {run.disk.misuse}")
-    with without_chance(), case.sizes():
+    with case.sizes(), exploring():
         _judge(run, explorer, where)
         for copy in run.copies:
             _judge_copy(run, copy, explorer, where)
@@ -162,8 +162,8 @@ def _judge(run: Run, explorer: Explorer, where: str) -> None:
         _check_doubts(run, left, f"{where}; cut, {name}")
     reopened = snapshot.kill()
     opened = recover(reopened, f"{where}; reopened")
-    seen = shown(opened)
-    opened.close()
+    seen = opened.state()
+    found = opened.die()
     verdict.check(seen, bounds, f"{where}; reopened")
-    if seen.queues and explorer.open_twice(reopened.snapshot().cut(Plan()), where) != seen:
+    if seen.queues and explorer.open_twice(found.snapshot().cut(Plan()), where) != seen:
         raise Violation(f"{where}: what was seen after reopening did not survive a power cut")

@@ -9,35 +9,28 @@ one.
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left, bisect_right
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import uuid
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from datetime import datetime
 from itertools import count, product
 from typing import NamedTuple
 
-from mrecordlog_async import PersistPolicy, QueueOptions
+from mrecordlog_async import MultiRecordLog, PersistPolicy, QueueOptions, QueueSummary, ReadOnlyLog, Record
 from mrecordlog_async.errors import (
     ConsumerBehindError,
     LogFailedError,
     PositionInPastError,
     QueueExistsError,
     QueueNotFoundError,
+    RecordsOnDiskError,
 )
-from mrecordlog_async.format.controls import NO_OWNER, consumer_bytes, rule_bytes
-from mrecordlog_async.format.settings import StoredSettings
-from mrecordlog_async.format.stored_options import SEALED
-from mrecordlog_async.format.table import OPENING_BYTES, TABLE_HEADER_BYTES, entry_bytes
-from mrecordlog_async.memory.loose import PLACE_BITS
-from mrecordlog_async.memory.pieces import cut_to
-from mrecordlog_async.memory.queue import Queue as LogQueue
-from mrecordlog_async.memory.queues import CONSUMER_OVERHEAD_BYTES, Queues, memory_of_name, memory_of_rule
-from mrecordlog_async.memory.settings import options_of
-from mrecordlog_async.memory.stored_times import times_of
-from mrecordlog_async.recovery.gathered_reader import GatheredReader, wanted_runs
-from mrecordlog_async.storage.directory import LogDirectory
+from mrecordlog_async.format.controls import NO_OWNER
+from tests.memory.sums import check_sums
 
+from .inside import FIRST_QUEUE_ID as ID_STEP
 from .settings_model import (
     DURABLE,
     MAY_CHANGE_NOTHING,
@@ -46,11 +39,11 @@ from .settings_model import (
     apply_setting,
     behind,
     is_refusal,
-    limits_appends,
     matching,
     moved_up,
     refused_append,
 )
+from .violation import Violation as Violation
 
 SLACK_SECONDS = 0.05
 """How late the writer may be with a sync that is due: turns of a loop with a virtual clock."""
@@ -59,23 +52,11 @@ BRANCHES_MAX = 10
 """How many cancelled calls of one life the judge follows in both ways."""
 
 
-ID_STEP = 70_000
-"""How far the first id or epoch that an opening draws is moved up. The log draws this number at random."""
+UNKNOWN_ID = 0
+"""What a reader takes for the id of the next queue."""
 
+UNLIMITED = 1 << 40
 _ENDS = count(1)
-
-
-SHOWN_MAX = 2_000
-"""This many characters of a violation are printed, half from each end: a payload has as many as a megabyte."""
-
-
-class Violation(AssertionError):
-    """A promise was broken."""
-
-    def __str__(self) -> str:
-        """Return the message without its middle, if it is long."""
-        message, half = super().__str__(), SHOWN_MAX // 2
-        return message if len(message) <= SHOWN_MAX else f"{message[:half]} […] {message[-half:]}"
 
 
 class QueueState(NamedTuple):
@@ -125,32 +106,35 @@ class Call:
     error: BaseException | None = None
     ended_at: int = 0  # when, among all calls
     ended: float = 0.0  # when, in seconds of the loop
-    on_taken: Callable[[], None] | None = None  # numbers the call when the writer takes it
+    model: Model | None = None  # numbers the call when it has ended
 
     def answer(self, value: object) -> None:
-        """Record the log's result at the moment it is set."""
-        self.outcome, self.value = "answered", value
-        self._end()
+        """Record the log's result at the moment it is set. A call that has ended has its result."""
+        if self.outcome == "open":
+            self.outcome, self.value = "answered", value
+            self._end()
+
+    def cancel(self) -> None:
+        """Record that the caller waits no more: the call may be stored, or not."""
+        if self.outcome == "open":
+            self.outcome = "cancelled"
 
     def fail(self, error: BaseException) -> None:
         """Record the log's error at the moment it is set."""
+        if self.outcome != "open":
+            return
         self.error = error
-        self._end()
         if isinstance(error, QueueNotFoundError | QueueExistsError | PositionInPastError) or is_refusal(error):
             self.outcome = "refused"
         elif isinstance(error, LogFailedError) and error.written == "unknown":
             self.outcome = "unknown"
         else:
             self.outcome = "absent"
-
-    def taken(self) -> None:
-        """Record that the writer took the call. If the call had no number before, it gets its number now."""
-        if self.on_taken is not None:
-            self.on_taken()
+        self._end()
 
     def _end(self) -> None:
-        if self.number < 0:
-            self.taken()
+        if self.model is not None:
+            self.model.ended(self)
         self.ended_at, self.ended = next(_ENDS), asyncio.get_running_loop().time()
 
 
@@ -304,142 +288,75 @@ class Fold:
         )
 
 
-def state_of(queues: Queues, directory: LogDirectory | None = None) -> State:
-    """Return what a reader of the log sees; check the log's sums first.
+async def state_of(log: MultiRecordLog) -> State:
+    """Return what a reader of an open log sees, in memory and on the disk; check the log's sums first.
 
-    directory: where the records are that have left memory; None if none have.
+    What is in memory is read at once: a log may end the holders from before a crash while the disk is read.
     """
-    state = _state_of(queues, None if directory is None else GatheredReader(directory, may_write=lambda size: False))
-    check_sums(queues, state)
+    (next_queue_id, _), _ = log.inspection.names()
+    rules = tuple(log.inspection.consumer_rules())
+    queues = [_in_memory(log, summary) for summary in log.summary().values()]
+    queues = [await _with_disk(log, queue) for queue in queues]
+    state = State(next_queue_id, tuple(queues), rules)
+    check_sums(log, state)
     return state
 
 
-def check_sums(queues: Queues, state: State) -> None:
-    """Raise Violation unless the log's counts of memory, records, bytes, pins and table size match its queues."""
-    pins: Counter[int] = Counter()
-    table_bytes = TABLE_HEADER_BYTES + sum(map(rule_bytes, queues.rules.all)) + OPENING_BYTES * len(queues.openings)
-    memory_bytes, loose = 0, Counter[int]()
-    for seen in state.queues:
-        queue = queues.get(seen.name)
-        assert queue is not None
-        pins.update(queue.segments())
-        table_bytes += entry_bytes(seen.name) + sum(map(consumer_bytes, queue.consumers)) + queue.settings.more_bytes()
-        memory_bytes += (
-            queue.memory_bytes + CONSUMER_OVERHEAD_BYTES * len(queue.consumers) + queue.settings.more_bytes()
-        )
-        memory_bytes += sum(map(memory_of_name, (seen.name, *queue.consumers)))
-        loose.update(place >> PLACE_BITS for place in queue.store.loose)
-        live_bytes = sum(len(payload) for _, payload in seen.records)
-        found = (queue.records, queue.live_bytes())
-        # Of a place on the disk that a truncate has cut, all bytes count, unless its positions have gaps.
-        if found[0] != len(seen.records) or (found[1] != live_bytes and (found[1] < live_bytes or not is_cut(queue))):
-            raise Violation(
-                f"{seen.name}: {found} records and bytes counted, {len(seen.records), live_bytes} are there"
-            )
-        if [*queue.store.loose] != sorted(set(queue.store.loose)):
-            raise Violation(f"{seen.name}: its loose records are not in the order of arrival")
-        # Loose records are charged with their blocks, and those on the disk with their segment.
-        runs = [each for each in seen.records if each[0] >= queue.memory_first]
-        runs = runs[: len(runs) - len(queue.store.loose)]
-        least = sum(len(payload) for _, payload in runs) + 4 * len(runs)
-        if not least <= queue.memory_bytes <= queue.store.held_bytes + MOST_BYTES * (len(seen.records) + 4):
-            raise Violation(f"{seen.name}: {queue.memory_bytes} bytes of memory counted for {least} of records")
-        if queue.first_segment() != min(queue.segments(), default=None):
-            raise Violation(f"{seen.name}: the first of its segments is not {queue.first_segment()}")
-    memory_bytes += (
-        check_blocks(queues, loose) + queues.pins.gathered_bytes + sum(map(memory_of_rule, queues.rules.all))
-    )
-    consumers = sum(len(queue.consumers) for queue in queues)
-    limited = {seen.name for seen in state.queues if limits_appends(seen.settings)}
-    if (queues.consumer_count, queues.limited) != (consumers, limited):
-        raise Violation(f"{queues.consumer_count} consumers, limits of {queues.limited} counted: not as they are")
-    counted = (queues.memory_bytes, queues.table_bytes, queues.pins.oldest())
-    if counted != (memory_bytes, table_bytes, min(pins, default=None)):
-        raise Violation(f"memory, table and oldest pin are {counted}, due were {memory_bytes, table_bytes, pins}")
+def state_in(reader: ReadOnlyLog) -> State:
+    """Return what a reader of a directory sees; check its sums first. A reader does not know the next id."""
+    queues = []
+    for name, summary in reader.summary().items():
+        records, ticks = list(reader.read(name)), list[tuple[int, int]]()
+        for record in records:
+            with suppress(RecordsOnDiskError):  # a reader with little memory does not know their time
+                ticks.append((record.position, _tick(reader.time_of(name, record.position))))
+        queues.append(_queue_state(reader, summary, records, ticks))
+    state = State(UNKNOWN_ID, tuple(queues), tuple(reader.consumer_rules()))
+    check_sums(reader, state)
+    return state
 
 
-def is_cut(queue: LogQueue) -> bool:
-    """Return whether a truncate has left a part of a place on the disk that has no gaps."""
-    index, place = next(queue.places(queue.first_position, queue.memory_first), (None, 0))
-    return index is not None and index.first_positions[place] < queue.first_position and not index.has_gaps(place)
+def _in_memory(log: MultiRecordLog, summary: QueueSummary) -> QueueState:
+    name = summary.queue
+    records = list(log.range(name, log.memory_first(name)))
+    return _queue_state(log, summary, records, [(at, _tick(log.time_of(name, at))) for at, _ in records])
 
 
-def check_blocks(queues: Queues, loose: Counter[int]) -> int:
-    """Return the memory of the blocks of loose records; Violation unless each lives by as many records as it counts."""
-    live = Counter({number: block.live for number, block in queues.blocks})
-    if live != loose:
-        raise Violation(f"blocks with live records are {live}, due were {loose}")
-    for number, block in queues.blocks:
-        if block.live <= len(block.ids) // 4 and number not in queues.blocks.sparse:
-            raise Violation(
-                f"block {number} lives by {block.live} of {len(block.ids)} records, and is not to be settled"
-            )
-        if block.memory_bytes < len(block.payload) + 16 * len(block.ids):
-            raise Violation(f"block {number}: {block.memory_bytes} bytes of memory counted for {len(block.payload)}")
-    return sum(block.memory_bytes for _, block in queues.blocks)
+async def _with_disk(log: MultiRecordLog, queue: QueueState) -> QueueState:
+    """Return *queue* with its records that are not in memory."""
+    stop = queue.records[0][0] if queue.records else queue.next
+    records, ticks, position = list[tuple[int, bytes]](), list[tuple[int, int]](), queue.start
+    while position < stop and (batch := await log.fetch(queue.name, position)) is not None:
+        found = [(at, bytes(payload)) for at, payload in batch.records()]
+        ticks += [(at, _tick(time)) for (at, _), time in zip(found, batch.times(), strict=True) if at < stop]
+        records, position = records + [each for each in found if each[0] < stop], batch.next_position
+    if not records:
+        return queue
+    return queue._replace(records=(*records, *queue.records), ticks=_changes((*ticks, *queue.ticks)))
 
 
-MOST_BYTES = 400
-"""More than a single record in its own run costs in addition to its payload."""
-
-
-def _state_of(queues: Queues, reader: GatheredReader | None) -> State:
-    seen = tuple(_queue_state(queue, reader) for queue in sorted(queues, key=lambda queue: queue.name))
-    if reader is not None:
-        reader.close_all()
-    rules = tuple((rule.pattern, rule.name) for rule in sorted(queues.rules.all))
-    return State(queues.next_queue_id, seen, rules)
-
-
-def _queue_state(queue: LogQueue, reader: GatheredReader | None) -> QueueState:
-    records, spans = _records_on_disk(queue, reader)
-    start = max(queue.first_position, queue.memory_first)
-    records += [(record.position, record.payload) for run in queue.runs(start, None) for record in run.records()]
-    if start < queue.next_position:
-        spans += times_of(queue, start, queue.next_position).spans(start, queue.next_position)
+def _queue_state(
+    log: MultiRecordLog | ReadOnlyLog, summary: QueueSummary, records: list[Record], ticks: list[tuple[int, int]]
+) -> QueueState:
+    consumers = log.consumers(summary.queue)
     return QueueState(
-        queue.name,
-        queue.id,
-        queue.first_position,
-        queue.next_position,
-        tuple(records),
-        tuple((name, *state) for name, state in sorted(queue.consumer_states())),
-        _shown_settings(queue.settings),
-        _shown_ticks([position for position, _ in records], spans),
+        summary.queue,
+        summary.id,
+        summary.first_position,
+        summary.next_position,
+        tuple((position, bytes(payload)) for position, payload in records),
+        tuple((name, at.position, at.epoch, _owner(at.owner)) for name, at in sorted(consumers.items())),
+        Settings(log.queue_options(summary.queue), summary.sealed),
+        tuple(_changes(ticks)),
     )
 
 
-@lru_cache
-def _shown_settings(stored: StoredSettings) -> Settings:
-    (options,) = stored
-    return Settings(options_of(options), bool(options.flags & SEALED))
+def _owner(owner: str | None) -> bytes:
+    return NO_OWNER if owner is None else uuid.UUID(owner).bytes
 
 
-def _records_on_disk(
-    queue: LogQueue, reader: GatheredReader | None
-) -> tuple[list[tuple[int, bytes]], list[tuple[int, int, int]]]:
-    """Return the records that have left memory, and the spans of positions that have the same tick."""
-    records, spans = list[tuple[int, bytes]](), list[tuple[int, int, int]]()
-    position = queue.first_position
-    while (wanted := wanted_runs(queue, position, queue.memory_first, 1)) is not None:
-        assert reader is not None, "records have left memory"
-        found = reader.read(wanted)
-        stop = min(found.next_position, queue.memory_first)
-        records += [
-            (record.position, record.payload) for run in cut_to(found.runs, position, stop) for record in run.records()
-        ]
-        spans += found.times.spans(position, stop)
-        position = stop
-    return records, spans
-
-
-def _shown_ticks(positions: list[int], spans: list[tuple[int, int, int]]) -> tuple[tuple[int, int], ...]:
-    """Return the first retained position of each time, and the time. A span that has lost its records is left out."""
-    return _changes(
-        (positions[at], tick)
-        for start, stop, tick in spans
-        if (at := bisect_left(positions, start)) < bisect_left(positions, stop)
-    )
+def _tick(time: datetime | None) -> int:
+    return 0 if time is None else round(time.timestamp() * 10)
 
 
 def _changes(ticks: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -474,6 +391,7 @@ class Model:
     """All calls of one life of a log, from a known state on.
 
     durable_answers: policy `always`. interval_seconds: how long an acknowledged call may stay unsynced.
+    begun: the calls without a number, in the order of arrival, if calls count in the order of their results; else None.
     """
 
     base: State
@@ -481,6 +399,7 @@ class Model:
     interval_seconds: float | None = None
     calls: list[Call] = field(default_factory=list)
     epochs_from: int = 0
+    begun: list[Call] | None = None
 
     @classmethod
     def under(cls, policy: PersistPolicy, base: State, was_closed: bool = True) -> Model:
@@ -494,20 +413,43 @@ class Model:
         self.calls.append(call)
         return call
 
-    def place(self, call: Call) -> None:
-        """Give a number to a call that the writer takes now. If it is taken again, its old number stays unused."""
-        if call.number >= 0:
-            self.calls[call.number] = Call(call.number, "sync", "", outcome="absent")
+    def begin(self, call: Call) -> Call:
+        """Note a call that is about to be made: it gets its number now, or when it has ended."""
+        if self.begun is None:
+            return self.add(call)
+        call.number, call.model = -1, self
+        self.begun.append(call)
+        return call
+
+    def ended(self, call: Call) -> None:
+        """Give a number to a call that has its result, after those that arrived before it and were cancelled."""
+        assert self.begun is not None
+        for before in self.begun[: self.begun.index(call)]:
+            if before.outcome == "cancelled":
+                self.begun.remove(before)
+                self.add(before)
+        self.begun.remove(call)
         self.add(call)
+
+    def end(self) -> None:
+        """Number the calls that have no result: nobody will have one any more."""
+        for call in self.begun or ():
+            self.add(call)
+        self.begun = None if self.begun is None else []
+
+    @property
+    def most(self) -> int:
+        """How many calls may be stored now: those that arrived, whatever their numbers will be."""
+        return len(self.calls) if self.begun is None else UNLIMITED
 
     def bounds(self, now: float = 0.0) -> Bounds:
         """Return what a power cut now may leave: at least what results depend on, at most the calls that were made."""
         durable = self.durable_answers
-        return Bounds(self._rests_on(durable, now), len(self.calls), self._empty_truncates() if durable else ())
+        return Bounds(self._rests_on(durable, now), self.most, self._empty_truncates() if durable else ())
 
     def bounds_of_kill(self) -> Bounds:
         """Return what the death of the process now may leave: under every policy, all acknowledged calls."""
-        return Bounds(self._rests_on(True, 0.0), len(self.calls), self._empty_truncates())
+        return Bounds(self._rests_on(True, 0.0), self.most, self._empty_truncates())
 
     def _empty_truncates(self) -> tuple[int, ...]:
         """Return the numbers of acknowledged calls whose results do not say whether they changed anything."""
@@ -560,7 +502,8 @@ class Model:
                 due = fold.apply(call)
                 if due is REPEAT_OR_PAST:
                     due = PositionInPastError if call.outcome == "refused" else None
-                if call.outcome == "answered" and call.kind != "sync" and due != call.value:
+                says_nothing = call.kind == "sync" or (call.kind == "delete" and call.value is None)
+                if call.outcome == "answered" and not says_nothing and due != call.value:
                     raise Violation(f"{_shown(call)} was answered {call.value!r}, due was {due!r}")
                 if call.outcome == "refused" and due is not type(call.error):
                     raise Violation(f"{_shown(call)} was refused with {call.error!r}, due was {due!r}")
@@ -573,15 +516,17 @@ class Verdict:
     def __init__(self, model: Model) -> None:
         self._model = model
         self._counts: dict[State, set[int]] = {}
+        self._shown: dict[State, set[int]] = {}  # to readers, who do not know the next id
         self._changed: set[int] = set(range(len(model.calls)))
         for way in model.states():
             for number, state in enumerate(way):
                 self._counts.setdefault(state, set()).add(number)
+                self._shown.setdefault(as_shown(state), set()).add(number)
             self._changed &= {number for number in range(len(way) - 1) if way[number] != way[number + 1]}
 
     def check(self, state: State, bounds: Bounds, where: str) -> None:
         """Raise Violation unless *state* is the result of an allowed number of calls."""
-        counts = self._counts.get(state)
+        counts = self.counts(state) or None
         changed = (number + 1 for number in bounds.or_changed if number in self._changed)
         bounds = Bounds(max(bounds.at_least, *changed, 0), bounds.at_most)
         if counts is None:
@@ -594,7 +539,8 @@ class Verdict:
 
     def counts(self, state: State) -> set[int]:
         """Return the numbers of calls that lead to *state*."""
-        return self._counts.get(state, set())
+        known = self._shown if state.next_queue_id == UNKNOWN_ID else self._counts
+        return known.get(state, set())
 
     def _nearest(self, bounds: Bounds) -> str:
         due = [state for state, counts in self._counts.items() if bounds.at_least in counts]
@@ -615,6 +561,11 @@ def _changed(call: Call) -> bool:
 def _shown(call: Call) -> str:
     sizes = [len(payload) for payload in call.payloads]
     return f"call {call.number} ({call.kind} {call.queue} position={call.position} sizes={sizes})"
+
+
+def as_shown(state: State) -> State:
+    """Return what a reader sees of a state: not the next id."""
+    return state._replace(next_queue_id=UNKNOWN_ID)
 
 
 def brief(state: State) -> str:

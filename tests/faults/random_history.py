@@ -58,7 +58,7 @@ def random_history(seed: int, options: Sequence[QueueOptions] = OPTIONS) -> Hist
     async def history(run: Run) -> None:
         chance = random.Random(seed)
         names = ["a", "b", "c" * 40]
-        tasks: list[asyncio.Task[object]] = []
+        tasks: list[asyncio.Future[object]] = []
         doubtful = 0
         of_settings = chance.choice([0.0, 0.0, 0.2, 0.5])
         await run.open()
@@ -110,13 +110,13 @@ def random_history(seed: int, options: Sequence[QueueOptions] = OPTIONS) -> Hist
     return history
 
 
-def _append_singles(run: Run, chance: random.Random, queues: list[str]) -> list[asyncio.Task[object]]:
+def _append_singles(run: Run, chance: random.Random, queues: list[str]) -> list[asyncio.Future[object]]:
     """Begin calls with one record each; the log stores them as one MANY, and a large one as an APPEND."""
     calls, soon = range(chance.choice([2, 5, 7])), chance.random() < 0.3
     return [run.begin_append(chance.choice(queues), chance.choice(SIZES[:6] + SIZES[-1:]), soon=soon) for _ in calls]
 
 
-def _change_settings(run: Run, chance: random.Random, options: Sequence[QueueOptions]) -> asyncio.Task[object]:
+def _change_settings(run: Run, chance: random.Random, options: Sequence[QueueOptions]) -> asyncio.Future[object]:
     """Begin a call about consumers, rules or options: of a holder if there is one, else of an operator."""
     queue, consumer = chance.choice(["a", "a", "b"]), chance.choice("de")
     position = _near(run, chance, queue, -4, 1)
@@ -139,7 +139,7 @@ def _change_settings(run: Run, chance: random.Random, options: Sequence[QueueOpt
     return run.begin(kind, queue, consumer=consumer, position=position)
 
 
-def _append(run: Run, chance: random.Random, queue: str) -> asyncio.Task[object]:
+def _append(run: Run, chance: random.Random, queue: str) -> asyncio.Future[object]:
     sizes = [chance.choice(SIZES) for _ in range(chance.choice([1, 1, 1, 2, 5]))]
     if chance.random() < 0.25:
         return run.begin_append(queue, *sizes, position=_near(run, chance, queue, -2, 3))
@@ -152,7 +152,7 @@ def _near(run: Run, chance: random.Random, queue: str, below: int, above: int) -
     return max(base + chance.randint(below, above), 0)
 
 
-async def _settle(tasks: list[asyncio.Task[object]]) -> None:
+async def _settle(tasks: list[asyncio.Future[object]]) -> None:
     if tasks:
         await asyncio.wait(tasks)
     tasks.clear()

@@ -52,9 +52,10 @@ from .consumer_histories import CONSUMER_CASES
 from .damage import Intact, damages
 from .disk import Disk
 from .disk_thread import ModelDiskThread
+from .disk_thread_histories import STATED_IN_FLIGHT
 from .driver import DIRECTORY, SEGMENT_BYTES, Run, without_chance
 from .explore import Explorer, Tally
-from .histories import BLOCK_BYTES, CASES, COMMIT_OFFSET, STATED_IN_FLIGHT, Case, full_disk
+from .histories import BLOCK_BYTES, CASES, COMMIT_OFFSET, Case, full_disk, log_end
 from .inject import faults, inject
 from .test_damage import _check, several_segments
 
@@ -158,7 +159,7 @@ async def commit_at_the_end_of_a_block(run: Run) -> None:
     await run.create("a")
     await run.append("a", 500)
     assert run.log is not None
-    end = run.log._engine.opened.journal.end.offset
+    end = log_end(run)
     await run.append("a", BLOCK_BYTES - end - 30 - COMMIT_OFFSET)
 
 

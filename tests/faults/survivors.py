@@ -36,10 +36,11 @@ from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from mrecordlog_async.storage.segment import LogEnd, SegmentFile
 
 from .damage import Files, Intact, on_disk
-from .driver import DIRECTORY, LOG_ID, Run, without_chance
+from .driver import DIRECTORY, Run, without_chance
 from .explore import Explorer
 from .histories import CASES, Case
-from .judge import state_of
+from .inside import LOG_ID
+from .judge import state_in
 from .seeded_bugs import SeededBug, crash, damage, fail
 from .test_damage import several_segments
 from .test_process import child_holds_nothing
@@ -136,7 +137,7 @@ def another_log_in_its_place() -> None:
         await run.append("a", 40)
 
     runs = [Case(no_batch).run(moments=False)]
-    with patch("tests.faults.driver.LOG_ID", b"another log's id"):
+    with patch("tests.faults.inside.LOG_ID", b"another log's id"):
         runs.append(Case(two_batches).run(moments=False))
     one, other = ({n: data for n, data in run.disk.content(DIRECTORY).items() if n != "LOCK"} for run in runs)
     disk = on_disk(dict(one))
@@ -145,7 +146,7 @@ def another_log_in_its_place() -> None:
         disk.put(f"{DIRECTORY}/{name}", data)
     reader.refresh()
     assert reader.recovered.log_id == b"another log's id", "the follower did not notice"
-    assert state_of(reader.recovered.queues) == state_of(ReadOnlyLog.open(DIRECTORY, filesystem=disk).recovered.queues)
+    assert state_in(reader) == state_in(ReadOnlyLog.open(DIRECTORY, filesystem=disk))
 
 
 # The bugs.

@@ -8,16 +8,14 @@ from unittest.mock import patch
 import pytest
 
 from mrecordlog_async import CorruptionError
-from mrecordlog_async.engine.commit.open import OpenOptions, open_log
 from mrecordlog_async.readonly import ReadOnlyLog
-from mrecordlog_async.storage.directory import LogDirectory
 
 from .damage import Damaged, Due, Files, Intact, damages, on_disk
 from .disk import Disk, Fault
-from .driver import DIRECTORY, SEGMENT_BYTES, Run, without_chance
-from .explore import Tally
+from .driver import DIRECTORY, Run
+from .explore import Tally, exploring, opened_on
 from .histories import NEVER, Case
-from .judge import State, state_of
+from .judge import State, as_shown, state_in
 
 
 async def several_segments(run: Run) -> None:
@@ -65,8 +63,8 @@ LOGS = {
 def test_damage_at_every_frame_is_refused_or_cut_never_misread(name: str, tally: Tally) -> None:
     """Damage to acknowledged data is refused, with nothing changed; a torn tail is cut exactly after the last batch."""
     case, closed = LOGS[name]
-    with without_chance():
-        intact = Intact.of(case.run(moments=False), closed=closed)
+    with exploring():
+        intact = Intact.of(case.run(), closed=closed)
         assert len(intact.batches) > 4
         verdicts = set()
         for damaged in damages(intact):
@@ -82,23 +80,23 @@ def _check(damaged: Damaged, due: Due | None) -> None:
     before = _content(disk)
     refused = due is None or due.may_refuse
     try:
-        seen = state_of(ReadOnlyLog.open(DIRECTORY, filesystem=disk).recovered.queues)
+        seen = state_in(ReadOnlyLog.open(DIRECTORY, filesystem=disk))
     except CorruptionError as error:
         assert refused, f"{damaged.what}: the reader refuses what nobody was promised: {error}"
         assert error.segment.startswith("wal-") or error.segment == "CLOSED"
         assert error.reason
     else:
         assert due is not None, f"{damaged.what}: the reader shows less than was promised"
-        assert seen == due.state, f"{damaged.what}: the reader sees {seen}"
+        assert due.state is not None and seen == as_shown(due.state), f"{damaged.what}: the reader sees {seen}"
     assert _content(disk) == before
     try:
-        opened = open_log(LogDirectory(disk, DIRECTORY), OpenOptions(SEGMENT_BYTES, 1 << 40))
+        opened = opened_on(disk)
     except CorruptionError as error:
         assert refused, f"{damaged.what}: refused, but nobody was promised it: {error}"
         assert _content(disk) == before, f"{damaged.what}: refused, and yet something was changed"
     else:
         assert due is not None, f"{damaged.what}: opened with less than was promised"
-        assert state_of(opened.queues) == due.state, f"{damaged.what}: opened with a wrong state"
+        assert opened.state() == due.state, f"{damaged.what}: opened with a wrong state"
         opened.close()
     assert not disk.open_handles() and not disk.misuse
 
@@ -111,7 +109,7 @@ def _refused(files: Files) -> CorruptionError:
     disk = on_disk(files)
     before = _content(disk)
     with pytest.raises(CorruptionError) as caught:
-        open_log(LogDirectory(disk, DIRECTORY), OpenOptions(SEGMENT_BYTES, 1 << 40))
+        opened_on(disk)
     with pytest.raises(CorruptionError):
         ReadOnlyLog.open(DIRECTORY, filesystem=disk)
     assert _content(disk) == before and not disk.open_handles()
@@ -121,7 +119,7 @@ def _refused(files: Files) -> CorruptionError:
 @pytest.mark.parametrize("closed", [True, False], ids=["closed", "not closed"])
 def test_missing_swapped_and_renamed_files_are_refused(closed: bool, tally: Tally) -> None:
     """Opening checks the numbers, the log id and the order of the segments."""
-    with without_chance():
+    with exploring():
         intact = Intact.of(Case(several_segments).run(moments=False), closed=closed)
         names = sorted(intact.ends)
         files: Files = dict(intact.files)
@@ -145,22 +143,22 @@ def test_missing_swapped_and_renamed_files_are_refused(closed: bool, tally: Tall
 
 
 def _other_log() -> Files:
-    with patch("tests.faults.driver.LOG_ID", b"another log's id"):
+    with patch("tests.faults.inside.LOG_ID", b"another log's id"):
         return dict(Intact.of(Case(several_segments).run(moments=False), closed=False).files)
 
 
 def test_last_segment_removed_from_a_log_that_was_not_closed_is_the_known_limit() -> None:
     """If a log was not closed, a single copy cannot show that its end is missing. Everything before it is intact."""
-    with without_chance():
+    with exploring():
         run = Case(several_segments).run(moments=False)
         intact = Intact.of(run, closed=False)
         seen = _seen({**intact.files, intact.last: None})
-        assert seen in run.model.states()[0]
+        assert seen in map(as_shown, run.model.states()[0])
 
 
 def test_zeros_from_some_batch_to_the_end_look_like_a_torn_tail() -> None:
     """The same limit applies within a segment. If the log was closed, it is refused."""
-    with without_chance():
+    with exploring():
         for closed in (False, True):
             intact = Intact.of(Case(several_segments).run(moments=False), closed=closed)
             start = intact.batches[-3].end
@@ -169,12 +167,13 @@ def test_zeros_from_some_batch_to_the_end_look_like_a_torn_tail() -> None:
             if closed:
                 _refused(files)
             else:
-                assert _seen(files) == intact.states[-3]
+                due = intact.states[-3]
+                assert due is not None and _seen(files) == as_shown(due)
 
 
 def test_damage_is_seen_when_the_clock_stood_at_its_beginning() -> None:
     """A COMMIT may end in zero bytes, as its time does on a machine without a clock, and still proves other batches."""
-    with without_chance(), patch("tests.faults.driver.TIME_NS", 5):
+    with patch("tests.faults.inside.TIME_NS", 5), exploring():
         intact = Intact.of(Case(several_segments).run(moments=False), closed=False)
         for damaged in damages(intact):
             _check(damaged, intact.verdict(damaged))
@@ -182,18 +181,18 @@ def test_damage_is_seen_when_the_clock_stood_at_its_beginning() -> None:
 
 def test_read_errors_are_not_taken_for_damage() -> None:
     """EIO while reading is not damaged content: the OSError is raised and nothing is changed."""
-    with without_chance():
+    with exploring():
         intact = Intact.of(Case(several_segments).run(moments=False), closed=False)
         for number in range(1, 40):
             disk = on_disk(dict(intact.files))
             before = _content(disk)
             disk.fault = Fault(number, calls=frozenset({"read"}), on=True)
             try:
-                open_log(LogDirectory(disk, DIRECTORY), OpenOptions(SEGMENT_BYTES, 1 << 40)).close()
+                opened_on(disk).close()
             except OSError:
                 assert _content(disk) == before
             assert not disk.open_handles()
 
 
 def _seen(files: Files) -> State:
-    return state_of(ReadOnlyLog.open(DIRECTORY, filesystem=on_disk(files)).recovered.queues)
+    return state_in(ReadOnlyLog.open(DIRECTORY, filesystem=on_disk(files)))

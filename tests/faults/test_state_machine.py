@@ -14,9 +14,9 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from mrecordlog_async import PersistPolicy
 
+from . import sizes
 from .driver import Run, repeatable
 from .explore import Tally, open_twice
-from .histories import early_roll
 from .judge import BRANCHES_MAX, Verdict, Violation, state_of
 from .states import plans
 
@@ -34,10 +34,10 @@ class LogMachine(RuleBasedStateMachine):
         super().__init__()
         self.stack = ExitStack()
         self.loop = self.stack.enter_context(repeatable())
-        self.stack.enter_context(early_roll(8_192))
+        self.stack.enter_context(sizes.replaced(sizes.early_roll(8_192)))
         self.run = Run(policy=self.policy)
         self.run.record_moments = False
-        self.waiting: list[asyncio.Task[object]] = []
+        self.waiting: list[asyncio.Future[object]] = []
         self._do(self.run.open())
 
     def teardown(self) -> None:
@@ -161,7 +161,7 @@ class LogMachine(RuleBasedStateMachine):
         """Memory never shows half a batch, and never loses an acknowledged call."""
         if any(call.outcome == "open" for call in self.run.model.calls) or self.run.log is None:
             return
-        seen = state_of(self.run.log._engine.queues)
+        seen = self._do(state_of(self.run.log))
         Verdict(self.run.model).check(seen, self.run.model.bounds(), "in memory")
         if self.run.disk.misuse:
             raise Violation(str(self.run.disk.misuse))

@@ -27,7 +27,7 @@ from mrecordlog_async.memory.queue import ReplayError
 from mrecordlog_async.memory.queues import SETTLED_AT_ONCE, Queues
 from mrecordlog_async.memory.store import RetainedStore
 from mrecordlog_async.model import Run
-from tests.faults.judge import state_of
+from tests.memory.states import state_of
 
 SEGMENT = 3
 

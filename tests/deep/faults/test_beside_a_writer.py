@@ -14,7 +14,7 @@ from mrecordlog_async.readonly import ReadOnlyLog
 from tests.faults.driver import COPY, DIRECTORY, Run, without_chance
 from tests.faults.explore import Tally
 from tests.faults.histories import CASES, Case, recycles_long
-from tests.faults.judge import State, Verdict, Violation, brief, state_of
+from tests.faults.judge import State, Verdict, Violation, brief, state_in
 from tests.faults.moving import MovingDisk
 
 HISTORIES = [
@@ -76,12 +76,12 @@ def _follow(watcher: Watcher) -> None:
     disk = watcher.disk
     since = disk.at
     reader = ReadOnlyLog.open(DIRECTORY, filesystem=disk)
-    state = state_of(reader._lookup.queues)
+    state = state_in(reader)
     watcher.check(state, since, "opened")
     for number in range(40):
         since, before, last_look = disk.at, state, watcher.sees_all()
         changed = reader.refresh()
-        state = state_of(reader._lookup.queues)
+        state = state_in(reader)
         watcher.check(state, since, f"refreshed for the {number + 1}th time, {changed}")
         if not changed and state != before:
             raise Violation(f"refresh says that nothing is new, and shows {brief(state)} after {brief(before)}")
@@ -127,7 +127,7 @@ def test_reader_whose_last_segment_becomes_another_one_lists_again(tally: Tally)
             for call in range(8, 24):
                 for now in {min(since + later, last) for later in (150, 260, 330)}:
                     disk = watcher.disk = JumpingDisk(watcher.disk, since, call, now)
-                    state = state_of(ReadOnlyLog.open(DIRECTORY, filesystem=disk).recovered.queues)
+                    state = state_in(ReadOnlyLog.open(DIRECTORY, filesystem=disk))
                     watcher.check(state, since, f"opened, with a jump at call {call}")
                     tally.crash_states += 1
 
@@ -146,4 +146,4 @@ class JumpingDisk(MovingDisk):
 
 
 def _copy(watcher: Watcher) -> State:
-    return state_of(ReadOnlyLog.open(COPY, filesystem=watcher.disk).recovered.queues)
+    return state_in(ReadOnlyLog.open(COPY, filesystem=watcher.disk))

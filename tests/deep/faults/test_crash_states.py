@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import pytest
 
 from mrecordlog_async import LogClosedError
-from mrecordlog_async.format.controls import Create, Setting
 from mrecordlog_async.format.parse import COMMIT_FRAME_BYTES
 from mrecordlog_async.maintenance.snapshot import snapshot
-from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.readonly import ReadOnlyLog
 from tests.deep.cases import step
 from tests.faults.disk import Plan
-from tests.faults.driver import COPY, DIRECTORY, Run, without_chance
-from tests.faults.explore import FAMILY, Explorer, Tally, changes_settings, check_openings, recover
-from tests.faults.histories import BLOCK_BYTES, CASES, STATED_IN_FLIGHT, Case, by_family, commit_at, family
-from tests.faults.judge import State, Verdict, Violation, state_of
+from tests.faults.disk_thread_histories import STATED_IN_FLIGHT
+from tests.faults.driver import COPY, DIRECTORY, Run
+from tests.faults.explore import FAMILY, Explorer, Tally, check_openings, exploring, recover
+from tests.faults.histories import BLOCK_BYTES, CASES, Case, by_family, commit_at, family
+from tests.faults.judge import State, Verdict, Violation, state_in
 
 SMALL = {
     "many queues": 7,
@@ -107,7 +104,7 @@ def test_a_directory_that_was_just_renamed_keeps_its_name_once_it_was_opened(rea
     renamed = [at for at in run.copies[0].lives[0].moments if at.snapshot.kill().exists(COPY)]
     disk = renamed[0].snapshot.kill()
     assert not disk.snapshot().crash(Plan()).exists(COPY), "it was durable already"
-    with without_chance():
+    with exploring():
         if reader == "writer":
             recover(disk, "just renamed", COPY).close()
         else:
@@ -128,7 +125,7 @@ def test_a_new_directory_does_not_stand_in_one_that_a_power_cut_takes(made: str)
     disk.make_directory("/data/new")
     disk = disk.snapshot().kill()
     assert not disk.snapshot().crash(Plan()).exists("/data/new"), "it was durable already"
-    with without_chance():
+    with exploring():
         if made == "log":
             recover(disk, "a new log", "/data/new/wal").close()
         else:
@@ -200,7 +197,7 @@ def test_reader_beside_a_living_writer_sees_what_stays(name: str, tally: Tally) 
         on_call, on_half, calls = disk.on_call, disk.on_half_written, disk.calls
         disk.on_call, disk.on_half_written = lambda call: None, None
         try:
-            state = state_of(ReadOnlyLog.open(DIRECTORY, filesystem=disk).recovered.queues)
+            state = state_in(ReadOnlyLog.open(DIRECTORY, filesystem=disk))
             life = len(run.lives) - 1
             seen.append((life, len(run.lives[life].moments), state))
         except FileNotFoundError:
@@ -244,11 +241,3 @@ def test_same_history_gives_the_same_calls() -> None:
     """The n-th call to the disk is the same one in every run."""
     first, second = CASES["concurrent"].run(), CASES["concurrent"].run()
     assert first.disk.call_names == second.disk.call_names
-
-
-def test_a_successor_changes_every_setting() -> None:
-    """What the next process does after a crash has every log record without payloads: a new one is not left out."""
-    queues = Queues(1)
-    queues.apply_all(0, [Create(1, "a"), Create(2, "b")])
-    made = {type(record) for records, _ in changes_settings(queues) for record in records}
-    assert made >= set(get_args(Setting))

@@ -15,12 +15,12 @@ from unittest.mock import patch
 import pytest
 
 from mrecordlog_async import PersistPolicy, QueueOptions
-from mrecordlog_async.engine.intake.controls import TruncateQueue
-from mrecordlog_async.support.clock import Clock
+from tests.faults import inside
 from tests.faults.driver import TIME_NS, Run
 from tests.faults.explore import Explorer, Tally
 from tests.faults.histories import Case
 from tests.faults.inject import faults, inject
+from tests.faults.inside import TruncateQueue
 from tests.faults.judge import Violation
 
 NS = 1_000_000_000
@@ -44,17 +44,14 @@ class Clocks:
     @contextmanager
     def installed(self) -> Iterator[Clocks]:
         """Let the log use them."""
-        with (
-            patch("time.time_ns", self.wall_ns),
-            patch("mrecordlog_async.support.clock.SYSTEM", Clock(self.wall_ns, self.boot_ns)),
-        ):
+        with patch("time.time_ns", self.wall_ns), patch("time.clock_gettime_ns", self.boot_ns):
             yield self
 
     def wall_ns(self) -> int:
         """Return the wall clock."""
         return TIME_NS + (self.seconds + self.ahead) * NS
 
-    def boot_ns(self) -> int:
+    def boot_ns(self, clock: int = 0) -> int:
         """Return the time since boot."""
         return self.seconds * NS
 
@@ -67,8 +64,8 @@ class Clocks:
     async def expire(self, seconds: int) -> None:
         """Let time pass, and have the log remove what is too old."""
         self.seconds += seconds
-        if self.run.log is not None and self.run.log._engine.expiry is not None:
-            self.run.log._engine.expiry.look()
+        if self.run.log is not None:
+            inside.look_for_old_records(self.run.log)
             await self.run.idle(0.5)
 
     def _check_expiry(self, command: TruncateQueue) -> None:

@@ -29,13 +29,14 @@ from mrecordlog_async.quickwit.reader import read
 from mrecordlog_async.quickwit.writer import CrateWriter
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.storage.directory import LogDirectory
+from tests.faults import sizes
 from tests.faults.damage import Intact, on_disk
 from tests.faults.disk import Disk, Fault, Plan, Snapshot
 from tests.faults.driver import DIRECTORY, SEGMENT_BYTES, UNEVENTFUL, Run, repeatable, without_chance
 from tests.faults.explore import Tally, open_twice
-from tests.faults.histories import NEVER, Case, small_sizes
+from tests.faults.histories import NEVER, Case
 from tests.faults.inject import faults
-from tests.faults.judge import State, state_of
+from tests.faults.judge import State, as_shown, state_in
 from tests.faults.states import plans
 from tests.faults.test_damage import several_segments
 from tests.quickwit.memory import Memory, delete_queue
@@ -185,7 +186,7 @@ def source(disk: Disk) -> dict[str, bytes]:
 
 def run(work: Work, disk: Disk) -> BaseException | None:
     """Run a command; return the error that it ended with."""
-    with repeatable() as loop, small_sizes():
+    with repeatable() as loop, sizes.replaced(sizes.SMALL):
         try:
             loop.run_until_complete(work(disk))
         except (OSError, RecordLogError) as error:
@@ -207,7 +208,7 @@ def test_power_cut_leaves_the_source_and_no_half_of_a_log(name: str, tally: Tall
     disk.on_call = note
     assert run(command.work, disk) is None
     disk.on_call = lambda call: None
-    due = state_of(ReadOnlyLog.open(TARGET, filesystem=disk).recovered.queues)
+    due = state_in(ReadOnlyLog.open(TARGET, filesystem=disk))
     moments.append(disk.snapshot())
     chance, known = random.Random(1), set[object]()
     for number, moment in [*list(enumerate(moments))[::step], (len(moments), moments[-1])]:
@@ -226,7 +227,7 @@ def test_fault_at_any_call_leaves_the_source_and_no_half_of_a_log(name: str, tal
     disk = begun.kill()
     before = source(disk)
     assert run(command.work, disk) is None
-    due = state_of(ReadOnlyLog.open(TARGET, filesystem=disk).recovered.queues)
+    due = state_in(ReadOnlyLog.open(TARGET, filesystem=disk))
     calls = disk.call_names
     known_cut, known_killed = set[object](), set[object]()
     for fault in list(faults(calls))[:: 5 * command.step]:
@@ -248,7 +249,8 @@ def _check(disk: Disk, before: dict[str, bytes] | None, due: State, where: str, 
         content = tuple(disk.content(TARGET).items())
         if content not in known:
             with without_chance():
-                assert open_twice(disk, where, TARGET) == due, f"{where}: half of a log has the name of the whole"
+                found = as_shown(open_twice(disk, where, TARGET))
+                assert found == due, f"{where}: half of a log has the name of the whole"
             known.add(content)
 
 

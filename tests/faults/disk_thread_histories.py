@@ -1,0 +1,38 @@
+"""Histories of the disk thread and the log's thread, which must not write at once. They reach into the log."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+from .driver import Run
+from .histories import Case
+
+
+async def stated_in_flight(run: Run) -> None:
+    """While the disk thread writes a batch, the log's thread states where the log ends. Then the process dies.
+
+    So it is if a loop stands still, and somebody else has the log released.
+    """
+    await run.open()
+    await run.create("a")
+    await run.idle(0.1)  # the writer sleeps
+    await run.append("a", 300)
+    first = run.begin_append("a", 500)
+    assert run.log is not None
+    while not run.log._admission.sleep.held and not first.done():
+        await run.turns(1)
+    engine = run.log._engine
+    with suppress(OSError):
+        await asyncio.wrap_future(engine.thread.submit(engine.opened.journal.write_closed, None))
+    await first
+    await run.kill()
+    await run.open()
+    await run.append("a", 40)
+
+
+STATED_IN_FLIGHT = {
+    "thread": Case(stated_in_flight, has_thread=True, may_refuse=True),
+    "stepping, thread": Case(stated_in_flight, stepping=True, has_thread=True, may_refuse=True),
+}
+"""Not among the others: a log that failed must not state its end."""
