@@ -128,6 +128,7 @@ async def test_a_seal_is_final(directory: Path, log: MultiRecordLog) -> None:
     with pytest.raises(QueueSealedError, match="ends before position 1"):
         await log.seal_queue("q")
     await log.configure_queue("q", TEN)
+    assert log.queue_summary("q").sealed
     assert [record async for record in log.tail("q")] == [*log.range("q")]
     await log.close()
     async with MultiRecordLog.open(directory) as again:

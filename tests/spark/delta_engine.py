@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from deltalake import DeltaTable, Schema
 
+from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.protocol.calls import ServiceCall
 from mrecordlog_async.spark.checkpoints.batches import COMMITS, OFFSETS, newest
 from mrecordlog_async.spark.checkpoints.identity import query_of
@@ -56,6 +57,15 @@ RELEASE = {"/v1/truncate": "queues", "/v1/acknowledge": "consumers"}
 
 class Killed(BaseException):
     """The process is killed here."""
+
+
+@contextmanager
+def continuing() -> Iterator[None]:
+    """Raise AssertionError if a drain that must continue refuses to."""
+    try:
+        yield
+    except RecordLogError as error:
+        raise AssertionError(f"the drain does not continue: {error}") from error
 
 
 class DeltaEngine:
@@ -123,7 +133,8 @@ class DeltaEngine:
 
         self.step = stepped
         try:
-            self.drain()
+            with continuing():
+                self.drain()
         except Killed:
             return True
         finally:
