@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -20,8 +19,7 @@ from blockbuster import BlockBuster
 
 from mrecordlog_async import MultiRecordLog
 from mrecordlog_async.engine.commit import upkeep
-from tests.faults.explore import TALLY, Tally
-from tests.serving import Served, serving
+from tests.served import Served, serving
 
 # Every run tries the same examples, on machines of any speed. HYPOTHESIS_PROFILE=random pytest … looks for others.
 _SLOW = [hypothesis.HealthCheck.too_slow]
@@ -109,26 +107,6 @@ def pytest_collection_finish() -> None:
     """Have later collections of garbage pass over modules and tests: reading those took a sixth of a run."""
     gc.collect()
     gc.freeze()
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand what this process tried to the process that prints the summary, if the suite is spread over several."""
-    output = getattr(session.config, "workeroutput", None)
-    if output is not None:
-        output["tally"] = asdict(TALLY)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node: Any) -> None:
-    """Add what another process tried."""
-    TALLY.add(Tally(**getattr(node, "workeroutput", {}).get("tally", {})))
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print in one line how much the tests of faults tried and how many tests failed."""
-    if Tally() != TALLY:
-        failed = len(terminalreporter.stats.get("failed", [])) + len(terminalreporter.stats.get("error", []))
-        terminalreporter.write_line(f"faults: {TALLY.line()}; {failed or 'no'} test(s) failed")
 
 
 @pytest.fixture(autouse=True)

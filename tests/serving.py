@@ -1,8 +1,7 @@
-"""Real services for tests: in this process on a free port, or as a separate process that can be killed."""
+"""A real service as a separate process that can be killed."""
 
 from __future__ import annotations
 
-import asyncio
 import http.client
 import os
 import re
@@ -12,110 +11,12 @@ import ssl
 import subprocess
 import threading
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
-import aiohttp
-from aiohttp import web
-
-from mrecordlog_async import MultiRecordLog
-from mrecordlog_async.service.app import build_app
-from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.service.service import Service
-from mrecordlog_async.service.wire.connections import Connections
-from mrecordlog_async.service.wire.listening import Listener, bind
 from tests import warm
-
-
-@dataclass
-class Served:
-    """A service in this process."""
-
-    service: Service
-    connections: Connections
-    port: int
-    session: aiohttp.ClientSession
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    @property
-    def log(self) -> MultiRecordLog:
-        return self.service.log
-
-    async def call(self, method: str, path: str, body: Any = None, **options: Any) -> Response:
-        """Send one request; return the whole response."""
-        if isinstance(body, dict):
-            options["json"] = body
-        else:
-            options["data"] = body
-        async with self.session.request(method, self.url + path, **options) as response:
-            return Response(response.status, response.headers, await response.read())
-
-
-@dataclass
-class Response:
-    status: int
-    headers: Mapping[str, str]
-    body: bytes
-
-    def json(self) -> Any:
-        import msgspec
-
-        return msgspec.json.decode(self.body)
-
-
-@asynccontextmanager
-async def serving(
-    directory: Path,
-    options: ServiceOptions | None = None,
-    *,
-    recovered: bool = True,
-    context: ssl.SSLContext | None = None,
-    **log_options: Any,
-) -> AsyncIterator[Served]:
-    """Serve *directory* on a free port on loopback, with TLS if there is a *context*.
-
-    Without *recovered*, the log is not open yet.
-    """
-    service = Service(options)
-    service.standalone = True  # as under `mrecordlog serve`
-    settings: dict[str, Any] = {"access_log": None, "handler_cancellation": True, "read_bufsize": 65_536}
-    runner = web.AppRunner(build_app(service), shutdown_timeout=1.0, **settings)
-    await runner.setup()
-    assert runner.server is not None
-    connections = Connections(runner.server, service.options, service.connections)
-    listener = Listener(await bind("127.0.0.1", 0), connections, context, service.options.header_seconds)
-    async with aiohttp.ClientSession() as session:
-        try:
-            if recovered:
-                await service.open(directory, segment_bytes=4 * 32_768, **log_options)
-            yield Served(service, connections, listener.port, session)
-        finally:
-            service.begin_shutdown()
-            listener.close()
-            await session.close()
-            await runner.cleanup()
-            if service.log_or_none is not None:
-                await service.log_or_none.close()
-
-
-async def stop_listening(server: asyncio.Server) -> None:
-    """Close a server. Python 3.11 leaves a connection open that was accepted in the same turn: that must not happen."""
-    loop = asyncio.get_running_loop()
-    if isinstance(loop, asyncio.SelectorEventLoop):  # uvloop has no such turn
-        for listening in server.sockets:
-            loop.remove_reader(listening)
-        for _ in range(4):
-            await asyncio.sleep(0)
-    server.close()
-
 
 TIMEOUT_SECONDS = 120.0
 """Only a test that fails waits this long."""

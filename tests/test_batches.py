@@ -12,7 +12,7 @@ from mrecordlog_async import Batch, Limits, MultiRecordLog, PersistPolicy
 from mrecordlog_async.client import BlockingRecordLogClient, RecordLogClient
 from mrecordlog_async.model import Times
 from mrecordlog_async.options import MIB
-from tests.serving import Served
+from tests.served import Served
 
 
 class Blocking:

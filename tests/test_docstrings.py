@@ -18,7 +18,7 @@ import mrecordlog_async.aiohttp
 import mrecordlog_async.client.client
 import mrecordlog_async.fastapi
 from tests.asgi import call_asgi
-from tests.serving import Served
+from tests.served import Served
 
 
 def test_the_session_of_the_package_runs(tmp_path: Path) -> None:

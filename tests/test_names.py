@@ -17,7 +17,7 @@ from mrecordlog_async.maintenance.transfer import BUILD_LIMITS
 from mrecordlog_async.names import has_control_characters
 from tests import damage
 from tests.cli.running import mrecordlog
-from tests.serving import serving
+from tests.served import serving
 
 OLD = "a/b\n\x1b[31m\x85"
 """A queue and a consumer have this name."""

@@ -16,7 +16,7 @@ from mrecordlog_async.client import RecordLogClient
 from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.options import QUEUE_CHOICES, QUEUE_OPTIONS
 from tests.cli.running import BLOCK_BYTES, mrecordlog
-from tests.serving import serving
+from tests.served import serving
 
 SIZES: dict[str, float] = {"bytes": 3_000_017, "records": 40_011, "seconds": 90.25}
 

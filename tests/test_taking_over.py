@@ -11,7 +11,7 @@ import pytest
 from mrecordlog_async import ConsumerHeldError, MultiRecordLog
 from mrecordlog_async.client import RecordLogClient
 from mrecordlog_async.engine import consuming
-from tests.serving import Served
+from tests.served import Served
 
 
 class Clock:

@@ -26,7 +26,8 @@ from mrecordlog_async.cli.main import main
 from tests import warm
 from tests.cli.running import build, mrecordlog, three_queues
 from tests.cli.test_serve import run
-from tests.serving import Process, Served, free_port
+from tests.served import Served
+from tests.serving import Process, free_port
 
 
 def test_lines_come_back_as_they_went_in(target: str) -> None:

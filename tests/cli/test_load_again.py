@@ -20,7 +20,7 @@ from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.protocol.calls import ServiceCall
 from tests.cli.running import build, mrecordlog, open_then_truncate, over_several_segments
 from tests.conftest import contents
-from tests.serving import Served
+from tests.served import Served
 
 CHANGES = ("create_queue", "append_record", "append_records", "truncate")
 LINES = [

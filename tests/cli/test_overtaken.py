@@ -18,7 +18,7 @@ from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.maintenance.usage import usage
 from mrecordlog_async.storage.segment import segment_name
 from tests.conftest import contents
-from tests.overtaking import BLOCK, Interrupted, Stages, build
+from tests.readonly.overtaking import BLOCK, Interrupted, Stages, build
 
 
 class OnAnotherFileSystem(Interrupted):

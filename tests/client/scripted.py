@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from tests.serving import stop_listening
+from tests.served import stop_listening
 
 APPENDED = b'{"position":0,"records":1,"duplicate":false}'
 REPEATED = b'{"position":0,"records":1,"duplicate":true}'

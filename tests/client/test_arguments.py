@@ -10,7 +10,7 @@ import pytest
 
 from mrecordlog_async import QueueNotFoundError, QueueOptions
 from mrecordlog_async.client import BlockingRecordLogClient, RecordLogClient, RecordLogFleet
-from tests.serving import Served
+from tests.served import Served
 
 LogOrClient = Any
 """Both have the methods under test, with arguments that their types refuse."""

@@ -14,7 +14,7 @@ import pytest
 from mrecordlog_async import CorruptionError, Limits, QueueOptions, Record
 from mrecordlog_async.client import BlockingRecordLogClient, RecordLogClient, RecordLogFleet
 from tests import damage
-from tests.serving import Served, serving
+from tests.served import Served, serving
 
 MIB = 1 << 20
 COUNT = 3_000

@@ -31,7 +31,8 @@ from mrecordlog_async.service.routes import records
 from mrecordlog_async.service.wire.listening import Listener, bind_unix
 from tests.certificates import make_certificate
 from tests.client.scripted import APPENDED, DROP, REPEATED, Step, listening, problem, scripted
-from tests.serving import Process, Served, serving
+from tests.served import Served, serving
+from tests.serving import Process
 
 T = TypeVar("T")
 

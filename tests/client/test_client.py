@@ -39,7 +39,8 @@ from mrecordlog_async.client import reads as client_reads
 from mrecordlog_async.client import tail as client_tail
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.wire.listening import Listener, bind_unix
-from tests.serving import Process, Served, free_port, serving, stop_listening
+from tests.served import Served, serving, stop_listening
+from tests.serving import Process, free_port
 
 
 async def test_the_client_speaks_like_the_log(served: Served) -> None:

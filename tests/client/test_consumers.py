@@ -28,7 +28,8 @@ from mrecordlog_async import (
 from mrecordlog_async.client import Consumer, RecordLogClient
 from mrecordlog_async.engine.consumer import Consumer as ConsumerOfLog
 from mrecordlog_async.service.options import ServiceOptions
-from tests.serving import Process, Served, serving
+from tests.served import Served, serving
+from tests.serving import Process
 
 KEEP = QueueOptions(keep="until_acknowledged")
 

@@ -12,7 +12,7 @@ from mrecordlog_async import RecordLogError
 from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient, RecordLogFleet
 from tests.client.hostile import Fault, appends, hostile
 from tests.client.hostile_campaign import attack
-from tests.serving import Served, serving
+from tests.served import Served, serving
 
 REPEATS = [
     pytest.param([Fault.TWICE_FIRST], id="all, first response"),

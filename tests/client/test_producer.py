@@ -13,7 +13,8 @@ from mrecordlog_async import Limits, LogFullError, PositionInPastError, QueueNot
 from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient, ServiceError, ServiceUnreachableError
 from mrecordlog_async.service.options import ServiceOptions
 from tests.client.scripted import DROP, REPEATED, Step, listening, problem, scripted
-from tests.serving import Process, Served, serving
+from tests.served import Served, serving
+from tests.serving import Process
 
 QUEUE = Step(
     body=b'{"queue":"q","id":7,"first_position":0,"next_position":0,"records":0,"bytes":0,"first_segment":null}'

@@ -11,7 +11,7 @@ from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient, Servic
 from mrecordlog_async.options import MIB
 from mrecordlog_async.protocol import wire
 from tests.client.scripted import APPENDED, DROP, Step, problem, scripted
-from tests.serving import Served
+from tests.served import Served
 
 QUEUE = b'{"queue":"q","id":7,"first_position":0,"next_position":0,"records":0,"bytes":0,"first_segment":null}'
 

@@ -42,7 +42,7 @@ metrics.set_meter_provider(MeterProvider([reader]))
 from mrecordlog_async import LogFailedError
 from mrecordlog_async.engine.commit import upkeep
 from tests.cached_files import FailingSyncs
-from tests.serving import serving
+from tests.served import serving
 
 def numbers():
     found = {}
@@ -145,7 +145,7 @@ provider = TracerProvider()
 provider.add_span_processor(SimpleSpanProcessor(spans))
 trace.set_tracer_provider(provider)
 
-from tests.serving import serving
+from tests.served import serving
 
 said = []
 handler = logging.Handler(logging.ERROR)
@@ -263,7 +263,7 @@ provider = TracerProvider()
 provider.add_span_processor(fails)
 trace.set_tracer_provider(provider)
 
-from tests.serving import serving
+from tests.served import serving
 
 async def main():
     async with serving(Path(sys.argv[1])) as served:

@@ -7,7 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
+from . import tallying
 from .explore import TALLY, Tally
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Print the count at the end."""
+    if not config.pluginmanager.has_plugin("tallying"):
+        config.pluginmanager.register(tallying, "tallying")
 
 
 @pytest.fixture

@@ -41,7 +41,7 @@ from tests.deep.faults.test_tiny_memory import READS
 from tests.engine.test_beyond_memory import (
     test_every_record_is_read_where_a_file_has_other_places_than_before,
 )
-from tests.test_readonly_beyond_memory import test_the_writers_files_are_read_by_their_own_places
+from tests.readonly.test_beyond_memory import test_the_writers_files_are_read_by_their_own_places
 
 from .consumer_histories import CONSUMER_CASES
 from .disk import Fault

@@ -25,7 +25,7 @@ from mrecordlog_async.support.clock import Clock
 from tests import damage
 from tests.cli import running
 from tests.conftest import contents
-from tests.overtaking import BLOCK, Interrupted, build
+from tests.readonly.overtaking import BLOCK, Interrupted, build
 
 State = dict[str, tuple[int, int, list[tuple[int, bytes]]]]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.serving import Served
+from tests.served import Served
 
 pyarrow = pytest.importorskip("pyarrow", reason="Arrow is optional")
 ipc = pytest.importorskip("pyarrow.ipc")

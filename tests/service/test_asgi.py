@@ -17,9 +17,9 @@ from yarl import URL
 
 from mrecordlog_async.fastapi import ServiceOptions, lifespan, log_of, mount
 from tests.asgi import call_asgi
+from tests.served import Served
 from tests.service import test_queues, test_records, test_tails
 from tests.service.uvicorn_served import Mounted, mounted, port_of, running
-from tests.serving import Served
 
 pytestmark = pytest.mark.asyncio(loop_factories=["uvloop"])  # what uvicorn uses where it is installed
 

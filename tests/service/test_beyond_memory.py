@@ -25,7 +25,7 @@ from mrecordlog_async.service.wire.turns import Turns
 from mrecordlog_async.support.clock import Clock
 from tests import damage
 from tests.clocks import opening
-from tests.serving import Response, Served, serving
+from tests.served import Response, Served, serving
 
 MIB = 1 << 20
 BLOB = random.Random(5).randbytes(MIB)

@@ -14,7 +14,7 @@ from mrecordlog_async.model import TICK_NS, Run, text_of_tick
 from mrecordlog_async.protocol import wire, wire_decoder
 from mrecordlog_async.service.reading.plan import AvailableRange, Planner, split_limit
 from mrecordlog_async.support.clock import Clock
-from tests.serving import Served, serving
+from tests.served import Served, serving
 
 
 async def plan(served: Served, **request: Any) -> Any:

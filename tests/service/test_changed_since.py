@@ -10,7 +10,7 @@ import pytest
 from mrecordlog_async import QueueOptions
 from mrecordlog_async.service.reading import earlier_lists
 from mrecordlog_async.service.reading.queue_names import Names
-from tests.serving import Served
+from tests.served import Served
 
 
 class Lister:

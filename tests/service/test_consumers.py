@@ -17,7 +17,7 @@ from mrecordlog_async.protocol.consumer_schemas import RuleResponse
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.routes.consumers import CONSUMERS_AT_ONCE, _list_all
 from mrecordlog_async.service.wire.send import PIECE_CHARGE_BYTES
-from tests.serving import Response, Served, serving
+from tests.served import Response, Served, serving
 
 ONE = "/v1/queues/q/consumers/billing"
 

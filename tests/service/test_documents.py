@@ -16,7 +16,7 @@ from mrecordlog_async.service.app import build_app
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.routes.openapi import document
 from mrecordlog_async.service.service import Service
-from tests.serving import Served, serving
+from tests.served import Served, serving
 
 
 def test_the_schema_lists_exactly_the_routes() -> None:

@@ -28,8 +28,8 @@ from mrecordlog_async.service.wire import encodings
 from mrecordlog_async.service.wire.budgets import Budget
 from mrecordlog_async.service.wire.encodings import STEP_BYTES, expander
 from mrecordlog_async.service.wire.splitting import Splitter
+from tests.served import Response, Served, serving
 from tests.service.uvicorn_served import mounted
-from tests.serving import Response, Served, serving
 
 RECORDS = "/v1/queues/q/records"
 

@@ -22,9 +22,9 @@ from mrecordlog_async.service.routes import route
 from mrecordlog_async.service.routes.bulk import LARGE_BYTES
 from mrecordlog_async.service.wire.send import PIECE_CHARGE_BYTES
 from tests.cached_files import CachedFiles
+from tests.served import Served, serving
 from tests.service import adversary
 from tests.service.test_security import HEAD, raw
-from tests.serving import Served, serving
 
 RECORDS = "/v1/queues/q/records"
 ARROW = {"Content-Type": "application/vnd.apache.arrow.stream"}

@@ -11,7 +11,7 @@ from mrecordlog_async.client import RecordLogClient, ServiceError
 from mrecordlog_async.engine.commit import upkeep
 from mrecordlog_async.protocol.log_schemas import LOG_ID, LogResponse
 from mrecordlog_async.service.options import ServiceOptions
-from tests.serving import Served, serving
+from tests.served import Served, serving
 
 RECORD = b"12345678" * 10_000
 """A read of it is streamed, not sent at once."""

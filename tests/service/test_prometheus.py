@@ -22,7 +22,7 @@ from mrecordlog_async.service.watching import prometheus
 from mrecordlog_async.service.watching.prometheus import ServiceCollector, oldest_age
 from tests import damage
 from tests.cached_files import CachedFiles, HangingDisk
-from tests.serving import Served, serving
+from tests.served import Served, serving
 
 NDJSON = {"Content-Type": "application/x-ndjson"}
 SEGMENT = bytes(4 * 32_768)

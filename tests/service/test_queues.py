@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async.service.reading import queue_names
-from tests.serving import Served, serving
+from tests.served import Served, serving
 
 
 async def test_create_responds_201_once(served: Served) -> None:

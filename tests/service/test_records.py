@@ -17,7 +17,7 @@ from mrecordlog_async.model import TICK_NS, text_of_tick, time_of_tick
 from mrecordlog_async.protocol import wire, wire_decoder
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.support.clock import Clock
-from tests.serving import Served, serving
+from tests.served import Served, serving
 
 RECORDS = "/v1/queues/q/records"
 NDJSON = {"Content-Type": "application/x-ndjson"}

@@ -10,7 +10,7 @@ import pytest
 from mrecordlog_async.engine.intake.refusals import CALM_SECONDS
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.service import RefusedRequests
-from tests.serving import serving
+from tests.served import serving
 
 
 def test_an_episode_has_a_beginning_and_an_end(caplog: pytest.LogCaptureFixture) -> None:

@@ -19,7 +19,7 @@ from mrecordlog_async.service.wire.receive import _RateClock
 from mrecordlog_async.service.wire.security import LOOPBACK_HOSTS, host_name
 from mrecordlog_async.support.heap import resident_bytes
 from tests.cached_files import CachedFiles
-from tests.serving import Served, serving
+from tests.served import Served, serving
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 HEAD = b"POST /v1/queues/q/records HTTP/1.1\r\nHost: x\r\n"

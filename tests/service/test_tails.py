@@ -12,7 +12,7 @@ from mrecordlog_async.client import RecordLogClient
 from mrecordlog_async.model import POSITION_MAX, text_of_tick
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.routes import tails
-from tests.serving import Served, serving
+from tests.served import Served, serving
 
 TAIL = "/v1/queues/q/tail"
 

@@ -14,7 +14,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from mrecordlog_async.fastapi import ServiceOptions, lifespan, mount
-from tests.serving import Served
+from tests.served import Served
 
 PREFIX = "/wal"
 

@@ -18,7 +18,8 @@ from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.service.app import build_app
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.service import Service
-from tests.serving import free_port, stop_listening
+from tests.served import stop_listening
+from tests.serving import free_port
 
 T = TypeVar("T")
 

@@ -10,7 +10,7 @@ from typing import Any
 from mrecordlog_async.client import RecordLogFleet, Stored
 from mrecordlog_async.service.options import ServiceOptions
 from tests.client.fleet.proxy import Proxy, proxied
-from tests.serving import Served, serving
+from tests.served import Served, serving
 
 
 class Clock:

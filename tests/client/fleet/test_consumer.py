@@ -26,7 +26,8 @@ from mrecordlog_async.client.fleet.reader import FleetBatch
 from mrecordlog_async.model import Batch, Run
 from mrecordlog_async.options import PersistPolicy
 from tests.client.fleet.running import running
-from tests.serving import Process, serving
+from tests.served import serving
+from tests.serving import Process
 
 KEPT = QueueOptions(keep="until_acknowledged")
 

@@ -22,7 +22,7 @@ from mrecordlog_async.client.fleet.membership import Resolver
 from mrecordlog_async.servers.routing import STAY_SECONDS, Routing, slot_of
 from tests.client.fleet.proxy import Proxy, proxied
 from tests.client.fleet.running import Clock, running
-from tests.serving import Served, serving, stop_listening
+from tests.served import Served, serving, stop_listening
 
 
 async def test_keys_are_spread_and_each_stays_at_one_server(tmp_path: Path) -> None:

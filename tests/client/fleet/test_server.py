@@ -17,7 +17,7 @@ from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.servers.outages import EXPECTED_SECONDS
 from mrecordlog_async.servers.roster import Seen
 from mrecordlog_async.service.options import ServiceOptions
-from tests.serving import serving
+from tests.served import serving
 
 A, B = "0123456789abcdef-of-a", "fedcba9876543210-of-b"
 

@@ -18,7 +18,7 @@ from mrecordlog_async.cli.shell import lookups
 from mrecordlog_async.cli.shell.completed_word import BREAKS, LINE, SHELL, completed_words, split
 from tests import warm
 from tests.cli.running import build, mrecordlog
-from tests.deep.operated import Operated
+from tests.service.operated import Operated
 
 SHELLS = {
     "bash": "\nCOMP_LINE={line}; COMP_POINT={at}; COMP_WORDS=($COMP_LINE{empty})"

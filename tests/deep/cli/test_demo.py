@@ -17,7 +17,7 @@ from mrecordlog_async.cli.demo.ledger import DemoVerdict, Ledger
 from mrecordlog_async.cli.demo.service import ServiceProcess
 from mrecordlog_async.client.client import RecordLogClient
 from tests.cli.running import mrecordlog
-from tests.serving import serving
+from tests.served import serving
 
 
 def test_nothing_is_lost_or_doubled_under_kills() -> None:

@@ -24,7 +24,8 @@ from mrecordlog_async.service.options import ServiceOptions
 from tests import warm
 from tests.cli.running import Ran, mrecordlog
 from tests.client.fleet.proxy import proxied
-from tests.serving import Process, serving
+from tests.served import serving
+from tests.serving import Process
 
 Run = Callable[..., Ran]
 

@@ -21,7 +21,7 @@ from mrecordlog_async.spark.drain.progress import DrainProgress
 from mrecordlog_async.spark.services.fleet import Fleet
 from mrecordlog_async.spark.settings.options import Options
 from tests.deep.prometheus import configuration, needs_promtool
-from tests.serving import Served
+from tests.served import Served
 
 promql_parser = pytest.importorskip("promql_parser")
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.deep.operated import Operated, Supervisor
 from tests.deep.prometheus import Prometheus, needs_prometheus
+from tests.service.operated import Operated, Supervisor
 from tests.serving import free_port
 
 SECONDS = 100.0

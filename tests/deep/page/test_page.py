@@ -20,7 +20,8 @@ import pytest
 from mrecordlog_async.model import RecoveryProgress
 from mrecordlog_async.options import QueueOptions
 from tests.page.browser import Browser, browser, missing
-from tests.serving import Process, serving
+from tests.served import serving
+from tests.serving import Process
 
 pytestmark = pytest.mark.skipif(missing() is not None, reason=missing() or "")
 

@@ -28,7 +28,7 @@ import mrecordlog_async.service
 from mrecordlog_async.client import RecordLogClient
 from tests import damage
 from tests.cli.running import build, three_queues
-from tests.deep.operated import DAMAGED, FAILED, NEARLY_FULL, STUCK, Operated, Supervisor, wait_until
+from tests.service.operated import DAMAGED, FAILED, NEARLY_FULL, STUCK, Operated, Supervisor, wait_until
 
 PAGE = Path(__file__).parents[3] / "docs" / "operations.md"
 

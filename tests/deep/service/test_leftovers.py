@@ -17,7 +17,7 @@ from mrecordlog_async.options import Limits
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.storage.direct import Staging
 from tests.cached_files import CachedFiles
-from tests.serving import Served, serving
+from tests.served import Served, serving
 
 LARGE = 1_000_000
 """Bytes of a body; nothing else in a test is as large."""

@@ -20,7 +20,8 @@ from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.wire import listening
 from mrecordlog_async.service.wire.tls import Certificate
 from tests.certificates import client_hello, make_certificate, trusting
-from tests.serving import Process, Served, serving
+from tests.served import Served, serving
+from tests.serving import Process
 
 needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificates")
 HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"

@@ -15,7 +15,7 @@ from mrecordlog_async.storage.os_filesystem import OsFileSystem
 from mrecordlog_async.storage.segment import segment_name
 from tests import damage
 from tests.conftest import contents
-from tests.overtaking import Interrupted, Stages, build
+from tests.readonly.overtaking import Interrupted, Stages, build
 
 BLOCK = 32_768
 
