@@ -215,7 +215,7 @@ async def main():
         print(json.dumps([positions, log.state.value, len(said)]))
 
 async def serve():
-    from tests.serving import serving
+    from tests.served import serving
     async with serving(Path(sys.argv[1])) as served:
         await served.log.create_queue("q")
         for _ in range(3):
