@@ -399,3 +399,18 @@ def test_consumers_of_an_unknown_queue_end_it_with_what_to_do(tmp_path: Path) ->
     done = run("serve", str(tmp_path / "wal"), "--port", "0", "--consumers", '{"audti": ["search"]}')
     assert done.returncode != 0
     assert b"queue 'audti' does not exist; add it to queues=" in done.stderr
+
+
+def test_variables_of_a_service_of_kubernetes_do_not_stop_the_service(tmp_path: Path) -> None:
+    """They are named with what leaves them out, and the port is that of the option."""
+    variables = {"MRECORDLOG_PORT": "tcp://10.96.0.12:8080", "MRECORDLOG_SERVICE_HOST": "10.96.0.12"}
+    process = Process(tmp_path / "wal")
+    try:
+        process.start(variables)
+        process.wait_ready()
+        code, printed = process.stop()
+    finally:
+        process.kill()
+    assert code == 0
+    assert "MRECORDLOG_PORT and 1 more are of a Service of Kubernetes" in printed
+    assert "`enableServiceLinks: false`" in printed

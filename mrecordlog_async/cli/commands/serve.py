@@ -75,7 +75,6 @@ def run(arguments: argparse.Namespace) -> int:
             options,
             _log_options(values, directory, options),
         )
-        _say_ignored(of_kubernetes())
         calm_collector()
         machine = machine_memory()
         map_large_blocks(machine and machine.bytes)
@@ -85,16 +84,6 @@ def run(arguments: argparse.Namespace) -> int:
         return log_end(UsageError(str(error)), directory)
     except Exception as error:
         return log_end(error, directory)
-
-
-def _say_ignored(variables: list[str]) -> None:
-    if variables:
-        more = f" and {len(variables) - 1} more" if len(variables) > 1 else ""
-        logger.warning(
-            "%s%s: Kubernetes sets these variables for a Service of this name; they are no settings, and are ignored "
-            "(`enableServiceLinks: false` in the pod's spec leaves them out)",
-            *(variables[0], more),
-        )
 
 
 def _directory_of_variable() -> str:
@@ -206,3 +195,9 @@ def _memory_bytes(values: dict[str, Any], options: ServiceOptions, pending_bytes
 
 def _say_address(address: str) -> None:
     logger.info("listening on %s (%s)", address, BUILD, extra={"facts": {"address": address, "build": BUILD}})
+    if foreign := of_kubernetes():
+        more = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+        logger.warning(
+            "%s%s are of a Service of Kubernetes, not settings: ignored (`enableServiceLinks: false` leaves them out)",
+            *(foreign[0], more),
+        )
