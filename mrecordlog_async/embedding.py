@@ -28,7 +28,7 @@ from types import CoroutineType
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from mrecordlog_async.batches import check_seconds
-from mrecordlog_async.errors import LogClosedError, LogFailedError
+from mrecordlog_async.errors import LogClosedError, LogFailedError, LogLockedError
 from mrecordlog_async.log import MultiRecordLog, OpeningLog
 from mrecordlog_async.model import LogState, RecoveryProgress
 from mrecordlog_async.names import check_consumers
@@ -52,6 +52,8 @@ LOCK_SECONDS = 25.0
 
 gunicorn aborts a worker that needs 30 s to start.
 """
+SIBLING_SECONDS = 5.0
+"""Instead of those, for a worker that its server has started together with this one: it will not end for this one."""
 
 logger = logging.getLogger("mrecordlog_async.embedding")
 
@@ -60,8 +62,9 @@ class EmbedOptions(TypedDict, total=False):
     """Further options of `lifespan` and `setup`: the others of `MultiRecordLog.open`, and what happens to workers.
 
     Attributes:
-        lock_seconds: How long to wait for another process that has the log open, in seconds; 25 by default, for servers
-            that start a new process before the old one has ended. SIGTERM and SIGINT end the wait.
+        lock_seconds: How long to wait for another process that has the log open, in seconds. By default 25, for servers
+            that start a new process before the old one has ended, and 5 for a worker that the server has started
+            together with this one. SIGTERM and SIGINT end the wait.
         max_restarts: How often a worker that raised is restarted within `restart_seconds`; 0: never. 10 by default.
         restart_seconds: The time in which failures are counted, in seconds; 300 by default.
         on_worker_failure: What happens after one more failure: "exit", the default, ends the process with exit status
@@ -333,7 +336,7 @@ async def embedded(embedding: Embedding) -> AsyncIterator[MultiRecordLog]:
     """
     supervision = check_options(embedding.options)
     of_log = {name: value for name, value in embedding.options.items() if name not in _OF_WORKERS}
-    of_log.setdefault("lock_seconds", LOCK_SECONDS)
+    of_log.setdefault("lock_seconds", _lock_seconds)
     opening = MultiRecordLog.open(embedding.directory, queues=embedding.queues, consumers=embedding.consumers, **of_log)
     async with await _opened(opening) as log:
         running = Workers(log, supervision, embedding.workers)
@@ -341,6 +344,11 @@ async def embedded(embedding: Embedding) -> AsyncIterator[MultiRecordLog]:
             yield log
         finally:
             await running.end()
+
+
+def _lock_seconds(error: LogLockedError) -> float:
+    """Return how long to wait for the process that *error* names, if the application does not say."""
+    return SIBLING_SECONDS if error.is_sibling else LOCK_SECONDS
 
 
 class OpeningStoppedError(LogClosedError):

@@ -563,6 +563,7 @@ class LogLockedError(RecordLogError):
         is_linked: Its `LOCK` is a hard link shared with another directory, so the owner may use that one.
         is_own: The log that owns it is one of this process.
         command: The command line of that process; "" if it cannot be read.
+        is_sibling: That process and this one are workers that one server has started together.
     """
 
     def __init__(
@@ -572,13 +573,15 @@ class LogLockedError(RecordLogError):
         is_linked: bool = False,
         is_own: bool = False,
         command: str = "",
+        is_sibling: bool = False,
     ) -> None:
-        super().__init__(directory, owner_pid, is_linked, is_own, command)
+        super().__init__(directory, owner_pid, is_linked, is_own, command, is_sibling)
         self.directory = directory
         self.owner_pid = owner_pid
         self.is_linked = is_linked
         self.is_own = is_own
         self.command = command
+        self.is_sibling = is_sibling
 
     @property
     def owner(self) -> str:

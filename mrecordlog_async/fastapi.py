@@ -16,7 +16,7 @@ where `anyio.from_thread.run(log.append, queue, payload)` reaches the log.
 
 Only one process can open a directory. Entering the lifespan waits up to 25 s (`lock_seconds`) for another process, so
 that a server may start its next process before the last one has ended: `gunicorn` at HUP, a rolling update. With
-`--workers 2` nothing ends, so one worker fails to start with LogLockedError, and uvicorn then stops the others too.
+`--workers 2` no process ends, so after 5 s a worker fails to start with LogLockedError, and uvicorn stops the others.
 
 The endpoints are the application's, so it decides who may call them. On loopback add Starlette's TrustedHostMiddleware,
 or a web page whose host name resolves to 127.0.0.1 reaches them (DNS rebinding). On other addresses require a token.

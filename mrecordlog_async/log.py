@@ -41,7 +41,7 @@ from mrecordlog_async.engine.intake.controls import (
     Sync,
     TruncateQueue,
 )
-from mrecordlog_async.engine.open_async import open_log_async
+from mrecordlog_async.engine.open_async import LockSeconds, open_log_async
 from mrecordlog_async.engine.readers.tail import Tail
 from mrecordlog_async.engine.running import Engine, EngineOptions
 from mrecordlog_async.errors import LogClosedError, LogFailedError, QueueNotFoundError, RecordsOnDiskError
@@ -140,7 +140,7 @@ class MultiRecordLog:
         on_failure: Callable[[LogFailedError], object] | None = None,
         retention: bool = True,
         verify_all: bool = False,
-        lock_seconds: float = 0.0,
+        lock_seconds: LockSeconds = 0.0,
         filesystem: FileSystem | None = None,
     ) -> OpeningLog:
         """Open the log in *directory*: await the result, or use it with `async with`.
@@ -172,8 +172,9 @@ class MultiRecordLog:
             verify_all: Read every segment. Otherwise, with `Limits(beyond_memory="disk")`, segments whose records are
                 gathered are not read when the log is opened: damage to one is found when its records are.
             lock_seconds: How long to wait for another process that has the log open, such as the one that this one
-                takes over from. Whom it waits for is logged at once. Cancelling ends the wait, and the event loop runs
-                meanwhile. A log that this process itself has open is not waited for.
+                takes over from; or a function that returns it for the LogLockedError. Whom it waits for is logged at
+                once. Cancelling ends the wait, and the event loop runs meanwhile. A log that this process itself has
+                open is not waited for.
             filesystem: Replaces the operating system's files, for tests.
 
         Returns:
@@ -193,7 +194,8 @@ class MultiRecordLog:
             OSError: A system call failed, or *directory* contains other files and no log.
         """
         check_segment_bytes(segment_bytes)
-        check_seconds("lock_seconds", lock_seconds)
+        if not callable(lock_seconds):
+            check_seconds("lock_seconds", lock_seconds)
         policy = PersistPolicy.always() if persist_policy is None else persist_policy
         check_type("persist_policy", policy, PersistPolicy)
         asked = Limits() if limits is None else limits

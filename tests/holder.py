@@ -33,6 +33,7 @@ class Holder:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
+            start_new_session=True,  # otherwise it is like a worker that this process's server has started with it
         )
         self.pid = self.process.pid
 

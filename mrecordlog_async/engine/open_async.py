@@ -45,6 +45,9 @@ LOOK_SECONDS = 0.1
 LOCK_LOOK_SECONDS = 0.1
 """Seconds between attempts to open a directory that another process has open."""
 
+LockSeconds = float | Callable[[LogLockedError], float]
+"""How long to wait for another process, or a function that decides it once the process is known."""
+
 
 @dataclass(slots=True)
 class _Held:
@@ -145,7 +148,7 @@ async def open_log_async(
     directory: LogDirectory,
     options: OpenOptions,
     on_progress: Callable[[RecoveryProgress], None] | None,
-    lock_seconds: float = 0.0,
+    lock_seconds: LockSeconds = 0.0,
 ) -> tuple[OpenedLog, LogThread]:
     """Open the log in *directory* on a new thread, which belongs to the log from then on.
 
@@ -155,7 +158,7 @@ async def open_log_async(
         directory: Where the log's files are.
         options: How to open it.
         on_progress: Called on the event loop while another process is waited for, and while segments are read.
-        lock_seconds: How long to wait for another process that has the log open.
+        lock_seconds: How long to wait for another process that has the log open, or a function that decides it.
 
     Returns:
         The log and its thread.
@@ -181,17 +184,17 @@ async def open_log_async(
 class _LockWait:
     """Decides how long a locked directory is waited for, and says whom it waits for, once for each process."""
 
-    def __init__(self, seconds: float, on_progress: Callable[[RecoveryProgress], None] | None) -> None:
-        self._seconds = seconds
+    def __init__(self, seconds: LockSeconds, on_progress: Callable[[RecoveryProgress], None] | None) -> None:
+        self._seconds_for = seconds if callable(seconds) else lambda _: seconds
         self._on_progress = on_progress
         self._clock = asyncio.get_running_loop().time
-        self._begun = 0.0
+        self._begun = self._seconds = 0.0
         self._last: LogLockedError | None = None
 
     def pause_after(self, error: LogLockedError) -> float:
         """Return the seconds until the next attempt, after one has raised *error*; raise it if there is none."""
         if self._last is None:  # the time begins here: an attempt may take long
-            self._begun = self._clock()
+            self._begun, self._seconds = self._clock(), self._seconds_for(error)
         left = self._begun + self._seconds - self._clock()
         if error.is_own or left <= 0:
             raise error

@@ -14,7 +14,7 @@ from mrecordlog_async.errors import LogLockedError
 from mrecordlog_async.storage.directory import LogDirectory
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.lock_file import LOCK_NAME, read_pid, write_pid
-from mrecordlog_async.support.processes import command_of
+from mrecordlog_async.support.processes import command_of, started_together
 
 
 def take_lock(directory: LogDirectory) -> int:
@@ -35,8 +35,10 @@ def take_lock(directory: LogDirectory) -> int:
 def locked_by_another(directory: LogDirectory, error: BlockingIOError) -> LogLockedError:
     """Return the error for a directory whose lock is held, as *error* says, with the pid of its holder."""
     owner_pid, is_linked = read_pid(directory.files, f"{directory.path}/{LOCK_NAME}")
-    is_own = error.errno == errno.EALREADY
-    return LogLockedError(directory.path, owner_pid, is_linked, is_own, "" if is_own else command_of(owner_pid))
+    if error.errno == errno.EALREADY:
+        return LogLockedError(directory.path, owner_pid, is_linked, is_own=True)
+    command, is_sibling = command_of(owner_pid), started_together(owner_pid)
+    return LogLockedError(directory.path, owner_pid, is_linked, command=command, is_sibling=is_sibling)
 
 
 def _lock_own_file(files: FileSystem, path: str) -> int:

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -116,8 +117,7 @@ async def test_a_copy_of_links_of_a_log_of_this_process_is_not_waited_for(
 ) -> None:
     """Its LOCK is the same file under another name."""
     copy = tmp_path / "copy"
-    copy.mkdir()
-    os.link(directory / "LOCK", copy / "LOCK")
+    shutil.copytree(directory, copy, copy_function=os.link)
     with pytest.raises(LogLockedError, match="hard link") as refused:
         await MultiRecordLog.open(copy, lock_seconds=FOREVER)
     assert refused.value.is_own
