@@ -20,6 +20,7 @@ from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.reading.fetch import FOUND_RUN_BYTES, HeldRuns, pinned_bytes
 from mrecordlog_async.service.routes import route
 from mrecordlog_async.service.routes.bulk import LARGE_BYTES
+from mrecordlog_async.service.wire import send
 from mrecordlog_async.service.wire.send import PIECE_CHARGE_BYTES
 from tests.cached_files import CachedFiles
 from tests.served import Served, serving
@@ -103,8 +104,9 @@ async def test_bodies_are_charged_until_they_are_stored(directory: Path) -> None
         assert (await served.call("GET", "/v1/stats")).json()["receiving_limit_bytes"] == 1_500_000
 
 
-async def test_responses_share_one_budget(directory: Path) -> None:
+async def test_responses_share_one_budget(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers that take nothing hold one piece each; above the budget the next one gets a 429."""
+    monkeypatch.setattr(send, "STALLED_SECONDS", 3_600.0)  # however long the second one takes, the first is not dropped
     async with serving(directory, ServiceOptions(sending_bytes=2 << 20)) as served:
         await served.log.create_queue("q")
         await served.log.append_record("q", None, bytes(30_000_000))
@@ -123,8 +125,11 @@ async def test_responses_share_one_budget(directory: Path) -> None:
         assert whole.body == bytes(30_000_000)
 
 
-async def test_a_fetch_of_many_ranges_is_charged_for_what_it_found(directory: Path) -> None:
+async def test_a_fetch_of_many_ranges_is_charged_for_what_it_found(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What refers to the records takes memory too: a second such fetch is refused, not added to it."""
+    monkeypatch.setattr(send, "STALLED_SECONDS", 3_600.0)  # however long the second one takes, the first is not dropped
     async with serving(directory, ServiceOptions(sending_bytes=3 << 20)) as served:
         await served.log.create_queue("q")
         await served.log.append_records("q", None, [bytes(2_000)] * 5_000)
