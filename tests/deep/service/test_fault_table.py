@@ -1,7 +1,7 @@
 """The table of faults in docs/operations, row by row: a real process meets the fault, and shows what the row says.
 
 Columns: what the service logs (… stands for anything), a series of `/metrics` with its value, what the page shows, the
-exit code, and the alert, which tests/examples have fire. `-` means that there is none.
+exit code, and the alert, which tests/deep/examples have fire. `-` means that there is none.
 """
 
 from __future__ import annotations
