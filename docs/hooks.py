@@ -100,6 +100,8 @@ def limits() -> str:
 
 def _default(value: object) -> str:
     """Return a default as people write it: sizes with a unit."""
+    if value is None:
+        return "computed"
     if isinstance(value, int) and value >= 1 << 20 and value % (1 << 20) == 0:
         return f"{value >> 30} GiB" if value % (1 << 30) == 0 else f"{value >> 20} MiB"
     return f"{value:,}" if isinstance(value, int) else f"`{value!r}`"
