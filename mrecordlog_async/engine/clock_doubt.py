@@ -8,7 +8,9 @@ for a month. Nothing in the log separates these cases, so removal by age waits:
 |---|---|
 | the clock is set, and is not in doubt any more | records age by the new time, as if it had been right from the start |
 | the log has been open for ten minutes | the clock is believed |
-| the third such opening in a row | the clock is believed at once: a log that is opened again and again removes, too |
+| it is the third opening in a row, all before or all after | the clock is believed at once |
+
+So a process that is restarted every minute removes as well.
 
 The records of such an opening prove nothing: their times come from the same clock. So the openings of a row are
 compared with the newest record before the first of them. `LAST_END` has its time, and their number. It also says when a
@@ -47,8 +49,11 @@ def removal_age(queue: Queue | None) -> int | None:
 
 def concerns(doubt: ClockDoubt, tick: int, age: int) -> bool:
     """Return whether a clock that showed *tick* at the opening is in doubt for records that are removed at *age*."""
-    behind = max(doubt.newest, doubt.latest) - BEHIND_TICKS
-    return not behind <= tick <= doubt.newest + max(DAY_TICKS, age)
+    return _is_behind(doubt, tick) or tick > doubt.newest + max(DAY_TICKS, age)
+
+
+def _is_behind(doubt: ClockDoubt, tick: int) -> bool:
+    return tick < max(doubt.newest, doubt.latest) - BEHIND_TICKS
 
 
 def doubt_of(queues: Queues, tick: int, noted: ClockDoubt) -> ClockDoubt:
@@ -57,8 +62,12 @@ def doubt_of(queues: Queues, tick: int, noted: ClockDoubt) -> ClockDoubt:
     ages = [age for age in map(removal_age, aging) if age is not None]
     latest = queues.last_tick or max(map(_newest, aging), default=NO_TICK)
     newest = noted.newest if noted.newest and noted.openings < OPENINGS else latest
-    doubt = ClockDoubt(noted.openings + 1, newest, latest)
-    return doubt if latest != NO_TICK and concerns(doubt, tick, min(ages, default=0)) else NO_DOUBT
+    doubt = ClockDoubt(1, newest, latest=latest)
+    if latest == NO_TICK or not concerns(doubt, tick, min(ages, default=0)):
+        return NO_DOUBT
+    is_behind = _is_behind(doubt, tick)
+    before = noted.openings if is_behind == noted.is_behind else 0  # a clock that is right again begins a row
+    return doubt._replace(openings=before + 1, is_behind=is_behind)
 
 
 def _newest(queue: Queue) -> int:

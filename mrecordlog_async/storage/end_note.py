@@ -16,7 +16,7 @@ LAST_END_BYTES_MAX = 4_096
 """No more of the file is read or written."""
 
 _UNCLOSED, _FAILURE, _DOUBT = "unclosed ends: ", "failure: ", "openings with the clock in doubt: "
-_DOUBT_LINE = re.compile(rf"{_DOUBT}(\d{{1,9}}), newest record before at tick (\d{{1,18}})", re.ASCII)
+_DOUBT_LINE = re.compile(rf"{_DOUBT}(\d{{1,9}}) (ahead|behind), newest record before at tick (\d{{1,18}})", re.ASCII)
 
 
 class ClockDoubt(NamedTuple):
@@ -24,11 +24,13 @@ class ClockDoubt(NamedTuple):
 
     openings: at how many openings in a row; 0 if there is none, or the clock was set while the log was open.
     newest: tick of the newest record before that; 0 without a doubt.
+    is_behind: whether the clock is before the newest record, and not long after it.
     latest: tick of the newest record of all, which the file does not have.
     """
 
     openings: int
     newest: int
+    is_behind: bool = False
     latest: int = 0
 
 
@@ -47,7 +49,9 @@ class EndNote:
         """Return the file's bytes."""
         lines = [f"{_UNCLOSED}{self.unclosed_ends}"]
         if self.doubt.newest:
-            lines.append(f"{_DOUBT}{self.doubt.openings}, newest record before at tick {self.doubt.newest}")
+            side = "behind" if self.doubt.is_behind else "ahead"
+            row = f"{_DOUBT}{self.doubt.openings} {side}"
+            lines.append(f"{row}, newest record before at tick {self.doubt.newest}")
         if self.failure:
             lines.append(_FAILURE + " ".join(self.failure.split()))
         return "\n".join(lines).encode(errors="replace")[: LAST_END_BYTES_MAX - 1] + b"\n"
@@ -58,8 +62,7 @@ def decode_end_note(data: bytes) -> EndNote:
     lines = data.decode(errors="replace").splitlines()
     digits = next((line.removeprefix(_UNCLOSED) for line in lines if line.startswith(_UNCLOSED)), "")
     failure = next((line.removeprefix(_FAILURE) for line in lines if line.startswith(_FAILURE)), "")
-    doubt = next(
-        (ClockDoubt(int(found[1]), int(found[2])) for found in map(_DOUBT_LINE.fullmatch, lines) if found), None
-    )
+    found = next(filter(None, map(_DOUBT_LINE.fullmatch, lines)), None)
+    doubt = NO_DOUBT if found is None else ClockDoubt(int(found[1]), int(found[3]), found[2] == "behind")
     unclosed = int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else 0
-    return EndNote(unclosed, failure, doubt or NO_DOUBT)
+    return EndNote(unclosed, failure, doubt)

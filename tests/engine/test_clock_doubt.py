@@ -169,6 +169,23 @@ async def test_a_right_opening_ends_the_row(directory: Path, clocks: Clocks) -> 
             assert positions(log) == [0, 1]
 
 
+async def test_a_clock_that_jumps_at_each_opening_makes_no_row(directory: Path, clocks: Clocks) -> None:
+    """Ahead, right, ahead: the one in between is before the newest record, and no third one like the others."""
+    await begin(directory, clocks)
+    for years in (10, -10, 10, -10, 10):
+        clocks.wall += years * YEAR
+        async with opened(directory, clocks) as log:
+            await log.append("q", b"x")
+            assert await expire(log) == 0
+    assert len(await contents(directory, clocks)) == 7
+
+
+async def contents(directory: Path, clocks: Clocks) -> list[int]:
+    """Return the positions of the records that a log holds."""
+    async with opened(directory, clocks) as log:
+        return positions(log)
+
+
 async def test_a_row_begins_again_where_its_note_is_lost(directory: Path, clocks: Clocks) -> None:
     """Nothing depends on `LAST_END`: without it, a third opening waits like the first one."""
     await begin(directory, clocks)
@@ -285,8 +302,9 @@ async def test_times_of_any_clock_are_read(directory: Path, clocks: Clocks, year
 
 def test_the_note_of_a_row_is_text_that_may_be_anything() -> None:
     """What cannot be read counts as no row; the cause of a failure keeps its line."""
-    note = EndNote(3, "disk", ClockDoubt(2, 17_000_000_000))
-    assert decode_end_note(note.encode()) == note
+    for doubt in (ClockDoubt(2, 17_000_000_000), ClockDoubt(1, 5, is_behind=True), ClockDoubt(0, 7), NO_DOUBT):
+        note = EndNote(3, "disk", doubt)
+        assert decode_end_note(note.encode()) == note
     assert decode_end_note(EndNote(1, "x" * 9_000, ClockDoubt(1, 5)).encode()).doubt == ClockDoubt(1, 5)
     for text in (b"", b"openings with the clock in doubt: 2", b"openings with the clock in doubt: x, y", b"\xff\n" * 9):
         assert decode_end_note(text).doubt == NO_DOUBT
