@@ -20,7 +20,9 @@ from mrecordlog_async import Limits, MultiRecordLog
 from mrecordlog_async.format.gathered import PLACE_BYTES
 from mrecordlog_async.model import TICK_NS, text_of_tick
 from mrecordlog_async.protocol import arrow, wire, wire_decoder
+from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.reading.fetch import Fetcher
+from mrecordlog_async.service.wire.send import PIECE_CHARGE_BYTES
 from mrecordlog_async.service.wire.turns import Turns
 from mrecordlog_async.support.clock import Clock
 from tests import damage
@@ -423,6 +425,35 @@ async def test_a_slow_reader_of_the_disk_holds_up_nobody(full: Served) -> None:
         assert len((await full.call("GET", f"/v1/queues/{queue}/records?max_bytes=9000000")).body) > 4_000_000
     for _, stream in [(reader, writer), *tails]:
         stream.close()
+
+
+async def test_a_tail_is_charged_for_what_it_reads_from_the_disk(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before it reads, and for the whole of a large record: nobody else holds the copy. A tail without room waits."""
+    record = bytes(3 * MIB)
+    limits = Limits(memory_bytes=8 * MIB, beyond_memory="disk")
+    async with serving(directory, ServiceOptions(sending_bytes=MIB), limits=limits) as served:
+        log, sending, charged = served.log, served.service.sending, list[int]()
+        await log.create_queue("q")
+        while log.memory_first("q") == 0:
+            await log.append("q", record)
+        load = log.inspection.load
+
+        async def note_and_load(*arguments: Any, **options: Any) -> Any:
+            charged.append(sending.used)
+            return await load(*arguments, **options)
+
+        monkeypatch.setattr(log.inspection, "load", note_and_load)
+        tails = [await asyncio.open_connection("127.0.0.1", served.port, limit=1_024) for _ in range(3)]
+        for _, tail in tails:
+            tail.write(b"GET /v1/queues/q/tail HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        while sending.used < PIECE_CHARGE_BYTES + len(record) or served.service.tails < len(tails):
+            await asyncio.sleep(0.01)
+        for _, tail in tails:
+            tail.close()
+        assert charged[0] == PIECE_CHARGE_BYTES and len(charged) <= 1 + sending.dropped
+    assert not sending.used
 
 
 async def test_a_large_body_is_accepted_while_memory_is_full(full: Served) -> None:
