@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mrecordlog_async.service.options import ServiceOptions
-from tests.serving import Served, serving
+from tests.served import Served, serving
 
 PROBES = {
     "HEAD of kubelet, by the pod's address": (b"HEAD /readyz HTTP/1.1\r\nHost: 10.1.2.3:8080\r\n\r\n", b"200"),
