@@ -44,6 +44,7 @@ NEAR = {
     "servers": ("servers", "client/fleet", "spark/test_history.py"),
     "spark": ("spark",),
     "storage": ("storage", "engine/test_hard_links.py", "engine/test_spare.py", "recovery"),
+    "support": ("support", "storage"),
 }
 """Where tests of a room are, below `tests/` and below `tests/deep/`."""
 
