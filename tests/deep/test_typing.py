@@ -83,6 +83,8 @@ EXAMPLES = (
     *("aiohttp_ingest", "fastapi_ingest", "worker", "two_consumers", "graceful_shutdown"),
     *("fastapi_sqlite", "aiohttp_two_speeds", "csv_through", "several_workers", "set_aside"),
 )
+UNTYPED = ("spark", "uvicorn_worker")
+"""Packages without types: what is derived from them has none."""
 
 
 @pytest.fixture(scope="module")
@@ -100,7 +102,7 @@ def programs(tmp_path: Path) -> Path:
         f"{Path(page).name.lower()}_{number}": block.text
         for page in PAGES
         for number, block in enumerate(blocks(ROOT / f"{page}.md"))
-        if block.language == "python" and "spark" not in block.text
+        if block.language == "python" and not any(name in block.text for name in UNTYPED)
     }
     endpoint, worker = (name for name, text in texts.items() if name.startswith("readme") and "lifespan(" in text)
     texts[worker] = with_worker(texts[endpoint], texts[worker])
