@@ -32,7 +32,7 @@ PROMISES: Index = {
         "deep/faults/test_disk_faults.py::test_a_fault_at_every_call_loses_nothing",
     ),
     "2": (
-        "faults/test_state_machine.py::test_any_history_with_policy_always",
+        "durability/test_any_history.py::test_any_history",
         "deep/faults/test_crash_states.py::test_an_opening_is_durable_before_anything_is_acknowledged_in_it",
         "log/test_queues.py::test_truncate_past_the_end_moves_the_next_position",
         "log/test_wrong_calls.py::test_the_last_position_can_be_used_and_none_after_it",
@@ -91,19 +91,17 @@ PROMISES: Index = {
 STATEMENTS: Index = {
     # What survives what
     "`PersistPolicy.always()` (default) | write and fsync | nothing |": (
-        "faults/test_state_machine.py::test_any_history_with_policy_always",
+        "durability/test_any_history.py::test_any_history",
     ),
     "`PersistPolicy.interval(seconds)` | write | nothing |": (
-        "faults/test_state_machine.py::test_any_history_with_policy_interval",
+        "durability/test_any_history.py::test_any_history",
         "log/test_policies.py::test_interval_syncs_by_its_own_timer",
     ),
     "`PersistPolicy.never()` | write | nothing |": (
         "log/test_policies.py::test_every_policy_stores_and_reopens",
         "log/test_policies.py::test_weaker_policies_sync_less",
     ),
-    "a power cut can lose up to *seconds* of batches": (
-        "faults/test_state_machine.py::test_any_history_with_policy_interval",
-    ),
+    "a power cut can lose up to *seconds* of batches": ("durability/test_any_history.py::test_any_history",),
     "a policy calls fsync neither after each batch nor on a timer": (
         "log/test_policies.py::test_weaker_policies_sync_less",
     ),

@@ -99,7 +99,7 @@ class Run:
         self.limits = limits or Limits()
         self.directory = directory
         self.segment_bytes = SEGMENT_BYTES
-        self.recycle = True
+        self.recycle = self.retention = True
         self.lives = [Life(Model.under(self.policy, EMPTY))]
         self.disk = disk or Disk()
         self.copies: list[Run] = []
@@ -149,12 +149,10 @@ class Run:
             persist_policy=self.policy,
             limits=self.limits,
             recycle=self.recycle,
+            retention=self.retention,
         )
         was_closed = not self.opened or self.disk.exists(f"{self.directory}/CLOSED")
-        (self.log, state), self.placed = await self._inside(self._opened(opening)), None
-        inside.tell_of_truncates(self.log, self._expire)
-        self.opened = True
-        await self._begin_life(state, self.policy, was_closed, "reopened")
+        await self._inside(self._open(opening, was_closed))
 
     async def open_without_records(self, policy: PersistPolicy | None = None) -> None:
         """Open the log as `mrecordlog truncate DIR` does, with *policy* or that of the run, and begin a new life."""
@@ -165,13 +163,15 @@ class Run:
         self.log = self.placed.log
         (next_queue_id, _), _ = self.log.inspection.names()
         state = self._look(self.directory)._replace(next_queue_id=next_queue_id)
-        await self._begin_life(state, policy, was_closed, "reopened without records")
+        self._begin_life(state, policy, was_closed, "reopened without records")
 
-    async def _opened(self, opening: Awaitable[MultiRecordLog]) -> tuple[MultiRecordLog, State]:
-        """Return the log and what it holds before it does anything."""
-        log = await opening
+    async def _open(self, opening: Awaitable[MultiRecordLog], was_closed: bool) -> None:
+        """Begin a life with what the log holds before it does anything by itself."""
+        self.log, self.placed, self.opened = await opening, None, True
+        inside.tell_of_truncates(self.log, self._expire)
         with self.unnoticed():
-            return log, await state_of(log)
+            state = await state_of(self.log)
+        self._begin_life(state, self.policy, was_closed, "reopened")
 
     async def _inside(self, work: Coroutine[Any, Any, Any]) -> Any:
         """Do *work* in the process, which begins if there is none."""
@@ -181,8 +181,9 @@ class Run:
             self.process = loop.new_process()
         return await self.process.begin(work)
 
-    async def _begin_life(self, state: State, policy: PersistPolicy, was_closed: bool, where: str) -> None:
+    def _begin_life(self, state: State, policy: PersistPolicy, was_closed: bool, where: str) -> None:
         assert self.log is not None
+        self.model.end()  # of calls that were cancelled: the others have ended with their log
         verdict, bounds = self.first_is or (Verdict(self.model), self.model.bounds())
         verdict.check(state, bounds, where)
         self.first_is = None
@@ -314,6 +315,11 @@ class Run:
     async def idle(self, seconds: float = 2.5) -> None:
         """Let timers run."""
         await asyncio.sleep(seconds)
+
+    @property
+    def waiting(self) -> int:
+        """How many calls have no result yet."""
+        return len(self.process.waiting) if self.process is not None else 0
 
     async def settle(self, seconds: float = 5.0) -> None:
         """Wait this long for calls that have no result yet."""

@@ -174,7 +174,9 @@ def opened_on(disk: Disk, directory: str = DIRECTORY) -> Opened:
     """Open the log on *disk* in a new process. Call it while `exploring`."""
 
     async def opening() -> MultiRecordLog:
-        return await MultiRecordLog.open(directory, filesystem=disk, segment_bytes=SEGMENT_BYTES, limits=_limits)
+        return await MultiRecordLog.open(
+            directory, filesystem=disk, segment_bytes=SEGMENT_BYTES, limits=_limits, retention=False
+        )
 
     assert _exploring is not None
     process = _exploring.new_process()
@@ -198,13 +200,14 @@ class Explorer:
     """Explores the moments of runs.
 
     deep_every: one of this many states is explored further (0: none). kill_every: at one of this many moments the
-    process dies and its successor writes (0: at none).
+    process dies and its successor writes (0: at none). steps_max: at about so many steps of that the power is cut.
     """
 
     seed: int = 0
     subsets: int = 4
     deep_every: int = 25
     kill_every: int = 0
+    steps_max: int = 1_000
     tally: Tally = field(default_factory=Tally)
     _directory: str = DIRECTORY
     _seen: set[int] = field(default_factory=set)
@@ -316,7 +319,8 @@ class Explorer:
         opening, *_ = successor.lives
         for life in successor.lives:
             own = verdict if life is opening else Verdict(life.model)
-            for step, found in enumerate(_distinct(life.moments)):
+            distinct = _distinct(life.moments)
+            for step, found in list(enumerate(distinct))[:: max(1, len(distinct) // self.steps_max)]:
                 bounds = moment.bounds if life is opening else found.bounds
                 for name, plan in some_plans(found.snapshot, chance, 3):
                     place = f"{where}, cut at its step {step} ({found.call}), {name}"
@@ -414,6 +418,8 @@ FollowUp = Callable[[Run], Awaitable[None]]
 
 def follow(successor: Run, way: FollowUp, where: str) -> None:
     """Have the next process open the log, do something, and close it."""
+
+    successor.opened, successor.retention = True, False
 
     async def whole() -> None:
         await successor.open()

@@ -521,6 +521,65 @@ async def full_disk(run: Run) -> None:
     await run.append("a", 300)
 
 
+async def repeated_when_full(run: Run) -> None:
+    """On a full disk a repeat of what is stored needs no space; behind a delete of its queue it repeats nothing."""
+    await run.open()
+    await run.create("a")
+    await run.create("q")
+    stored = run.payloads(40, 50, 60)
+    await run.do("append", "q", position=0, payloads=stored)
+    for _ in range(30):
+        if isinstance(await run.append("a", 14_000), Exception):
+            break
+    await asyncio.gather(run.begin_append("a", 14_000), run.begin("append", "q", position=1, payloads=stored[1:]))
+    await asyncio.gather(
+        run.begin_append("a", 14_000),
+        run.begin("delete", "q"),
+        run.begin("append", "q", position=2, payloads=stored[2:]),
+    )
+    await run.truncate("a", 30)
+    await run.idle()
+    await run.append("a", 100)
+
+
+async def created_when_full(run: Run) -> None:
+    """On a disk that is nearly full, a create that finds no room takes no append of its batch along."""
+    run.segment_bytes = 1 << 22
+    await run.open()
+    await run.create("a")
+    for _ in range(30):
+        if isinstance(await run.append("a", 30_000), Exception):
+            break
+    for number in range(12):
+        appended = run.begin_append("a", 5)
+        created = [run.begin("create", f"{number}-{other}".ljust(250, "q")) for other in range(60)]
+        found = await asyncio.gather(appended, *created)
+        if isinstance(found[-1], Exception):
+            alone = await run.append("a", 5)
+            is_refused = isinstance(found[0], Exception) and not isinstance(alone, Exception)
+            if is_refused and run.disk.fault is None:
+                raise Violation(f"an append was refused with a create of its batch: {found[0]!r}")
+            break
+    await run.truncate("a", 1_000)
+
+
+async def cancelled_in_line(run: Run) -> None:
+    """Callers that wait for a full disk and are cancelled: the log lets go of what they brought."""
+    await run.open()
+    await run.create("a")
+    await asyncio.wait([run.begin_append("a", 14_000) for _ in range(30)], timeout=0.5)
+    doomed = [run.begin_append("a", 9_000) for _ in range(8)]
+    await run.turns(25)
+    for call in doomed:
+        call.cancel()
+    await run.turns(25)
+    kept = run.log.inspection.pending_records if run.log is not None else 0
+    if kept > run.waiting:
+        raise Violation(f"{kept} records are kept, and {run.waiting} callers wait")
+    await run.truncate("a", 60)
+    await run.idle()
+
+
 async def groups(run: Run) -> None:
     """Single records of several queues in one batch, with callers that cancel at any moment; one queue is deleted."""
     await run.open()
@@ -839,6 +898,11 @@ CASES = {
     "never, killed": Case(killed, NEVER, may_refuse=True),
     "never, rolls": Case(rolls, NEVER),
     "full disk": Case(full_disk, early_roll_bytes=4_096, capacity_bytes=420_000, may_refuse=True),
+    "repeated when full": Case(repeated_when_full, capacity_bytes=300_000, may_refuse=True),
+    "created when full": Case(created_when_full, capacity_bytes=303_000, may_refuse=True),
+    "cancelled in line": Case(
+        cancelled_in_line, limits=Limits(on_full="wait"), capacity_bytes=300_000, may_refuse=True, by_result=True
+    ),
     "groups": Case(groups),
     "groups, stepping": Case(groups, stepping=True),
     "busy": Case(busy, stepping=True),

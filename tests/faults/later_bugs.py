@@ -36,13 +36,13 @@ from mrecordlog_async.recovery.gathered_reader import FoundRuns, GatheredReader,
 from mrecordlog_async.recovery.replay import Replay
 from mrecordlog_async.storage.gathered_files import GatheredFile
 from mrecordlog_async.storage.gathered_pieces import UsedPiece
-from tests.deep.faults.test_retention_states import CASES as AGED_CASES
 from tests.deep.faults.test_tiny_memory import READS
 from tests.engine.test_beyond_memory import (
     test_every_record_is_read_where_a_file_has_other_places_than_before,
 )
 from tests.readonly.test_beyond_memory import test_the_writers_files_are_read_by_their_own_places
 
+from .aged_histories import AGED_CASES
 from .consumer_histories import CONSUMER_CASES
 from .disk import Fault
 from .driver import DIRECTORY, Run, without_chance

@@ -1,4 +1,4 @@
-"""Crashes and faults while records are removed for their age: what retention dropped stays dropped, the rest stays.
+"""Histories in which records are removed for their age: what retention dropped stays dropped, the rest stays.
 
 The retention of the log works by clocks that only the history moves, and its truncates are calls of the model: so
 everything that is promised for a truncate is checked for them. The times of records are a part of every state.
@@ -9,19 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 from unittest.mock import patch
 
-import pytest
-
 from mrecordlog_async import PersistPolicy, QueueOptions
-from tests.faults import inside
-from tests.faults.driver import TIME_NS, Run
-from tests.faults.explore import Explorer, Tally
-from tests.faults.histories import Case
-from tests.faults.inject import faults, inject
-from tests.faults.inside import TruncateQueue
-from tests.faults.judge import Violation
+
+from . import inside
+from .driver import TIME_NS, Run
+from .histories import Case
+from .inside import TruncateQueue
+from .judge import Violation
 
 NS = 1_000_000_000
 AGE_SECONDS = 30
@@ -134,37 +130,9 @@ async def clock_jumps(run: Run) -> None:
         await run.idle()
 
 
-CASES = {
+AGED_CASES = {
     "aging": Case(aging, early_roll_bytes=9_000),
     "aging, stepping": Case(aging, early_roll_bytes=9_000, stepping=True),
     "never, aging": Case(aging, PersistPolicy.never()),
     "clock jumps": Case(clock_jumps, early_roll_bytes=9_000),
 }
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_every_crash_state_keeps_what_is_young(name: str, tally: Tally) -> None:
-    """What was removed and acknowledged stays removed, and nothing else is missing."""
-    run = CASES[name].run()
-    assert run.stopped is None
-    assert sum(call.kind == "truncate" and call.value not in (0, None) for call in _calls(run)) >= 4
-    explorer = Explorer(deep_every=100, kill_every=13)
-    with CASES[name].sizes():
-        explorer.explore(run, every=17)
-    assert explorer.tally.crash_states + explorer.tally.nested_states > 50
-    tally.add(explorer.tally)
-
-
-@pytest.mark.parametrize("name", ["aging", "clock jumps"])
-def test_a_fault_at_any_call_loses_nothing_young(name: str, tally: Tally) -> None:
-    """A failed or full disk may keep what is too old; it never loses what is young."""
-    case, explorer = CASES[name], Explorer()
-    calls = case.run(moments=False).disk.call_names
-    for fault in list(faults(calls))[::31]:
-        inject(case, fault, explorer)
-    assert explorer.tally.faults > 5
-    tally.add(explorer.tally)
-
-
-def _calls(run: Run) -> list[Any]:
-    return [call for life in run.lives for call in life.model.calls]

@@ -1,0 +1,30 @@
+"""Written histories of what is easily forgotten: a power cut at some moments, faults of some calls; nothing is lost.
+
+Chance rarely gets there: pieces of large batches, files that are used again, full disks, copies, holders from before a
+crash. `tests/deep` tries every history, at more moments.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from .crashes import cut_power, fail_calls
+
+TRIED = (
+    *("concurrent", "rolls", "recreated", "reopened", "killed", "never", "never, rolls", "interval", "full disk"),
+    *("torn", "copied", "large, small", "in pieces", "few callers, thread", "concurrent, cached", "recycles", "staged"),
+    *("holders", "never, zombie", "options", "rules", "clock jumps", "rolls, little memory", "busy, little memory"),
+)
+MOMENTS, FAULTS = 4, 5
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_a_power_cut_at_any_moment(name: str) -> None:
+    """Acknowledged calls exist, others are whole or absent, a second open finds the same, and new calls work."""
+    cut_power(name, MOMENTS)
+
+
+@pytest.mark.parametrize("name", TRIED)
+def test_a_fault_of_any_call(name: str) -> None:
+    """Acknowledged calls survive, refused ones are absent, every call ends, and a failed log acknowledges nothing."""
+    fail_calls(name, FAULTS)
