@@ -197,6 +197,13 @@ def test_retry_after_is_a_minimum() -> None:
     assert 4.0 <= min(slept) < max(slept) <= 5.0
 
 
+def test_the_service_says_how_long_to_wait() -> None:
+    """What a refusal asks for is the pause before the next attempt."""
+    attempts = attempts_of(10_000)
+    attempts.after_refusal(Reply(503, {"Retry-After": "7"}, b'{"type":"urn:mrecordlog:busy","code":"busy"}'))
+    assert (attempts.next_pause() or 0.0) >= 7.0
+
+
 def test_pauses_grow_to_two_seconds() -> None:
     """Pauses double if the service requests none."""
     slept = pauses(attempts_of(10_000), 0.0)

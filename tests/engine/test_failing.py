@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import pickle
 from functools import partial
@@ -27,6 +28,17 @@ class FailingInTheNextSegment(FailingSyncs):
     def sync_directory(self, handle: int) -> None:
         super().sync_directory(handle)
         self.failing = self.armed
+
+
+class HangingThenFailing(HangingDisk):
+    """A disk whose syncs fail once they go on."""
+
+    failing = False
+
+    def sync(self, handle: int) -> None:
+        super().sync(handle)
+        if self.failing:
+            raise OSError(errno.EIO, "the medium was removed")
 
 
 async def failed(log: MultiRecordLog) -> None:
@@ -99,6 +111,22 @@ async def test_single_records_of_many_callers_are_in_doubt(directory: Path) -> N
     with pytest.raises(LogFailedError) as caught:
         await log.close()
     assert (caught.value.written, caught.value.in_doubt) == ("acknowledged", {"a": 2, "b": 0})
+
+
+async def test_calls_that_wait_in_line_end_with_a_log_that_fails(directory: Path) -> None:
+    """Those that were never taken are not stored, and say so."""
+    disk, limits = HangingThenFailing(), Limits(pending_bytes=200_000, record_bytes=150_000, on_full="wait")
+    log = await MultiRecordLog.open(directory, filesystem=disk, limits=limits)
+    await log.create_queue("q")
+    disk.failing = True
+    disk.goes_on.clear()
+    calls = [asyncio.ensure_future(log.append_records("q", None, [bytes(100_000)])) for _ in range(6)]
+    await asyncio.to_thread(disk.waits.wait)
+    disk.goes_on.set()
+    _, waiting = await asyncio.wait(calls, timeout=30)
+    assert not waiting, "they wait for ever"
+    assert {type(call.exception()) for call in calls} == {LogFailedError}
+    await log.close()
 
 
 def test_every_call_that_waits_ends_with_its_loop(directory: Path) -> None:

@@ -30,3 +30,10 @@ CHANGES = [
 def test_a_change_is_sent_again_only_if_that_changes_nothing_more(call: ServiceCall[object], repeat: Repeat) -> None:
     """A second request could store a record twice, or delete what was created in between."""
     assert call.repeat is repeat
+
+
+@pytest.mark.parametrize(("name", "segment"), [(".", "%2E"), ("..", "%2E%2E"), ("...", "..."), ("a/b", "a%2Fb")])
+def test_a_name_is_one_segment_of_the_path(name: str, segment: str) -> None:
+    """A log of an older version may have a queue with a name that clients and proxies would remove from the path."""
+    assert calls.queue_summary(name).path == f"/v1/queues/{segment}"
+    assert calls.consumer_path("q", name) == f"/v1/queues/q/consumers/{segment}"

@@ -406,3 +406,19 @@ async def test_a_directory_may_be_named_in_bytes(directory: Path) -> None:
         await log.create_queue("q")
     reader = await asyncio.to_thread(ReadOnlyLog.open, os.fsencode(directory))  # type: ignore[arg-type]
     assert reader.list_queues() == ["q"]
+
+
+async def test_another_log_takes_the_place_of_one_without_batches(directory: Path, tmp_path: Path) -> None:
+    """The end of the log that was read says nothing yet: only the header tells the two apart."""
+    async with MultiRecordLog.open(directory):
+        pass
+    reader = await reader_of(directory)
+    async with MultiRecordLog.open(tmp_path / "other") as log:
+        await log.append("q", b"of the other", create=True)
+        expected = contents(log)
+    (directory / "CLOSED").unlink()
+    for path in (tmp_path / "other").glob("wal-*"):
+        shutil.copy(path, directory)
+    assert await refresh(reader)
+    assert contents(reader) == expected
+    reader.close()

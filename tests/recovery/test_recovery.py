@@ -266,6 +266,21 @@ async def test_a_closed_of_an_earlier_segment_is_refused_with_advice(directory: 
     await _is_refused_until_closed_is_removed(mixed, expected)
 
 
+async def test_a_segment_of_a_copy_that_went_on_differently_is_refused(directory: Path, tmp_path: Path) -> None:
+    """Everything in it is whole and in its place, but for the queues that the next segment begins with."""
+    async with MultiRecordLog.open(directory, segment_bytes=SEGMENT_BYTES) as log:
+        await log.create_queue("q")
+    other = damage.copy(directory, tmp_path / "other")
+    for place, queue in ((directory, "a"), (other, "b")):
+        async with MultiRecordLog.open(place, segment_bytes=SEGMENT_BYTES) as log:
+            await log.create_queue(queue)
+            for _ in range(6):
+                await log.append_record("q", None, bytes(damage.BLOCK_BYTES))
+    shutil.copy(other / "wal-00000000000000000000", directory)
+    with pytest.raises(CorruptionError, match="does not match the end of the previous segment"):
+        await MultiRecordLog.open(directory)
+
+
 async def test_a_closed_of_another_log_is_refused_as_such(directory: Path, tmp_path: Path) -> None:
     """Its segment may have the same number as the last one here, so that says nothing."""
     states = await write_log(directory, tmp_path / "unused")

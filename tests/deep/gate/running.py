@@ -152,6 +152,7 @@ def run_tests(copy: Path, tests: Sequence[str], limit_seconds: float, *, is_pure
     report = copy / "report.jsonl"
     report.unlink(missing_ok=True)
     options = ["-o", "addopts=", "-n", "0", "-p", "no:cacheprovider", "-p", "tests.deep.gate.plugin"]
+    options += ["-p", "no:unraisableexception"]  # what a test leaves open fails another one, maybe of another file
     options += ["--timeout=120", "--timeout-method=signal"]
     options += [f"--ignore-glob=*/{name}" for name in LEFT_OUT]
     environment = {

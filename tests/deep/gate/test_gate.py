@@ -11,7 +11,7 @@ from .running import NEAR, run_control, try_bug
 from .table import BrokenBug, Bug, read_bugs
 
 BUGS = read_bugs()
-ROOMS = sorted({*NEAR} - {"compiled", "root", "servers"})
+ROOMS = sorted({*NEAR} - {"compiled", "root", "servers", "support"})
 
 FRAME = "tests/format/test_frame.py"
 BUG = BUGS["checksum_bound_to_the_sector_only"]
