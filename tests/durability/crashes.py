@@ -11,7 +11,7 @@ from typing import TypeVar
 from tests.faults.aged_histories import AGED_CASES
 from tests.faults.consumer_histories import CONSUMER_CASES
 from tests.faults.explore import FAMILY, TALLY, Explorer
-from tests.faults.histories import CASES, LITTLE_MEMORY, Case, family
+from tests.faults.histories import BATCHES_WHEN_FULL, CASES, LITTLE_MEMORY, Case, family
 from tests.faults.inject import faults, inject
 from tests.faults.judge import Violation
 
@@ -19,6 +19,7 @@ Item = TypeVar("Item")
 
 HISTORIES: Mapping[str, Case] = {
     **CASES,
+    **BATCHES_WHEN_FULL,
     **CONSUMER_CASES,
     **AGED_CASES,
     **{f"{name}, little memory": case for name, case in LITTLE_MEMORY.items()},

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.faults.histories import BATCHES_WHEN_FULL
+
 from .crashes import cut_power, fail_calls
 
 TRIED = (
@@ -28,3 +30,9 @@ def test_a_power_cut_at_any_moment(name: str) -> None:
 def test_a_fault_of_any_call(name: str) -> None:
     """Acknowledged calls survive, refused ones are absent, every call ends, and a failed log acknowledges nothing."""
     fail_calls(name, FAULTS)
+
+
+@pytest.mark.parametrize("name", BATCHES_WHEN_FULL)
+def test_a_full_disk_takes_what_fits_of_a_batch_and_lets_go_of_the_rest(name: str) -> None:
+    """Calls keep their order, a create without room takes no append along, and cancelled callers cost no memory."""
+    cut_power(name, 2)

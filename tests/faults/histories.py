@@ -898,11 +898,6 @@ CASES = {
     "never, killed": Case(killed, NEVER, may_refuse=True),
     "never, rolls": Case(rolls, NEVER),
     "full disk": Case(full_disk, early_roll_bytes=4_096, capacity_bytes=420_000, may_refuse=True),
-    "repeated when full": Case(repeated_when_full, capacity_bytes=300_000, may_refuse=True),
-    "created when full": Case(created_when_full, capacity_bytes=303_000, may_refuse=True),
-    "cancelled in line": Case(
-        cancelled_in_line, limits=Limits(on_full="wait"), capacity_bytes=300_000, may_refuse=True, by_result=True
-    ),
     "groups": Case(groups),
     "groups, stepping": Case(groups, stepping=True),
     "busy": Case(busy, stepping=True),
@@ -957,6 +952,15 @@ CASES = {
     "large, small, 4 KiB": Case(large, small=True, sector_bytes=4_096),
     "never, 4 KiB": Case(weak, NEVER, sector_bytes=4_096),
 }
+
+BATCHES_WHEN_FULL = {
+    "repeated when full": Case(repeated_when_full, capacity_bytes=300_000, may_refuse=True),
+    "created when full": Case(created_when_full, capacity_bytes=303_000, may_refuse=True),
+    "cancelled in line": Case(
+        cancelled_in_line, limits=Limits(on_full="wait"), capacity_bytes=300_000, may_refuse=True, by_result=True
+    ),
+}
+"""Batches that a full disk refuses as a whole. No faults are tried with them: the disk is one."""
 
 KB = 1_000
 _LITTLE = {
