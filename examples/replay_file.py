@@ -14,6 +14,7 @@ import argparse
 import asyncio
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -151,6 +152,8 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: otherwise the service would outlive this program
+        signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         sys.exit(main())
     except KeyboardInterrupt:  # Ctrl-C

@@ -34,8 +34,8 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
@@ -128,6 +128,7 @@ def lifespan(
                 "in your own lifespan"
             )
         async with AsyncExitStack() as stack:
+            stack.enter_context(_cancelled_without_traceback())
             try:
                 log = await stack.enter_async_context(embedded(embedding))
             except OpeningStoppedError as stopped:
@@ -151,6 +152,22 @@ def lifespan(
 
 _directories: WeakKeyDictionary[Any, str | bytes] = WeakKeyDictionary()
 """Directories, by their lifespan and by the open log."""
+
+
+@contextmanager
+def _cancelled_without_traceback() -> Iterator[None]:
+    """Have uvicorn log no traceback for a request that it cancels itself at its end: it says so in one line before."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        return not (isinstance(error, asyncio.CancelledError) and "timeout graceful shutdown" in str(error))
+
+    uvicorn = logging.getLogger("uvicorn.error")
+    uvicorn.addFilter(is_other)
+    try:
+        yield
+    finally:
+        uvicorn.removeFilter(is_other)
 
 
 def _have_uvicorn_shorten(reason: str) -> None:

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -180,3 +181,20 @@ def _has_loaded(process: int, file: str) -> bool:
     with suppress(OSError):
         return file in Path(f"/proc/{process}/maps").read_text()
     return False
+
+
+@pytest.mark.parametrize("number", SIGNALS)
+def test_an_example_ends_the_service_that_it_started(tmp_path: Path, number: signal.Signals) -> None:
+    """No service outlives a program of ours that a signal ends."""
+    lines = tmp_path / "lines"
+    lines.write_text("a line\n" * 500_000)
+    command = [sys.executable, str(ROOT / "examples" / "replay_file.py"), str(lines)]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        address = re.search(r"through (http://\S+)", process.stdout.readline())
+        assert address is not None
+        process.send_signal(number)
+        process.communicate(timeout=60)
+    with pytest.raises(OSError, match="refused"):
+        urllib.request.urlopen(f"{address[1]}/healthz")

@@ -36,11 +36,12 @@ SERVERS = {
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_body_that_never_arrives_does_not_hold_up_sigterm(tmp_path: Path, name: str) -> None:
-    """The process ends within its limit, and what it has acknowledged is there."""
+    """The process ends within its limit, without a traceback, and what it has acknowledged is there."""
     arguments, path, stalled, directory = SERVERS[name]
     port = free_port()
     command = [sys.executable, *(str(port) if word == "PORT" else word for word in arguments)]
-    with subprocess.Popen(command, cwd=tmp_path) as process:
+    said = tmp_path / "said"
+    with said.open("wb") as output, subprocess.Popen(command, cwd=tmp_path, stdout=output, stderr=output) as process:
         try:
             until(lambda: ask(port, "POST", path, b"acknowledged")[0] // 100 == 2)  # `serve` listens before it is ready
             with half_a_body(port, stalled):
@@ -48,6 +49,7 @@ def test_a_body_that_never_arrives_does_not_hold_up_sigterm(tmp_path: Path, name
                 process.wait(LONGEST_SECONDS)
         finally:
             process.kill()
+    assert "Traceback" not in said.read_text()
     with ReadOnlyLog.open(tmp_path / directory) as log:
         assert [payload for _, payload in log.range("clicks")] == [b"acknowledged"]
 
