@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from mrecordlog_async import LogClosedError
@@ -149,6 +151,16 @@ def test_full_disk_refuses_no_truncate_and_takes_appends_again(name: str) -> Non
     assert any(call.outcome == "absent" for call in calls), "the disk was never full"
     assert {call.outcome for call in calls if call.kind in ("truncate", "delete")} == {"answered"}
     assert calls[-1].outcome == "answered"
+
+
+@pytest.mark.parametrize("more_bytes", range(0, 40_000, 2_000))
+def test_a_table_that_grows_keeps_no_truncate_from_its_space(more_bytes: int) -> None:
+    """The next segment has room for the queues that a batch creates, wherever the disk is full."""
+    case = CASES["reserve of tables"]
+    assert case.capacity_bytes is not None
+    calls = replace(case, capacity_bytes=case.capacity_bytes + more_bytes).run(moments=False).model.calls
+    assert {call.outcome for call in calls if call.kind in ("truncate", "delete")} == {"answered"}
+    assert calls[-1].outcome == "answered", "the log did not take appends again"
 
 
 def test_the_history_of_pieces_dies_while_they_are_under_way() -> None:
