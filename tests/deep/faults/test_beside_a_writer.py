@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import replace
+from unittest.mock import patch
 
 import pytest
 
 from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.maintenance.usage import usage
 from mrecordlog_async.readonly import ReadOnlyLog
+from tests.faults.damage import on_disk
 from tests.faults.driver import COPY, DIRECTORY, Run, without_chance
 from tests.faults.explore import Tally
 from tests.faults.histories import CASES, Case, recycles_long
@@ -147,3 +149,26 @@ class JumpingDisk(MovingDisk):
 
 def _copy(watcher: Watcher) -> State:
     return state_in(ReadOnlyLog.open(COPY, filesystem=watcher.disk))
+
+
+def test_another_log_takes_the_place_of_one_whose_end_says_nothing() -> None:
+    """It begins with the same table: only the header tells the two apart, and the other one is shown whole."""
+
+    async def no_batch(run: Run) -> None:
+        await run.open()
+
+    async def two_batches(run: Run) -> None:
+        await run.open()
+        await run.create("a")
+        await run.append("a", 40)
+
+    runs = [Case(no_batch).run(moments=False)]
+    with patch("tests.faults.inside.LOG_ID", b"another log's id"):
+        runs.append(Case(two_batches).run(moments=False))
+    one, other = ({n: data for n, data in run.disk.content(DIRECTORY).items() if n != "LOCK"} for run in runs)
+    disk = on_disk(dict(one))
+    reader = ReadOnlyLog.open(DIRECTORY, filesystem=disk)
+    for name, data in other.items():
+        disk.put(f"{DIRECTORY}/{name}", data)
+    reader.refresh()
+    assert state_in(reader) == state_in(ReadOnlyLog.open(DIRECTORY, filesystem=disk))
