@@ -82,11 +82,6 @@ def crash(*names: str, deep_every: int = 60, every: int = 1) -> Hunt:
     return hunt
 
 
-def succeed(name: str) -> Hunt:
-    """Let the process of a history die at any moment and its successor write, and cut the power."""
-    return lambda: Explorer(deep_every=0, kill_every=1, subsets=1).explore(CASES[name].run(), every=2)
-
-
 def fail(name: str, *calls: str) -> Hunt:
     """Let every call of these names fail."""
 
@@ -323,16 +318,6 @@ def linked_segments_used_again() -> AbstractContextManager[Any]:
 
 def header_not_read_again() -> AbstractContextManager[Any]:
     return patch.object(LogDirectory, "was_rewritten", lambda self, handle, number, size: False)
-
-
-def durable_write_trusted_after_one_that_is_not() -> AbstractContextManager[Any]:
-    original = SegmentFile.write
-
-    def write(self: SegmentFile, buffers: Any, offset: int, *, durable: bool = False) -> None:
-        self._is_synced = True
-        original(self, buffers, offset, durable=durable)
-
-    return patch.object(SegmentFile, "write", write)
 
 
 def direct_writes_taken_for_durable_ones() -> AbstractContextManager[Any]:
@@ -700,7 +685,6 @@ BUGS = {
         SeededBug(header_not_read_again, read_beside_a_writer),
         SeededBug(recycled_before_its_death_is_durable, crash("recycles", every=3)),
         SeededBug(unlinked_before_the_commit_that_justifies_it, crash("rolls", every=3)),
-        SeededBug(durable_write_trusted_after_one_that_is_not, succeed("concurrent")),
         SeededBug(direct_writes_taken_for_durable_ones, crash("concurrent")),
         SeededBug(several_direct_writes_left_unsynced, crash("staged")),
         SeededBug(pieces_not_waited_for, crash("in pieces")),
