@@ -9,6 +9,7 @@ import pytest
 
 from mrecordlog_async import CorruptionError
 from mrecordlog_async.readonly import ReadOnlyLog
+from mrecordlog_async.support.clock import STAMP_NS_MIN
 
 from .damage import Damaged, Due, Files, Intact, damages, on_disk
 from .disk import Disk, Fault
@@ -173,7 +174,7 @@ def test_zeros_from_some_batch_to_the_end_look_like_a_torn_tail() -> None:
 
 def test_damage_is_seen_when_the_clock_stood_at_its_beginning() -> None:
     """A COMMIT may end in zero bytes, as its time does on a machine without a clock, and still proves other batches."""
-    with patch("tests.faults.inside.TIME_NS", 5), exploring():
+    with patch("tests.faults.inside.TIME_NS", STAMP_NS_MIN), exploring():
         intact = Intact.of(Case(several_segments).run(moments=False), closed=False)
         for damaged in damages(intact):
             _check(damaged, intact.verdict(damaged))

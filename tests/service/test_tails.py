@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -107,8 +107,8 @@ async def test_a_tail_ends_with_a_queue_that_is_deleted_while_it_sends(
     """It does not wait at that moment, and says so all the same, instead of breaking off."""
     send = tails.Events.send
 
-    async def send_and_delete(self: tails.Events, pieces: Iterable[bytes]) -> bool:
-        sent = await send(self, pieces)
+    async def send_and_delete(self: tails.Events, *arguments: Any) -> bool:
+        sent = await send(self, *arguments)
         monkeypatch.setattr(tails.Events, "send", send)
         await served.log.delete_queue("q")
         if recreated:
