@@ -38,15 +38,13 @@ class Tally:
     nested_states: int = 0
     faults: int = 0
     damaged_logs: int = 0
-    seeded_bugs: int = 0
     fuzzed: int = 0
 
     def line(self) -> str:
         """Sum up in one line."""
         return (
             f"{self.crash_states} crash states and {self.nested_states} nested ones explored, {self.faults} faults "
-            f"injected, {self.damaged_logs} damaged logs opened, {self.seeded_bugs} seeded bugs caught, "
-            f"{self.fuzzed} hostile inputs parsed"
+            f"injected, {self.damaged_logs} damaged logs opened, {self.fuzzed} hostile inputs parsed"
         )
 
     def add(self, other: Tally) -> None:

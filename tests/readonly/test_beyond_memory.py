@@ -6,11 +6,13 @@ import asyncio
 import errno
 import os
 from collections.abc import AsyncIterator
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from mrecordlog_async import Limits, MultiRecordLog, ReadOnlyLog, RecordsOnDiskError
+from mrecordlog_async import Limits, MultiRecordLog, ReadOnlyLog, RecordsOnDiskError, readonly
 from mrecordlog_async.format import gathered
 from mrecordlog_async.model import TICK_NS, Record, time_of_tick
 from mrecordlog_async.recovery import gathered_reader
@@ -176,6 +178,13 @@ async def test_the_writers_files_are_read_by_their_own_places(directory: Path, m
                 await asyncio.sleep(0.001)  # so a file is of the state of the first batch after its segment
         stored = log.next_position("q")
         monkeypatch.setattr(gathered, "PLACE_BYTES", 500_000)
+        looks = count()
+
+        def bounded(*arguments: Any) -> Any:
+            assert next(looks) < 1_000, "the reader finds no end"
+            return gathered_reader.wanted_runs(*arguments)
+
+        monkeypatch.setattr(readonly, "wanted_runs", bounded)
         with found:
             await asyncio.to_thread(found.refresh)
             heads = {index.head for index in found.recovered.queues.pins.gathered.values()}
