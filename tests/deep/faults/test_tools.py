@@ -33,7 +33,7 @@ from tests.faults import sizes
 from tests.faults.damage import Intact, on_disk
 from tests.faults.disk import Disk, Fault, Plan, Snapshot
 from tests.faults.driver import DIRECTORY, SEGMENT_BYTES, UNEVENTFUL, Run, repeatable, without_chance
-from tests.faults.explore import Tally, open_twice
+from tests.faults.explore import Tally, open_twice, run_in
 from tests.faults.histories import NEVER, Case
 from tests.faults.inject import faults
 from tests.faults.judge import State, as_shown, state_in
@@ -188,7 +188,7 @@ def run(work: Work, disk: Disk) -> BaseException | None:
     """Run a command; return the error that it ended with."""
     with repeatable() as loop, sizes.replaced(sizes.SMALL):
         try:
-            loop.run_until_complete(work(disk))
+            run_in(loop, loop.new_process(), work(disk))
         except (OSError, RecordLogError) as error:
             return error
     return None

@@ -114,7 +114,7 @@ def ask_whole(port: int, path: str) -> bytes:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + TIMEOUT_SECONDS
+    end = time.monotonic() + LONGEST_SECONDS
     while not condition():
         assert time.monotonic() < end
         time.sleep(0.05)
