@@ -152,6 +152,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has background jobs ignore it
     for number in (signal.SIGTERM, signal.SIGHUP):  # as Ctrl-C: otherwise the service would outlive this program
         signal.signal(number, lambda *_: signal.raise_signal(signal.SIGINT))
     try:

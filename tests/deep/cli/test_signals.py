@@ -183,6 +183,7 @@ def _has_loaded(process: int, file: str) -> bool:
     return False
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", SIGNALS)
 def test_an_example_ends_the_service_that_it_started(tmp_path: Path, number: signal.Signals) -> None:
     """No service outlives a program of ours that a signal ends."""
