@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 from crc32c import crc32c
@@ -50,50 +51,45 @@ def figures(begun: float, cpu: float) -> Figures:
     return {"MB/s": BYTES / took / 1e6, "s": took, "s CPU": time.process_time() - cpu}
 
 
+@asynccontextmanager
+async def read_only(directory: Path) -> AsyncIterator[None]:
+    """Open the log to read it."""
+    with ReadOnlyLog.open(directory):
+        yield
+
+
+@asynccontextmanager
+async def files_read(directory: Path) -> AsyncIterator[None]:
+    """Read the segments, and check the sums of their bytes."""
+    for path in directory.glob("wal-*"):
+        with path.open("rb", buffering=0) as file:
+            while piece := file.read(4 << 20):
+                crc32c(piece)
+    yield
+
+
 def opening(size: int, batch: int, queues: int = 8, limits: Limits = MEMORY) -> dict[str, Case]:
     """Return the contenders of a case: opening the log, opening it to read only, and reading its files."""
 
-    @asynccontextmanager
-    async def with_log(directory: Path) -> AsyncIterator[Round]:
-        await fill(directory, size, batch, queues, limits)
+    def timed(entered: Callable[[Path], AbstractAsyncContextManager[object]], filled: Limits = MEMORY) -> Case:
+        """Return a case that measures how long it takes to enter a context, and not to leave it."""
 
-        async def measure(seconds: float) -> Figures:
-            forget(directory)
-            begun, cpu = time.perf_counter(), time.process_time()
-            async with MultiRecordLog.open(directory, limits=limits):
-                return figures(begun, cpu)
+        @asynccontextmanager
+        async def prepare(directory: Path) -> AsyncIterator[Round]:
+            await fill(directory, size, batch, queues, filled)
 
-        yield measure
+            async def measure(seconds: float) -> Figures:
+                forget(directory)
+                begun, cpu = time.perf_counter(), time.process_time()
+                async with entered(directory):
+                    return figures(begun, cpu)
 
-    @asynccontextmanager
-    async def with_reader(directory: Path) -> AsyncIterator[Round]:
-        await fill(directory, size, batch, queues)
+            yield measure
 
-        async def measure(seconds: float) -> Figures:
-            forget(directory)
-            begun, cpu = time.perf_counter(), time.process_time()
-            with ReadOnlyLog.open(directory):
-                return figures(begun, cpu)
+        return prepare
 
-        yield measure
-
-    @asynccontextmanager
-    async def with_files(directory: Path) -> AsyncIterator[Round]:
-        await fill(directory, size, batch, queues)
-
-        async def measure(seconds: float) -> Figures:
-            forget(directory)
-            begun, cpu = time.perf_counter(), time.process_time()
-            for path in directory.glob("wal-*"):
-                with path.open("rb", buffering=0) as file:
-                    while piece := file.read(4 << 20):
-                        crc32c(piece)
-            return figures(begun, cpu)
-
-        yield measure
-
-    contenders: dict[str, Case] = {LOG: with_log, FILES: with_files}
-    return contenders if limits is LITTLE else {LOG: with_log, "read-only": with_reader, FILES: with_files}
+    contenders = {LOG: timed(partial(MultiRecordLog.open, limits=limits), limits), FILES: timed(files_read)}
+    return contenders if limits is LITTLE else {**contenders, "read-only": timed(read_only)}
 
 
 def reading_cold(queues: int) -> dict[str, Case]:
