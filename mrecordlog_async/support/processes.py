@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-TOGETHER_SECONDS = 2.0
+TOGETHER_SECONDS = 0.5
 """Children of one parent that started within this time are the workers of a server; a reload comes later."""
 
 
