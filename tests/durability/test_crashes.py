@@ -18,6 +18,7 @@ TRIED = (
     *("holders", "never, zombie", "options", "rules", "clock jumps", "rolls, little memory", "busy, little memory"),
 )
 MOMENTS, FAULTS = 4, 5
+FAULTS_WHEN_FULL = 15
 
 
 @pytest.mark.parametrize("name", TRIED)
@@ -36,3 +37,9 @@ def test_a_fault_of_any_call(name: str) -> None:
 def test_a_full_disk_takes_what_fits_of_a_batch_and_lets_go_of_the_rest(name: str) -> None:
     """Calls keep their order, a create without room takes no append along, and cancelled callers cost no memory."""
     cut_power(name, 2)
+
+
+@pytest.mark.parametrize("name", BATCHES_WHEN_FULL)
+def test_a_fault_of_any_call_while_the_disk_is_full(name: str) -> None:
+    """A batch that the disk refuses for two reasons keeps the order of its calls, too."""
+    fail_calls(name, FAULTS_WHEN_FULL)

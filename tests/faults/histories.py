@@ -960,7 +960,7 @@ BATCHES_WHEN_FULL = {
         cancelled_in_line, limits=Limits(on_full="wait"), capacity_bytes=300_000, may_refuse=True, by_result=True
     ),
 }
-"""Batches that a full disk refuses as a whole. No faults are tried with them: the disk is one."""
+"""Batches that a full disk refuses as a whole."""
 
 KB = 1_000
 _LITTLE = {

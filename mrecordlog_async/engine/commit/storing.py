@@ -292,7 +292,8 @@ class Parts:
 
     def __init__(self, commands: Iterable[Command], *, in_line: bool) -> None:
         self.given_up: list[Command] = []
-        self._looked_at = 0  # how many of `given_up` were already checked
+        self._may_repeat: set[Command] = set()  # of `given_up`, those that were not checked yet
+        self._changed: set[str | None] = set()  # the queues that calls before the next one change: these wait, too
         self._in_line = in_line
         self._todo = [list(_units(commands))]
         self._part: list[Command] = []
@@ -303,6 +304,7 @@ class Parts:
     def next(self) -> list[Command]:
         """Return the next part to try; an empty list once all of the batch was tried."""
         while self._todo:
+            self._changed.clear()
             self._part = [command for command in self._todo.pop() if self._is_tried(command)]
             if self._part:
                 self._tries -= 1
@@ -328,22 +330,28 @@ class Parts:
             middle = len(part) // 2
             self._todo += [part[middle:], part[:middle]]  # taken from the end: the first half comes first
             return
+        self._changed.clear()
         freeing = [command for command in part if _uses_reserve(command)]
-        if 0 < len(freeing) < len(part):
+        tries_freeing = 0 < len(freeing) < len(part)
+        if tries_freeing:
             self._todo.append(freeing)
-            part = [command for command in part if not _uses_reserve(command)]
         for command in part:
-            self._give_up(command)
             if not _uses_reserve(command):
+                self._give_up(command)
                 self._too_large = 0 if self._in_line and not for_ever else min(self._too_large, command.bytes)
+            elif tries_freeing:
+                self._note_change(command)
+            else:
+                self._give_up(command)
 
     def withdraw_given_up(self, is_done: Callable[[Command], bool]) -> None:
         """Withdraw from `given_up`, before the next part is stored, what *is_done* by what the log has so far.
 
-        An append that repeats a stored record is. A later append of an equal record does not make it one.
+        An append that repeats a stored record is, unless a call before it that is still to be stored may delete this
+        record. A later append of an equal record does not make it one.
         """
-        self.given_up[self._looked_at :] = [each for each in self.given_up[self._looked_at :] if not is_done(each)]
-        self._looked_at = len(self.given_up)
+        self.given_up = [each for each in self.given_up if each not in self._may_repeat or not is_done(each)]
+        self._may_repeat.clear()
 
     def not_written(self) -> list[Command]:
         """Return what was dropped or not tried yet: nothing of it is on the disk, whatever became of the last part."""
@@ -357,6 +365,7 @@ class Parts:
         if command.withdrawn():
             return False
         if _uses_reserve(command):
+            self._note_change(command)
             return True
         is_behind = isinstance(command, AppendRecords) and command.position is not None and command.queue in self.behind
         if is_behind or self._tries <= 0 or command.bytes >= self._too_large:
@@ -364,10 +373,15 @@ class Parts:
             return False
         return True
 
+    def _note_change(self, command: Command) -> None:
+        self._changed.add(getattr(command, "queue", None))  # a rule and a sync have none
+
     def _give_up(self, command: Command) -> None:
         self.given_up.append(command)
         if isinstance(command, AppendRecords):
             self.behind.add(command.queue)
+            if command.queue not in self._changed:
+                self._may_repeat.add(command)
         elif isinstance(command, AppendGroup):
             self.behind.update(command.queues)
 

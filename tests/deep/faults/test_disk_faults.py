@@ -11,8 +11,10 @@ from tests.deep.cases import step
 from tests.faults.disk import Fault
 from tests.faults.driver import Run
 from tests.faults.explore import FAMILY, Explorer, Tally
-from tests.faults.histories import CASES, Case, by_family, family
+from tests.faults.histories import BATCHES_WHEN_FULL, CASES, Case, by_family, family
 from tests.faults.inject import faults, inject
+
+HISTORIES = {**CASES, **BATCHES_WHEN_FULL}
 
 STEPS = {
     "many queues": 18,
@@ -76,14 +78,17 @@ STEPS = {
     "in pieces, stepping": 2,
     "in pieces, killed": 2,
     "reopened, thread": 3,
+    "repeated when full": 5,
+    "created when full": 11,
+    "cancelled in line": 31,
 }
 """Histories of which the suite tries only every n-th fault, half of them in each run; the campaign tries all."""
 
 
-@pytest.mark.parametrize("name", by_family(CASES))
+@pytest.mark.parametrize("name", by_family(HISTORIES))
 def test_a_fault_at_every_call_loses_nothing(name: str, tally: Tally, pytestconfig: pytest.Config) -> None:
     """Acknowledged calls survive, refused ones are absent, every call ends, and a failed log acknowledges nothing."""
-    case = CASES[name]
+    case = HISTORIES[name]
     explorer = Explorer(known=FAMILY.known(family(name), case.opened_with))
     calls = case.run(moments=False).disk.call_names
     for fault in list(faults(calls))[:: step(pytestconfig, STEPS.get(name, 1))]:
