@@ -434,13 +434,14 @@ class LogFullError(RecordLogError):
     """A limit is reached or the disk is full. Nothing was written. Truncate and delete still work, and make space.
 
     Attributes:
-        resource: "memory" or "disk" (a limit), "pending" (`append_soon` only), "queues", "consumers", "rules" (those
-            whose patterns begin with `*`), "positions", "queue" (the options of one queue), or "space" (the operating
-            system has no space; the OSError is `__cause__`). If segments without retained records cannot be removed,
-            which a limit of the disk counts, the OSError is `__cause__` as well.
+        resource: "memory" or "disk" (a limit), "pending" (`append_soon` only), "queues", "consumers" (of *queue*, or of
+            all), "rules", "starred_rules" (those whose patterns begin with `*`), "positions", "queue" (the options of
+            one queue), or "space" (the operating system has no space; the OSError is `__cause__`). If segments without
+            retained records cannot be removed, which a limit of the disk counts, the OSError is `__cause__` as well.
         used: Bytes, records, queues, consumers or rules in use, or the position that was asked for; 0 if unknown.
         limit: What is allowed, or the number of positions that a queue has; 0 if unknown.
-        queue: The queue whose own limit is reached, or the one that holds most of the memory or the disk; "" otherwise.
+        queue: The queue whose own limit is reached, of records or of consumers, or the one that holds most of the
+            memory or the disk; "" otherwise.
         unit: "bytes", "records" for a queue's limit on records, or "inodes" if the disk has space and no inode.
         consumer: The consumer of *queue* that is furthest behind; "" if it has none.
     """
@@ -477,13 +478,8 @@ class LogFullError(RecordLogError):
                 f"queue {self.queue!r} is full: it holds {self.used} of {self.limit} {self.unit}{slowest}; truncate "
                 "it, let its consumers acknowledge records, or raise its limits with configure_queue"
             )
-        if self.resource == "consumers":
-            return f"the limit on consumers is reached: {self.used} of {self.limit}; delete some that nobody uses"
-        if self.resource == "rules":
-            return (
-                f"{self.used} rules have a pattern that begins with *, of at most {self.limit}; begin the pattern with "
-                "plain text, or delete rules that nobody uses"
-            )
+        if self.resource in ("consumers", "rules", "starred_rules"):
+            return self._too_many_consumers()
         if self.resource == "disk" and isinstance(self.__cause__, OSError):
             return (
                 f"the disk limit is reached: {self.used} of {self.limit} bytes in use, including segments that "
@@ -494,6 +490,18 @@ class LogFullError(RecordLogError):
             f"the {self.resource} limit is reached: {self.used} of {self.limit}{unit} in use{self._holder()}; truncate "
             "or delete queues"
         )
+
+    def _too_many_consumers(self) -> str:
+        if self.resource == "starred_rules":
+            return (
+                f"{self.used} rules have a pattern that begins with *, of at most {self.limit}; begin the pattern with "
+                "plain text, or delete rules that nobody uses"
+            )
+        if self.queue:
+            return (
+                f"queue {self.queue!r} has {self.used} of at most {self.limit} consumers; delete some that nobody uses"
+            )
+        return f"the limit on {self.resource} is reached: {self.used} of {self.limit}; delete some that nobody uses"
 
     def _holder(self) -> str:
         if not self.queue:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, KeysView, Sequence
+from collections.abc import Iterable, Iterator, KeysView, Sequence
 from heapq import heappop, heappush
 from struct import Struct
 
@@ -640,18 +640,15 @@ class Queue:
 
     def consumer(self, name: str) -> ConsumerState | None:
         """Return the state of a consumer, or None if it does not exist."""
-        return self.consumers.get(name, self.first_position)
+        return self.consumers.states.get(name)
 
     def slowest_consumer(self) -> str:
         """Return the name of the consumer that is furthest behind; "" without consumers."""
         return self.consumers.slowest() if self.consumers is not NO_CONSUMERS else ""
 
-    def consumer_states(self) -> Iterator[tuple[str, ConsumerState]]:
-        """Yield name and state of each consumer, unsorted."""
-        for name in self.consumers:
-            state = self.consumer(name)
-            assert state is not None, "its name was just read"
-            yield name, state
+    def consumer_states(self) -> Iterable[tuple[str, ConsumerState]]:
+        """Return name and state of each consumer, unsorted."""
+        return self.consumers.states.items()
 
     def is_sealed(self) -> bool:
         """Return whether the queue accepts no more records."""

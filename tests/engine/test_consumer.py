@@ -40,6 +40,7 @@ from mrecordlog_async.engine.commit.batch import CommitRequest, CommitResult
 from mrecordlog_async.engine.commit.journal import Journal
 from mrecordlog_async.engine.intake.controls import Attached
 from mrecordlog_async.engine.planning import consumer as plan_consumers
+from mrecordlog_async.engine.planning import queue as plan_queues
 
 OWNER, OTHER = uuid.uuid4(), uuid.uuid4()
 
@@ -647,12 +648,76 @@ async def test_rules_that_begin_with_a_star_are_limited(directory: Path, monkeyp
             LogFullError, match=r"^3 rules have a pattern that begins with \*, of at most 2; begin"
         ) as full:
             await again.create_consumer("*3", "c")
-        assert full.value.resource == "rules"
+        assert full.value.resource == "starred_rules"
         assert await again.create_consumer("q*3", "c")
         for number in range(2):
             await again.delete_consumer(f"*{number}", "c")
         assert await again.create_consumer("*3", "c")
         assert again.inspection.consumer_rules() == [("*2", "c"), ("*3", "c"), ("q*3", "c")]
+
+
+async def test_a_queue_is_given_no_more_than_a_thousand_consumers(directory: Path) -> None:
+    """However they would come about; the sentence names the queue. Other queues take theirs."""
+    full = r"^queue 'q' has 1000 of at most 1000 consumers; delete some"
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queues(["q", "other"])
+        await asyncio.gather(*(log.create_consumer("q", f"c{number}") for number in range(1_000)))
+        with pytest.raises(LogFullError, match=full) as error:
+            await log.create_consumer("q", "more")
+        assert (error.value.resource, error.value.queue, error.value.used) == ("consumers", "q", 1_000)
+        with pytest.raises(LogFullError, match=full):
+            async with log.consumer("q", "more"):
+                pass
+        assert await log.create_consumer("q", "c1", exist_ok=True) is False
+        assert await log.create_consumer("other", "more")
+        await log.delete_consumer("q", "c1")
+        assert await log.create_consumer("q", "more")
+    with pytest.raises(LogFullError, match=full):
+        async with MultiRecordLog.open(directory, consumers={"q": ["declared"]}):
+            pass
+
+
+async def test_rules_give_a_new_queue_no_more_than_a_thousand_consumers(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not created; one that fewer rules match is."""
+    monkeypatch.setattr(plan_queues, "CONSUMERS_MAX", 2)
+    async with MultiRecordLog.open(directory) as log:
+        for number in range(3):
+            await log.create_consumer("many*", f"c{number}")
+        for create in (log.create_queue("many"), log.create_queues(["few", "many"])):
+            with pytest.raises(LogFullError, match=r"^queue 'many' has 0 of at most 2 consumers"):
+                await create
+        assert log.list_queues() == []
+        assert await log.create_queue("few")
+
+
+async def test_a_log_with_more_consumers_and_rules_than_it_takes_opens(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No limit applies to what is there. Only new ones are refused, until there are fewer."""
+    async with MultiRecordLog.open(directory) as log:
+        await log.create_queue("q")
+        for number in range(3):
+            await log.create_consumer("q", f"c{number}")
+            await log.create_consumer(f"r{number}*", "c")
+    monkeypatch.setattr(plan_queues, "CONSUMERS_MAX", 2)
+    monkeypatch.setattr(plan_consumers, "RULES_MAX", 2)
+    async with MultiRecordLog.open(directory) as log:
+        assert len(log.consumers("q")) == 3
+        with pytest.raises(LogFullError, match=r"^queue 'q' has 3 of at most 2 consumers"):
+            await log.create_consumer("q", "more")
+        with pytest.raises(LogFullError, match=r"^the limit on rules is reached: 3 of 2; delete some") as error:
+            await log.create_consumer("r*", "more")
+        assert error.value.resource == "rules"
+        await log.append("q", b"x")
+        async with log.consumer("q", "c1") as consumer:
+            await consumer.acknowledge(0)
+        for number in range(2):
+            await log.delete_consumer(f"r{number}*", "c")
+            await log.delete_consumer("q", f"c{number}")
+        assert await log.create_consumer("r*", "more")
+        assert await log.create_consumer("q", "more")
 
 
 async def test_a_batch_ends_where_rules_have_made_it_long(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from mrecordlog_async.engine.intake.controls import (
 )
 from mrecordlog_async.engine.planning.consumer_view import ConsumerMove
 from mrecordlog_async.engine.planning.draft import CommandOutcome, Draft, QueueView
-from mrecordlog_async.engine.planning.queue import add_consumer, truncate_to_slowest
+from mrecordlog_async.engine.planning.queue import add_consumer, lack_in_queue, lack_of_room, truncate_to_slowest
 from mrecordlog_async.errors import (
     ConsumerExistsError,
     ConsumerFencedError,
@@ -41,6 +41,9 @@ from mrecordlog_async.format.controls import (
 from mrecordlog_async.memory.settings import owner_text
 from mrecordlog_async.patterns import beginning_of
 
+RULES_MAX = 10_000
+"""Rules of a log."""
+
 STARRED_RULES_MAX = 1_000
 """Rules whose patterns begin with a star: every new queue is compared with all of them, which takes 0.3 ms."""
 
@@ -55,8 +58,8 @@ def plan_create_consumer(draft: Draft, call: CreateConsumer) -> None:
             draft.finish(call, view, False)
         else:
             draft.refuse(call, ConsumerExistsError(call.queue, call.consumer), call.queue)
-    elif draft.consumer_count >= draft.limits.consumers:
-        draft.refuse(call, _too_many_consumers(draft), call.queue)
+    elif (full := _lack_of_room(draft, call.queue, view)) is not None:
+        draft.refuse(call, full, call.queue)
     else:
         add_consumer(draft, view, call.consumer, _clamped(view, call.start))
         draft.leave(Reserve.NOTHING)
@@ -89,8 +92,8 @@ def _attach_to_new(draft: Draft, call: AttachConsumer, view: QueueView) -> None:
     """Plan a consumer with its first holder."""
     if not call.create:
         draft.refuse(call, ConsumerNotFoundError(call.queue, call.consumer), call.queue)
-    elif draft.consumer_count >= draft.limits.consumers:
-        draft.refuse(call, _too_many_consumers(draft), call.queue)
+    elif (full := _lack_of_room(draft, call.queue, view)) is not None:
+        draft.refuse(call, full, call.queue)
     else:
         position = _clamped(view, call.start)
         epoch = add_consumer(draft, view, call.consumer, position, call.owner)
@@ -223,16 +226,17 @@ def change_rule(draft: Draft, rule: TableRule, *, removes: bool) -> None:
 
 def too_many_rules(draft: Draft, rule: TableRule) -> LogFullError | None:
     """Return why there must not be one rule more, or None."""
-    if draft.consumer_count >= draft.limits.consumers:
-        return _too_many_consumers(draft)
+    if draft.rules.count >= RULES_MAX:
+        return LogFullError("rules", draft.rules.count, RULES_MAX)
     starred = draft.rules.starred()
     if beginning_of(rule.pattern) or starred < STARRED_RULES_MAX:
-        return None
-    return LogFullError("rules", starred, STARRED_RULES_MAX)
+        return lack_of_room(draft, 0, 1)
+    return LogFullError("starred_rules", starred, STARRED_RULES_MAX)
 
 
-def _too_many_consumers(draft: Draft) -> LogFullError:
-    return LogFullError("consumers", draft.consumer_count, draft.limits.consumers)
+def _lack_of_room(draft: Draft, queue: str, view: QueueView) -> LogFullError | None:
+    """Return why *queue* must not be given one consumer more, or None."""
+    return lack_of_room(draft, 0, 1) or lack_in_queue(queue, view.consumer_count(), 1)
 
 
 def _clamped(view: QueueView, start: int | None) -> int:

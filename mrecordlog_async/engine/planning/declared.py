@@ -12,14 +12,21 @@ So a rule is never stored before its consumers: one batch has both, and the queu
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from mrecordlog_async.engine.intake.commands import Reserve
 from mrecordlog_async.engine.intake.controls import Declare, DeclaredConsumer, Recreated
-from mrecordlog_async.engine.planning.consumer import change_rule, too_many_rules
+from mrecordlog_async.engine.planning.consumer import RULES_MAX, change_rule, too_many_rules
 from mrecordlog_async.engine.planning.draft import CommandOutcome, Draft
-from mrecordlog_async.engine.planning.queue import add_consumer, consumers_by_rule, create_queue, lack_of_room
+from mrecordlog_async.engine.planning.queue import (
+    add_consumer,
+    consumers_by_rule,
+    create_queue,
+    lack_in_queue,
+    lack_of_room,
+)
 from mrecordlog_async.errors import LogFullError
 from mrecordlog_async.format.controls import TableRule
 
@@ -72,8 +79,21 @@ def _lack_of_room(draft: Draft, missing: _Missing) -> LogFullError | None:
     if not any(missing):  # nothing is written, and a log that is above a limit has room for that
         return None
     consumers = sum(map(len, missing.queues.values())) + len(missing.consumers) + len(missing.rules)
-    error = lack_of_room(draft, len(missing.queues), consumers)
+    error = lack_of_room(draft, len(missing.queues), consumers) or _lack_in_queues(draft, missing)
+    if error is None and draft.rules.count + len(missing.rules) > RULES_MAX:
+        error = LogFullError("rules", draft.rules.count, RULES_MAX)
     return error or next((found for rule in missing.rules if (found := too_many_rules(draft, rule))), None)
+
+
+def _lack_in_queues(draft: Draft, missing: _Missing) -> LogFullError | None:
+    """Return which queue would have too many consumers, or None."""
+    more = Counter(one.queue for one in missing.consumers)
+    more.update({name: len(consumers) for name, consumers in missing.queues.items()})
+    for name, count in more.items():
+        view = draft.find(name)
+        if (error := lack_in_queue(name, view.consumer_count() if view is not None else 0, count)) is not None:
+            return error
+    return None
 
 
 def _create_consumer(draft: Draft, one: DeclaredConsumer) -> Recreated | None:

@@ -8,7 +8,7 @@ the functions that plan commands write to it.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,13 +16,13 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from mrecordlog_async.engine.intake.commands import AppendRecords, Command, Reserve
-from mrecordlog_async.engine.planning.consumer_view import ConsumerMove, PlannedConsumers, PlannedRules
+from mrecordlog_async.engine.planning.consumer_view import ConsumerMove, PlannedRules
 from mrecordlog_async.errors import QueueNameError, QueueNotFoundError, RecordLogError
 from mrecordlog_async.format.controls import ConsumerState, Truncate
 from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.format.settings import PLAIN, Replacement
 from mrecordlog_async.format.table import LastAppendDigest
-from mrecordlog_async.memory.consumers import NO_CONSUMERS, moved_up
+from mrecordlog_async.memory.consumers import slowest_of
 from mrecordlog_async.memory.pieces import checksum_of
 from mrecordlog_async.memory.queue import Queue, same_payloads
 from mrecordlog_async.memory.queues import Queues
@@ -121,7 +121,7 @@ class QueueView:
         self.planned: list[PlannedRun] = []
         self.settings = PLAIN
         self.reconfigured = False  # the batch changes settings or consumers
-        self._consumers: PlannedConsumers | None = None  # made when they are asked for
+        self._consumers: dict[str, ConsumerState] | None = None  # a copy, once the batch changes one of them
         self._held: tuple[int, int] | None = None
         self._truncated = 0  # the first position that a truncate of the batch has left
 
@@ -176,33 +176,41 @@ class QueueView:
 
     def consumer(self, name: str) -> ConsumerState | None:
         """Return the state of a consumer, or None if it does not exist."""
-        return moved_up(self._planned_consumers().get(name), self._truncated)
+        state = self._states().get(name)
+        if state is None or state.position >= self._truncated:
+            return state
+        return state._replace(position=self._truncated)
 
     def consumer_count(self) -> int:
         """Return the number of consumers."""
-        return self._planned_consumers().count
+        return len(self._states())
 
     def set_consumer(self, name: str, state: ConsumerState) -> None:
         """Plan a consumer's creation or move."""
-        self._planned_consumers().set(name, state)
-        self.reconfigured = True
+        self._changed_states()[name] = state
 
     def delete_consumer(self, name: str) -> None:
         """Plan a consumer's deletion."""
-        self._planned_consumers().delete(name)
-        self.reconfigured = True
+        del self._changed_states()[name]
 
     def slowest(self) -> tuple[int, str] | None:
         """Return the position and the name of a consumer that is furthest behind, or None without consumers."""
-        if self._consumers is None and (self.queue is None or self.queue.consumers is NO_CONSUMERS):
+        states = self._states()
+        if not states:
             return None
-        name = self._planned_consumers().slowest()
-        state = self.consumer(name) if name is not None else None
-        return (state.position, name) if state is not None and name is not None else None
+        name = slowest_of(states)
+        return max(states[name].position, self._truncated), name
 
-    def _planned_consumers(self) -> PlannedConsumers:
+    def _states(self) -> Mapping[str, ConsumerState]:
+        """Return the consumers as the batch leaves them, but for its truncates."""
+        if self._consumers is not None:
+            return self._consumers
+        return self.queue.consumers.states if self.queue is not None else {}
+
+    def _changed_states(self) -> dict[str, ConsumerState]:
         if self._consumers is None:
-            self._consumers = PlannedConsumers(self.queue)
+            self._consumers = dict(self._states())
+        self.reconfigured = True
         return self._consumers
 
     # What the queue holds, for its limits.

@@ -27,6 +27,7 @@ from mrecordlog_async.format.controls import (
 from mrecordlog_async.format.settings import SetOptions
 from mrecordlog_async.format.stored_options import DEFAULT_OPTIONS, KEEP_UNTIL_ACKNOWLEDGED, SEALED, StoredOptions
 from mrecordlog_async.format.table import entry_bytes
+from mrecordlog_async.memory.consumers import CONSUMERS_MAX
 
 COMPARE_WORK = 0.1
 """Comparing a name with a rule takes a tenth of the time of planning and applying a log record."""
@@ -55,7 +56,7 @@ def plan_create(draft: Draft, call: CreateQueue) -> None:
             draft.refuse(call, QueueExistsError(call.queue), call.queue)
         return
     consumers = consumers_by_rule(draft, call.queue) if draft.rules.count else ()
-    error = lack_of_room(draft, 1, len(consumers))
+    error = lack_of_room(draft, 1, len(consumers)) or lack_in_queue(call.queue, 0, len(consumers))
     if error is not None:
         draft.refuse(call, error, call.queue)
         return
@@ -82,6 +83,8 @@ def plan_create_many(draft: Draft, call: CreateQueues) -> None:
         return
     consumers = [consumers_by_rule(draft, name) if draft.rules.count else () for name in new]
     error = lack_of_room(draft, len(new), sum(map(len, consumers)))
+    for name, given in zip(new, consumers, strict=True):
+        error = error or lack_in_queue(name, 0, len(given))
     if error is not None:
         draft.refuse(call, error, new[0])
         return
@@ -98,6 +101,11 @@ def lack_of_room(draft: Draft, queues: int, consumers: int) -> LogFullError | No
     if draft.consumer_count + consumers > draft.limits.consumers:
         return LogFullError("consumers", draft.consumer_count, draft.limits.consumers)
     return None
+
+
+def lack_in_queue(queue: str, consumers: int, more: int) -> LogFullError | None:
+    """Return why a queue with this many *consumers* may not be given *more*, or None."""
+    return LogFullError("consumers", consumers, CONSUMERS_MAX, queue) if consumers + more > CONSUMERS_MAX else None
 
 
 def create_queue(draft: Draft, name: str, consumers: Collection[str], options: StoredOptions | None) -> None:

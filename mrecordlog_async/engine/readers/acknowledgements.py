@@ -135,7 +135,7 @@ class Acknowledgements:
     def _was_passed(self, queue: Queue, consumer: str, position: int) -> bool:
         """Return whether anything but an acknowledgement may have moved *consumer* past *position*."""
         first, end = self._sought.get((queue.id, consumer), (0, 0))
-        truncated_from, truncated_to = queue.consumers.passed(consumer, queue.first_position)
+        truncated_from, truncated_to = queue.consumers.passed(consumer)
         return first <= position < end or truncated_from <= position < truncated_to
 
     def _look_at(self, queue_id: int) -> None:
