@@ -66,6 +66,7 @@ PROMISES: Index = {
         "engine/test_failing.py::test_every_call_that_waits_ends_with_its_loop",
         "faults/test_process.py::test_close_with_calls_on_their_way_ends_each_of_them",
         "faults/test_process.py::test_writer_thread_that_raises_tells_everyone",
+        "log/test_truncate_that_reads.py::test_a_truncate_whose_reading_fails_reports_no_wrong_number",
     ),
     "8": (
         "faults/test_process.py::test_second_process_is_refused_with_the_owners_pid",
@@ -79,6 +80,7 @@ PROMISES: Index = {
         "log/test_full.py::test_too_large_records_are_refused_at_once",
         "deep/faults/test_crash_states.py::test_full_disk_refuses_no_truncate_and_takes_appends_again",
         "deep/faults/test_consumer_states.py::test_the_reserve_is_for_what_truncates",
+        "log/test_cancelled_in_line.py::test_the_log_keeps_nothing_of_callers_that_were_cancelled_in_line",
         "engine/test_beyond_memory.py::test_no_append_is_refused_while_records_can_leave",
         "engine/test_beyond_memory.py::test_a_log_that_refuses_keeps_what_does_not_fit_on_the_disk",
     ),
