@@ -53,7 +53,8 @@ def make_app(directory: str, lake: str) -> web.Application:
     Path(lake).mkdir(parents=True, exist_ok=True)
     app = web.Application()
     queues = {"events": QueueOptions(keep="until_acknowledged")}
-    setup(app, directory, queues=queues, workers=[partial(upload, lake=Path(lake))])
+    consumers, workers = {"events": ["parquet"]}, [partial(upload, lake=Path(lake))]
+    setup(app, directory, queues=queues, consumers=consumers, workers=workers)
     app.router.add_post("/ingest", ingest)
     return app
 

@@ -15,6 +15,8 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any
 
+from mrecordlog_async.quantities import age, span
+
 
 class RecordLogError(Exception):
     """The base class of all errors of this package.
@@ -376,8 +378,8 @@ class ConsumerHeldError(RecordLogError):
 
     def message(self) -> str:
         return (
-            f"queue {self.queue!r}: consumer {self.consumer!r} has a holder, which was seen {self.idle_seconds:.1f} s "
-            f"ago; try again once that is {self.if_idle_for:g} s, or take another consumer"
+            f"queue {self.queue!r}: consumer {self.consumer!r} has a holder, which was seen {age(self.idle_seconds)} "
+            f"ago; try again once that is {span(self.if_idle_for)}, or take another consumer"
         )
 
 

@@ -34,8 +34,8 @@ import asyncio
 import logging
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from functools import partial
 from traceback import walk_tb
 from typing import TYPE_CHECKING, Annotated, Any, Unpack
@@ -128,11 +128,10 @@ def lifespan(
                 "in your own lifespan"
             )
         async with AsyncExitStack() as stack:
-            stack.enter_context(_cancelled_without_traceback())
+            _shorten_log_of_uvicorn()
             try:
                 log = await stack.enter_async_context(embedded(embedding))
             except OpeningStoppedError as stopped:
-                _have_uvicorn_shorten(str(stopped))
                 _end_by(stopped.number)
                 raise
             setattr(app.state, STATE_NAME, log)
@@ -154,31 +153,23 @@ _directories: WeakKeyDictionary[Any, str | bytes] = WeakKeyDictionary()
 """Directories, by their lifespan and by the open log."""
 
 
-@contextmanager
-def _cancelled_without_traceback() -> Iterator[None]:
-    """Have uvicorn log no traceback for a request that it cancels itself at its end: it says so in one line before."""
-
-    def is_other(record: logging.LogRecord) -> bool:
-        error = record.exc_info[1] if record.exc_info else None
-        return not (isinstance(error, asyncio.CancelledError) and "timeout graceful shutdown" in str(error))
-
-    uvicorn = logging.getLogger("uvicorn.error")
-    uvicorn.addFilter(is_other)
-    try:
-        yield
-    finally:
-        uvicorn.removeFilter(is_other)
+def _shorten_log_of_uvicorn() -> None:
+    """Have uvicorn log no traceback of a stop that somebody asked for, until the task of the lifespan ends."""
+    uvicorn, task = logging.getLogger("uvicorn.error"), asyncio.current_task()
+    own = partial(_without_traceback)  # another application of this process may end before
+    if task is not None:
+        uvicorn.addFilter(own)
+        task.add_done_callback(lambda _: uvicorn.removeFilter(own))
 
 
-def _have_uvicorn_shorten(reason: str) -> None:
-    """Have uvicorn log *reason* alone, for which Starlette passes it a traceback: a signal came, nothing is wrong."""
-
-    def shorten(record: logging.LogRecord) -> bool:
-        if record.getMessage().rstrip().endswith(reason):
-            record.msg, record.args = reason, ()
-        return True
-
-    logging.getLogger("uvicorn.error").addFilter(shorten)
+def _without_traceback(record: logging.LogRecord) -> bool:
+    """Return whether to log *record*, shortened to its last line if a signal came before the log was open."""
+    _, stopped, reason = record.getMessage().rstrip().rpartition(f"{OpeningStoppedError.__name__}: ")
+    if stopped:  # Starlette passes uvicorn the whole traceback as text
+        record.msg, record.args = reason, ()
+    error = record.exc_info[1] if record.exc_info else None
+    # Of a request that uvicorn cancels itself at its end: it says so in one line before.
+    return not (isinstance(error, asyncio.CancelledError) and "timeout graceful shutdown" in str(error))
 
 
 def _end_by(number: int) -> None:

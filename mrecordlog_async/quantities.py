@@ -17,6 +17,7 @@ _BYTES = (
     | {f"{prefix}b": 1000**power for power, prefix in enumerate(_PREFIXES, 1)}
 )
 _SECONDS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
+_LENGTHS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 _QUANTITY = re.compile(r"(\d{1,18}(?:\.\d{1,9})?)\s*([a-zA-Z]*)", re.ASCII)
 
 
@@ -46,6 +47,20 @@ def parse_moment(text: str) -> datetime:
         return datetime.now(UTC) - timedelta(seconds=parse_seconds(text))
     except (ValueError, OverflowError):
         raise ValueError(f"{text!r} is not a time such as 10min (ago) or 2026-11-22T09:30:00Z") from None
+
+
+def age(seconds: float | None) -> str:
+    """Return an age in whole units of the largest that gives 2 or more, like 5 min or 3 d; a dash if there is none."""
+    if seconds is None:
+        return "-"
+    unit, length = next(each for each in _LENGTHS if seconds >= 2 * each[1] or each[1] == 1)
+    return f"{seconds // length:.0f} {unit}"  # what is not over does not count
+
+
+def span(seconds: float) -> str:
+    """Return a length of time that somebody has set, exactly: 7 d, 90 s, 0.5 s."""
+    unit, length = next(each for each in _LENGTHS if (seconds and seconds % each[1] == 0) or each[1] == 1)
+    return f"{seconds / length:g} {unit}"
 
 
 def _parse(text: str, units: Mapping[str, float], expected: str) -> float:

@@ -9,9 +9,24 @@ import pytest
 
 from mrecordlog_async.cli.shell.settings import SETTINGS
 from mrecordlog_async.options import MIB
-from mrecordlog_async.quantities import parse_moment, parse_seconds, parse_size
+from mrecordlog_async.quantities import age, parse_moment, parse_seconds, parse_size, span
 from mrecordlog_async.spark.settings.arguments import seconds_of, size_of
 from mrecordlog_async.spark.settings.options import Options
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(None, "-"), (0.9, "0 s"), (9.5, "9 s"), (119.9, "119 s"), (120, "2 min"), (7_199, "119 min"), (172_800, "2 d")],
+)
+def test_an_age_is_in_whole_units(seconds: float | None, text: str) -> None:
+    """It says what is over: a holder that may be replaced after 10 s was not seen 10 s ago after 9.5 s."""
+    assert age(seconds) == text
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(90, "90 s"), (0.5, "0.5 s"), (120, "2 min"), (604_800, "7 d")])
+def test_a_time_that_was_set_is_written_exactly(seconds: float, text: str) -> None:
+    """In the largest unit of which it is a whole number."""
+    assert span(seconds) == text
 
 
 @pytest.mark.parametrize(

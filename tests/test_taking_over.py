@@ -54,7 +54,7 @@ async def test_a_worker_takes_over_only_once_the_holder_was_not_seen(owner_of: A
     await owner_of.append("q", b"a")
     async with owner_of.consumer("q", "c", if_idle_for=10.0) as first:
         clock.now += 9.5
-        with pytest.raises(ConsumerHeldError, match=r"was seen 9\.5 s ago; try again once that is 10 s") as held:
+        with pytest.raises(ConsumerHeldError, match=r"was seen 9 s ago; try again once that is 10 s") as held:
             await owner_of.consumer("q", "c", if_idle_for=10.0).__aenter__()
         assert (held.value.idle_seconds, held.value.if_idle_for) == (9.5, 10.0)
         await first.acknowledge(0)
@@ -72,7 +72,7 @@ async def test_a_holder_that_waits_for_records_is_there(owner_of: Any, clock: Cl
         while await idle(owner_of) != 0 or clock.now < 1_100:
             await asyncio.sleep(0)
             clock.now += 1
-        with pytest.raises(ConsumerHeldError, match=r"was seen 0\.0 s ago"):
+        with pytest.raises(ConsumerHeldError, match="was seen 0 s ago"):
             await owner_of.consumer("q", "c", if_idle_for=1.0).__aenter__()
         await owner_of.append("q", b"a")
         assert (await waiting).payloads() == [b"a"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import logging
 import signal
 import subprocess
 import sys
@@ -17,7 +18,7 @@ import pytest
 from aiohttp import web
 from fastapi import FastAPI
 
-from mrecordlog_async import LogLockedError, MultiRecordLog, embedding
+from mrecordlog_async import LogClosedError, LogLockedError, MultiRecordLog, embedding
 from mrecordlog_async.aiohttp import LOG, setup
 from mrecordlog_async.fastapi import lifespan, log_of
 from tests.holder import HELD, Holder
@@ -129,6 +130,35 @@ def test_a_signal_ends_the_wait_at_once(directory: Path, program: str, number: i
         else:
             assert process.returncode == 0
         assert holder.process.poll() is None
+
+
+async def test_the_log_of_uvicorn_is_as_before_once_a_lifespan_has_ended(
+    directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether it was told to stop before the log was open, or served: a test suite starts an application many times."""
+    uvicorn = logging.getLogger("uvicorn.error")
+    before, stops = uvicorn.filters.copy(), list[int]()
+
+    async def serve(app: FastAPI) -> int:
+        async with app.router.lifespan_context(app):
+            return len(uvicorn.filters)
+
+    app = FastAPI(lifespan=lifespan(directory, lock_seconds=1e6))
+    own = signal.signal(signal.SIGTERM, lambda number, _: stops.append(number))
+    try:
+        with Holder(directory):
+            starting = asyncio.create_task(serve(app))
+            await said(caplog, WAITS)
+            signal.raise_signal(signal.SIGTERM)
+            with pytest.raises(LogClosedError, match="told to stop"):
+                await starting
+        while len(stops) < 2:  # the lifespan raises it again
+            await asyncio.sleep(0)
+    finally:
+        signal.signal(signal.SIGTERM, own)
+    assert await asyncio.create_task(serve(app)) == len(before) + 1
+    await asyncio.sleep(0)
+    assert uvicorn.filters == before
 
 
 # The service.

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.deep.built import build, install
-from tests.docs.blocks import ROOT, blocks, with_worker
+from tests.docs.blocks import ROOT, blocks
 
 PROGRAM = """
 from typing import assert_type
@@ -104,8 +104,6 @@ def programs(tmp_path: Path) -> Path:
         for number, block in enumerate(blocks(ROOT / f"{page}.md"))
         if block.language == "python" and not any(name in block.text for name in UNTYPED)
     }
-    endpoint, worker = (name for name, text in texts.items() if name.startswith("readme") and "lifespan(" in text)
-    texts[worker] = with_worker(texts[endpoint], texts[worker])
     for name in EXAMPLES:
         texts[name] = (ROOT / "examples" / f"{name}.py").read_text()
     for name, text in {**texts, "user": PROGRAM}.items():

@@ -48,12 +48,6 @@ def blocks(page: Path) -> list[Block]:
     return [Block(language, dedent(text), note) for note, _, language, text in _BLOCK.findall(page.read_text())]
 
 
-def with_worker(endpoint: str, worker: str) -> str:
-    """Return the README's first program with its line `app = …` replaced by its second block, as the text says."""
-    replaced = next(line for line in endpoint.splitlines() if line.startswith("app = "))
-    return endpoint.replace(replaced, worker)
-
-
 def name_of(page: Path) -> str:
     return str(page.relative_to(ROOT))
 

@@ -57,6 +57,19 @@ def test_a_drain_as_it_is_typed(tmp_path: Path) -> None:
     )
 
 
+def test_a_job_of_a_program_has_the_places_that_the_command_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`~/` is the home directory, and a slash at the end means nothing."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    where = ("~/lake/out/", "~/lake/checkpoint")
+    job = DrainJob("http://h1:8080", *where)
+    assert (job.output, job.checkpoint) == (f"{tmp_path}/lake/out", f"{tmp_path}/lake/checkpoint")
+    assert DrainJob("http://h1:8080", "s3://lake/out/", "/c/").output == "s3://lake/out"
+    typed = ["drain", "--server", "http://h1:8080", "--output", where[0], "--checkpoint", where[1]]
+    assert job_of(build_parser().parse_args(typed)) == job
+
+
 def test_each_server_may_have_a_token_file(tmp_path: Path) -> None:
     """NAME=FILE is for one server; a name that no server has is refused, and no token is shown."""
     common, own = tmp_path / "common", tmp_path / "own=1"

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from mrecordlog_async.cli.output.text import age, columns, open_log, printable, size
+from mrecordlog_async.cli.output.text import columns, open_log, printable, size
 from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.shell.parser import START, Parser
 from mrecordlog_async.cli.shell.services import Done, RespondingServers, change, open_fleet, refuse_several
@@ -27,6 +27,7 @@ from mrecordlog_async.cli.shell.target import add_log, connect, is_service, is_s
 from mrecordlog_async.errors import ConsumerNotFoundError, QueueNotFoundError
 from mrecordlog_async.model import ConsumerSummary, Start
 from mrecordlog_async.patterns import is_pattern
+from mrecordlog_async.quantities import age
 
 if TYPE_CHECKING:
     from mrecordlog_async.client.client import RecordLogClient

@@ -24,13 +24,14 @@ from datetime import datetime
 from itertools import chain, repeat
 
 from mrecordlog_async.cli.output.settings_text import settings_text
-from mrecordlog_async.cli.output.text import age, columns, open_log, printable
+from mrecordlog_async.cli.output.text import columns, open_log, printable
 from mrecordlog_async.cli.shell.exit_codes import FAILED, FINE
 from mrecordlog_async.cli.shell.parser import Parser
 from mrecordlog_async.cli.shell.services import RespondingServers, open_fleet
 from mrecordlog_async.cli.shell.target import add_log, connect, is_service, is_several, run_async
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.model import QueueSummary
+from mrecordlog_async.quantities import age
 
 HEADER = ("queue", "first", "next", "records", "bytes", "age")
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from mrecordlog_async.cli.output.text import plural, printable, size, span
+from mrecordlog_async.cli.output.text import plural, printable, size
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.options import QUEUE_OPTIONS, QueueOptions
+from mrecordlog_async.quantities import span
 
 
 def settings_text(settings: QueueSettings) -> str:

@@ -12,7 +12,6 @@ from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.model import RecoveryProgress
 
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-LENGTHS = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 REDRAW_SECONDS = 0.1
 QUIET_SECONDS = 1.0
 """Work that takes less than this shows no progress."""
@@ -48,20 +47,6 @@ def plural(count: int, word: str) -> str:
     """Return *count* with its word: 1 batch, 2 batches."""
     ending = "" if count == 1 else "es" if word.endswith(("ch", "s", "sh", "x")) else "s"
     return f"{count:,} {word}{ending}"
-
-
-def age(seconds: float | None) -> str:
-    """Return an age in its largest unit that gives 2 or more, like 5 min or 3 d; a dash if there is none."""
-    if seconds is None:
-        return "-"
-    unit, length = next(each for each in LENGTHS if seconds >= 2 * each[1] or each[1] == 1)
-    return f"{seconds / length:.0f} {unit}"
-
-
-def span(seconds: float) -> str:
-    """Return a length of time that somebody has set, exactly: 7 d, 90 s, 0.5 s."""
-    unit, length = next(each for each in LENGTHS if (seconds and seconds % each[1] == 0) or each[1] == 1)
-    return f"{seconds / length:g} {unit}"
 
 
 def cells_of(text: str) -> int:

@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from mrecordlog_async.cli.output.text import age, columns, plural, printable, size
+from mrecordlog_async.cli.output.text import columns, plural, printable, size
 from mrecordlog_async.cli.output.top_samples import ORDERS, History, QueueRates, ServiceFacts, SlowestConsumer
 from mrecordlog_async.metrics import SECONDS_BOUNDS
+from mrecordlog_async.quantities import age
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -9,10 +9,11 @@ const short = (value) => scaled(value, 1000, SI), rate = (value) => short(value)
 const bytes = (value) => scaled(value, 1024, BINARY);
 const time = (seconds) => seconds >= 1 ? seconds.toFixed(1) + " s"
   : seconds >= 0.001 ? (seconds * 1e3).toFixed(1) + " ms" : Math.round(seconds * 1e6) + " µs";
+// As the commands and errors write it: in whole units, and what is not over does not count.
 function age(seconds) {
-  if (seconds < 120) return Math.round(seconds) + " s";
-  if (seconds < 7200) return Math.round(seconds / 60) + " min";
-  return seconds < 172800 ? Math.round(seconds / 3600) + " h" : Math.round(seconds / 86400) + " d";
+  if (seconds < 120) return Math.floor(seconds) + " s";
+  if (seconds < 7200) return Math.floor(seconds / 60) + " min";
+  return seconds < 172800 ? Math.floor(seconds / 3600) + " h" : Math.floor(seconds / 86400) + " d";
 }
 // Characters that turn text around or are not visible are shown by their numbers: a name must not look like another one.
 const shownName = (name) => name.replace(/[\u0000-\u001f\u007f-\u009f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,

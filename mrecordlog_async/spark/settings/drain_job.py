@@ -129,6 +129,11 @@ class DrainJob:
     )
     options: Mapping[str, str] = field(default_factory=dict, repr=False)  # others of the data source, with the tokens
 
+    def __post_init__(self) -> None:
+        """Read the places as the command does. Raises ValueError for one that is empty or needs a home directory."""
+        for name in ("output", "checkpoint"):
+            object.__setattr__(self, name, directory(getattr(self, name)))
+
     def source_options(self, shared_marker: str | None = None, again: Positions | None = None) -> dict[str, str]:
         """Return the options of the data source, without those of `release_options`.
 
