@@ -42,7 +42,7 @@ BOTH_LOOPS = (
     "engine/test_small.py",
     "engine/test_tail.py",
     "engine/test_thread.py",
-    "faults/test_loop_end.py",
+    "deep/faults/test_loop_end.py",
     "service/test_limits.py",
     "service/test_security.py",
     "service/test_server.py",

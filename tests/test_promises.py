@@ -25,11 +25,11 @@ Index = dict[str, tuple[str, ...]]
 
 PROMISES: Index = {
     "1": (
-        "deep/faults/test_crash_states.py::test_every_crash_state_keeps_what_was_answered",
+        "deep/durability/test_power_cuts.py::test_a_power_cut_at_any_moment",
         "faults/test_process.py::test_kill_9_in_a_loop_loses_nothing_that_was_answered",
         "faults/test_process.py::test_cancel_storm_leaves_no_hole_and_no_hanging_call",
         "deep/faults/test_real_disk.py::test_a_power_cut_on_a_real_file_system_loses_nothing",
-        "deep/faults/test_disk_faults.py::test_a_fault_at_every_call_loses_nothing",
+        "deep/durability/test_faults.py::test_a_fault_of_any_call",
     ),
     "2": (
         "durability/test_any_history.py::test_any_history",
@@ -38,19 +38,19 @@ PROMISES: Index = {
         "log/test_wrong_calls.py::test_the_last_position_can_be_used_and_none_after_it",
     ),
     "3": (
-        "deep/faults/test_crash_states.py::test_every_crash_state_keeps_what_was_answered",
+        "deep/durability/test_power_cuts.py::test_a_power_cut_at_any_moment",
         "recovery/test_recovery.py::test_truncated_segments_are_removed_and_stay_away",
         "log/test_queues.py::test_deleted_queue_does_not_exist_and_a_new_one_is_new",
         "engine/test_ids.py::test_a_log_that_was_restored_draws_nothing_that_it_drew_before",
     ),
     "4": (
-        "deep/faults/test_crash_states.py::test_every_crash_state_keeps_what_was_answered",
+        "deep/durability/test_power_cuts.py::test_a_power_cut_at_any_moment",
         "recovery/test_recovery.py::test_a_torn_tail_is_zeroed_durably_before_the_log_is_open",
         "deep/faults/test_crash_states.py::test_commit_at_every_place_relative_to_the_end_of_a_block",
     ),
     "5": (
-        "faults/test_damage.py::test_damage_at_every_frame_is_refused_or_cut_never_misread",
-        "faults/test_damage.py::test_missing_swapped_and_renamed_files_are_refused",
+        "deep/faults/test_damage.py::test_damage_at_every_frame_is_refused_or_cut_never_misread",
+        "deep/faults/test_damage.py::test_missing_swapped_and_renamed_files_are_refused",
         "recovery/test_recovery.py::test_torn_tail_is_cut_reported_and_never_seen_again",
         "deep/faults/test_fuzz.py::test_whole_logs_of_hostile_bytes",
         "engine/test_beyond_memory.py::test_damage_to_file_and_segment_is_an_error_for_the_reader_alone",
@@ -58,11 +58,11 @@ PROMISES: Index = {
     ),
     "6": (
         "deep/faults/test_disk_faults.py::test_failed_sync_ends_the_log_and_tells_everyone",
-        "deep/faults/test_disk_faults.py::test_a_fault_at_every_call_loses_nothing",
+        "deep/durability/test_faults.py::test_a_fault_of_any_call",
         "engine/test_failing.py::test_close_tells_what_could_not_be_synced",
     ),
     "7": (
-        "faults/test_loop_end.py::test_loop_that_ends_at_any_turn_gives_everything_back",
+        "deep/faults/test_loop_end.py::test_loop_that_ends_at_any_turn_gives_everything_back",
         "engine/test_failing.py::test_every_call_that_waits_ends_with_its_loop",
         "faults/test_process.py::test_close_with_calls_on_their_way_ends_each_of_them",
         "faults/test_process.py::test_writer_thread_that_raises_tells_everyone",
@@ -140,13 +140,13 @@ STATEMENTS: Index = {
     # What the log assumes of the disk is in the model of it; what it does not assume, too
     "fsync reaches the disk": ("deep/faults/test_disk_faults.py::test_failed_sync_ends_the_log_and_tells_everyone",),
     "a write does not damage bytes that it does not change": (
-        "deep/faults/test_crash_states.py::test_every_crash_state_keeps_what_was_answered",
+        "deep/durability/test_power_cuts.py::test_a_power_cut_at_any_moment",
     ),
     "a failed sync of a directory never loses a file name silently": (
-        "deep/faults/test_disk_faults.py::test_a_fault_at_every_call_loses_nothing",
+        "deep/durability/test_faults.py::test_a_fault_of_any_call",
     ),
     "It does not assume that sectors are written whole": (
-        "deep/faults/test_crash_states.py::test_every_crash_state_keeps_what_was_answered",
+        "deep/durability/test_power_cuts.py::test_a_power_cut_at_any_moment",
         "deep/faults/test_crash_states.py::test_a_directory_that_was_just_renamed_keeps_its_name_once_it_was_opened",
     ),
     "may be reused for a later segment": (
@@ -198,7 +198,7 @@ ENDS_ON_DISK: Index = {
         "recovery/test_recovery.py::test_a_batch_that_is_not_the_next_one_does_not_contradict_closed",
     ),
     "7": (
-        "faults/test_damage.py::test_read_errors_are_not_taken_for_damage",
+        "deep/faults/test_damage.py::test_read_errors_are_not_taken_for_damage",
         "recovery/test_recovery.py::test_a_live_segment_that_cannot_be_read_is_an_error_of_the_medium",
     ),
 }
@@ -207,14 +207,14 @@ ENDS_OF_A_LOG: Index = {
     "`close`": (
         "log/test_closing.py::test_close_finishes_what_was_called_before",
         "faults/test_process.py::test_close_with_calls_on_their_way_ends_each_of_them",
-        "faults/test_loop_end.py::test_history_reaches_the_end_of_close",
+        "deep/faults/test_loop_end.py::test_history_reaches_the_end_of_close",
     ),
     "the log failed, then `close`": (
         "engine/test_failing.py::test_failed_log_under_always_is_logged_and_closes_without_error",
         "engine/test_lost_lock.py::test_a_log_whose_lock_was_removed_does_not_mark_the_other_as_closed",
     ),
     "the event loop ends": (
-        "faults/test_loop_end.py::test_loop_that_ends_at_any_turn_gives_everything_back",
+        "deep/faults/test_loop_end.py::test_loop_that_ends_at_any_turn_gives_everything_back",
         "engine/test_letting_go.py::test_directory_is_free_for_the_next_loop",
     ),
     "garbage collected": (
@@ -229,8 +229,8 @@ ENDS_OF_A_LOG: Index = {
 }
 
 AT_EVERY_STEP = (
-    "spark/test_delta_crashes.py::test_a_kill_before_any_step_changes_nothing",
-    "spark/test_delta_crashes.py::test_a_power_cut_before_any_step_changes_nothing",
+    "deep/spark/test_delta_crashes.py::test_a_kill_before_any_step_changes_nothing",
+    "deep/spark/test_delta_crashes.py::test_a_power_cut_before_any_step_changes_nothing",
 )
 """Both stop a batch before each of its steps, so they meet every row."""
 
@@ -238,7 +238,7 @@ CRASHES_OF_A_DRAIN: Index = {
     "after offsets/N": AT_EVERY_STEP,
     "after some data files": (
         *AT_EVERY_STEP,
-        "spark/test_delta_crashes.py::test_the_directories_of_partitions_survive_power_cuts",
+        "deep/spark/test_delta_crashes.py::test_the_directories_of_partitions_survive_power_cuts",
     ),
     "after the sync of the checkpoint": AT_EVERY_STEP,
     "after the entry is linked": (
@@ -251,11 +251,11 @@ CRASHES_OF_A_DRAIN: Index = {
     ),
     "after commits/N": (
         *AT_EVERY_STEP,
-        "spark/test_delta_disks.py::test_a_batch_that_is_skipped_is_written_again_below_others",
+        "deep/spark/test_delta_disks.py::test_a_batch_that_is_skipped_is_written_again_below_others",
     ),
     "before or inside a truncate": (
         *AT_EVERY_STEP,
-        "spark/test_delta_crashes.py::test_acknowledgements_survive_kills_and_power_cuts",
+        "deep/spark/test_delta_crashes.py::test_acknowledgements_survive_kills_and_power_cuts",
         "deep/spark/test_kill.py::test_every_record_is_stored_once_though_the_driver_is_killed",
     ),
 }

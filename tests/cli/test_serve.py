@@ -68,7 +68,8 @@ def test_a_second_service_on_the_directory_is_refused(tmp_path: Path) -> None:
     """It exits with code 4, the owner's pid and what to do; the first service keeps running."""
     with Process(tmp_path / "wal", cold=True) as process:
         assert process.process is not None
-        done = run("serve", str(tmp_path / "wal"), "--port", "0")
+        at_once = {"MRECORDLOG_LOCK_SECONDS": "0s"}
+        done = run("serve", str(tmp_path / "wal"), "--port", "0", environment=at_once)
         assert done.returncode == 4
         assert b" serve " in done.stderr.rpartition(b"process %d (" % process.process.pid)[2]
         assert ask(process, "/readyz") == 200

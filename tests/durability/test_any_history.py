@@ -10,4 +10,4 @@ from .machine import AnyLog, LogWithLittleMemory, run_machine
 @pytest.mark.parametrize("machine", [AnyLog, LogWithLittleMemory])
 def test_any_history(machine: type[AnyLog]) -> None:
     """In any order of steps, the model and the log agree, before and after every crash."""
-    run_machine(machine, 40)
+    run_machine(machine, 15)

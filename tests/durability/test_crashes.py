@@ -17,7 +17,7 @@ TRIED = (
     *("torn", "copied", "large, small", "in pieces", "few callers, thread", "concurrent, cached", "recycles", "staged"),
     *("holders", "never, zombie", "options", "rules", "clock jumps", "rolls, little memory", "busy, little memory"),
 )
-MOMENTS, FAULTS = 4, 5
+MOMENTS, FAULTS = 3, 4
 FAULTS_WHEN_FULL = 15
 
 

@@ -12,91 +12,10 @@ from mrecordlog_async.maintenance.snapshot import snapshot
 from mrecordlog_async.readonly import ReadOnlyLog
 from tests.deep.cases import step
 from tests.faults.disk import Plan
-from tests.faults.disk_thread_histories import STATED_IN_FLIGHT
 from tests.faults.driver import COPY, DIRECTORY, Run
-from tests.faults.explore import FAMILY, Explorer, Tally, check_openings, exploring, recover
-from tests.faults.histories import BLOCK_BYTES, CASES, Case, by_family, commit_at, family
+from tests.faults.explore import Explorer, Tally, check_openings, exploring, recover
+from tests.faults.histories import BLOCK_BYTES, CASES, Case, commit_at
 from tests.faults.judge import State, Verdict, Violation, state_in
-
-SMALL = {
-    "many queues": 7,
-    "never, rolls": 17,
-    "interval": 12,
-    "never": 10,
-    "full disk": 14,
-    "disk limit": 4,
-    "rolls": 5,
-    "rolls, small": 9,
-    "large, small": 33,
-    "staged": 3,
-    "busy": 6,
-    "never, busy": 15,
-    "reserve": 11,
-    "reserve of tables": 11,
-    "copied": 10,
-    "copy drained": 17,
-    "torn": 10,
-    "recycles": 31,
-    "spare cut": 7,
-    "copy outlives": 23,
-    "concurrent, small": 2,
-    "interval, loaded": 6,
-    "reopened, cached": 3,
-    "torn, cached": 16,
-    "large, small, cached": 54,
-    "concurrent, 4 KiB": 2,
-    "rolls, 4 KiB": 5,
-    "torn, 4 KiB": 17,
-    "large, small, 4 KiB": 29,
-    "never, 4 KiB": 5,
-    "singles": 5,
-    "never, singles": 9,
-    "singles, small": 31,
-    "waits for disk, full": 13,
-    "waits for disk": 6,
-    "changed without records": 5,
-    "waits for memory": 2,
-    "large": 5,
-    "recreated": 4,
-    "never, killed": 3,
-    "few callers": 2,
-    "few callers, stepping": 2,
-    "few callers, thread": 2,
-    "few callers, stepping, thread": 3,
-    "few callers, 4 KiB, thread": 4,
-    "small recycled, thread": 3,
-    "in pieces, thread": 5,
-    "in pieces, stepping, thread": 5,
-    "rolls, thread": 2,
-    "idle roll": 2,
-    "reopened": 2,
-    "killed": 2,
-    "killed, stepping": 2,
-    "killed, 4 KiB": 2,
-}
-"""Histories of which the suite checks only every n-th moment, half of them in each run; the campaign checks all."""
-
-
-@pytest.mark.parametrize("name", by_family(CASES))
-def test_every_crash_state_keeps_what_was_answered(name: str, tally: Tally, pytestconfig: pytest.Config) -> None:
-    """Acknowledged calls exist, others are whole or absent, a second open finds the same, and new calls work."""
-    case = CASES[name]
-    run = case.run()
-    assert run.stopped is None
-    explorer = Explorer(deep_every=100, kill_every=13, known=FAMILY.known(family(name), case.opened_with))
-    with case.sizes():
-        explorer.explore(run, step(pytestconfig, SMALL.get(name, 1)))
-    assert explorer.tally.crash_states + explorer.tally.nested_states > 100
-    tally.add(explorer.tally)
-
-
-@pytest.mark.parametrize("name", STATED_IN_FLIGHT)
-def test_end_that_is_stated_during_a_small_write_is_past_it(name: str, tally: Tally) -> None:
-    """Whatever the log's thread does while the disk thread writes, it waits for that first: the log opens again."""
-    explorer = Explorer(deep_every=100, kill_every=13)
-    explorer.explore(STATED_IN_FLIGHT[name].run())
-    assert explorer.tally.crash_states + explorer.tally.nested_states > 200
-    tally.add(explorer.tally)
 
 
 @pytest.mark.parametrize("reader", ["writer", "reader"])

@@ -7,94 +7,11 @@ import errno
 import pytest
 
 from mrecordlog_async import Limits, LogFailedError, LogFullError
-from tests.deep.cases import step
 from tests.faults.disk import Fault
 from tests.faults.driver import Run
-from tests.faults.explore import FAMILY, Explorer, Tally
-from tests.faults.histories import BATCHES_WHEN_FULL, CASES, Case, by_family, family
+from tests.faults.explore import Explorer, Tally
+from tests.faults.histories import CASES, Case
 from tests.faults.inject import faults, inject
-
-HISTORIES = {**CASES, **BATCHES_WHEN_FULL}
-
-STEPS = {
-    "many queues": 18,
-    "full disk": 17,
-    "rolls": 3,
-    "disk limit": 5,
-    "never": 5,
-    "never, rolls": 4,
-    "interval": 5,
-    "rolls, small": 31,
-    "large, small": 23,
-    "staged": 5,
-    "concurrent, small": 7,
-    "reserve": 31,
-    "singles": 5,
-    "singles, small": 31,
-    "never, singles": 5,
-    "recreated": 6,
-    "few callers, stepping": 5,
-    "few callers, thread": 3,
-    "few callers, stepping, thread": 9,
-    "few callers, 4 KiB, thread": 13,
-    "small recycled, thread": 31,
-    "in pieces, thread": 11,
-    "in pieces, stepping, thread": 11,
-    "rolls, thread": 13,
-    "reserve of tables": 72,
-    "torn": 49,
-    "recycles": 84,
-    "spare cut": 13,
-    "copy outlives": 53,
-    "copied": 23,
-    "copy drained": 23,
-    "interval, loaded": 5,
-    "busy": 15,
-    "never, busy": 15,
-    "groups, stepping": 4,
-    "killed, stepping": 17,
-    "waits for disk": 13,
-    "waits for disk, full": 61,
-    "waits for memory": 7,
-    "reopened, cached": 4,
-    "torn, cached": 41,
-    "large, small, cached": 23,
-    "rolls, 4 KiB": 11,
-    "killed, 4 KiB": 11,
-    "torn, 4 KiB": 46,
-    "large, small, 4 KiB": 23,
-    "never, 4 KiB": 11,
-    "changed without records": 7,
-    "killed": 5,
-    "reopened": 5,
-    "never, killed": 6,
-    "few callers": 2,
-    "large": 4,
-    "idle roll": 2,
-    "groups": 2,
-    "cancelled, stepping": 3,
-    "in pieces": 2,
-    "in pieces, 4 KiB": 3,
-    "in pieces, stepping": 2,
-    "in pieces, killed": 2,
-    "reopened, thread": 3,
-    "repeated when full": 5,
-    "created when full": 11,
-    "cancelled in line": 31,
-}
-"""Histories of which the suite tries only every n-th fault, half of them in each run; the campaign tries all."""
-
-
-@pytest.mark.parametrize("name", by_family(HISTORIES))
-def test_a_fault_at_every_call_loses_nothing(name: str, tally: Tally, pytestconfig: pytest.Config) -> None:
-    """Acknowledged calls survive, refused ones are absent, every call ends, and a failed log acknowledges nothing."""
-    case = HISTORIES[name]
-    explorer = Explorer(known=FAMILY.known(family(name), case.opened_with))
-    calls = case.run(moments=False).disk.call_names
-    for fault in list(faults(calls))[:: step(pytestconfig, STEPS.get(name, 1))]:
-        inject(case, fault, explorer)
-    assert explorer.tally.faults > 10
-    tally.add(explorer.tally)
 
 
 @pytest.mark.parametrize("name", ["copied", "copy drained"])

@@ -10,13 +10,13 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from tests.deep.faults.test_damage import several_segments
 from tests.faults.damage import Intact, on_disk
 from tests.faults.driver import DIRECTORY, without_chance
 from tests.faults.explore import Tally
 from tests.faults.fuzz.bodies import BODIES, body_seeds
 from tests.faults.fuzz.targets import TARGETS, seeds
 from tests.faults.histories import Case
-from tests.faults.test_damage import several_segments
 
 EXAMPLES = 400
 ALL = {**TARGETS, **BODIES}

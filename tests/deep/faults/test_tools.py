@@ -29,6 +29,7 @@ from mrecordlog_async.quickwit.reader import read
 from mrecordlog_async.quickwit.writer import CrateWriter
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.storage.directory import LogDirectory
+from tests.deep.faults.test_damage import several_segments
 from tests.faults import sizes
 from tests.faults.damage import Intact, on_disk
 from tests.faults.disk import Disk, Fault, Plan, Snapshot
@@ -38,7 +39,6 @@ from tests.faults.histories import NEVER, Case
 from tests.faults.inject import faults
 from tests.faults.judge import State, as_shown, state_in
 from tests.faults.states import plans
-from tests.faults.test_damage import several_segments
 from tests.quickwit.memory import Memory, delete_queue
 
 TARGET = "/data/new"

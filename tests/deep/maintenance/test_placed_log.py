@@ -21,7 +21,7 @@ from mrecordlog_async.recovery import places
 from tests import damage
 from tests.cli import running
 from tests.conftest import contents
-from tests.maintenance.test_stored_log import change
+from tests.deep.maintenance.test_stored_log import change
 from tests.quickwit.memory import Memory
 
 RECORD = bytes(2_000)

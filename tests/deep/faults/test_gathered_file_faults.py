@@ -1,7 +1,4 @@
-"""Every history whose log rolls, with so little memory that its records leave it: gathered, read and opened by index.
-
-What the threads for gathering and reading do are turns of the loop here, so power cuts and faults meet every call.
-"""
+"""Faults of the calls to gathered files, in logs with so little memory that records leave it."""
 
 from __future__ import annotations
 
@@ -11,41 +8,16 @@ from functools import partial, wraps
 from typing import Any
 from unittest.mock import patch
 
-import pytest
-
 from mrecordlog_async import RecordLogError
 from mrecordlog_async.storage.filesystem import FileSystem
 from mrecordlog_async.storage.gathered_files import GATHERED_SUFFIX
 from tests.faults import histories
 from tests.faults.disk import Disk, Snapshot
-from tests.faults.driver import DIRECTORY, Run
+from tests.faults.driver import Run
 from tests.faults.explore import Explorer, Tally
-from tests.faults.histories import LITTLE_MEMORY, Case
+from tests.faults.histories import Case
 from tests.faults.inject import faults, inject
 from tests.faults.judge import Violation
-
-EVERY = 101
-"""The suite checks only every n-th moment of each; a campaign can check all."""
-RARELY = {"recycles": 401}
-"""Of this history it checks fewer: it has ten times as many."""
-
-FAULTS = dict.fromkeys(LITTLE_MEMORY, 41) | {"copy outlives": 211, "copy drained": 211, "recycles": 331}
-"""Only every n-th fault of each is tried; the campaign tries all."""
-
-
-@pytest.mark.parametrize("name", LITTLE_MEMORY)
-def test_every_crash_state_keeps_what_was_answered_whatever_has_left_memory(name: str, tally: Tally) -> None:
-    """Opened by index and by replay, the log is the same, and new calls work: with any part of the gathered files."""
-    case = LITTLE_MEMORY[name]
-    run = case.run()
-    assert run.stopped is None
-    disks = [moment.snapshot.kill() for life in run.lives for moment in life.moments]
-    assert any(GATHERED_SUFFIX in file for disk in disks if disk.exists(DIRECTORY) for file in disk.content(DIRECTORY))
-    explorer = Explorer(deep_every=100, kill_every=89)
-    with case.sizes():
-        explorer.explore(run, every=RARELY.get(name, EVERY))
-    assert explorer.tally.crash_states > 10
-    tally.add(explorer.tally)
 
 
 class GatheredCalls(Disk):
@@ -154,13 +126,3 @@ def test_a_fault_at_every_call_of_a_gathered_file_loses_nothing(tally: Tally) ->
                 assert on or not any(call.error for life in run.lives for call in life.model.calls)
     tally.add(explorer.tally)
     assert explorer.tally.faults > 100
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_at_any_call_loses_nothing_with_little_memory(name: str, tally: Tally) -> None:
-    """Acknowledged calls survive, refused ones are absent, and every call ends, whatever has left memory by then."""
-    case, explorer = LITTLE_MEMORY[name], Explorer()
-    for fault in list(faults(case.run(moments=False).disk.call_names))[:: FAULTS[name]]:
-        inject(case, fault, explorer)
-    assert explorer.tally.faults > 4
-    tally.add(explorer.tally)

@@ -8,13 +8,12 @@ import random
 import pytest
 
 from mrecordlog_async import PersistPolicy
-
-from .disk import Disk
-from .driver import DIRECTORY, Run, repeatable, without_chance
-from .explore import Tally, open_twice
-from .histories import NEVER
-from .judge import Verdict
-from .states import few_plans
+from tests.faults.disk import Disk
+from tests.faults.driver import DIRECTORY, Run, repeatable, without_chance
+from tests.faults.explore import Tally, open_twice
+from tests.faults.histories import NEVER
+from tests.faults.judge import Verdict
+from tests.faults.states import few_plans
 
 
 def end_the_loop(run: Run, turns: int, *, closing: bool, closing_first: bool) -> Disk:

@@ -10,13 +10,12 @@ import pytest
 from mrecordlog_async import CorruptionError
 from mrecordlog_async.readonly import ReadOnlyLog
 from mrecordlog_async.support.clock import STAMP_NS_MIN
-
-from .damage import Damaged, Due, Files, Intact, damages, on_disk
-from .disk import Disk, Fault
-from .driver import DIRECTORY, Run
-from .explore import Tally, exploring, opened_on
-from .histories import NEVER, Case
-from .judge import State, as_shown, state_in
+from tests.faults.damage import Damaged, Due, Files, Intact, damages, on_disk
+from tests.faults.disk import Disk, Fault
+from tests.faults.driver import DIRECTORY, Run
+from tests.faults.explore import Tally, exploring, opened_on
+from tests.faults.histories import NEVER, Case
+from tests.faults.judge import State, as_shown, state_in
 
 
 async def several_segments(run: Run) -> None:

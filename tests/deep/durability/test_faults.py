@@ -1,0 +1,16 @@
+"""All written histories: a fault at many of their calls to the disk, at every one with `--nightly`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.durability.crashes import HISTORIES, fail_calls
+from tests.faults.histories import by_family
+
+FAULTS, EVERY_FAULT = 20, 1_000_000
+
+
+@pytest.mark.parametrize("name", by_family(HISTORIES))
+def test_a_fault_of_any_call(name: str, pytestconfig: pytest.Config) -> None:
+    """Acknowledged calls survive, refused ones are absent, every call ends, and a failed log acknowledges nothing."""
+    fail_calls(name, EVERY_FAULT if pytestconfig.getoption("--nightly") else FAULTS)
