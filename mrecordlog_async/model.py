@@ -241,6 +241,9 @@ TICK_NS = 100_000_000
 TICKS_PER_SECOND = 10
 """A tick is 0.1 s. Ticks are counted from `EPOCH`, and are what a log notes of times."""
 
+DAY_TICKS = 86_400 * TICKS_PER_SECOND
+"""A log may be closed for this long, and its clock be set by this much, without a doubt about the clock."""
+
 FUTURE_SECONDS_MAX = 60
 """A time may be this far ahead of this machine's clock: it may come from another machine."""
 

@@ -14,8 +14,9 @@ So a process that is restarted every minute removes as well.
 
 The records of such an opening prove nothing: their times come from the same clock. So the openings of a row are
 compared with the newest record before the first of them. `LAST_END` has its time, and their number. It also says when a
-clock was set by more than a day while the log was open, which changes nothing before the next opening. If the file is
-lost, the row begins again.
+clock was set by more than a day while the log was open, which changes nothing before the next opening. The process may
+end before it has seen that, at its looks: then the times of the last batches say it. If the file is lost, the row begins
+again.
 """
 
 from __future__ import annotations
@@ -24,17 +25,18 @@ from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.stored_times import tick_spans
 from mrecordlog_async.memory.times import NO_TICK
-from mrecordlog_async.model import TICK_NS, TICKS_PER_SECOND
+from mrecordlog_async.model import DAY_TICKS, TICK_NS, TICKS_PER_SECOND
+from mrecordlog_async.recovery.recovered import ClockJump
 from mrecordlog_async.storage.end_note import NO_DOUBT, ClockDoubt
-
-DAY_TICKS = 86_400 * TICKS_PER_SECOND
-"""A log may have been closed for this long without a doubt, however soon its records are removed."""
 
 BEHIND_TICKS = 60 * TICKS_PER_SECOND
 """A clock that is behind the newest record by less than this was adjusted, and is not in doubt."""
 
 WAIT_TICKS = 600 * TICKS_PER_SECOND
 """Once the log has been open for this long, the clock is believed."""
+
+UNSEEN_TICKS = 120 * TICKS_PER_SECOND
+"""A clock that was set this long before the newest batch may not have been noted: looks are a minute apart."""
 
 OPENINGS = 3
 """With this many openings in a row, the clock is believed at once."""
@@ -56,8 +58,13 @@ def _is_behind(doubt: ClockDoubt, tick: int) -> bool:
     return tick < max(doubt.newest, doubt.latest) - BEHIND_TICKS
 
 
-def doubt_of(queues: Queues, tick: int, noted: ClockDoubt) -> ClockDoubt:
-    """Return the doubt about a clock that shows *tick*; `NO_DOUBT` without one. noted: by the opening before."""
+def doubt_of(queues: Queues, tick: int, noted: ClockDoubt, jump: ClockJump) -> ClockDoubt:
+    """Return the doubt about a clock that shows *tick*; `NO_DOUBT` without one.
+
+    noted: by the opening before. jump: of the clock, by the times of the batches, if that opening ended unforeseen.
+    """
+    if not noted.newest and queues.last_tick - jump.after < UNSEEN_TICKS:
+        noted = ClockDoubt(0, jump.before)
     aging = [queue for queue in map(queues.by_id, queues.newly_aging) if queue is not None]
     ages = [age for age in map(removal_age, aging) if age is not None]
     latest = queues.last_tick or max(map(_newest, aging), default=NO_TICK)

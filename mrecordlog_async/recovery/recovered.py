@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.times import NO_TICK
 from mrecordlog_async.model import LastEnd, RecoveryReport
 from mrecordlog_async.recovery.torn_or_damaged import LogTail
 from mrecordlog_async.storage.end_note import EndNote
@@ -33,6 +34,13 @@ class LastRead(NamedTuple):
     content: bytes
 
 
+class ClockJump(NamedTuple):
+    """The newest step of the clock by more than a day: the tick of the batch before it, and that of the one after."""
+
+    before: int = NO_TICK
+    after: int = NO_TICK
+
+
 @dataclass(slots=True)
 class RecoveredLog:
     """A log as it was read: everything that a writer or a reader continues from.
@@ -44,6 +52,7 @@ class RecoveredLog:
     overtaken: the writer removed segments faster than they could be read, so the queues' first positions are newer than
     their records; the log cannot be read on from here.
     noted: what earlier openings noted of their ends. gathered: sizes of the gathered files, by segment.
+    jump: of the clock, among the batches that were read.
     """
 
     log_id: bytes
@@ -61,6 +70,7 @@ class RecoveredLog:
     counts: Counts = field(default_factory=Counts)
     noted: EndNote = field(default_factory=EndNote)
     gathered: dict[int, int] = field(default_factory=dict)
+    jump: ClockJump = ClockJump()
 
     def report(self, seconds: float) -> RecoveryReport:
         """Sum up for people. *seconds*: how long it took."""

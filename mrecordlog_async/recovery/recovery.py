@@ -323,6 +323,7 @@ class _LogReader:
             leftovers=[number for number in self._listing.segments if number < oldest],
             counts=chain.counts,
             gathered={**self._gathered, **(self._bound.files if self._bound is not None else {})},
+            jump=chain.state.jump,
         )
 
     # Bytes.

@@ -19,9 +19,10 @@ from mrecordlog_async.memory.queue import ReplayError
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.store import RetainedStores
 from mrecordlog_async.memory.stores import Stores
-from mrecordlog_async.model import TICK_NS
+from mrecordlog_async.memory.times import NO_TICK
+from mrecordlog_async.model import DAY_TICKS, TICK_NS
 from mrecordlog_async.recovery.beyond_memory import MemoryBound
-from mrecordlog_async.recovery.recovered import Counts
+from mrecordlog_async.recovery.recovered import ClockJump, Counts
 from mrecordlog_async.recovery.segment_files import OpenSegment
 from mrecordlog_async.storage.segment import segment_name
 
@@ -41,6 +42,7 @@ class Replay:
         self.queues: Queues | None = None
         self.first_table: Table | None = None
         self.oldest_segment = 0
+        self.jump = ClockJump()
         self._counts = counts
         self._new_stores = new_stores
 
@@ -70,10 +72,13 @@ class Replay:
         counts = self._counts
         counts.batches += 1
         self.oldest_segment = max(self.oldest_segment, batch.commit.oldest_segment)
-        self.queues.last_tick = batch.commit.time_ns // TICK_NS
+        tick, before = batch.commit.time_ns // TICK_NS, self.queues.last_tick
+        if tick - before > DAY_TICKS and before != NO_TICK:
+            self.jump = ClockJump(before, tick)
+        self.queues.last_tick = tick
         self.queues.stores.begin_batch(batch.commit.batch, batch.commit.batch_offset)
         try:
-            records, size, _ = self.queues.apply_all(segment, batch.records, self.queues.last_tick)
+            records, size, _ = self.queues.apply_all(segment, batch.records, tick)
         except ReplayError as error:
             raise CorruptionError(name, batch.commit.batch_offset, str(error)) from None
         if self.queues.settling.has_old():

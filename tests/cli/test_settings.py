@@ -90,6 +90,15 @@ def test_variables_of_kubernetes_are_no_settings(service: str) -> None:
     assert of_kubernetes({"MRECORDLOG_PORT": "9000", "MRECORDLOG_SERVICE_HOST": "10.96.0.12"}) == []
 
 
+def test_a_port_that_somebody_sets_counts_beside_a_service_of_kubernetes() -> None:
+    """A container's own variable replaces the one of the same name that it would get, and no other."""
+    parser = Parser()
+    add_settings(parser)
+    found = OF_KUBERNETES | {"MRECORDLOG_PORT": "9000"}
+    assert of_kubernetes(found) == sorted(OF_KUBERNETES.keys() - {"MRECORDLOG_PORT"})
+    assert gather(parser.parse_args([]), found)["port"] == 9000
+
+
 def test_a_file_in_the_home_directory_is_found_without_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In a variable and in the TOML file, no shell replaces `~/`."""
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -273,6 +273,31 @@ async def test_a_queue_that_gets_an_age_meanwhile_waits_too(directory: Path, clo
         assert await expire(log) == 1
 
 
+@pytest.mark.parametrize("jump", [10 * YEAR, 8 * DAY], ids=["years", "days"])
+async def test_a_kill_right_after_a_jump_removes_nothing(
+    directory: Path, clocks: Clocks, tmp_path: Path, jump: float
+) -> None:
+    """Nobody has noted that the clock was set while the log was open: the times of the last records say it."""
+    await begin(directory, clocks)
+    async with opened(directory, clocks) as log:
+        await expire(log)
+        clocks.pass_by(50)
+        clocks.wall += jump
+        for number in range(5):
+            await log.append("q", b"%d" % number)
+            clocks.pass_by(2)
+        shutil.copytree(directory, killed := tmp_path / "killed")
+    for _ in range(2):
+        clocks.pass_by(20)
+        async with opened(killed, clocks) as log:
+            assert await expire(log) == 0
+            assert len(positions(log)) == 7
+    clocks.wall -= jump
+    async with opened(killed, clocks) as log:
+        clocks.pass_by(601)
+        assert await expire(log) == 0
+
+
 YEARS = [1960, 1970, 1985, 2038, 2106, 2262, 2400, 9999, 30_000]
 
 

@@ -290,12 +290,14 @@ def of_kubernetes(environment: Mapping[str, str] = os.environ) -> list[str]:
     For a Service `mrecordlog`, every container of the namespace gets MRECORDLOG_PORT=tcp://10.96.0.12:8080,
     MRECORDLOG_SERVICE_HOST, MRECORDLOG_PORT_8080_TCP_ADDR and others.
     """
-    services = {found[1] for each in environment.items() if (found := _OF_SERVICE.fullmatch("=".join(each)))}
-    own = re.compile(rf"({'|'.join(services)})(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_\w+)?)") if services else None
-    return sorted(variable for variable in environment if own and own.fullmatch(variable))
+    found = {variable: _OF_SERVICE.fullmatch(f"{variable}={text}") for variable, text in environment.items()}
+    services = "|".join({address[1] for address in found.values() if address})
+    # PORT itself may be a setting: it replaces the variable that the container would get.
+    others = re.compile(rf"({services})(SERVICE_(HOST|PORT(_\w+)?)|PORT_\d+_\w+)")
+    return sorted(each for each, address in found.items() if address or (services and others.fullmatch(each)))
 
 
-_OF_SERVICE = re.compile(rf"({PREFIX}(?:\w+_)?)PORT=(?:tcp|udp|sctp)://.*")
+_OF_SERVICE = re.compile(rf"({PREFIX}(?:\w+_)?)PORT(?:_\d+_[A-Z]+)?=(?:tcp|udp|sctp)://.*")
 
 
 def _variables(environment: Mapping[str, str]) -> dict[str, str]:

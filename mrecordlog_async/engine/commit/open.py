@@ -33,7 +33,7 @@ from mrecordlog_async.recovery.beyond_memory import MemoryBounds, SegmentTooLarg
 from mrecordlog_async.recovery.cleanup import remove_leftovers, zero_tail
 from mrecordlog_async.recovery.gathered_reader import GatheredReader
 from mrecordlog_async.recovery.places import PlacedStores
-from mrecordlog_async.recovery.recovered import RecoveredLog
+from mrecordlog_async.recovery.recovered import ClockJump, RecoveredLog
 from mrecordlog_async.recovery.recovery import Progress, read_log
 from mrecordlog_async.recovery.replay import NewStores
 from mrecordlog_async.recovery.torn_or_damaged import NOTHING, LogTail
@@ -152,7 +152,9 @@ def open_log(directory: LogDirectory, options: OpenOptions, on_progress: Progres
         recovered.queues.forget_skipped()
         ids_from = recovered.queues.next_queue_id + secrets.randbits(ID_STEP_BITS)
         was_closed = recovered.closed or recovered.created
-        doubt = doubt_of(recovered.queues, options.clock.stamp_ns() // TICK_NS, recovered.noted.doubt)
+        now = options.clock.stamp_ns() // TICK_NS
+        unseen = ClockJump() if was_closed else recovered.jump  # a log that is closed looks at the clock
+        doubt = doubt_of(recovered.queues, now, recovered.noted.doubt, unseen)
         if recovered.noted != (note := EndNote(report.unclosed_ends, doubt=doubt)):
             # What this opening reports, a later one must not report again.
             locked.note_end(note)

@@ -27,7 +27,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from heapq import heapify, heappop, heappush
 
-from mrecordlog_async.engine.clock_doubt import DAY_TICKS, OPENINGS, WAIT_TICKS, concerns, removal_age
+from mrecordlog_async.engine.clock_doubt import OPENINGS, WAIT_TICKS, concerns, removal_age
 from mrecordlog_async.engine.intake.commands import Command
 from mrecordlog_async.engine.intake.controls import TruncateQueue
 from mrecordlog_async.engine.readers.age_clock import AgeClock
@@ -36,7 +36,7 @@ from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.stored_times import tick_spans, ticks_of_place
 from mrecordlog_async.metrics import Counters
-from mrecordlog_async.model import TICKS_PER_SECOND, Times, time_of_tick
+from mrecordlog_async.model import DAY_TICKS, TICKS_PER_SECOND, Times, time_of_tick
 from mrecordlog_async.storage.end_note import NO_DOUBT, ClockDoubt
 
 PASS_TICKS = TICKS_PER_SECOND
