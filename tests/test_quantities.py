@@ -52,7 +52,9 @@ def test_sizes_mean_the_same_for_every_reader(text: str, value: int) -> None:
     assert parse_size(text) == memory.read(text) == size_of(text) == source.bytes_per_trigger == value
 
 
-@pytest.mark.parametrize("file", ["mrecordlog.service", "mrecordlog.toml", "kubernetes.yaml", "kubernetes-fleet.yaml"])
+@pytest.mark.parametrize(
+    "file", ["mrecordlog.service", "mrecordlog.toml", "kubernetes.yaml", "kubernetes-several.yaml"]
+)
 def test_sizes_in_the_shipped_files_are_read(file: str) -> None:
     """Those of the service, and that of systemd, whose units are powers of 1024 too."""
     text = (Path(__file__).parents[1] / "examples" / "deploy" / file).read_text()

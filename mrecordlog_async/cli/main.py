@@ -61,9 +61,8 @@ from mrecordlog_async.support.extras import naming
 
 EPILOG = """\
 LOG is the directory of a log (./wal), or the URL of a service
-(http://127.0.0.1:8080, unix:/run/wal.sock), or of several (URL,URL, or
-dns+http://name:8080 for every address of a name). A directory can be read while
-a service or another process writes to it; reading never changes it.
+(http://127.0.0.1:8080, unix:/run/wal.sock). A directory can be read while a
+service or another process writes to it; reading never changes it.
 
   mrecordlog serve ./wal &
   echo 'two coffees' | mrecordlog append http://127.0.0.1:8080 orders --create
@@ -220,7 +219,7 @@ def _nearest_queue(error: Exception, arguments: argparse.Namespace) -> str:
     """Return the queue that was probably meant, if a command was given one that does not exist."""
     if not isinstance(error, QueueNotFoundError) or not hasattr(arguments, "log"):
         return ""
-    return nearest_queue(error.queue, arguments.log, getattr(arguments, "token_file", None) or ())
+    return nearest_queue(error.queue, arguments.log, getattr(arguments, "token_file", None))
 
 
 def _extra_for(error: ModuleNotFoundError, arguments: argparse.Namespace) -> str:

@@ -1,7 +1,5 @@
 """The clients of the HTTP service: `RecordLogClient` for asyncio code, `BlockingRecordLogClient` for all other code.
 
-`RecordLogFleet` is several services as one, for asyncio code.
-
 It needs aiohttp and msgspec (`pip install 'mrecordlog_async[client]'`), and no part of the service.
 """
 
@@ -16,12 +14,6 @@ try:
     from mrecordlog_async.client.blocking import BlockingProducer
     from mrecordlog_async.client.client import RecordLogClient
     from mrecordlog_async.client.consumer import ClientConsumer as Consumer
-    from mrecordlog_async.client.fleet.consumer import FleetConsumer
-    from mrecordlog_async.client.fleet.fleet import RecordLogFleet
-    from mrecordlog_async.client.fleet.placement import FleetError, Stored
-    from mrecordlog_async.client.fleet.producer import FleetProducer
-    from mrecordlog_async.client.fleet.reader import FleetBatch
-    from mrecordlog_async.client.fleet.server import ServerSummary
     from mrecordlog_async.client.producer import Producer
     from mrecordlog_async.client.tail import ClientTail as Tail
     from mrecordlog_async.protocol.attempts import OutcomeUnknownError, ServiceUnreachableError
@@ -35,17 +27,10 @@ __all__ = [
     "BlockingRecordLogClient",
     "BlockingTail",
     "Consumer",
-    "FleetBatch",
-    "FleetConsumer",
-    "FleetError",
-    "FleetProducer",
     "OutcomeUnknownError",
     "Producer",
     "RecordLogClient",
-    "RecordLogFleet",
-    "ServerSummary",
     "ServiceError",
     "ServiceUnreachableError",
-    "Stored",
     "Tail",
 ]

@@ -8,7 +8,6 @@ A forked child begins again with its own connections. What its parent made from 
 
 from __future__ import annotations
 
-import errno
 import os
 import socket
 import ssl
@@ -153,7 +152,7 @@ class BlockingTransport:
         if not self._slots.acquire(timeout=_left(call.end, max(left_seconds, CONNECT_SECONDS))):
             _left(call.end, 0.0)
             reason = f"none of the client's {self.options.connections} connections became free"
-            raise NoResponseError(reason, sent=False, silent=True)
+            raise NoResponseError(reason, sent=False)
         try:
             return self._exchange(call)
         finally:
@@ -212,8 +211,7 @@ class BlockingTransport:
             if not has_failed(error):
                 raise
             _left(end, 0.0)
-            silent = isinstance(error, TimeoutError) or error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH)
-            raise NoResponseError(_reason_of(error), sent=False, silent=silent) from error
+            raise NoResponseError(_reason_of(error), sent=False) from error
 
     def _response(self, connection: HttpConnection, call: ServiceCall[Any]) -> Reply:
         options, wait = self.options, call.wait_seconds
@@ -229,7 +227,7 @@ class BlockingTransport:
             if not has_failed(error):
                 raise
             _left(call.end, 0.0)
-            raise NoResponseError(_reason_of(error), sent=True, silent=isinstance(error, TimeoutError)) from error
+            raise NoResponseError(_reason_of(error), sent=True) from error
 
 
 def _close_all(idle: deque[tuple[HttpConnection, float]]) -> None:

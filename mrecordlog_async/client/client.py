@@ -106,7 +106,7 @@ class RecordLogClient:
     # asyncio only: begin
     @classmethod
     def over(cls, sender: Sender) -> RecordLogClient:
-        """Return a client that sends with *sender*, such as one that follows its log to other addresses."""
+        """Return a client that sends with *sender*."""
         client = cls.__new__(cls)
         client.sender = sender
         return client

@@ -4,25 +4,20 @@
 2. A long poll has its own connection: it waits for records, and no other call should wait for it.
 3. Each attempt has deadlines for connecting, for silence and for the whole response, so a server that sends byte by
    byte cannot block a call.
-4. A fleet follows a log to another address: `move` says where, and the connections made from then on go there.
-5. aiohttp itself repeats no request and follows no redirect: `Sender` decides what is sent twice.
+4. aiohttp itself repeats no request and follows no redirect: `Sender` decides what is sent twice.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import io
 import os
-import socket
 import ssl
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
 import aiohttp
-from aiohttp import ThreadedResolver
-from aiohttp.abc import ResolveResult
 from yarl import URL
 
 from mrecordlog_async.blocking_http import tls_failure
@@ -33,7 +28,7 @@ from mrecordlog_async.protocol.attempts import NoResponseError
 from mrecordlog_async.protocol.calls import ServiceCall
 from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.responses import Reply
-from mrecordlog_async.servers.names import Endpoint, shown_url
+from mrecordlog_async.servers.names import shown_url
 
 ELSEWHERE = (
     "the client belongs to another event loop, that of its first call: make one client in each loop, or use a "
@@ -45,17 +40,14 @@ ELSEWHERE = (
 class Transport:
     """Exchange requests for responses. Belongs to one event loop."""
 
-    def __init__(self, options: ClientOptions, *, pins: bool = False) -> None:
-        """*pins*: the options may have an address to connect to, and do so after a `move`."""
+    def __init__(self, options: ClientOptions) -> None:
         self._options = options.checked()
         self._base = options.base
         self._loop: asyncio.AbstractEventLoop | None = None  # of the first call
-        self._pins = pins
         self._silence = self._silence_of(0)
         self._slots = asyncio.Semaphore(options.connections)  # in order of arrival, unlike aiohttp's own limit
         self._headers = self._headers_of(options)
         self._session: aiohttp.ClientSession | None = None
-        self._left: list[aiohttp.ClientSession] = []  # for places that were left
         self._closing = asyncio.Event()
         self._under_way: set[asyncio.Timeout] = set()
 
@@ -86,26 +78,12 @@ class Transport:
         if self._closing.is_set():
             return
         self._closing.set()
-        self.end_exchanges()  # closing the session does not end a response that is being read
-        for session in (*self._left, *filter(None, [self._session])):
-            await session.close()
-        self._session = None
-
-    def end_exchanges(self) -> None:
-        """End every exchange under way as if its response were lost."""
-        for exchange in self._under_way:
+        for exchange in self._under_way:  # closing the session does not end a response that is being read
             if not exchange.expired():  # its call may not have run since
                 exchange.reschedule(asyncio.get_running_loop().time())
-
-    def move(self, place: Endpoint, token: str | None) -> None:
-        """Send to another place of the same log from now on, with the token of that place."""
-        before = self._options
-        self._options = before._replace(place=place, token=token).checked()
-        self._base = self._options.base
-        self._headers = self._headers_of(self._options)
-        if self._session is not None and self._options.socket_path != before.socket_path:
-            self._left.append(self._session)  # its connector is of the other kind, or for the other socket
-            self._session = None
+        if self._session is not None:
+            await self._session.close()
+        self._session = None
 
     async def pause(self, seconds: float, _: float | None) -> None:
         """Wait before another attempt, or until the client closes. A task that waits no longer is cancelled."""
@@ -133,7 +111,7 @@ class Transport:
             finally:
                 self._slots.release()
         except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-            raise NoResponseError(_reason_of(error), sent=_was_sent(error), silent=_met_silence(error)) from error
+            raise NoResponseError(_reason_of(error), sent=_was_sent(error)) from error
 
     async def _take_slot(self, left_seconds: float) -> None:
         if not self._slots.locked():
@@ -148,7 +126,6 @@ class Transport:
 
     async def _exchange(self, call: ServiceCall[Any]) -> Reply:
         session, wait = self._open_session(), call.wait_seconds
-        # The URL next to the headers: `move` changes both, and a token is for one address.
         url = URL(self._base + call.target, encoded=True)
         headers = {**self._headers, **call.headers}
         silence = self._silence_of(wait) if wait else self._silence
@@ -188,9 +165,6 @@ class Transport:
             socket_path = self._options.socket_path
             if socket_path is not None:
                 connector = aiohttp.UnixConnector(socket_path, limit=0)
-            elif self._pins:
-                resolver = _Pinned(lambda: self._options.place.address)
-                connector = aiohttp.TCPConnector(limit=0, resolver=resolver, use_dns_cache=False)
             else:
                 connector = aiohttp.TCPConnector(limit=0)
             self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False, raise_for_status=False)
@@ -198,25 +172,6 @@ class Transport:
             # It has no public switch; tests/client counts the requests that a server receives.
             self._session._retry_connection = False  # noqa: SLF001  # aiohttp has no public switch
         return self._session
-
-
-class _Pinned(ThreadedResolver):
-    """Resolves host names to the address that is pinned, if there is one."""
-
-    def __init__(self, address: Callable[[], str | None]) -> None:
-        super().__init__()
-        self._pinned = address
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[ResolveResult]:
-        """Return the addresses to connect to."""
-        address = self._pinned()
-        if address is None:
-            return await super().resolve(host, port, family)
-        kind = socket.AF_INET6 if ":" in address else socket.AF_INET
-        flags = socket.AI_NUMERICHOST
-        return [ResolveResult(hostname=host, host=address, port=port, family=kind, proto=0, flags=flags)]
 
 
 def _reason_of(error: Exception) -> str:
@@ -234,10 +189,3 @@ def _reason_of(error: Exception) -> str:
 def _was_sent(error: Exception) -> bool:
     """Return whether the request may have reached the service before *error* occurred."""
     return not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
-
-
-def _met_silence(error: Exception) -> bool:
-    """Return whether nothing at all responded: no service, and no system that says that none is there."""
-    if isinstance(error, aiohttp.ClientConnectorError):
-        return error.os_error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH)
-    return isinstance(error, TimeoutError)

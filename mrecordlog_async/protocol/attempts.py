@@ -39,14 +39,12 @@ class NoResponseError(Exception):
     Attributes:
         reason: What it met instead.
         sent: The request may have reached the service.
-        silent: Nothing at all responded: no service, and no system that says that none is there.
     """
 
-    def __init__(self, reason: str, *, sent: bool, silent: bool = False) -> None:
+    def __init__(self, reason: str, *, sent: bool) -> None:
         super().__init__(reason)
         self.reason = reason
         self.sent = sent
-        self.silent = silent
 
 
 class OutcomeUnknownError(RecordLogError):
@@ -85,10 +83,6 @@ class ServiceUnreachableError(RecordLogError):
         self.seconds = seconds
         self.reason = reason
         self.sent = sent
-
-    def after(self, seconds: float) -> ServiceUnreachableError:
-        """Return the same error for a call that was retried for *seconds*."""
-        return ServiceUnreachableError(self.address, seconds, self.reason, self.sent)
 
     def message(self) -> str:
         """Return the address, for how long it was tried, and the last reason."""
@@ -169,10 +163,6 @@ class Attempts:
         unknown = OutcomeUnknownError(self.action, f"{lost_because(self.lost)}; then {error}")
         unknown.__cause__ = error
         return unknown
-
-    def at_once(self, error: RecordLogError) -> RecordLogError:
-        """Return *error* for a caller that tries another server instead of waiting."""
-        return error if not isinstance(error, ServiceUnreachableError) else error.after(0.0)
 
     def next_pause(self) -> float | None:
         """Return how many seconds to wait before the next attempt; None if no time is left for one."""

@@ -14,7 +14,7 @@ Requests to an address of a name carry the name, in `Host` and for TLS, and conn
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -80,46 +80,6 @@ class Lookup(NamedTuple):
 
     def _url(self, host: str, port: int | None) -> str:
         return f"{self.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-
-
-def parse(servers: str | Mapping[str, str] | Iterable[str]) -> list[Endpoint | Lookup]:
-    """Return the servers that a user wrote.
-
-    Args:
-        servers: One text, with commas between several; several texts; or names with URLs.
-
-    Raises:
-        ValueError: There are none, or one is not the URL of a service, or a name stands for two.
-    """
-    if isinstance(servers, Mapping):
-        written = [f"{name}={url}" for name, url in servers.items()]
-    else:
-        texts = servers.split(",") if isinstance(servers, str) else servers
-        written = [one.strip() for text in texts for one in text.split(",") if one.strip()]
-    found = [_parse_one(text) for text in dict.fromkeys(written)]
-    if not found:
-        raise ValueError("a fleet needs servers: http://host:port, or dns+http://host:port for all addresses of a name")
-    names = names_of(found)
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"two servers are called {name!r}: give each its own name")
-    return found
-
-
-def names_of(servers: Sequence[Endpoint | Lookup]) -> list[str]:
-    """Return the names that the user gave to servers and DNS names."""
-    return [one.name for one in servers if one.name]
-
-
-def _parse_one(text: str) -> Endpoint | Lookup:
-    name, equals, url = text.partition("=")
-    if not equals or ":" in name or "/" in name:  # the "=" is part of the URL
-        name, url = "", text
-    if url.startswith(DNS):
-        check_url(url.removeprefix(DNS))
-        return parse_lookup(url)._replace(name=name)
-    check_url(url)
-    return Endpoint(url, None, name)
 
 
 def check_url(url: str) -> None:

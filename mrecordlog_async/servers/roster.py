@@ -36,12 +36,10 @@ KEPT = 16
 
 
 class Seen(NamedTuple):
-    """Result of a probe of an address. ready: it takes records."""
+    """Result of a probe of an address."""
 
     log_id: str
     opening: str
-    name: str
-    ready: bool
 
 
 class Sighting(NamedTuple):
@@ -64,8 +62,8 @@ class _Address:
         self._logs = deque[tuple[str, float]](maxlen=3)  # (log, since when), without repeats in a row
         self._changed_at = 0.0
 
-    def see(self, seen: Seen, asked: float, now: float) -> bool:
-        """Note *seen*; return whether the id is another one than before."""
+    def see(self, seen: Seen, asked: float, now: float) -> None:
+        """Note *seen*."""
         changed = self.seen is not None and self.seen.log_id != seen.log_id
         self.seen, self.responds, self.silent_since = seen, True, None
         if not self._logs or self._logs[-1][0] != seen.log_id:
@@ -76,7 +74,6 @@ class _Address:
             if self._has_returned(seen):
                 self.refused_until = now + RETURNED_SECONDS
             self._note(seen, now)
-        return changed
 
     def shown(self) -> list[str]:
         """Return the logs that the address has shown."""
@@ -111,10 +108,10 @@ class _Log:
         self.changed_at = 0.0
         self.refused_until = 0.0
 
-    def see(self, opening: str, asked: float, now: float) -> bool:
-        """Note the opening that a probe, sent at *asked*, has shown; return whether it is another one than before."""
+    def see(self, opening: str, asked: float, now: float) -> None:
+        """Note the opening that a probe, sent at *asked*, has shown."""
         if self.openings[-1] == opening:
-            return False
+            return
         if opening not in self.openings:
             self.openings.append(opening)
             self.changed_at = now
@@ -122,7 +119,6 @@ class _Log:
             self.openings.remove(opening)
             self.openings.append(opening)
             self.changed_at, self.refused_until = now, now + PERIOD_SECONDS
-        return True
 
 
 class Roster:
@@ -150,20 +146,15 @@ class Roster:
         """Return the endpoints to probe."""
         return list(self._addresses)
 
-    def is_new(self, endpoint: Endpoint) -> bool:
-        """Return whether nothing has responded at *endpoint* yet."""
-        return self._addresses[endpoint].seen is None
-
     def showed(self, endpoint: Endpoint, seen: Seen) -> bool:
         """Return whether *endpoint* showed the log and opening of *seen* the last time."""
         before = self._addresses[endpoint].seen
         return before is not None and (before.log_id, before.opening) == (seen.log_id, seen.opening)
 
-    def see(self, endpoint: Endpoint, seen: Seen, asked: float, now: float) -> bool:
-        """Note what a probe, sent at *asked*, has shown; return whether it leaves a doubt that more probes settle."""
-        moved = self._addresses[endpoint].see(seen, asked, now)
-        log = self._logs.setdefault(seen.log_id, _Log(seen.opening))
-        return log.see(seen.opening, asked, now) or moved
+    def see(self, endpoint: Endpoint, seen: Seen, asked: float, now: float) -> None:
+        """Note what a probe, sent at *asked*, has shown."""
+        self._addresses[endpoint].see(seen, asked, now)
+        self._logs.setdefault(seen.log_id, _Log(seen.opening)).see(seen.opening, asked, now)
 
     def miss(self, endpoint: Endpoint, now: float) -> None:
         """Note that *endpoint* did not respond."""
@@ -207,7 +198,3 @@ class Roster:
             f"two copies of the log {log_id} run at once ({at}): both give the same positions to different "
             "records. Stop the copy; what was stored in it since is in no other log"
         )
-
-    def refusals(self, now: float) -> list[str]:
-        """Return why logs or addresses are refused at present."""
-        return sorted({why for log_id, endpoint, _ in self.logs() if (why := self.why_refused(log_id, endpoint, now))})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -20,11 +21,14 @@ import msgspec
 import pytest
 from rich.console import Console
 
+from mrecordlog_async.cli.main import main
 from mrecordlog_async.cli.output.top_samples import History, Sample, ServiceFacts, SlowestConsumer
 from mrecordlog_async.cli.output.top_view import View, plain, render, spark
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.protocol.schemas import StatsResponse
-from tests.cli.running import build, mrecordlog, three_queues
+from mrecordlog_async.service.options import ServiceOptions
+from tests.cli.running import Ran, build, mrecordlog, three_queues
+from tests.served import serving
 from tests.serving import Process, free_port
 
 SERVICE = ServiceFacts("open", (50, 100), (95, 100), (0, 100), 3, 0.0004, 0.0064)
@@ -240,6 +244,30 @@ def test_several_logs_are_watched_together(tmp_path: Path) -> None:
     first, second = map(json.loads, ran.out.splitlines())
     assert (ran.code, first["source"], len(first["queues"])) == (0, str(directory), 3)
     assert (second["source"], second["state"], second["error"]) == (gone, "unreachable", "connection refused")
+
+
+async def test_each_service_may_have_a_name_and_a_token(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """NAME=FILE is for the service NAME=URL, FILE for the others; a wrong token and a wrong name are named."""
+    files = {name: tmp_path / f"token-{name}" for name in "ab"}
+    for name, file in files.items():
+        file.write_text(f"0123456789abcdef-of-{name}")
+    options = [ServiceOptions(tokens=frozenset([file.read_bytes()])) for file in files.values()]
+    async with serving(tmp_path / "a", options[0]) as a, serving(tmp_path / "b", options[1]) as b:
+
+        async def top(*tokens: str) -> Ran:
+            logs = (a.url, f"b={b.url}", "--once", "--json", "--interval", "10ms")
+            given = (each for file in tokens for each in ("--token-file", file))
+            return Ran(await asyncio.to_thread(main, ["top", *logs, *given]), *capsys.readouterr())
+
+        both = await top(str(files["a"]), f"b={files['b']}")
+        shown = [json.loads(line) for line in both.out.splitlines()]
+        assert [(one["source"], one["state"]) for one in shown] == [(a.url, "open"), ("b", "open")]
+        second = json.loads((await top(str(files["a"]))).out.splitlines()[1])
+        assert (second["source"], second["state"], "401" in second["error"]) == ("b", "unreachable", True)
+        nobody = await top(f"c={files['a']}")
+        assert (nobody.code, "no LOG is c=http://host:port" in nobody.err) == (2, True)
+        twice = await top(str(files["a"]), str(files["b"]))
+        assert (twice.code, "given twice for all services" in twice.err) == (2, True)
 
 
 def test_a_time_that_shows_nothing_is_refused(tmp_path: Path) -> None:

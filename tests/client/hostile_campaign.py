@@ -1,4 +1,4 @@
-"""Hostile proxies and kills of the service, while producers append: count what was lost, doubled or misreported.
+"""Hostile proxies and kills of the services, while clients append: count what was lost, doubled or misreported.
 
     python -m tests.client.hostile_campaign --records 5000 --seed 3
 
@@ -14,9 +14,11 @@ import argparse
 import asyncio
 import random
 import sys
+import time
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -24,20 +26,24 @@ from tempfile import TemporaryDirectory
 
 from mrecordlog_async import RecordLogError
 from mrecordlog_async.client import (
+    BlockingProducer,
+    BlockingRecordLogClient,
     OutcomeUnknownError,
     RecordLogClient,
-    RecordLogFleet,
     ServiceError,
     ServiceUnreachableError,
 )
-from mrecordlog_async.errors import LogFailedError
+from mrecordlog_async.errors import LogFailedError, QueueSealedError
 from tests.client.hostile import Fault, Plan, Request, hostile
 from tests.serving import Process
 
-QUEUES = ("producer", "fleet producer", "fleet wait", "fleet raise")
-"""What appends to them. Records of the last one have no position, so what a proxy repeats is stored twice."""
+QUEUES = {"producer": "a", "placed": "a", "blocking producer": "b", "plain": "ab"}
+"""The queues, named after what appends to them, and the services that have each.
 
-Store = Callable[[bytes], Awaitable[object]]
+Plain appends have no position, so what a proxy repeats is stored twice.
+"""
+
+RETRY_SECONDS = 8.0
 
 
 @dataclass
@@ -49,10 +55,11 @@ class Ledger:
     refused: dict[str, set[bytes]] = field(default_factory=lambda: defaultdict(set))
     consumed: dict[str, set[bytes]] = field(default_factory=lambda: defaultdict(set))
 
-    async def append(self, queue: str, name: str, number: int, store: Store) -> None:
-        payload = f"{queue} {name} {number}".encode()
+    @contextmanager
+    def noting(self, queue: str, payload: bytes) -> Iterator[None]:
+        """Note what became of a record that is appended inside. An error goes no further."""
         try:
-            await store(payload)
+            yield
         except RecordLogError as error:
             (self.unknown if is_unknown(error) else self.refused)[queue].add(payload)
         else:
@@ -102,93 +109,151 @@ async def attack(
     """Append to two services through hostile proxies until each queue has this many; return a verdict on each."""
     choose, ledger, ending = random.Random(seed), Ledger(), asyncio.Event()
     async with AsyncExitStack() as stack:
-        services = [stack.enter_context(Process(directory / name)) for name in ("a", "b")]
-        proxies = [
-            await stack.enter_async_context(hostile(one.port, random_plan(choose, faults, 0.15, 0.05)))
-            for one in services
-        ]
-        client = await stack.enter_async_context(RecordLogClient(proxies[0].url, retry_seconds=8.0))
-        for queue in QUEUES:
-            await client.create_queue(queue, exist_ok=True)
-        urls = [proxy.url for proxy in proxies]
-        fleets = {
-            policy: await stack.enter_async_context(RecordLogFleet(urls, retry_seconds=8.0, on_unknown=policy))
-            for policy in ("raise", "wait")
+        services = {name: stack.enter_context(Process(directory / name)) for name in "ab"}
+        proxies = {
+            name: await stack.enter_async_context(hostile(one.port, random_plan(choose, faults, 0.15, 0.05)))
+            for name, one in services.items()
         }
-        for fleet in fleets.values():
-            while len(fleet.servers()) < len(services):  # a probe was lost; nobody reads a server that was never seen
-                await fleet.look()
+        clients = {
+            name: await stack.enter_async_context(RecordLogClient(proxy.url, retry_seconds=RETRY_SECONDS))
+            for name, proxy in proxies.items()
+        }
+        places = [(queue, clients[name]) for queue, names in QUEUES.items() for name in names]
+        for queue, client in places:
+            await client.create_queue(queue, exist_ok=True)
+        readers = [asyncio.create_task(read(client, queue, ledger)) for queue, client in places]
         async with asyncio.TaskGroup() as group:
-            group.create_task(produce(client, ledger, ending))
-            group.create_task(produce_for_fleet(fleets["raise"], ledger, ending, tasks))
-            for number in range(tasks):
-                for policy, fleet in fleets.items():
-                    group.create_task(append_plain(f"fleet {policy}", str(number), fleet, ledger, ending))
-            consumers = [
-                asyncio.create_task(consume(fleets["raise"], queue, ledger))
-                for queue in ("fleet producer", "fleet wait")
-            ]
+            group.create_task(produce(clients["a"], ledger, ending))
+            group.create_task(append_placed(clients["a"], ledger, ending))
+            group.create_task(asyncio.to_thread(produce_in_threads, proxies["b"].url, ledger, ending, tasks))
+            for name, client in clients.items():
+                for number in range(tasks):
+                    group.create_task(append_plain(client, f"{name} {number}", ledger, ending))
             if kills:
-                group.create_task(kill(services, choose, ending))
+                group.create_task(kill(list(services.values()), choose, ending))
             while min(len(ledger.stored[queue]) for queue in QUEUES) < records:
                 await asyncio.sleep(0.01)
             ending.set()
-        for proxy in proxies:
+        for proxy in proxies.values():
             proxy.plan = lambda _: (Fault.NONE, 0.0)
             while proxy.later:
                 await asyncio.sleep(0.01)
-        for queue in ("fleet producer", "fleet wait"):
-            await sealed(fleets["raise"], queue)
+        for queue, client in places:
+            await seal(client, queue)
         async with asyncio.timeout(120):
-            await asyncio.gather(*consumers)
+            await asyncio.gather(*readers)
         return await judge(services, ledger)
 
 
 async def produce(client: RecordLogClient, ledger: Ledger, ending: asyncio.Event) -> None:
     """Append through one producer after the other: one that has failed is replaced."""
     numbers = count()
+
+    async def append() -> None:
+        payload = b"producer %d" % next(numbers)
+        with ledger.noting("producer", payload):
+            await producer.append_record(payload)
+
     while not ending.is_set():
         with suppress(RecordLogError):  # the next position could not be asked for
             async with client.producer("producer") as producer:
                 while not producer.failed and not ending.is_set():
-                    several = [next(numbers) for _ in range(3)]
-                    await asyncio.gather(
-                        *(ledger.append("producer", "", number, producer.append_record) for number in several)
-                    )
+                    await asyncio.gather(append(), append(), append())
 
 
-async def produce_for_fleet(fleet: RecordLogFleet, ledger: Ledger, ending: asyncio.Event, tasks: int) -> None:
-    async with fleet.producer("fleet producer") as producer:
+def produce_in_threads(url: str, ledger: Ledger, ending: asyncio.Event, threads: int) -> None:
+    """Append from threads that share one producer, until a call fails; then it is replaced."""
+    numbers = count()
 
-        async def one(name: str) -> None:
-            for number in count():
-                if ending.is_set():
-                    return
-                await ledger.append(
-                    "fleet producer", name, number, lambda payload: producer.append_record(payload, key=name)
-                )
+    def append(producer: BlockingProducer) -> None:
+        last: set[bytes] = set()
+        while last <= ledger.stored["blocking producer"] and not ending.is_set():
+            payload = b"blocking producer %d" % next(numbers)
+            with ledger.noting("blocking producer", payload):
+                producer.append_record(payload)
+            last = {payload}
 
-        await asyncio.gather(*(one(str(number)) for number in range(tasks)))
+    with BlockingRecordLogClient(url, retry_seconds=RETRY_SECONDS) as client, ThreadPoolExecutor(threads) as pool:
+        while not ending.is_set():
+            with suppress(RecordLogError), client.producer("blocking producer") as producer:
+                list(pool.map(append, [producer] * threads))
 
 
-async def append_plain(queue: str, name: str, fleet: RecordLogFleet, ledger: Ledger, ending: asyncio.Event) -> None:
+async def append_placed(client: RecordLogClient, ledger: Ledger, ending: asyncio.Event) -> None:
+    """Append as the only writer of a queue, each record at the position that is asked for after a failure."""
+    position: int | None = None
     for number in count():
         if ending.is_set():
             return
-        await ledger.append(queue, name, number, lambda payload: fleet.append_record(queue, payload, key=name))
+        payload = b"placed %d" % number
+        with ledger.noting("placed", payload):
+            if position is None:
+                position = await client.next_position("placed")
+            try:
+                await client.append_record("placed", position, payload)
+            except RecordLogError:
+                position = None
+                raise
+            position += 1
 
 
-async def consume(fleet: RecordLogFleet, queue: str, ledger: Ledger) -> None:
-    """Consume until the queue is sealed everywhere; a holder that its own repeated request has fenced enters again."""
+async def append_plain(client: RecordLogClient, name: str, ledger: Ledger, ending: asyncio.Event) -> None:
+    for number in count():
+        if ending.is_set():
+            return
+        payload = f"plain {name} {number}".encode()
+        with ledger.noting("plain", payload):
+            await client.append("plain", payload)
+
+
+async def read(client: RecordLogClient, queue: str, ledger: Ledger) -> None:
+    """Read what is stored until the queue is sealed: through a tail, or a consumer of tasks or of a thread."""
+    match queue:
+        case "plain":
+            await follow(client, queue, ledger)
+        case "blocking producer":
+            await asyncio.to_thread(consume_in_thread, client.url, queue, ledger)
+        case _:
+            await consume(client, queue, ledger)
+
+
+async def follow(client: RecordLogClient, queue: str, ledger: Ledger) -> None:
+    """Read a tail, which continues after an error where it was."""
+    tail = client.tail(queue, 0)
     while True:
         try:
-            async with fleet.consumer(queue, "lake") as consumer:
+            async for record in tail:
+                ledger.consumed[queue].add(record.payload)
+            return
+        except RecordLogError:
+            await asyncio.sleep(0.05)
+
+
+async def consume(client: RecordLogClient, queue: str, ledger: Ledger) -> None:
+    """Consume; a holder that its own repeated request has fenced off enters again."""
+    while True:
+        try:
+            async with client.consumer(queue, "lake") as consumer:
                 async for batch in consumer.batches(max_records=20, max_wait=0.05):
                     ledger.consumed[queue].update(batch.payloads())
                     await consumer.acknowledge(batch)
                 return
         except RecordLogError:
             await asyncio.sleep(0.05)
+
+
+def consume_in_thread(url: str, queue: str, ledger: Ledger) -> None:
+    """Do what `consume` does, with a blocking consumer."""
+    with BlockingRecordLogClient(url, retry_seconds=RETRY_SECONDS) as client:
+        while True:
+            try:
+                with client.consumer(queue, "lake") as consumer:
+                    for batch in consumer.batches(max_records=20, max_wait=0.05):
+                        ledger.consumed[queue].update(batch.payloads())
+                        consumer.acknowledge(batch)
+                    return
+            except RecordLogError:
+                time.sleep(0.05)
 
 
 async def kill(services: list[Process], choose: random.Random, ending: asyncio.Event) -> None:
@@ -201,26 +266,27 @@ async def kill(services: list[Process], choose: random.Random, ending: asyncio.E
                 await ending.wait()
 
 
-async def sealed(fleet: RecordLogFleet, queue: str) -> None:
+async def seal(client: RecordLogClient, queue: str) -> None:
     while True:
         try:
-            return await fleet.seal_queue(queue)
+            await client.seal_queue(queue)
+        except QueueSealedError:
+            return
         except RecordLogError:
             await asyncio.sleep(0.1)
 
 
-async def judge(services: list[Process], ledger: Ledger) -> dict[str, Verdict]:
+async def judge(services: Mapping[str, Process], ledger: Ledger) -> dict[str, Verdict]:
     """Compare what the services hold with what callers got."""
     held: dict[str, Counter[bytes]] = {queue: Counter() for queue in QUEUES}
-    for service in services:
+    for name, service in services.items():
         async with RecordLogClient(service.address) as client:
-            for queue in QUEUES:
-                if await client.queue_exists(queue):
+            for queue, names in QUEUES.items():
+                if name in names:
                     held[queue].update([payload async for _, payload in client.range(queue)])
     verdicts: dict[str, Verdict] = {}
     for queue, counts in held.items():
         stored, unknown, refused = ledger.stored[queue], ledger.unknown[queue], ledger.refused[queue]
-        consumed = ledger.consumed.get(queue, stored)
         verdicts[queue] = Verdict(
             stored=len(stored),
             unknown=len(unknown),
@@ -228,7 +294,7 @@ async def judge(services: list[Process], ledger: Ledger) -> dict[str, Verdict]:
             lost=sum(not counts[payload] for payload in stored),
             doubled=sum(times > 1 and payload not in unknown for payload, times in counts.items()),
             misreported=sum(counts[payload] > 0 for payload in refused),
-            not_consumed=len(stored - consumed),
+            not_consumed=len(stored - ledger.consumed[queue]),
         )
     return verdicts
 
@@ -247,7 +313,7 @@ def run() -> int:
             attack(Path(directory), given.records, given.seed, kills=not given.no_kills, faults=faults)
         )
     for queue, verdict in verdicts.items():
-        print(f"{queue:15}", verdict)
+        print(f"{queue:18}", verdict)
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from mrecordlog_async import QueueNotFoundError, QueueOptions
-from mrecordlog_async.client import BlockingRecordLogClient, RecordLogClient, RecordLogFleet
+from mrecordlog_async.client import BlockingRecordLogClient, RecordLogClient
 from tests.served import Served
 
 LogOrClient = Any
@@ -134,13 +134,3 @@ async def test_a_holder_refuses_what_is_not_a_position(served: Served, client: R
                 await getattr(there, name)(position)
             assert str(by_client.value) == str(by_log.value)
         assert await there.acknowledge(0) == 1
-
-
-async def test_a_fleet_refuses_options_of_another_type() -> None:
-    """The error says what is expected, even while no server responds."""
-    wrong: Any = {"max_records": 1}
-    async with RecordLogFleet("http://127.0.0.1:9") as fleet:
-        with pytest.raises(TypeError, match="options must be QueueOptions, not dict"):
-            await fleet.create_queue("q", options=wrong)
-        with pytest.raises(TypeError, match="options must be QueueOptions, not dict"):
-            fleet.producer("q", options=wrong)

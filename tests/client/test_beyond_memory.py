@@ -12,7 +12,7 @@ from time import monotonic
 import pytest
 
 from mrecordlog_async import CorruptionError, Limits, QueueOptions, Record
-from mrecordlog_async.client import BlockingRecordLogClient, RecordLogClient, RecordLogFleet
+from mrecordlog_async.client import BlockingRecordLogClient, RecordLogClient
 from tests import damage
 from tests.served import Served, serving
 
@@ -84,18 +84,6 @@ async def test_every_way_to_read_in_threads_is_the_same(served: Served) -> None:
 
     await asyncio.to_thread(read)
     assert served.log.resource_usage().disk_only_bytes == 0
-
-
-async def test_a_fleet_consumes_it(served: Served) -> None:
-    """What it acknowledges leaves the disk."""
-    async with RecordLogFleet(served.url) as fleet, fleet.consumer("q", "c") as consumer:
-        found: list[bytes] = []
-        while len(found) < COUNT:
-            batch = await consumer.batch()
-            assert batch is not None
-            found += batch.payloads()
-            await consumer.acknowledge(batch)
-    assert found == [record.payload for record in EVERYTHING]
 
 
 async def test_a_repeat_of_an_append_that_is_on_the_disk_is_recognized(served: Served) -> None:

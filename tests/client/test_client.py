@@ -31,7 +31,6 @@ from mrecordlog_async.client import (
     BlockingRecordLogClient,
     OutcomeUnknownError,
     RecordLogClient,
-    RecordLogFleet,
     ServiceError,
     ServiceUnreachableError,
 )
@@ -167,11 +166,7 @@ async def test_a_password_is_not_shown(caplog: pytest.LogCaptureFixture, monkeyp
     async with RecordLogClient(url, retry_seconds=0.2) as client:
         with pytest.raises(ServiceUnreachableError) as gone:
             await client.summary()
-    async with RecordLogFleet(f"{url},{url.replace('user', 'other')}", retry_seconds=0.0) as fleet:
-        with pytest.raises(ServiceUnreachableError) as away:
-            await fleet.create_queue("q")
-        shown = [str(fleet.failures()), repr(fleet), repr(fleet.servers())]
-    shown += [repr(client), repr(BlockingRecordLogClient(url)), str(gone.value), str(away.value), caplog.text]
+    shown = [repr(client), repr(BlockingRecordLogClient(url)), str(gone.value), caplog.text]
     assert [text for text in shown if "secret" in text or "user" in text] == []
     assert gone.value.address == "http://127.0.0.1:1/wal"
     assert "http://127.0.0.1:1/wal: connection refused; trying again" in caplog.text
@@ -193,14 +188,12 @@ def test_a_token_with_its_line_break_is_refused_at_once() -> None:
     with pytest.raises(ValueError, match=refused):
         RecordLogClient("http://localhost:8080", token="0123456789abcdef\n")
     with pytest.raises(ValueError, match=refused):
-        RecordLogFleet("http://localhost:8080", token="0123456789abcdef\n")
-    with pytest.raises(ValueError, match=refused):
-        RecordLogFleet("a=http://localhost:8080", tokens={"a": "0123456789abcdef\r\n"})
+        BlockingRecordLogClient("http://localhost:8080", token="0123456789abcdef\r\n")
 
 
 def test_a_user_name_next_to_a_token_is_refused_at_once() -> None:
     """A request has one of them, and every request would raise an error that names neither."""
-    for client in (RecordLogClient, RecordLogFleet):
+    for client in (RecordLogClient, BlockingRecordLogClient):
         with pytest.raises(ValueError, match="the URL has a user name, and a request cannot have a token as well"):
             client("http://user:password@localhost:8080", token="0123456789abcdef")
     RecordLogClient("http://user:password@localhost:8080")
@@ -369,14 +362,26 @@ def test_an_option_that_no_call_can_be_made_with_is_refused(
         kind("http://127.0.0.1:9", **{option: value})  # type: ignore[arg-type]  # one of several types
 
 
+async def test_a_range_does_not_continue_in_a_recreated_queue(directory: Path) -> None:
+    """Positions begin again in a new queue: the rest of the old one is not there."""
+    options = ServiceOptions(read_records=1)
+    async with serving(directory, options, queues=["q"]) as served, RecordLogClient(served.url) as client:
+        await client.append_records("q", None, [b"a", b"b"])
+        records = client.range("q")
+        assert (await anext(records)).payload == b"a"
+        await client.delete_queue("q")
+        await client.create_queue("q")
+        await client.append_records("q", None, [b"c", b"d", b"e"])
+        with pytest.raises(QueueNotFoundError):
+            await anext(records)
+
+
 async def test_a_buffer_may_be_used_again_once_an_append_was_called(served: Served) -> None:
     """As with the log: what is not bytes is copied at the call, not when it is awaited."""
     buffer = bytearray(b"a")
     async with (
         RecordLogClient(served.url) as client,
         client.producer("of a producer", create=True) as producer,
-        RecordLogFleet(served.url) as fleet,
-        fleet.producer("of a fleet") as writer,
     ):
         calls: list[Coroutine[Any, Any, object]] = [
             client.append("q", buffer),
@@ -384,9 +389,6 @@ async def test_a_buffer_may_be_used_again_once_an_append_was_called(served: Serv
             client.append_records("q", None, [buffer]),
             producer.append_record(buffer),
             producer.append_records([buffer]),
-            fleet.append_record("q", buffer),
-            writer.append_record(buffer),
-            writer.append_records([buffer]),
         ]
         buffer[:] = b"b"
         for call in calls:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from mrecordlog_async import RecordLogError
-from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient, RecordLogFleet
+from mrecordlog_async import PositionInPastError, RecordLogError
+from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient
 from tests.client.hostile import Fault, appends, hostile
 from tests.client.hostile_campaign import attack
-from tests.served import Served, serving
+from tests.served import Served
 
 REPEATS = [
     pytest.param([Fault.TWICE_FIRST], id="all, first response"),
@@ -71,49 +71,25 @@ async def test_a_repeat_with_nothing_left_to_compare_with_is_unknown(served: Ser
 
 
 @pytest.mark.parametrize("faults", REPEATS)
-async def test_a_fleets_producer_doubles_nothing_without_an_error(tmp_path: Path, faults: list[Fault]) -> None:
-    """A record that may be stored is not sent again at another position."""
-    async with (
-        serving(tmp_path) as served,
-        hostile(served.port, appends(*faults)) as proxy,
-        RecordLogFleet(proxy.url) as fleet,
-        fleet.producer("q") as producer,
-    ):
-        outcomes = await outcomes_of(
-            lambda payload: position_of(producer.append_record(payload)), [b"%d" % number for number in range(40)]
-        )
-        check(outcomes, [record.payload for record in served.log.range("q")], faults)
-
-
-@pytest.mark.parametrize("faults", REPEATS)
-async def test_a_fleet_that_waits_doubles_nothing_without_an_error(tmp_path: Path, faults: list[Fault]) -> None:
-    """Other writers share the queue, and their records are told apart from a repeat where they differ."""
-    async with (
-        serving(tmp_path) as served,
-        hostile(served.port, appends(*faults)) as proxy,
-        RecordLogFleet(proxy.url, on_unknown="wait") as fleet,
-        RecordLogFleet(served.url, on_unknown="wait") as others,
-    ):
-
-        async def store(payload: bytes) -> int | None:
-            if payload.endswith(b"0"):  # takes the position that the fleet is about to use
-                await others.append_record("q", b"other " + payload)
-            return await position_of(fleet.append_record("q", payload))
-
-        outcomes = await outcomes_of(store, [b"%d" % number for number in range(40)])
-        payloads = [record.payload for record in served.log.range("q")]
-        assert sum(payload.startswith(b"other ") for payload in payloads) == 4
-        check(outcomes, [payload for payload in payloads if not payload.startswith(b"other ")], faults)
+async def test_a_record_with_a_position_is_stored_once(served: Served, faults: list[Fault]) -> None:
+    """Another writer takes positions, and its records are told apart from a repeat."""
+    async with hostile(served.port, appends(*faults)) as proxy, RecordLogClient(proxy.url) as client:
+        for number in range(20):
+            position, payload = served.log.next_position("q"), b"%d" % number
+            if number % 5 == 0:
+                await served.log.append_record("q", None, b"another writer's %d" % number)
+                with pytest.raises(PositionInPastError):
+                    await client.append_record("q", position, payload)
+                position += 1
+            await client.append_record("q", position, payload)
+    counts = Counter(record.payload for record in served.log.range("q"))
+    assert set(counts.values()) == {1}
+    assert counts.keys() >= {b"%d" % number for number in range(20)}
 
 
 async def test_a_campaign_of_hostile_proxies_loses_doubles_and_misreports_nothing(tmp_path: Path) -> None:
     """Requests and responses are lost, late, repeated and replayed. Only what has no position may be doubled."""
-    verdicts = await attack(tmp_path, 150, 7, kills=False)
+    verdicts = await attack(tmp_path, 60, 7, kills=False)
     wrong = {queue: (one.lost, one.misreported, one.not_consumed, one.doubled) for queue, one in verdicts.items()}
-    assert wrong.pop("fleet raise")[:3] == (0, 0, 0)
+    assert wrong.pop("plain")[:3] == (0, 0, 0)
     assert set(wrong.values()) == {(0, 0, 0, 0)}
-
-
-async def position_of(storing: Awaitable[object]) -> int | None:
-    position: int | None = (await storing).position  # type: ignore[attr-defined]  # a Stored
-    return position

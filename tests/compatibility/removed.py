@@ -8,8 +8,13 @@ from __future__ import annotations
 _SUITE = "`python -m tests.benchmarks` in a clone of the repository"
 _PARQUET = "a Delta table: finish a drain into Parquet files with 0.2.0, then begin a table"
 INSPECTION = "the same name of `log.inspection`, for services and tools, under no promise"
+_CLIENTS = (
+    "a client for each service, as the recipe for several services shows; a drain reads all of them into one table"
+)
 _TOOLS = "nothing: only the package's own tools called it"
 REMOVED: dict[str, str] = {
+    "append --key": "one service for each command: `URL,URL` and `dns+http://…` are refused; "
+    "`top` takes several arguments",
     "bench --list": _SUITE,
     "bench --markdown": _SUITE,
     "bench --only": _SUITE,
@@ -56,6 +61,14 @@ REMOVED: dict[str, str] = {
     "mrecordlog_async.ReadOnlyLog.ranked_in_steps": _TOOLS,
     "mrecordlog_async.ReadOnlyLog.times": _TOOLS,
     "mrecordlog_async.ReadOnlyLog.version": _TOOLS,
+    "mrecordlog_async.client.FleetBatch": _CLIENTS,
+    "mrecordlog_async.client.FleetConsumer": _CLIENTS,
+    "mrecordlog_async.client.FleetError": _CLIENTS,
+    "mrecordlog_async.client.FleetProducer": _CLIENTS,
+    "mrecordlog_async.client.RecordLogFleet": _CLIENTS,
+    "mrecordlog_async.client.ServerSummary": _CLIENTS,
+    "mrecordlog_async.client.ServiceUnreachableError.after": _TOOLS,
+    "mrecordlog_async.client.Stored": _CLIENTS,
 }
 """A line of `surface.json`, or the beginning of several ones → what to use instead, as the changelog says it."""
 

@@ -19,7 +19,7 @@ PROGRAM = """
 from typing import assert_type
 
 from mrecordlog_async import Batch, MultiRecordLog, Record, RecordLog
-from mrecordlog_async.client import BlockingRecordLogClient, RecordLogClient, RecordLogFleet
+from mrecordlog_async.client import BlockingRecordLogClient, RecordLogClient
 
 
 async def work(log: RecordLog) -> None:
@@ -61,14 +61,6 @@ async def read(log: MultiRecordLog, client: RecordLogClient) -> None:
         assert_type(record, Record)
 
 
-async def use_several(fleet: RecordLogFleet) -> None:
-    stored = await fleet.append_record("q", b"a", key="k")
-    assert_type(stored.position, int | None)
-    async with fleet.consumer("q", "c") as consumer:
-        async for batch in consumer.batches():
-            await consumer.acknowledge(batch)
-
-
 def block(client: BlockingRecordLogClient) -> None:
     assert_type(client.append("q", b"a"), int)
     assert_type(client.append_records("q", None, [b"a"]), int | None)
@@ -78,7 +70,7 @@ def block(client: BlockingRecordLogClient) -> None:
         for batch in consumer.batches():
             consumer.acknowledge(batch)
 """
-PAGES = ("README", *(f"docs/{page}" for page in ("library", "frameworks", "client", "consumers", "fleet", "recipes")))
+PAGES = ("README", *(f"docs/{page}" for page in ("library", "frameworks", "client", "consumers", "recipes")))
 EXAMPLES = (
     *("aiohttp_ingest", "fastapi_ingest", "worker", "two_consumers", "graceful_shutdown"),
     *("fastapi_sqlite", "aiohttp_two_speeds", "csv_through", "several_workers", "set_aside"),

@@ -16,7 +16,7 @@ CLIENTS = """
 import sys
 import tests.deep.windows
 from mrecordlog_async import LogFullError, QueueOptions, RecordLogError
-from mrecordlog_async.client import BlockingRecordLogClient, RecordLogClient, RecordLogFleet
+from mrecordlog_async.client import BlockingRecordLogClient, RecordLogClient
 
 with BlockingRecordLogClient(sys.argv[1]) as client:
     client.append("q", b"from there", create=True)

@@ -1,4 +1,4 @@
-"""The one table of cases in which addresses show logs: the roster, the fleet and Spark decide alike.
+"""The one table of cases in which addresses show logs: the roster and Spark decide alike.
 
 Each case has looks at addresses: (seconds, address → what it shows), such as "x1" for the first opening of the log x;
 an address that is missing does not respond. After the last look the logs in `used` are used, each once, and no other.

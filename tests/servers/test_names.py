@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import pytest
 
-from mrecordlog_async.servers.names import Endpoint, Lookup, check_url, parse
+from mrecordlog_async.servers.names import Endpoint, Lookup, check_url, parse_lookup
 
 
-def test_urls_names_and_dns_names() -> None:
-    """One text with commas, several texts, or a mapping."""
-    a, b = Endpoint("http://h:1", None, "a"), Endpoint("unix:/run/wal.sock")
-    assert parse("a=http://h:1, unix:/run/wal.sock") == parse(["a=http://h:1", "unix:/run/wal.sock"]) == [a, b]
-    assert parse({"a": "http://h:1"}) == [a]
-    assert parse("dns+https://wal:8080") == [Lookup("https", "wal", 8080)]
-    assert parse("wal=dns+https://wal:8080") == [Lookup("https", "wal", 8080, "wal")]
-    assert parse("http://h:1,http://h:1") == [Endpoint("http://h:1")]
+def test_a_dns_name_has_a_scheme_and_a_port() -> None:
+    """Or a name of SRV records, which have ports themselves."""
+    assert parse_lookup("dns+https://wal:8080") == Lookup("https", "wal", 8080)
+    assert parse_lookup("dns+http://_http._tcp.wal") == Lookup("http", "_http._tcp.wal", None)
 
 
 @pytest.mark.parametrize(
-    ("servers", "message"),
+    ("name", "message"),
     [
-        ("", "a fleet needs servers"),
-        ("wal:8080", "write http://wal:8080"),
         ("dns+http://wal", "write dns\\+http://wal:8080"),
         ("dns+unix:/run/x", "is not a DNS name of services"),
-        ("a=http://h:1,a=http://h:2", "two servers are called 'a'"),
     ],
 )
-def test_a_misspelt_server_is_refused_at_once(servers: str, message: str) -> None:
+def test_a_misspelt_dns_name_is_refused_at_once(name: str, message: str) -> None:
     """The message says what to write."""
     with pytest.raises(ValueError, match=message):
-        parse(servers)
+        parse_lookup(name)
 
 
 @pytest.mark.parametrize(

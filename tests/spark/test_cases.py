@@ -1,4 +1,4 @@
-"""Spark decides what addresses lead to as the table of cases says, and so as the fleet does."""
+"""Spark decides what addresses lead to as the table of cases says."""
 
 from __future__ import annotations
 

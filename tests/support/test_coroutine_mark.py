@@ -12,13 +12,13 @@ import pytest
 from fastapi import BackgroundTasks, FastAPI
 
 from mrecordlog_async import MultiRecordLog
-from mrecordlog_async.client import FleetProducer, Producer, RecordLogClient, RecordLogFleet
+from mrecordlog_async.client import Producer, RecordLogClient
 from mrecordlog_async.fastapi import Log, lifespan
 from tests.asgi import call_asgi
 
 APPENDS = [
     (kind, name)
-    for kind in (MultiRecordLog, RecordLogClient, Producer, RecordLogFleet, FleetProducer)
+    for kind in (MultiRecordLog, RecordLogClient, Producer)
     for name in ("append", "append_record", "append_records")
     if hasattr(kind, name)
 ]

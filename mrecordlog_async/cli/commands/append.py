@@ -6,7 +6,6 @@ stores each line exactly once, even if it restarts meanwhile.
 
   echo '{"order": 7}' | mrecordlog append ./wal orders --create
   tail -f access.log | mrecordlog append http://127.0.0.1:8080 access --lines
-  mrecordlog append dns+http://wal:8080 orders --key "user 7" < order.json
 """
 
 from __future__ import annotations
@@ -22,13 +21,11 @@ from mrecordlog_async.cli.output.standard_input import read_input, read_lines
 from mrecordlog_async.cli.output.text import plural
 from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.shell.parser import COUNT, Parser
-from mrecordlog_async.cli.shell.services import RespondingServers, open_fleet, refuse_several
 from mrecordlog_async.cli.shell.target import (
     WRITE_RETRY_SECONDS,
     add_log,
     connect,
     is_service,
-    is_several,
     open_target,
     run_async,
 )
@@ -51,9 +48,6 @@ def add_parser(command_line: Parser) -> Parser:
         metavar="POSITION",
         help="position of the record; resending it at the same position stores it once (default: the next position)",
     )
-    parser.add_argument(
-        "--key", metavar="KEY", help="key that chooses one of several services (default: the queue's name)"
-    )
     parser.add_argument("--create", action="store_true", help="create the queue if it does not exist")
     parser.add_argument("--json", action="store_true", help="print the result as JSON")
     parser.takes_no_more = "the record is read from standard input: `echo RECORD | mrecordlog append LOG QUEUE`"
@@ -65,10 +59,6 @@ def run(arguments: argparse.Namespace) -> int:
     check_name(arguments.queue)  # before the input, which somebody may be typing, is read
     if arguments.lines and arguments.position is not None:
         raise UsageError("--position is for one record and cannot be combined with --lines")
-    if arguments.key is not None and not is_several(arguments.log):
-        raise UsageError("--key chooses among several services, and LOG names one log")
-    if is_several(arguments.log):
-        return run_async(_append_to_fleet(arguments))
     if not is_service(arguments.log) and not arguments.create:
         LogDirectory.at(arguments.log).list_log()  # the log is opened, and so held, only when the input was read
     return run_async(_append_lines(arguments) if arguments.lines else _append_one(arguments))
@@ -107,37 +97,6 @@ async def _append_lines(arguments: argparse.Namespace) -> int:
         raise
     _report(arguments, records, last, False)
     return FINE
-
-
-async def _append_to_fleet(arguments: argparse.Namespace) -> int:
-    """Append to one of several services: the first one of the key that takes records."""
-    if arguments.position is not None:
-        refuse_several(arguments)
-    queue, records, last = arguments.queue, 0, None
-    async with open_fleet(arguments, WRITE_RETRY_SECONDS) as fleet:
-        if not arguments.create:  # a fleet creates queues where they are needed, also misspelt ones
-            async for _ in RespondingServers(fleet).each(lambda client: client.queue_summary(queue)):
-                pass
-        try:
-            async with fleet.producer(queue) as producer:
-                async for payloads in read_lines() if arguments.lines else _whole_input():
-                    last = await producer.append_records(payloads, key=arguments.key)
-                    records += len(payloads)
-        except BaseException:
-            if last is not None:
-                print(f"mrecordlog: {plural(records, 'record')} stored, the last one at {last.server}", file=sys.stderr)
-            raise
-    server, position = (None, None) if last is None else (last.server, last.position)
-    if arguments.json:
-        print(json.dumps({"queue": queue, "records": records, "server": server, "position": position}))
-    else:
-        end = "" if last is None else f", up to position {position} at {server}"
-        print(f"{queue}: {plural(records, 'record')} stored{end}")
-    return FINE
-
-
-async def _whole_input() -> AsyncIterator[list[bytes]]:
-    yield [b"".join([piece async for piece in read_input()])]
 
 
 @asynccontextmanager

@@ -11,21 +11,17 @@ follow a directory while another process writes to it.
 from __future__ import annotations
 
 import argparse
-import asyncio
 import base64
 import json
 import sys
 import time
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Iterator
 from datetime import datetime
-from typing import Any
 
 from mrecordlog_async.cli.output.text import open_log
 from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.shell.parser import COUNT, MOMENT, Parser
-from mrecordlog_async.cli.shell.services import RespondingServer, RespondingServers, open_fleet, refuse_several
-from mrecordlog_async.cli.shell.target import add_log, connect, is_service, is_several, run_async
-from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.cli.shell.target import add_log, connect, is_service, run_async
 from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.model import Run, Times, text_of_tick, tick_of_time
 from mrecordlog_async.recovery.segment_files import LogReplacedError
@@ -64,8 +60,6 @@ def run(arguments: argparse.Namespace) -> int:
         _check_time(arguments.since)
     if arguments.follow and (arguments.stop is not None or arguments.limit is not None):
         raise UsageError("--follow cannot be combined with --stop or --limit")
-    if is_several(arguments.log):
-        return run_async(_read_services(arguments))
     return run_async(_read_service(arguments)) if is_service(arguments.log) else _read_directory(arguments)
 
 
@@ -119,57 +113,19 @@ async def _read_service(arguments: argparse.Namespace) -> int:
     return FINE
 
 
-async def _read_services(arguments: argparse.Namespace) -> int:
-    """Print the records of each server, one server after the other; those that follow as they come."""
-    if arguments.start is not None or arguments.stop is not None:
-        refuse_several(arguments)
-    queue, bounds = arguments.queue, {"limit": arguments.limit, "follow": arguments.follow}
-    async with open_fleet(arguments) as fleet:
-        servers = RespondingServers(fleet)
-
-        async def read(one: RespondingServer) -> None:
-            try:
-                async for runs, times in one.client.timed_runs(queue, arguments.since, **bounds):
-                    for run in runs:
-                        write(run, times, arguments, one.server)
-                    if arguments.follow:
-                        sys.stdout.buffer.flush()
-            except RecordLogError as error:
-                servers.fail(one, error)
-
-        # A server that does not have the queue has no records of it.
-        having = [one async for one, _ in servers.each(lambda client: client.queue_summary(queue))]
-        if arguments.follow:
-            await _run_all(map(read, having))
-        else:
-            for one in having:
-                await read(one)
-        return servers.code()
-
-
-async def _run_all(work: Iterable[Coroutine[Any, Any, None]]) -> None:
-    """Run *work* at once; raise the first error as it is, without a group: only standard output fails here."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            for one in work:
-                group.create_task(one)
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-
-
-def write(run: Run, times: Times, arguments: argparse.Namespace, server: str | None = None) -> None:
-    """Print one run of records, in JSON with the *server* that has them."""
+def write(run: Run, times: Times, arguments: argparse.Namespace) -> None:
+    """Print one run of records."""
     if arguments.raw:
         sys.stdout.buffer.write(run.payload)
     elif arguments.json:
-        sys.stdout.buffer.write(b"".join(_lines(run, times, {} if server is None else {"server": server})))
+        sys.stdout.buffer.write(b"".join(_lines(run, times)))
     else:
         sys.stdout.buffer.write(b"\n".join([*run.payloads(), b""]))
 
 
-def _lines(run: Run, times: Times, more: dict[str, str]) -> Iterator[bytes]:
+def _lines(run: Run, times: Times) -> Iterator[bytes]:
     for start, stop, tick in times.spans(run.first_position, run.next_position):
         stored = text_of_tick(tick)
         for position, payload in run.cut(start, stop).records():
-            line = {**more, "position": position, "time": stored, "payload": base64.b64encode(payload).decode()}
+            line = {"position": position, "time": stored, "payload": base64.b64encode(payload).decode()}
             yield json.dumps(line).encode() + b"\n"

@@ -14,17 +14,13 @@ from __future__ import annotations
 import argparse
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from mrecordlog_async.cli.shell.change import Done, change
 from mrecordlog_async.cli.shell.exit_codes import UsageError
 from mrecordlog_async.cli.shell.parser import COUNT, SIZE, TIME, Parser
-from mrecordlog_async.cli.shell.services import Done, change
-from mrecordlog_async.cli.shell.target import add_log, is_several, run_async
-from mrecordlog_async.errors import QueueSealedError
+from mrecordlog_async.cli.shell.target import add_log, run_async
 from mrecordlog_async.options import QUEUE_CHOICES, QUEUE_OPTIONS, OptionFacts, QueueOptions
-
-if TYPE_CHECKING:
-    from mrecordlog_async.client.client import RecordLogClient
 
 _LIMITS = {"bytes": (SIZE, "SIZE"), "records": (COUNT, "N"), "seconds": (TIME, "TIME")}
 """Parser and placeholder of a limit, by its unit."""
@@ -62,9 +58,8 @@ def run(arguments: argparse.Namespace) -> int:
         options = QueueOptions(**given)
     except ValueError as error:
         raise UsageError(str(error)) from None
-    configure = _configure_again if is_several(arguments.log) else _configure
     limits_of = None if arguments.seal else arguments.queue
-    call = partial(configure, arguments=arguments, options=options)
+    call = partial(_configure, arguments=arguments, options=options)
     return run_async(change(arguments, call, create=arguments.create, limits_of=limits_of))
 
 
@@ -72,26 +67,10 @@ async def _configure(log: Any, arguments: argparse.Namespace, options: QueueOpti
     """Configure the queue in a log, or through a client."""
     queue = arguments.queue
     if arguments.seal:
-        return _sealed(queue, await log.seal_queue(queue))
+        ends = await log.seal_queue(queue)
+        return {"queue": queue, "next_position": ends}, f"{queue}: sealed, ends before position {ends}"
     created = arguments.create and await log.create_queue(queue, exist_ok=True, options=options)
     if not created:
         await log.configure_queue(queue, options)
     facts = {"queue": queue, "created": bool(created), **asdict(options)}
     return facts, f"{queue}: created" if created else f"{queue}: configured"
-
-
-async def _configure_again(client: RecordLogClient, arguments: argparse.Namespace, options: QueueOptions) -> Done:
-    """Configure the queue at one of several servers. --seal succeeds where it is sealed: it can be repeated."""
-    from mrecordlog_async.protocol.attempts import OutcomeUnknownError
-
-    try:
-        return await _configure(client, arguments, options)
-    except (QueueSealedError, OutcomeUnknownError) as error:
-        found = error.__cause__ if isinstance(error, OutcomeUnknownError) else error
-        if not arguments.seal or not isinstance(found, QueueSealedError):
-            raise
-        return _sealed(found.queue, found.next_position)
-
-
-def _sealed(queue: str, ends: int) -> Done:
-    return {"queue": queue, "next_position": ends}, f"{queue}: sealed, ends before position {ends}"

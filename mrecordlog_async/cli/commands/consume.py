@@ -20,8 +20,7 @@ from mrecordlog_async.batches import Given
 from mrecordlog_async.cli.output.standard_output import write_output
 from mrecordlog_async.cli.shell.exit_codes import FAILED, FINE, UsageError
 from mrecordlog_async.cli.shell.parser import COUNT, TIME, Parser
-from mrecordlog_async.cli.shell.services import RespondingServers, open_fleet
-from mrecordlog_async.cli.shell.target import add_log, is_several, open_target, run_async
+from mrecordlog_async.cli.shell.target import add_log, open_target, run_async
 from mrecordlog_async.model import Batch
 
 BATCH_RECORDS = 1_000
@@ -48,23 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Consume until the queue ends, with --once until its present end."""
     if arguments.batch < 1:
         raise UsageError("--batch must be at least 1")
-    return run_async(_consume_fleet(arguments) if is_several(arguments.log) else _consume(arguments))
-
-
-async def _consume_fleet(arguments: argparse.Namespace) -> int:
-    """Consume the queue of every server, as batches arrive."""
-    queue = arguments.queue
-    async with open_fleet(arguments) as fleet, fleet.consumer(queue, arguments.consumer) as consumer:
-        if not arguments.once:
-            batches = consumer.batches(max_records=arguments.batch, max_wait=arguments.wait)
-            return await _hand_out(arguments, batches, consumer.acknowledge)
-        servers = RespondingServers(fleet)
-        async for _ in servers.each(lambda client: client.queue_summary(queue)):
-            pass  # only to raise if no server has the queue
-        present = consumer.available(max_records=arguments.batch)
-        code = await _hand_out(arguments, present, consumer.acknowledge)
-        servers.leave_out(present.left_out)
-        return code if code != FINE else servers.code()
+    return run_async(_consume(arguments))
 
 
 async def _consume(arguments: argparse.Namespace) -> int:

@@ -4,7 +4,6 @@ A queue that contains * is a pattern: --create and --delete then concern every q
 created later. --seek moves a consumer to a position or a time, and fences off the process that holds it.
 
   mrecordlog consumers http://127.0.0.1:8080
-  mrecordlog consumers http://wal-0:8080,http://wal-1:8080
   mrecordlog consumers ./wal orders
   mrecordlog consumers http://127.0.0.1:8080 '*' --create lake
   mrecordlog consumers http://127.0.0.1:8080 orders --seek billing 4000
@@ -20,11 +19,10 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.output.text import columns, open_log, printable, size
+from mrecordlog_async.cli.shell.change import Done, change
 from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.shell.parser import START, Parser
-from mrecordlog_async.cli.shell.services import Done, RespondingServers, change, open_fleet, refuse_several
-from mrecordlog_async.cli.shell.target import add_log, connect, is_service, is_several, run_async
-from mrecordlog_async.errors import ConsumerNotFoundError, QueueNotFoundError
+from mrecordlog_async.cli.shell.target import add_log, connect, is_service, run_async
 from mrecordlog_async.model import ConsumerSummary, Start
 from mrecordlog_async.patterns import is_pattern
 from mrecordlog_async.quantities import age
@@ -71,8 +69,6 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.queue is None:
             raise UsageError("name the queue, or '*' for all of them")
         return run_async(_change(arguments))
-    if is_several(arguments.log):
-        return run_async(_list_services(arguments))
     if is_service(arguments.log):
         return run_async(_list_service(arguments))
     _show(_in_directory(arguments), arguments.json)
@@ -84,20 +80,6 @@ async def _list_service(arguments: argparse.Namespace) -> int:
         found = await _consumers(client, arguments.queue)
     _show([_of_service(one) for one in found], arguments.json)
     return FINE
-
-
-async def _list_services(arguments: argparse.Namespace) -> int:
-    async with open_fleet(arguments) as fleet:
-        servers = RespondingServers(fleet)
-        found = [one async for one in servers.each(lambda client: _consumers(client, arguments.queue))]
-        code = servers.code()
-    facts = [{"server": one.server, **_of_service(each_one)} for one, consumers in found for each_one in consumers]
-    if arguments.json:
-        _show(facts, True)
-    else:
-        rows = [(printable(fact["server"]), *_row(fact)) for fact in facts]
-        sys.stdout.writelines(columns([("server", *HEADER), *rows], left=3))
-    return code
 
 
 async def _consumers(client: RecordLogClient, queue: str | None) -> list[ConsumerSummary]:
@@ -146,12 +128,10 @@ def _row(one: dict[str, Any]) -> tuple[str, ...]:
 
 
 async def _change(arguments: argparse.Namespace) -> int:
-    """Create, delete or move a consumer. With a pattern or several servers, --create can be repeated."""
-    if arguments.seek or arguments.start is not None:
-        refuse_several(arguments)
+    """Create, delete or move a consumer. With a pattern, --create can be repeated."""
     queue = arguments.queue
     start = _start(arguments.seek[1]) if arguments.seek else arguments.start
-    exist_ok = is_pattern(queue) or is_several(arguments.log)
+    exist_ok = is_pattern(queue)
 
     async def act(log: Any) -> Done:
         if arguments.create:
@@ -166,7 +146,7 @@ async def _change(arguments: argparse.Namespace) -> int:
             done = {"queue": queue, "consumer": name, "position": position}
         return done, _sentence(done)
 
-    return await change(arguments, act, missing=(QueueNotFoundError, ConsumerNotFoundError))
+    return await change(arguments, act)
 
 
 def _start(text: str) -> Start:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from mrecordlog_async.cli.shell.change import Done, change
 from mrecordlog_async.cli.shell.parser import Parser
-from mrecordlog_async.cli.shell.services import Done, change
 from mrecordlog_async.cli.shell.target import add_log, run_async
 
 

@@ -9,7 +9,6 @@ yet. Stop its producers first.
 
   mrecordlog ls ./wal
   mrecordlog ls http://127.0.0.1:8080 --json | jq .records
-  mrecordlog ls http://wal-0:8080,http://wal-1:8080
   until mrecordlog ls http://wal-2:8080 --drained; do sleep 5; done
 """
 
@@ -27,8 +26,7 @@ from mrecordlog_async.cli.output.settings_text import settings_text
 from mrecordlog_async.cli.output.text import columns, open_log, printable
 from mrecordlog_async.cli.shell.exit_codes import FAILED, FINE
 from mrecordlog_async.cli.shell.parser import Parser
-from mrecordlog_async.cli.shell.services import RespondingServers, open_fleet
-from mrecordlog_async.cli.shell.target import add_log, connect, is_service, is_several, run_async
+from mrecordlog_async.cli.shell.target import add_log, connect, is_service, run_async
 from mrecordlog_async.maintenance.queue_settings import QueueSettings
 from mrecordlog_async.model import QueueSummary
 from mrecordlog_async.quantities import age
@@ -49,8 +47,6 @@ def add_parser(command_line: Parser) -> Parser:
 
 def run(arguments: argparse.Namespace) -> int:
     """List the queues."""
-    if is_several(arguments.log):
-        return run_async(_list_services(arguments))
     if is_service(arguments.log):
         return run_async(_list_service(arguments))
     with open_log(arguments.log) as log:
@@ -72,21 +68,6 @@ def _asked_for(summaries: Iterable[QueueSummary], arguments: argparse.Namespace)
 
 def _code(listed: Sequence[object], arguments: argparse.Namespace) -> int:
     return FAILED if arguments.drained and listed else FINE
-
-
-async def _list_services(arguments: argparse.Namespace) -> int:
-    async with open_fleet(arguments) as fleet:
-        servers = RespondingServers(fleet)
-        found = [one async for one in servers.each(lambda client: client.summary())]
-        code = servers.code()
-    rows = [(one, summary) for one, summaries in found for summary in _asked_for(summaries.values(), arguments)]
-    if arguments.json:
-        facts = ({"server": one.server, "log": one.log_id, **asdict(summary)} for one, summary in rows)
-        sys.stdout.writelines(json.dumps(fact, default=_plain) + "\n" for fact in facts)
-    else:
-        lines = [("server", *HEADER), *((printable(one.server), *_row(summary)) for one, summary in rows)]
-        sys.stdout.writelines(columns(lines, left=2))
-    return code or _code(rows, arguments)
 
 
 def show(summaries: list[QueueSummary], as_json: bool, settings: Sequence[QueueSettings] = ()) -> None:

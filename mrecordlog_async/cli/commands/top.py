@@ -7,7 +7,7 @@ cannot be reached stays on the screen, with the time since when.
 
   mrecordlog top http://127.0.0.1:8080
   mrecordlog top http://wal-0:8080 http://wal-1:8080
-  mrecordlog top dns+http://wal:8080
+  mrecordlog top a=http://wal-0:8080 b=http://wal-1:8080 --token-file a=./token-a --token-file b=./token-b
   mrecordlog top ./wal --interval 5
   mrecordlog top ./wal --once --json | jq .queues
 """
@@ -18,10 +18,11 @@ import argparse
 import asyncio
 import json
 import os
+import re
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import AsyncExitStack, ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 
@@ -31,23 +32,22 @@ from mrecordlog_async.cli.output.top_samples import ORDERS, History, Sample, Ser
 from mrecordlog_async.cli.output.top_view import View, plain, render
 from mrecordlog_async.cli.shell.exit_codes import FINE, NotReadyError, UsageError
 from mrecordlog_async.cli.shell.parser import TIME, Parser
-from mrecordlog_async.cli.shell.services import open_fleet
 from mrecordlog_async.cli.shell.target import (
+    LOG_HELP,
     RETRY_SECONDS,
-    add_log,
-    connect,
+    add_signpost,
+    connect_to,
     is_service,
-    is_several,
     log_argument,
     run_async,
 )
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.maintenance.stored_log import StoredLog
 from mrecordlog_async.servers.names import shown_url
+from mrecordlog_async.tokens import read_named_tokens, read_token
 
 if TYPE_CHECKING:
     from mrecordlog_async.client.client import RecordLogClient
-    from mrecordlog_async.client.fleet.fleet import RecordLogFleet
     from mrecordlog_async.protocol.schemas import StatsResponse
 
 QUEUES_MAX = 1_000
@@ -61,8 +61,15 @@ Take = Callable[[], Awaitable[Sample]]
 def add_parser(command_line: Parser) -> Parser:
     """Describe the command."""
     parser = command_line.add_command("top", "Watch queues: rates, sizes, retained segments", __doc__)
-    add_log(parser)
+    parser.add_argument("log", metavar="LOG", type=log_argument, help=f"{LOG_HELP}; NAME=URL gives it a name")
     parser.add_argument("more", nargs="*", type=log_argument, metavar="LOG", help="further logs, shown together")
+    parser.add_argument(
+        "--token-file",
+        action="append",
+        metavar="[NAME=]FILE",
+        help="token of the services (default: MRECORDLOG_TOKEN_FILE); with NAME=, that of NAME=URL; may be repeated",
+    )
+    add_signpost(parser)
     parser.add_argument("--interval", type=TIME, default=1.0, metavar="TIME", help="time between samples (default: 1s)")
     parser.add_argument("--sort", choices=list(_SORTS), default="in/s", help="order of the table (default: in/s)")
     parser.add_argument("--once", action="store_true", help="print one sample, after one interval, and stop")
@@ -82,9 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _run(arguments: argparse.Namespace) -> int:
     async with AsyncExitStack() as stack:
-        sources = _Sources(arguments, stack)
-        for log in (arguments.log, *arguments.more):
-            await sources.add(log)
+        sources = await _open(arguments, stack)
         histories = sources.histories
         await sources.sample(first=True)
         screen = _screen(arguments, histories, stack)
@@ -105,44 +110,32 @@ async def _run(arguments: argparse.Namespace) -> int:
 
 
 class _Sources:
-    """The logs that are watched: those of the command line, and the servers of a fleet as they are found.
+    """The logs that are watched."""
 
-    An address of a fleet that was not reached yet is shown too, as one that cannot be.
-    """
-
-    def __init__(self, arguments: argparse.Namespace, stack: AsyncExitStack) -> None:
+    def __init__(self) -> None:
         self.histories: list[History] = []
-        self.fleets: list[RecordLogFleet] = []
-        self._watched: list[tuple[History, Take]] = []
-        self._unreached: dict[str, History] = {}  # by address
-        self._arguments = arguments
-        self._stack = stack
-        self._found: set[str] = set()  # logs of fleets
+        self._takes: list[Take] = []
 
-    async def add(self, log: str) -> None:
-        """Watch a directory, a service, or the services of a fleet."""
-        others = (self._arguments.log, *self._arguments.more)
-        one = argparse.Namespace(log=log, more=others, token_file=self._arguments.token_file)
-        if is_several(log):
-            self.fleets.append(await self._stack.enter_async_context(open_fleet(one)))
-        elif is_service(log):
-            self._watch(log, await self._stack.enter_async_context(connect(one, RETRY_SECONDS)))
-        else:
-            self._watched.append((History(log), lambda: asyncio.to_thread(_read, log)))
+    def add_directory(self, directory: str) -> None:
+        """Watch the log in a directory."""
+        self._add(directory, lambda: asyncio.to_thread(_read, directory))
+
+    def add_service(self, name: str, client: RecordLogClient) -> None:
+        """Watch the log of a service."""
+        self._add(name, lambda: _ask(client))
+
+    def _add(self, name: str, take: Take) -> None:
+        self.histories.append(History(name))
+        self._takes.append(take)
 
     async def sample(self, *, first: bool = False) -> None:
         """Take a sample of every log at once; one that cannot be reached keeps nobody waiting past its retry.
 
         Raises the error of the first samples if no log can be reached: most likely the address is wrong.
         """
-        for fleet in self.fleets:
-            for server in fleet.servers():
-                if server.log_id not in self._found:
-                    self._found.add(server.log_id)
-                    self._watch(server.name, fleet.client(server.log_id))
-        results = await asyncio.gather(*(take() for _, take in self._watched), return_exceptions=True)
+        results = await asyncio.gather(*(take() for take in self._takes), return_exceptions=True)
         now = time.strftime("%H:%M:%S")
-        for (history, _), result in zip(self._watched, results, strict=True):
+        for history, result in zip(self.histories, results, strict=True):
             if isinstance(result, Sample):
                 history.add(result)
             elif isinstance(result, RecordLogError | OSError | NotReadyError):
@@ -153,21 +146,34 @@ class _Sources:
             found = results[0]
             assert isinstance(found, BaseException)
             raise found
-        self._note_unreached(now)
-        self.histories[:] = [*(history for history, _ in self._watched), *self._unreached.values()]
 
-    def _watch(self, name: str, client: RecordLogClient) -> None:
-        self._watched.append((History(shown_url(name)), lambda: _ask(client)))
 
-    def _note_unreached(self, now: str) -> None:
-        """Note the addresses and names that gave no server. What was a server before is shown under its name."""
-        before, self._unreached = self._unreached, {}
-        for fleet in self.fleets:
-            known = {one.url for one in fleet.servers()}
-            for place, why in sorted(fleet.failures().items()):
-                if place not in known:
-                    self._unreached[place] = before.get(place) or History(place)
-                    self._unreached[place].fail(why, now)
+async def _open(arguments: argparse.Namespace, stack: AsyncExitStack) -> _Sources:
+    """Return the logs of the command line, each service with the token that is given for it."""
+    named = [(*_split(log), log) for log in (arguments.log, *arguments.more)]
+    tokens = _read_tokens(arguments.token_file or (), {name for name, _, _ in named})
+    sources = _Sources()
+    for name, url, log in named:
+        if is_service(log):
+            client = connect_to(url, tokens.get(name, tokens.get("")), RETRY_SECONDS)
+            sources.add_service(name or shown_url(url), await stack.enter_async_context(client))
+        else:
+            sources.add_directory(log)
+    return sources
+
+
+def _split(log: str) -> tuple[str, str]:
+    """Return the name, "" for none, and the URL of NAME=URL."""
+    match = re.match(r"([^=:/]+)=(?=[a-z])", log)
+    return (match[1], log[match.end() :]) if match and is_service(log) else ("", log)
+
+
+def _read_tokens(given: Sequence[str], names: Collection[str]) -> dict[str, str]:
+    """Return the tokens by the name of the service, "" for that of all others. Raises TokenFileError."""
+    found = read_named_tokens(given, names, lambda name: f"no LOG is {name}=http://host:port", "all services")
+    if "" not in found and (default := os.environ.get("MRECORDLOG_TOKEN_FILE")):
+        found[""] = read_token(default)
+    return found
 
 
 async def _pause(screen: _Screen | None, seconds: float) -> bool:

@@ -13,7 +13,6 @@ import json
 from mrecordlog_async.cli.output.text import ProgressBar, plural
 from mrecordlog_async.cli.shell.exit_codes import FINE, UsageError
 from mrecordlog_async.cli.shell.parser import COUNT, Parser
-from mrecordlog_async.cli.shell.services import refuse_several
 from mrecordlog_async.cli.shell.target import add_log, connect, is_service, run_async
 from mrecordlog_async.maintenance.placed_log import open_placed_log
 
@@ -37,7 +36,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _run(arguments: argparse.Namespace) -> int:
-    refuse_several(arguments)
     queue, position, past_consumers = arguments.queue, arguments.position, arguments.past_consumers
     if is_service(arguments.log):
         async with connect(arguments) as client:

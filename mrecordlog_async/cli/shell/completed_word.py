@@ -18,9 +18,8 @@ from typing import NamedTuple
 
 from mrecordlog_async.cli.shell.lookups import consumers_of, queues_of
 from mrecordlog_async.cli.shell.parser import Parser
-from mrecordlog_async.cli.shell.target import EXAMPLE_URL, TOKEN_FILE, names_in
+from mrecordlog_async.cli.shell.target import EXAMPLE_URL, TOKEN_FILE
 from mrecordlog_async.names import has_control_characters
-from mrecordlog_async.tokens import named_file
 
 LINE = "_MRECORDLOG_COMPLETE"
 SHELL = "_MRECORDLOG_SHELL"
@@ -119,9 +118,9 @@ def candidates(meant: Meant) -> Iterable[str]:
     if meant.kind in ("LOG", "URL"):
         return (*_default_urls(), "unix:") if meant.word else ()  # without a word: directories
     if meant.kind == "QUEUE" and log is not None:
-        return queues_of(log, meant.word, _token_files(log, meant))
+        return queues_of(log, meant.word, _token_file(meant))
     if meant.kind == "CONSUMER" and log is not None and "QUEUE" in meant.values:
-        return consumers_of(log, meant.values["QUEUE"][0], _token_files(log, meant))
+        return consumers_of(log, meant.values["QUEUE"][0], _token_file(meant))
     return ()
 
 
@@ -130,12 +129,9 @@ def _default_urls() -> tuple[str, ...]:
     return (re.sub(r"\d+$", port, EXAMPLE_URL),) if port.isdecimal() else (EXAMPLE_URL,)
 
 
-def _token_files(log: str, meant: Meant) -> list[str]:
-    """Return the file of the token of the first service that *log* names, if the line names one."""
-    first = log.partition(",")[0]
-    named = dict(map(named_file, meant.values.get(TOKEN_FILE, ())))
-    path = next((named[name] for name in (*names_in(first), "") if name in named), None)
-    return [] if path is None else [os.path.abspath(path)]  # absolute: a path with = must not look like NAME=FILE
+def _token_file(meant: Meant) -> str | None:
+    """Return the file of the service's token, if the line names one."""
+    return meant.values[TOKEN_FILE][-1] if TOKEN_FILE in meant.values else None
 
 
 def _kept_by_the_shell(word: str, breaks: str) -> int:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from mrecordlog_async.cli.shell.parser import suggest
@@ -26,32 +25,32 @@ SECONDS = 1.0
 NAMES_MAX = 1_000
 
 
-def queues_of(log: str, prefix: str = "", token_files: Sequence[str] = ()) -> list[str]:
+def queues_of(log: str, prefix: str = "", token_file: str | None = None) -> list[str]:
     """Return the first names of queues that begin with *prefix*."""
     if is_service(log):
         from mrecordlog_async.protocol import calls
 
-        queues = _ask(log, token_files, calls.summary(prefix=prefix, limit=NAMES_MAX))
+        queues = _ask(log, token_file, calls.summary(prefix=prefix, limit=NAMES_MAX))
         return list(queues)
     with StoredLog.open(log, on_progress=_within(SECONDS)) as stored:
         return [name for name in stored.list_queues() if name.startswith(prefix)][:NAMES_MAX]
 
 
-def consumers_of(log: str, queue: str, token_files: Sequence[str] = ()) -> list[str]:
+def consumers_of(log: str, queue: str, token_file: str | None = None) -> list[str]:
     """Return the names of the consumers of *queue*."""
     if is_service(log):
         from mrecordlog_async.protocol import calls
 
-        consumers = _ask(log, token_files, calls.consumers(queue))
+        consumers = _ask(log, token_file, calls.consumers(queue))
         return list(consumers)
     with StoredLog.open(log, on_progress=_within(SECONDS)) as stored:
         return sorted(stored.settings(queue).consumers)
 
 
-def nearest_queue(queue: str, log: str, token_files: Sequence[str] = ()) -> str:
+def nearest_queue(queue: str, log: str, token_file: str | None = None) -> str:
     """Return "; did you mean 'NAME'?" for the queue of *log* nearest to *queue*; "" if none is, or after errors."""
     try:
-        return suggest(repr(queue), map(repr, queues_of(log, token_files=token_files)))
+        return suggest(repr(queue), map(repr, queues_of(log, token_file=token_file)))
     except Exception:
         return ""  # the error that is about to be printed counts
 
@@ -67,12 +66,11 @@ def _within(seconds: float) -> Callable[[RecoveryProgress], None]:
     return check
 
 
-def _ask(url: str, token_files: Sequence[str], call: ServiceCall[T]) -> T:
+def _ask(url: str, token_file: str | None, call: ServiceCall[T]) -> T:
     """Return the response of a service. Raises what its client raises, and TimeoutError."""
 
     async def ask() -> T:
-        one = re.sub(r"^([\w.-]+=)?(dns\+)?", "", url.partition(",")[0])  # any of several knows what is needed here
-        arguments = argparse.Namespace(log=one, token_file=list(token_files))
+        arguments = argparse.Namespace(log=url, token_file=token_file)
         async with connect(arguments, retry_seconds=0.0) as client:
             # The client lists all queues or the largest, and here those with a prefix are needed.
             return await client.sender.send(call)

@@ -10,8 +10,8 @@ import argparse
 import asyncio
 import os
 import re
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from mrecordlog_async.cli.output.text import ProgressBar
@@ -19,20 +19,20 @@ from mrecordlog_async.cli.shell.exit_codes import NotReadyError, UsageError
 from mrecordlog_async.log import MultiRecordLog
 from mrecordlog_async.maintenance.placed_log import COMMAND_LIMITS, open_placed_log
 from mrecordlog_async.storage.directory import LogDirectory
-from mrecordlog_async.tokens import read_named_tokens, read_token
+from mrecordlog_async.tokens import read_token
 
 if TYPE_CHECKING:
     from mrecordlog_async.client.client import RecordLogClient
 
-URL_SCHEMES = ("http://", "https://", "unix:", "dns+http://", "dns+https://")
-_SERVICE = re.compile(rf"([\w.-]+=)?({'|'.join(map(re.escape, URL_SCHEMES))})")
+_SERVICE = re.compile(r"([\w.-]+=)?(dns\+)?(https?://|unix:)")
 _ALMOST_URL = re.compile(r"\w+://|https?:/*")
 EXAMPLE_URL = "http://127.0.0.1:8080"
+LOG_HELP = f"directory of the log, or URL of a service: {EXAMPLE_URL}, unix:/path"
 RETRY_SECONDS = 2.0
 """Short, because a person is waiting to know whether the service is running."""
 WRITE_RETRY_SECONDS = 30.0
 """Long enough to outlast a restart of the service."""
-TOKEN_FILE = "[NAME=]FILE"
+TOKEN_FILE = "FILE"
 
 
 class _NameLogFirst(argparse.Action):
@@ -54,19 +54,9 @@ class _NameLogFirst(argparse.Action):
 
 def add_log(parser: argparse.ArgumentParser) -> None:
     """Add LOG, the directory of a log or the URL of a service, and --token-file."""
+    parser.add_argument("log", metavar="LOG", type=log_argument, help=LOG_HELP)
     parser.add_argument(
-        "log",
-        metavar="LOG",
-        type=log_argument,
-        help=f"directory of the log, or URL of a service: {EXAMPLE_URL}, unix:/path; of several: URL,URL, or "
-        "dns+http://name:8080 for every address of a name",
-    )
-    parser.add_argument(
-        "--token-file",
-        action="append",
-        metavar=TOKEN_FILE,
-        help="token of the service (default: MRECORDLOG_TOKEN_FILE); with NAME=, the token of the service "
-        "that LOG names NAME=URL; may be repeated",
+        "--token-file", metavar=TOKEN_FILE, help="token of the service (default: MRECORDLOG_TOKEN_FILE)"
     )
     add_signpost(parser)
 
@@ -106,47 +96,26 @@ def _in_home(text: str) -> str:
 
 
 def is_service(log: str) -> bool:
-    """Return whether *log* is the URL of a service, not a directory."""
+    """Return whether *log* is the URL of a service, or is meant as one, and not a directory."""
     return _SERVICE.match(log) is not None
-
-
-def is_several(log: str) -> bool:
-    """Return whether *log* names several services, or may: URLs with commas, a URL with a name, or a DNS name."""
-    return is_service(log) and ("," in log or not log.startswith(("http://", "https://", "unix:")))
 
 
 def connect(arguments: argparse.Namespace, retry_seconds: float = RETRY_SECONDS) -> RecordLogClient:
     """Return a client of the service that LOG names."""
+    path = arguments.token_file or os.environ.get("MRECORDLOG_TOKEN_FILE")
+    return connect_to(arguments.log, read_token(path) if path else None, retry_seconds)
+
+
+def connect_to(url: str, token: str | None, retry_seconds: float) -> RecordLogClient:
+    """Return a client of the service at *url*. Raises UsageError for what a client refuses before it sends anything."""
     from mrecordlog_async.client.client import RecordLogClient
 
-    if is_several(arguments.log):
-        raise UsageError(f"{arguments.log} names several services, and this command takes one: name one of them")
-    token = read_tokens(arguments).get("")
-    with refusing_wrong_urls():
-        return RecordLogClient(arguments.log, token=token, retry_seconds=retry_seconds)
-
-
-@contextmanager
-def refusing_wrong_urls() -> Iterator[None]:
-    """Raise UsageError for what a client refuses before it sends anything: LOG is not a URL that it can use."""
+    if url.startswith("dns+") or ("," in url and not url.startswith("unix:")):
+        raise UsageError(f"{url} names several services: name one of them")
     try:
-        yield
+        return RecordLogClient(url, token=token, retry_seconds=retry_seconds)
     except ValueError as error:
         raise UsageError(str(error)) from None
-
-
-def read_tokens(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the tokens of the services that LOG names, "" for that of all others. Raises TokenFileError."""
-    names = [name for log in (arguments.log, *getattr(arguments, "more", ())) for name in names_in(log)]
-    found = read_named_tokens(
-        arguments.token_file or (),
-        names,
-        lambda name: f"LOG calls no service {name}; write {name}=http://host:port there",
-        "all services",
-    )
-    if "" not in found and (default := os.environ.get("MRECORDLOG_TOKEN_FILE")):
-        found[""] = read_token(default)
-    return found
 
 
 def refuse_token_file(arguments: argparse.Namespace, directory: str) -> None:
@@ -155,12 +124,6 @@ def refuse_token_file(arguments: argparse.Namespace, directory: str) -> None:
         raise UsageError(
             f"--token-file is for a service, and {directory} is a directory: name the URL, or leave it out"
         )
-
-
-def names_in(log: str) -> list[str]:
-    """Return the names that LOG gives to services: NAME=URL."""
-    found = (re.match(r"\s*([^=:/]+)=", part) for part in log.split(",")) if is_service(log) else ()
-    return [match[1] for match in found if match is not None]
 
 
 @asynccontextmanager

@@ -24,15 +24,11 @@ class BlockingSender:
 
     Attributes:
         transport: The connections.
-        met_silence: Nothing at all responded to the last attempt that had no response.
     """
 
-    def __init__(self, transport: BlockingTransport, retry_seconds: float, *, eager: bool = False) -> None:
-        """*eager*: retry nothing but a lost request; the caller tries another server."""
+    def __init__(self, transport: BlockingTransport, retry_seconds: float) -> None:
         self.transport = transport
-        self.met_silence = False
         self._retry_seconds = retry_seconds
-        self._eager = eager
         self._outage = Outage(transport.address)
 
     def send(self, call: ServiceCall[T]) -> T:
@@ -68,10 +64,7 @@ class BlockingSender:
             except LogClosedError as closed:
                 raise attempts.final(closed) from None
             except NoResponseError as lost:
-                self.met_silence = lost.silent
                 error = attempts.after_loss(lost)
-            if self._eager and not attempts.lost:
-                raise attempts.at_once(error)
             self._outage.failed(error, attempts.left_seconds())
             pause = attempts.next_pause()
             if pause is None:

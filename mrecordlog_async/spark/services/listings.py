@@ -128,14 +128,14 @@ class Listings:
         if server.listed is None or server.listed[0] is not listing:  # an unchanged listing is the same object
             subscribed = replace(listing, queues=select(listing.queues.values(), self._subscription))
             server.listed = listing, subscribed
-        seen = [Sighting(Seen(listing.log, listing.opening, server.name, True), asked, _clock())]
+        seen = [Sighting(Seen(listing.log, listing.opening), asked, _clock())]
         if self._asks_again(server, server.endpoint, seen[0].seen, asked):
             server.asked_again_at = asked
             for _ in range(PROBES_OF_NEW - 1):
                 client.close()
                 asked = _clock()
                 found = client.history()
-                seen.append(Sighting(Seen(found.id, found.opening, found.name, True), asked, _clock()))
+                seen.append(Sighting(Seen(found.id, found.opening), asked, _clock()))
         return _Response(server.listed[1], seen)
 
     def _asks_again(self, server: QueryServer, endpoint: Endpoint, seen: Seen, now: float) -> bool:

@@ -180,7 +180,7 @@ def test_every_alert_has_its_runbook_and_every_runbook_its_alert() -> None:
     assert named <= {rule["alert"].lower() for rule in rules()}
 
 
-@pytest.mark.parametrize("file", ["kubernetes.yaml", "kubernetes-fleet.yaml"])
+@pytest.mark.parametrize("file", ["kubernetes.yaml", "kubernetes-several.yaml"])
 def test_prometheus_scrapes_one_port_of_each_pod_of_a_service(file: str) -> None:
     """Its role pod finds every container, even one that ran before the service and has no port: that is always down."""
     text = (DEPLOY / "prometheus.yml").read_text()

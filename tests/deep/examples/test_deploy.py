@@ -41,7 +41,7 @@ def test_the_toml_file_is_read() -> None:
     assert shown | left_out == {setting.name for setting in SETTINGS}
 
 
-@pytest.mark.parametrize("file", ["mrecordlog.service", "Dockerfile", "kubernetes.yaml", "kubernetes-fleet.yaml"])
+@pytest.mark.parametrize("file", ["mrecordlog.service", "Dockerfile", "kubernetes.yaml", "kubernetes-several.yaml"])
 def test_variables_and_flags_in_service_files_are_settings(file: str) -> None:
     """A renamed setting breaks this before it breaks a deployment."""
     text = (DEPLOY / file).read_text()
@@ -173,8 +173,8 @@ def test_the_log_is_below_what_is_mounted(file: str, mounted: str) -> None:
 
 PODS = [
     ("kubernetes.yaml", "StatefulSet"),
-    ("kubernetes-fleet.yaml", "StatefulSet"),
-    ("kubernetes-fleet.yaml", "Deployment"),
+    ("kubernetes-several.yaml", "StatefulSet"),
+    ("kubernetes-several.yaml", "Deployment"),
     ("repair-pod.yaml", "Pod"),
 ]
 
@@ -257,21 +257,24 @@ def test_the_pod_for_repairs_has_the_log_and_the_user_of_the_service() -> None:
     assert all(step in page for step in steps)
 
 
-def test_the_services_of_a_fleet_differ_from_the_single_one_in_what_a_fleet_needs() -> None:
-    """What is right for one pod is right for three; each has its own volume, and one name stands for all."""
-    one, three = document("kubernetes.yaml", "StatefulSet"), document("kubernetes-fleet.yaml", "StatefulSet")
+def test_several_services_differ_from_a_single_one_in_what_several_need() -> None:
+    """What is right for one pod is right for three; each has its own volume and its own name."""
+    one, three = document("kubernetes.yaml", "StatefulSet"), document("kubernetes-several.yaml", "StatefulSet")
     assert three["spec"].pop("replicas") == 3 and one["spec"].pop("replicas") == 1
     assert three["spec"].pop("podManagementPolicy") == "Parallel"
     assert three["spec"]["template"]["spec"].pop("topologySpreadConstraints")
     assert three == one
-    service = document("kubernetes-fleet.yaml", "Service")["spec"]
+    service = document("kubernetes-several.yaml", "Service")["spec"]
     assert (service["clusterIP"], service["publishNotReadyAddresses"]) == ("None", True)
 
 
-def test_the_drain_of_a_fleet_is_never_run_twice_and_reads_every_pod() -> None:
+def test_the_drain_of_several_services_is_never_run_twice_and_reads_every_pod() -> None:
     """Its options are those of the command, its servers the pods of the StatefulSet, its checkpoint is on a volume."""
-    services, drain = document("kubernetes-fleet.yaml", "StatefulSet"), document("kubernetes-fleet.yaml", "Deployment")
-    spec = pod("kubernetes-fleet.yaml", "Deployment")
+    services, drain = (
+        document("kubernetes-several.yaml", "StatefulSet"),
+        document("kubernetes-several.yaml", "Deployment"),
+    )
+    spec = pod("kubernetes-several.yaml", "Deployment")
     (container,) = spec["containers"]
     given = build_parser().parse_args(container["args"])
     name, port = services["metadata"]["name"], 8080
@@ -282,7 +285,7 @@ def test_the_drain_of_a_fleet_is_never_run_twice_and_reads_every_pod() -> None:
     mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
     (volume,) = (one for one in spec["volumes"] if given.checkpoint.startswith(f"/{one['name']}/"))
     assert mounts["/checkpoint"] == volume["name"]
-    claim = document("kubernetes-fleet.yaml", "PersistentVolumeClaim")
+    claim = document("kubernetes-several.yaml", "PersistentVolumeClaim")
     assert volume["persistentVolumeClaim"]["claimName"] == claim["metadata"]["name"]
     assert claim["spec"]["accessModes"] == ["ReadWriteOncePod"]
 

@@ -41,7 +41,7 @@ NEAR = {
     "recovery": ("recovery", "readonly"),
     "root": ("log", "readonly", "test_times.py", "engine"),
     "service": ("service", "client"),
-    "servers": ("servers", "client/fleet", "spark/test_history.py"),
+    "servers": ("servers", "spark/test_history.py"),
     "spark": ("spark",),
     "storage": ("storage", "engine/test_hard_links.py", "engine/test_spare.py", "recovery"),
     "support": ("support", "storage"),
