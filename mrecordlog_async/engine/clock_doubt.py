@@ -14,9 +14,8 @@ So a process that is restarted every minute removes as well.
 
 The records of such an opening prove nothing: their times come from the same clock. So the openings of a row are
 compared with the newest record before the first of them. `LAST_END` has its time, and their number. It also says when a
-clock was set by more than a day while the log was open, which changes nothing before the next opening. The process may
-end before it has seen that, at its looks: then the times of the last batches say it. If the file is lost, the row begins
-again.
+clock was set by more than a day while the log was open, which changes nothing before the next opening. If the process
+was killed before it saw that, the times of the last batches say it. If the file is lost, the row begins again.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class RecoveredLog:
     counts: Counts = field(default_factory=Counts)
     noted: EndNote = field(default_factory=EndNote)
     gathered: dict[int, int] = field(default_factory=dict)
-    jump: ClockJump = ClockJump()
+    jump: ClockJump = field(default_factory=ClockJump)
 
     def report(self, seconds: float) -> RecoveryReport:
         """Sum up for people. *seconds*: how long it took."""
