@@ -34,8 +34,8 @@ class ServiceOptions:
         read_bytes: Payload bytes in one response to a read, however much was requested.
         read_records: Records in one response to a read.
         sending_bytes: All responses above 64 KiB: each is charged for what it holds at a time (1 MiB; more of a JSON
-            list, of Arrow with large records, and of a read from a queue with gaps in its positions) until it is sent,
-            and for truncated records that it still holds.
+            list, and of a read from a queue with gaps in its positions) until it is sent, and for truncated records
+            that it still holds.
         unread_bytes: Requests that wait for an earlier one on their connection, and small responses that are not read;
             above it the connections that hold most are cut.
         entries: Queues or ranges in one plan, fetch or truncate.

@@ -412,34 +412,6 @@ def _gigabyte() -> bytes:
     return gzip.compress(bytes(64 * MIB), 9) * 16
 
 
-async def arrow_bomb(target: Client, kind: str) -> None:
-    """Send a few bytes of Arrow that expand to gigabytes."""
-    await target.call("POST", RECORDS, arrow_body(kind), "Content-Type: application/vnd.apache.arrow.stream\r\n")
-
-
-@cache
-def arrow_body(kind: str) -> bytes:
-    """Return a bomb: "zstd" or "other" (compressed buffers), "dictionary", or "rows" without bytes."""
-    import pyarrow
-    from pyarrow import ipc
-
-    zeros = pyarrow.array([bytes(MIB)] * 16)
-    columns: dict[str, Any] = {
-        "zstd": {"payload": zeros},
-        "other": {"payload": pyarrow.array([b""] * 16), "bomb": zeros},
-        "dictionary": {"payload": pyarrow.DictionaryArray.from_arrays([0] * 100_000, [bytes(MIB)])},
-        "rows": {"payload": pyarrow.array([b""] * 2_000_000)},
-    }
-    table = pyarrow.table(columns[kind])
-    options = ipc.IpcWriteOptions(compression="zstd" if kind in ("zstd", "other") else None)
-    sink = pyarrow.BufferOutputStream()
-    with ipc.new_stream(sink, table.schema, options=options) as writer:
-        for _ in range(60 if kind in ("zstd", "other") else 1):
-            writer.write_table(table)
-    body: bytes = sink.getvalue().to_pybytes()
-    return body
-
-
 VICTIM_RECORDS = 300
 
 

@@ -13,13 +13,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import aiohttp
-import pyarrow as pa
 import pytest
 
 from mrecordlog_async import Limits, MultiRecordLog
 from mrecordlog_async.format.gathered import PLACE_BYTES
 from mrecordlog_async.model import TICK_NS, text_of_tick
-from mrecordlog_async.protocol import arrow, wire, wire_decoder
+from mrecordlog_async.protocol import wire, wire_decoder
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.reading.fetch import Fetcher
 from mrecordlog_async.service.wire.send import PIECE_CHARGE_BYTES
@@ -53,10 +52,8 @@ class Twins(NamedTuple):
 
 
 def contents(response: Response, positions: bool = False) -> Any:
-    """Return a body as it is; of runs and Arrow the records, since their borders depend on what memory has joined."""
+    """Return a body as it is; of runs the records, since their borders depend on what memory has joined."""
     kind = response.headers["Content-Type"]
-    if kind == arrow.CONTENT_TYPE:
-        return pa.ipc.open_stream(response.body).read_all().to_pylist()
     if kind == wire.CONTENT_TYPE:
         return list(records_of(response.body, positions))
     return response.body
@@ -132,7 +129,7 @@ async def twins(request: pytest.FixtureRequest, directory: Path) -> AsyncIterato
         yield both
 
 
-FORMATS = ("application/x-ndjson", "text/plain", "application/octet-stream", wire.CONTENT_TYPE, arrow.CONTENT_TYPE)
+FORMATS = ("application/x-ndjson", "text/plain", "application/octet-stream", wire.CONTENT_TYPE)
 
 
 async def test_reads_are_those_of_a_log_in_memory(twins: Twins) -> None:

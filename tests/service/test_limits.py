@@ -24,24 +24,10 @@ from mrecordlog_async.service.wire import send
 from mrecordlog_async.service.wire.send import PIECE_CHARGE_BYTES
 from tests.cached_files import CachedFiles
 from tests.served import Served, serving
-from tests.service import adversary
 from tests.service.test_security import HEAD, raw
 
 RECORDS = "/v1/queues/q/records"
-ARROW = {"Content-Type": "application/vnd.apache.arrow.stream"}
 NDJSON = {"Content-Type": "application/x-ndjson"}
-
-
-@pytest.mark.parametrize(
-    ("kind", "status"), [("zstd", 400), ("other", 400), ("dictionary", 400), ("rows", 413)], ids=str
-)
-async def test_arrow_that_stands_for_more_than_its_bytes_is_refused(served: Served, kind: str, status: int) -> None:
-    """Compressed buffers, dictionaries and rows without bytes are detected before anything is unpacked."""
-    pytest.importorskip("pyarrow")
-    response = await served.call("POST", RECORDS, BytesIO(adversary.arrow_body(kind)), headers=ARROW)
-    assert response.status == status
-    assert served.log.next_position("q") == 0
-    assert served.service.bodies.budget.used == 0
 
 
 async def test_announced_bodies_hold_nothing(directory: Path) -> None:

@@ -227,6 +227,22 @@ async def test_times_that_cannot_be_are_400(served: Served, path: str) -> None:
     assert "datetime" not in response.json()["detail"]  # no advice for Python
 
 
+async def test_arrow_is_refused_in_a_sentence(served: Served) -> None:
+    """As a body it is never stored as one record; the response says what to send, or to ask for, instead."""
+    arrow = "application/vnd.apache.arrow.stream"
+    for content_type in (arrow, f"{arrow.upper()}; charset=utf-8"):
+        sent = await served.call("POST", RECORDS, b"ARROW1", headers={"Content-Type": content_type})
+        assert (sent.status, sent.json()["code"]) == (415, "no_arrow")
+        assert sent.json()["detail"] == (
+            "Arrow is not accepted; send application/x-ndjson, application/vnd.mrecordlog.runs or "
+            "application/octet-stream (one record)"
+        )
+    assert served.log.next_position("q") == 0
+    asked = await served.call("GET", RECORDS, headers={"Accept": arrow})
+    assert (asked.status, asked.json()["code"]) == (406, "not_acceptable")
+    assert f"no supported type in Accept '{arrow}'; supported: application/x-ndjson, " in asked.json()["detail"]
+
+
 async def test_an_unknown_format_is_406(served: Served) -> None:
     """No client gets a format that it did not ask for."""
     response = await served.call("GET", RECORDS, headers={"Accept": "application/xml"})

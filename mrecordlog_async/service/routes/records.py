@@ -16,7 +16,7 @@ from mrecordlog_async.memory.cutting import runs_of, take_head
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.model import QueueSummary, Run
 from mrecordlog_async.names import check_consumer_name
-from mrecordlog_async.protocol import arrow, wire
+from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.problems import ProblemError, bad_request
 from mrecordlog_async.protocol.schemas import AppendRequest, AppendResponse, PositionResponse, RecordResponse
@@ -38,6 +38,7 @@ from mrecordlog_async.service.routes.route import JSON, PIECE_BYTES, Route, json
 from mrecordlog_async.service.service import DISK_READS, Service, WakeReason
 from mrecordlog_async.service.wire.formats import TEXT, SmallResponse, format_of, send, take_runs
 from mrecordlog_async.service.wire.receive import NDJSON, OCTET_STREAM
+from mrecordlog_async.service.wire.send import PIECE_CHARGE_BYTES
 
 READ_PARAMETERS = (
     ("start", "first position to read (default: the first retained one)"),
@@ -224,8 +225,6 @@ async def respond(
     """Send the records of a queue that are wanted, within the limits, in the format that the request accepts."""
     log, options, queue, start = service.log, service.options, summary.queue, wanted.start
     content_type, format_ = format_of(request.headers.get("Accept"), as_text(request))
-    if content_type == arrow.CONTENT_TYPE:
-        await arrow.ready(406)
     records_max = min(wanted.records_max or POSITION_LIMIT, options.read_records)
     bytes_max = min(wanted.bytes_max, options.read_bytes)
     is_on_disk = max(start, summary.first_position) < log.memory_first(queue)
@@ -252,7 +251,7 @@ async def respond(
     response.content_type = content_type
     if format_.size is not None:
         response.content_length = format_.size(queue, runs, times)
-    size = format_.held(runs)
+    size = PIECE_CHARGE_BYTES
     if loaded.is_copy or not all(isinstance(one, Run) for one in loaded.held):
         size += sum(len(run.payload) for run in runs)  # copies: from the disk, or where positions have gaps
     left: list[HeldRun] = [*runs]
@@ -302,7 +301,7 @@ async def _wait_for(
     return False
 
 
-FORMATS = (NDJSON, TEXT, OCTET_STREAM, wire.CONTENT_TYPE, arrow.CONTENT_TYPE)
+FORMATS = (NDJSON, TEXT, OCTET_STREAM, wire.CONTENT_TYPE)
 
 ROUTES = (
     Route(
@@ -311,7 +310,7 @@ ROUTES = (
         append,
         "Append records, all or none",
         takes=AppendRequest,
-        accepts=(OCTET_STREAM, NDJSON, wire.CONTENT_TYPE, arrow.CONTENT_TYPE),
+        accepts=(OCTET_STREAM, NDJSON, wire.CONTENT_TYPE),
         returns=AppendResponse,
         parameters=APPEND_PARAMETERS,
         problems=(404, 408, 409, 413, 415, 429, 507),

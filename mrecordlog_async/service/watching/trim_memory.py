@@ -1,4 +1,4 @@
-"""Return memory to the system after large bodies and responses: from the C library, pyarrow and reference cycles.
+"""Return memory to the system after large bodies and responses: from the C library and reference cycles.
 
 Nothing in the service should need Python's cyclic garbage collector, which `gc_tuning` makes rare. But a cycle in a
 library may hold a body, so the young generations are collected after large requests, if that takes little time. They
@@ -11,7 +11,6 @@ import asyncio
 import gc
 
 from mrecordlog_async.options import MIB
-from mrecordlog_async.protocol import arrow
 from mrecordlog_async.service.service import Service
 from mrecordlog_async.support.heap import resident_bytes, trim_heap
 
@@ -52,7 +51,7 @@ class MemoryTrimmer:
             return
         self._last = now
         _collect_young()
-        self._releasing = asyncio.get_running_loop().run_in_executor(None, _release)
+        self._releasing = asyncio.get_running_loop().run_in_executor(None, trim_heap)
 
     def _named_bytes(self) -> int:
         """Return the memory that requests and retained records are charged for."""
@@ -66,8 +65,3 @@ def _collect_young() -> None:
     young, middle, _ = gc.get_count()
     if young + middle * gc.get_threshold()[0] <= OBJECTS_MAX:
         gc.collect(1)
-
-
-def _release() -> None:
-    arrow.release_unused()
-    trim_heap()

@@ -1,4 +1,4 @@
-"""Records as response bodies, by the Accept header: NDJSON, text lines, raw bytes, runs or Arrow.
+"""Records as response bodies, by the Accept header: NDJSON, text lines, raw bytes or runs.
 
 | Accept | body |
 |---|---|
@@ -6,7 +6,6 @@
 | `text/plain`, `text/*` | the payloads, each followed by a newline |
 | `application/octet-stream` | the payloads back to back; with `limit=1`, exactly one record |
 | `application/vnd.mrecordlog.runs` | runs (see `wire`) |
-| `application/vnd.apache.arrow.stream` | Arrow, if the service has pyarrow |
 
 An encoder is a generator: it builds one piece of the body after the previous one was sent, never the whole body. A
 piece holds about `PIECE_BYTES` at most; a larger record is sent in several pieces.
@@ -20,7 +19,6 @@ from base64 import b64encode
 from bisect import bisect_right
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import chain
 from typing import NamedTuple
 
 import msgspec
@@ -29,12 +27,12 @@ from aiohttp.abc import AbstractStreamWriter
 
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.model import Run, Times, text_of_tick
-from mrecordlog_async.protocol import arrow, wire
+from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.problems import ProblemError
 from mrecordlog_async.protocol.schemas import RecordResponse, TextRecordResponse
 from mrecordlog_async.service.wire.receive import JSON, NDJSON, OCTET_STREAM
-from mrecordlog_async.service.wire.send import PIECE_CHARGE_BYTES, Outgoing
+from mrecordlog_async.service.wire.send import Outgoing
 from mrecordlog_async.service.wire.turns import Turns
 
 TEXT = "text/plain"
@@ -60,12 +58,11 @@ class Format(NamedTuple):
     """Encoder of runs as a body.
 
     encode: yields the pieces, given queue, queue id, runs and their times. size: bytes of the whole body, if known in
-    advance. held: the most bytes that encoding holds at a time.
+    advance.
     """
 
     encode: Callable[[str, int, Iterable[Run], Times], Pieces]
     size: Callable[[str, Sequence[Run], Times], int] | None = None
-    held: Callable[[Sequence[Run]], int] = lambda runs: PIECE_CHARGE_BYTES
 
 
 def format_of(accept: str | None, as_text: bool) -> tuple[str, Format]:
@@ -275,10 +272,6 @@ def _runs(queue: str, queue_id: int, runs: Iterable[Run], times: Times) -> Piece
     return wire.encode([wire.QueueRuns(queue, queue_id, runs, times)])
 
 
-def _arrow(queue: str, queue_id: int, runs: Iterable[Run], times: Times) -> Pieces:
-    return arrow.encode(chain.from_iterable(map(cut_up, runs)), times)
-
-
 def _payload_bytes(queue: str, runs: Sequence[Run], times: Times) -> int:
     return sum(len(run.payload) for run in runs)
 
@@ -291,12 +284,6 @@ def _runs_bytes(queue: str, runs: Sequence[Run], times: Times) -> int:
     return wire.size_of([wire.QueueRuns(queue, 0, runs, times)])
 
 
-def _arrow_held(runs: Sequence[Run]) -> int:
-    """Return the most bytes that Arrow holds at a time: it copies each batch, a part of a run or one record."""
-    largest = max((len(run.payload) for run in runs if len(run.payload) > PIECE_BYTES), default=0)
-    return PIECE_CHARGE_BYTES + 2 * largest
-
-
 _lines_encoder = msgspec.json.Encoder()
 
 _NDJSON_TEXT = Format(partial(_ndjson, as_text=True))
@@ -306,5 +293,4 @@ _BY_TYPE: dict[str, Format] = {
     TEXT: Format(_text, _text_bytes),
     OCTET_STREAM: Format(_raw, _payload_bytes),
     wire.CONTENT_TYPE: Format(_runs, _runs_bytes),
-    arrow.CONTENT_TYPE: Format(_arrow, None, _arrow_held),
 }

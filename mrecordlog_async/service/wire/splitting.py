@@ -7,7 +7,7 @@ Counts are checked before records are created, and each record is charged for it
 | `application/x-ndjson` | every line is a record, without its newline; an empty line is an empty record |
 | `application/json` | `{"records": ["base64", …]}` |
 | `application/vnd.mrecordlog.runs` | the records of all blocks, in order; their queues and positions are ignored |
-| `application/vnd.apache.arrow.stream` | the values of the column `payload` |
+| `application/vnd.apache.arrow.stream` | refused: stored as it came it would be one record, which nobody means |
 | anything else | the body is one record |
 
 With `?json=records`, the body is one JSON value of up to 8 MiB, whatever its type: each element of an array is a
@@ -25,12 +25,14 @@ from itertools import chain, pairwise
 
 import msgspec
 
-from mrecordlog_async.protocol import arrow, wire, wire_decoder
-from mrecordlog_async.protocol.problems import bad_request, too_large
+from mrecordlog_async.protocol import wire, wire_decoder
+from mrecordlog_async.protocol.problems import ProblemError, bad_request, too_large
 from mrecordlog_async.protocol.schemas import AppendRequest
 from mrecordlog_async.service.wire.budgets import Charge
-from mrecordlog_async.service.wire.receive import JSON, NDJSON
-from mrecordlog_async.service.wire.turns import Turns, in_thread
+from mrecordlog_async.service.wire.receive import JSON, NDJSON, OCTET_STREAM
+from mrecordlog_async.service.wire.turns import Turns
+
+ARROW = "application/vnd.apache.arrow.stream"
 
 RECORD_BYTES = 64
 """Memory that a record needs besides its payload while it waits to be stored."""
@@ -61,13 +63,17 @@ class Splitter:
         self._one_at_a_time = asyncio.Lock()
 
     async def split(self, body: bytes, content_type: str | None, charge: Charge) -> list[bytes]:
-        """Return the records of *body*; raise problem 400 if it does not match its type, 413 if it holds too many."""
+        """Return the records of *body*.
+
+        Raises:
+            ProblemError: 400 if it does not match its type, 413 if it holds too many, 415 for a type that is not split.
+        """
         if content_type is None:
             return [body]
         kind = content_type.partition(";")[0].strip().lower()
-        if kind == arrow.CONTENT_TYPE:
-            async with self._one_at_a_time:
-                return await _from_arrow(body, self._records_max, charge)
+        if kind == ARROW:
+            detail = f"Arrow is not accepted; send {NDJSON}, {wire.CONTENT_TYPE} or {OCTET_STREAM} (one record)"
+            raise ProblemError(415, "no_arrow", detail)
         if len(body) <= SMALL_BYTES or kind not in _BY_TYPE:
             return split_at_once(body, kind, self._records_max, charge)
         async with self._one_at_a_time:
@@ -111,7 +117,7 @@ def _same_places(text: bytes, values: list[bytes], body: bytes) -> Steps:
 
 
 def split_at_once(body: bytes, kind: str, records_max: int, charge: Charge) -> list[bytes]:
-    """Return the records of a small *body* of a type other than Arrow."""
+    """Return the records of a small *body*."""
     steps = _BY_TYPE.get(kind)
     return [body] if steps is None else list(chain.from_iterable(steps(body, records_max, charge)))
 
@@ -123,14 +129,6 @@ async def _in_turns(steps: Steps) -> list[bytes]:
         found += records
         await turns.rest()
     return found
-
-
-async def _from_arrow(body: bytes, records_max: int, charge: Charge) -> list[bytes]:
-    """Decode on a thread: pyarrow validates a whole batch at once, however large it is."""
-    await arrow.ready(415)
-    records = await in_thread(arrow.decode, body, records_max)
-    charge.add(RECORD_BYTES * len(records))
-    return records
 
 
 def _lines(body: bytes, records_max: int, charge: Charge) -> Steps:

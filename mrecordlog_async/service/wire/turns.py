@@ -22,13 +22,13 @@ SORTED_AT_ONCE = 5_000
 T = TypeVar("T")
 
 
-async def in_thread(function: Callable[..., T], body: bytes, *more: object) -> T:
+async def in_thread(function: Callable[[bytes], T], body: bytes) -> T:
     """Return what *function* returns for *body*, on a thread.
 
     A caller that is cancelled waits for the end too: until then the thread, or the line for one, holds the body, and
     the caller's charge has to count it.
     """
-    work = asyncio.create_task(asyncio.to_thread(function, body, *more))
+    work = asyncio.create_task(asyncio.to_thread(function, body))
     try:
         await asyncio.wait((work,))
         return work.result()

@@ -24,7 +24,7 @@ MILLION_SECONDS = 0.025
 
 MEMORY_BYTES = 256 * MIB
 DATA_BYTES = 900 * MIB
-"""The process has 130 MiB to begin with, with pyarrow; then memory_bytes, both budgets and what passes through."""
+"""The process has 130 MiB to begin with; then memory_bytes, both budgets and what passes through."""
 
 ARGUMENTS = ("--memory-bytes", "256MiB", "--pending-bytes", "64MiB", "--body-bytes", "64MiB")
 
@@ -61,10 +61,6 @@ def never_read(path: str, accept: str = "*/*") -> Attack:
     return lambda target: adversary.never_read(target, 3.0, path, accept)
 
 
-def arrow(kind: str) -> Attack:
-    return lambda target: adversary.arrow_bomb(target, kind)
-
-
 def compressed(kind: str) -> Attack:
     return lambda target: adversary.compressed(target, kind)
 
@@ -73,10 +69,6 @@ ATTACKS: dict[str, tuple[Attack, int]] = {
     "readers of NDJSON that never read": (never_read(f"{adversary.RECORDS}?max_bytes=67108864"), 40),
     "readers of runs that never read": (
         never_read(f"{adversary.RECORDS}?max_bytes=67108864", "application/vnd.mrecordlog.runs"),
-        40,
-    ),
-    "readers of Arrow that never read": (
-        never_read(f"{adversary.RECORDS}?max_bytes=67108864", "application/vnd.apache.arrow.stream"),
         40,
     ),
     "tails that never read": (never_read("/v1/queues/victim/tail"), 40),
@@ -94,10 +86,6 @@ ATTACKS: dict[str, tuple[Attack, int]] = {
     "gzip that is cut off": (compressed("cut off"), 5),
     "gzip of thousands of members": (compressed("members"), 5),
     "gzip of nested arrays": (compressed("arrays"), 5),
-    "zstd in Arrow": (arrow("zstd"), 5),
-    "zstd in another column": (arrow("other"), 5),
-    "a dictionary in Arrow": (arrow("dictionary"), 5),
-    "rows without bytes in Arrow": (arrow("rows"), 5),
     "a plan of single records": (adversary.plan_small_pieces, 5),
     "a plan of one queue, often": (adversary.plan_twice, 5),
     "a fetch of one range, often": (adversary.fetch_twice, 5),
@@ -146,8 +134,6 @@ def test_a_flood_of_handshakes_harms_nobody_else(target_with_tls: Target, stall_
 def test_an_attack_harms_nobody_else(target: Target, stall_seconds_max: float, name: str) -> None:
     """An honest producer's appends and truncates all succeed, and memory and the loop stay within their bounds."""
     attack, clients = ATTACKS[name]
-    if "Arrow" in name or "column" in name:
-        pytest.importorskip("pyarrow")
     target.forget_stalls()
     asyncio.run(_attack(target, attack, clients, f"honest-{list(ATTACKS).index(name)}"))
     assert target.process.poll() is None

@@ -23,7 +23,7 @@ from tests.service.adversary import Client
 from tests.serving import free_port
 
 RECORDS = "/v1/queues/victim/records"
-FORMATS = ("*/*", "application/vnd.mrecordlog.runs", "application/vnd.apache.arrow.stream")
+FORMATS = ("*/*", "application/vnd.mrecordlog.runs")
 REFUSED = {0, 413, 429, 507}
 """0: the connection was cut, as that of a reader that does not read."""
 

@@ -5,11 +5,8 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
-from types import ModuleType
 
 import pytest
-
-from mrecordlog_async.service.watching import trim_memory
 
 RESIDENT = """
 import asyncio
@@ -50,9 +47,3 @@ def test_memory_that_no_request_or_record_accounts_for_is_returned() -> None:
     assert kept > 80 << 20  # otherwise this test shows nothing
     assert explained > 80 << 20
     assert left < 16 << 20
-
-
-def test_memory_is_returned_while_pyarrow_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first Arrow body imports it on a thread, which takes memory: its module is there before its functions are."""
-    monkeypatch.setitem(sys.modules, "pyarrow", ModuleType("pyarrow"))
-    trim_memory._release()
