@@ -69,6 +69,7 @@ REMOVED: dict[str, str] = {
     "mrecordlog_async.client.ServerSummary": _CLIENTS,
     "mrecordlog_async.client.ServiceUnreachableError.after": _TOOLS,
     "mrecordlog_async.client.Stored": _CLIENTS,
+    "no_arrow": "415 `no_arrow` for every Arrow body that is sent, 406 `not_acceptable` for one that is asked for",
 }
 """A line of `surface.json`, or the beginning of several ones → what to use instead, as the changelog says it."""
 
