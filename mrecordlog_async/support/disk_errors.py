@@ -24,10 +24,13 @@ import errno
 
 _NO_ROOM = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG))
 
-# What block devices report for the medium (`blk_status_to_errno` of Linux), and file systems for their own damage.
+# What block devices report for the medium (`blk_status_to_errno` of Linux), file systems for their own damage, and FUSE
+# for a server that has ended. Not ENODEV, for a device that is offline: file systems refuse calls with it, too. What is
+# done instead of a refused write writes the same bytes, and fails where the device does.
 _NAMES_OF_FAILURES = (
     *("EIO", "ENXIO", "ENODATA", "EREMOTEIO", "ETIMEDOUT", "EILSEQ", "ENOLINK", "EBADE", "ETIME", "EOVERFLOW"),
-    *("EUCLEAN", "EBADMSG", "ESHUTDOWN", "ESTALE", "EROFS"),
+    *("EREMCHG", "ETOOMANYREFS", "ENOMEDIUM", "EUCLEAN", "EBADMSG", "ESHUTDOWN", "ESTALE", "EROFS"),
+    *("ENOTCONN", "ECONNABORTED"),
 )
 _FAILURES = frozenset(getattr(errno, name) for name in _NAMES_OF_FAILURES if hasattr(errno, name))
 
