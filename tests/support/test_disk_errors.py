@@ -36,9 +36,10 @@ REFUSALS = (
     "EBUSY",
 )
 FULL = ("ENOSPC", "EDQUOT", "EFBIG")
+KNOWN = OF_A_MEDIUM + OF_A_FILE_SYSTEM + REFUSALS + FULL
 
 
-@pytest.mark.parametrize("name", filter(vars(errno).__contains__, OF_A_MEDIUM + OF_A_FILE_SYSTEM + REFUSALS + FULL))
+@pytest.mark.parametrize("name", [name for name in KNOWN if hasattr(errno, name)])
 def test_a_failing_disk_is_no_system_that_refuses_a_call(name: str) -> None:
     """Nor is a full one; whatever else a system says, it refuses a call that the log can do without."""
     number = getattr(errno, name)
