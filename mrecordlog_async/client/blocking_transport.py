@@ -1,79 +1,155 @@
-"""`BlockingTransport`: the connections of a blocking client, on `http.client`; and time, for the threads that call it.
+"""`BlockingTransport`: the connections of a blocking client; and time, for the threads that call it.
 
 What `Transport` does for the tasks of one event loop, for threads: the same limit of calls at once, the same deadlines,
-and separate connections for long polls. A connection that is free is used again.
+and separate connections for long polls. Its coroutines never wait for an event loop: they block the thread, so `run`
+returns what they return.
 
 A forked child begins again with its own connections. What its parent made from the client stays the parent's.
 """
 
 from __future__ import annotations
 
-import os
+import select
 import socket
 import ssl
 import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
-from time import monotonic
-from typing import Any, Protocol, cast
+from time import monotonic as clock
+from typing import Any, TypeVar
 
-from mrecordlog_async.blocking_http import (
-    FAILURES,
-    HttpConnection,
-    authorization,
-    has_failed,
+from mrecordlog_async.client.connecting import connect_blocking
+from mrecordlog_async.client.http1 import (
+    CLOSED_BY_PEER,
+    CONNECT_SECONDS,
+    IDLE_SECONDS,
+    NOT_CONNECTED,
+    PIECE_BYTES,
+    TOO_LONG,
+    ClosedWhileIdleError,
+    Exchange,
+    Target,
+    reason_of,
     tls_context,
-    tls_failure,
 )
-from mrecordlog_async.client.loop_thread import CLOSED, FORKED
-from mrecordlog_async.client.options import CONNECT_SECONDS, ClientOptions
+from mrecordlog_async.client.interrupts import has_failed
+from mrecordlog_async.client.options import CLOSED, ClientOptions
 from mrecordlog_async.errors import LogClosedError
-from mrecordlog_async.protocol.attempts import NoResponseError
+from mrecordlog_async.protocol.attempts import NoResponseError, Repeat
 from mrecordlog_async.protocol.calls import ServiceCall
-from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.responses import Reply
-from mrecordlog_async.servers.names import shown_url
 from mrecordlog_async.support.forks import call_in_children
 
-IDLE_SECONDS = 15.0
-"""Seconds that an unused connection is kept; services and proxies close theirs later."""
+T = TypeVar("T")
+
+FORKED = "this belongs to the process that forked this one; make it again after the fork"
 
 LONGEST_SECONDS = 86_400.0
 """Longest wait for a connection or a response: locks and sockets refuse an infinite one."""
 
 
-class Ends(Protocol):
-    """The state that ends with its client."""
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Return what *coroutine* returns. It uses a `BlockingTransport`, so it never waits for an event loop."""
+    try:
+        coroutine.send(None)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+    coroutine.close()
+    raise RuntimeError("a call of a blocking client waits for an event loop")
 
-    def end(self) -> None:
-        """Wait for nothing any longer."""
+
+class _Connection:
+    """A connection, with one exchange at a time. Any thread may call `shut`.
+
+    Attributes:
+        idle_since: When its last exchange ended; 0 for none.
+    """
+
+    def __init__(self, plug: socket.socket) -> None:
+        self.idle_since = 0.0
+        self._plug = plug
+
+    @property
+    def is_quiet(self) -> bool:
+        """True if nothing has arrived since the last response, not even the end of the connection."""
+        poll = select.poll()
+        poll.register(self._plug, select.POLLIN)
+        return not poll.poll(0)
+
+    def exchange(self, request: Sequence[bytes | memoryview], silence: float, end: float) -> tuple[Reply, bool]:
+        """Send *request*; return the response, and whether the connection can be used again.
+
+        Raises OSError; the request may have been carried out then.
+        """
+        exchange = Exchange()
+        try:
+            sent = self._send(request, end)
+            reply = self._receive(exchange, silence, end)
+        except CLOSED_BY_PEER as error:
+            if self.idle_since and not exchange.heard and has_failed(error):
+                raise ClosedWhileIdleError(reason_of(error)) from error
+            raise
+        self.idle_since = clock()
+        return reply, exchange.reusable and sent
+
+    def _send(self, request: Sequence[bytes | memoryview], end: float) -> bool:
+        """Return whether all of it was sent: a service may refuse a body before it has arrived."""
+        try:
+            for piece in request:
+                self._plug.settimeout(left_until(end))  # nothing arrives before all is sent, however long that takes
+                self._plug.sendall(piece)
+        except CLOSED_BY_PEER as error:
+            if not has_failed(error):
+                raise
+            return False
+        return True
+
+    def _receive(self, exchange: Exchange, silence: float, end: float) -> Reply:
+        while exchange.reply is None:
+            self._plug.settimeout(min(silence, left_until(end)))
+            data = self._plug.recv(PIECE_BYTES)
+            if data:
+                exchange.feed(data)
+            else:
+                exchange.end()
+        return exchange.reply
+
+    def close(self) -> None:
+        """Close it."""
+        self._plug.close()
+
+    def shut(self) -> None:
+        """End the exchange that another thread waits for, as if its response were lost."""
+        with suppress(OSError):  # it is not connected any more
+            socket.socket.shutdown(self._plug, socket.SHUT_RDWR)  # below TLS, whose own may only be used by its thread
 
 
 class BlockingTransport:
-    """Exchange requests for responses. Any thread may call."""
+    """Exchange requests for responses. Any thread may call.
+
+    Attributes:
+        options: How it connects.
+    """
 
     def __init__(self, options: ClientOptions) -> None:
         self.options = options.checked()
-        self.parts: weakref.WeakSet[Ends] = weakref.WeakSet()
-        self._headers: dict[str, str | bytes] = {"Accept-Encoding": "identity", **self._identity()}
-        # The same base as that of the asyncio client: its path is percent-encoded.
-        self._place = options.place if options.socket_path else replace(options.place, url=options.base)
+        self._target = options.target()
         self._tls: ssl.SSLContext | None = None
         self._closed = False
         self._begin()
         _transports.add(self)
 
     def _begin(self) -> None:
-        """Begin without a connection: at first, and in a forked child."""
+        """Begin without a connection: at first, and in a forked child, as other threads may hold its parent's locks."""
         self._life = object()
         self._slots = threading.Semaphore(self.options.connections)
-        self._idle: deque[tuple[HttpConnection, float]] = deque()
-        self._busy: set[HttpConnection] = set()
+        self._idle: deque[_Connection] = deque()
+        self._busy: weakref.WeakSet[_Connection] = weakref.WeakSet()  # an exception may leave one in it
         # Held until the client closes. A plain lock: a signal handler that raises cannot leave it in a wrong state.
         self._open = threading.Lock()
         if not self._closed:
@@ -82,24 +158,10 @@ class BlockingTransport:
         self._end.atexit = False
 
     def leave_to_parent(self) -> None:
-        """Begin again in a forked child: locks may be held by threads that did not come along."""
+        """Begin again in a forked child."""
         self._end.detach()
         _close_all(self._idle)  # this process has copies of the parent's descriptors
         self._begin()
-
-    def _identity(self) -> dict[str, str | bytes]:
-        found = authorization(self.options.place.url, self.options.token, "latin-1")  # as aiohttp does
-        return found if self.options.log_id is None else {**found, LOG_ID: self.options.log_id}
-
-    @property
-    def url(self) -> str:
-        """The URL of the service."""
-        return self.options.place.url
-
-    @property
-    def address(self) -> str:
-        """The URL of the service, for messages."""
-        return shown_url(self.url)
 
     def check(self) -> None:
         """Raise LogClosedError if the client is closed."""
@@ -115,7 +177,7 @@ class BlockingTransport:
             raise LogClosedError(FORKED)
         self.check()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close all connections. Calls of other threads end with an error."""
         if self._closed:
             return
@@ -125,16 +187,31 @@ class BlockingTransport:
         for connection in list(self._busy):
             connection.shut()
         _close_all(self._idle)
-        for part in list(self.parts):
-            part.end()
 
-    def pause(self, seconds: float, end: float | None) -> None:
+    # What readers and producers wait with.
+
+    lock = nullcontext  # `blocking` has its own
+    clock = staticmethod(clock)
+
+    @staticmethod
+    async def sleep(seconds: float) -> None:
+        """Wait."""
+        time.sleep(seconds)  # noqa: ASYNC251  # for a thread, which runs no event loop
+
+    @staticmethod
+    def until(_: float | None) -> AbstractAsyncContextManager[Any]:
+        """Do nothing: calls have an `end`."""
+        return nullcontext()
+
+    async def pause(self, seconds: float, end: float | None) -> None:
         """Wait before another attempt, or until the client closes. Raises TimeoutError at *end*."""
-        if self._open.acquire(timeout=_left(end, seconds)):
+        if self._open.acquire(timeout=min(seconds, left_until(end))):
             self._open.release()  # the next one that waits
-        _left(end, 0.0)
+        left_until(end)
 
-    def exchange(self, call: ServiceCall[Any], left_seconds: float) -> Reply:
+    # Exchanges.
+
+    async def exchange(self, call: ServiceCall[Any], left_seconds: float) -> Reply:
         """Send *call* once and return the response, whatever its status.
 
         Args:
@@ -149,8 +226,8 @@ class BlockingTransport:
         self.check()
         if call.wait_seconds:
             return self._exchange(call)
-        if not self._slots.acquire(timeout=_left(call.end, max(left_seconds, CONNECT_SECONDS))):
-            _left(call.end, 0.0)
+        if not self._slots.acquire(timeout=min(max(left_seconds, CONNECT_SECONDS), left_until(call.end))):
+            left_until(call.end)
             reason = f"none of the client's {self.options.connections} connections became free"
             raise NoResponseError(reason, sent=False)
         try:
@@ -159,24 +236,39 @@ class BlockingTransport:
             self._slots.release()
 
     def _exchange(self, call: ServiceCall[Any]) -> Reply:
-        connection = self._connection()
-        self._busy.add(connection)
+        request = self._target.request(call.method, call.target, call.headers, call.body)
+        kept = self._free()
         try:
-            if not connection.is_open:
-                self._connect(connection, call.end)
+            if kept is not None and call.repeat is Repeat.FREELY:
+                with suppress(ClosedWhileIdleError):
+                    return self._on(kept, request, call)
+                kept = None
+            return self._on(kept or self._connected(call.end), request, call)
+        except OSError as error:
+            if not has_failed(error):
+                raise
+            left_until(call.end)
+            raise NoResponseError(reason_of(error), sent=True) from error
+
+    def _on(self, connection: _Connection, request: Sequence[bytes | memoryview], call: ServiceCall[Any]) -> Reply:
+        self._busy.add(connection)
+        options, wait, keep = self.options, call.wait_seconds, False
+        try:
             self.check()  # now `close` finds the connection: nothing is sent on one that it did not find
-            reply = self._response(connection, call)
+            end = clock() + min(options.response_seconds + wait, left_until(call.end))
+            reply, keep = connection.exchange(request, options.timeout_seconds + wait, end)
             self._check_whole()
         except BaseException:  # such as one of a signal handler: the rest of the response would be the next one's
-            connection.close()
+            keep = False
             raise
         finally:
             self._busy.discard(connection)
-        if connection.is_open:
-            self._idle.append((connection, monotonic()))
-            self._close_unused()
-            if self._closed:  # meanwhile
-                _close_all(self._idle)
+            if keep:
+                self._idle.append(connection)
+            else:
+                connection.close()
+        if self._closed:  # meanwhile
+            _close_all(self._idle)
         return reply
 
     def _check_whole(self) -> None:
@@ -184,67 +276,54 @@ class BlockingTransport:
         if self._closed:
             raise NoResponseError(CLOSED, sent=True)
 
-    def _close_unused(self) -> None:
-        """Close what was needed for more calls at once than there are now: calls take the newest connection."""
+    def _free(self) -> _Connection | None:
+        """Return the connection that was used last, and close those that have been idle for long."""
+        begun = clock() - IDLE_SECONDS
         with suppress(IndexError):
-            while monotonic() - self._idle[0][1] >= IDLE_SECONDS:
-                self._idle.popleft()[0].close()
+            while self._idle[0].idle_since <= begun:
+                self._idle.popleft().close()
+        with suppress(IndexError):
+            while True:
+                connection = self._idle.pop()
+                if connection.is_quiet:
+                    return connection
+                connection.close()
+        return None
 
-    def _connection(self) -> HttpConnection:
-        """Return a connection that is free, or a new one, which is not open."""
-        while True:
-            try:
-                connection, since = self._idle.pop()
-            except IndexError:
-                break
-            if monotonic() - since < IDLE_SECONDS and connection.is_quiet:
-                return connection
-            connection.close()
-        if self._tls is None and self.url.startswith("https:"):
+    def _connected(self, end: float | None) -> _Connection:
+        """Return a new connection. Raises NoResponseError: nothing was sent."""
+        if self._tls is None and self._target.secure:
             self._tls = tls_context()
-        return HttpConnection(self._place, self._tls)
-
-    def _connect(self, connection: HttpConnection, end: float | None) -> None:
         try:
-            connection.open(_left(end, CONNECT_SECONDS))
+            return _Connection(_plug(self._target, self._tls, min(CONNECT_SECONDS, left_until(end))))
         except OSError as error:
             if not has_failed(error):
                 raise
-            _left(end, 0.0)
-            raise NoResponseError(_reason_of(error), sent=False) from error
-
-    def _response(self, connection: HttpConnection, call: ServiceCall[Any]) -> Reply:
-        options, wait = self.options, call.wait_seconds
-        headers = {**self._headers, **call.headers}
-        end = clock() + _left(call.end, options.response_seconds + wait)
-        silence_seconds = _left(call.end, options.timeout_seconds + wait)
-        try:
-            response = connection.send(
-                call.method, call.target, call.body, headers, silence_seconds=silence_seconds, end=end
-            )
-            return Reply(response.status, cast(Mapping[str, str], response.headers), response.read())
-        except FAILURES as error:
-            if not has_failed(error):
-                raise
-            _left(call.end, 0.0)
-            raise NoResponseError(_reason_of(error), sent=True) from error
+            left_until(end)
+            timed_out = isinstance(error, TimeoutError) and not error.errno
+            raise NoResponseError(NOT_CONNECTED if timed_out else reason_of(error), sent=False) from error
 
 
-def _close_all(idle: deque[tuple[HttpConnection, float]]) -> None:
+def _plug(target: Target, tls: ssl.SSLContext | None, seconds: float) -> socket.socket:
+    """Return a socket that is connected to *target*. Raises OSError."""
+    if target.unix is None:
+        plug = connect_blocking(target.address, target.port, seconds)
+    else:
+        plug = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        plug.settimeout(seconds)
+        if target.unix is not None:
+            plug.connect(target.unix)
+        return plug if tls is None else tls.wrap_socket(plug, server_hostname=target.host)
+    except BaseException:
+        plug.close()
+        raise
+
+
+def _close_all(idle: deque[_Connection]) -> None:
     with suppress(IndexError):
         while True:
-            idle.pop()[0].close()
-
-
-def _reason_of(error: Exception) -> str:
-    """Return what an attempt met."""
-    if isinstance(error, socket.gaierror):
-        return "the host name cannot be resolved"
-    if isinstance(error, ssl.SSLError):
-        return tls_failure(error)
-    if isinstance(error, OSError) and error.errno:
-        return os.strerror(error.errno).lower()
-    return str(error) or type(error).__name__
+            idle.pop().close()
 
 
 _transports: weakref.WeakSet[BlockingTransport] = weakref.WeakSet()
@@ -258,15 +337,9 @@ def _leave_to_parent() -> None:
 call_in_children(_leave_to_parent)
 
 
-# What `asyncio` has for tasks, for threads.
-
-clock = monotonic
-sleep = time.sleep
-
-
-def _left(end: float | None, seconds: float) -> float:
-    """Return how long to wait for something that takes *seconds* at most. Raises TimeoutError if *end* has passed."""
+def left_until(end: float | None) -> float:
+    """Return how many seconds are left until *end*. Raises TimeoutError if it has passed."""
     left = LONGEST_SECONDS if end is None else min(end - clock(), LONGEST_SECONDS)
     if left <= 0:
-        raise TimeoutError
-    return min(seconds, left)
+        raise TimeoutError(TOO_LONG)
+    return left

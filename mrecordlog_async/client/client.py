@@ -103,7 +103,6 @@ class RecordLogClient:
         )
         self.sender = Sender(Transport(options), retry_seconds)
 
-    # asyncio only: begin
     @classmethod
     def over(cls, sender: Sender) -> RecordLogClient:
         """Return a client that sends with *sender*."""
@@ -111,12 +110,10 @@ class RecordLogClient:
         client.sender = sender
         return client
 
-    # asyncio only: end
-
     @property
     def url(self) -> str:
         """The URL of the service."""
-        return self.sender.transport.url
+        return self.sender.transport.options.place.url
 
     def __repr__(self) -> str:
         return f"<RecordLogClient {shown_url(self.url)!r}>"
@@ -397,7 +394,6 @@ class RecordLogClient:
         response = await self.sender.send(calls.append(queue, position, records, create=create))
         return None if response.duplicate else response.position
 
-    # asyncio only: begin
     async def append_new(self, queue: str, position: int, payloads: Iterable[Payload]) -> int:
         """Append *payloads* at *position*, for a queue with this one writer.
 
@@ -419,8 +415,6 @@ class RecordLogClient:
         """
         return await self.sender.send(calls.append_new(queue, position, copy_payloads(payloads)))
 
-    # asyncio only: end
-
     def producer(self, queue: str, *, create: bool = False) -> Producer:
         """Return a producer for *queue*: appends by one writer, each stored once even if it must be sent again.
 
@@ -431,7 +425,7 @@ class RecordLogClient:
         Returns:
             The producer; use it as `async with`. A queue may have one producer at a time.
         """
-        return Producer(self, queue, create=create)
+        return Producer(self.sender, queue, create=create)
 
     # Reads.
 
@@ -529,7 +523,10 @@ class RecordLogClient:
             return await reads.end_of(self.sender, queue)
 
         first = None if start is None or isinstance(start, datetime) else check_start(start)
-        tail = ClientTail(queue, first, begin, fetch, check=self.sender.transport.usage_check(), find_end=find_end)
+        transport = self.sender.transport
+        tail = ClientTail(
+            queue, first, begin, fetch, transport=transport, check=transport.usage_check(), find_end=find_end
+        )
         return tail
 
     async def position_at(self, queue: str, time: datetime) -> int:

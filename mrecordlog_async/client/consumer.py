@@ -183,7 +183,14 @@ class ClientConsumer(AsyncIterator[Record]):
             return await self._read(holder, request)
 
         self._tail = ClientTail(
-            self.queue, position, None, fetch, check=self._check, find_end=find_end, queue_id=holder.id
+            self.queue,
+            position,
+            None,
+            fetch,
+            transport=self._sender.transport,
+            check=self._check,
+            find_end=find_end,
+            queue_id=holder.id,
         )
 
     async def _read(self, holder: AttachResponse, request: PageRequest) -> Page:

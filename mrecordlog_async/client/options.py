@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
-from yarl import URL
+from mrecordlog_async.client.http1 import Target
+from mrecordlog_async.protocol.log_schemas import LOG_ID
+from mrecordlog_async.servers.names import Endpoint, check_url, shown_url
 
-from mrecordlog_async.servers.names import Endpoint, check_url
-
-CONNECT_SECONDS = 5.0
+CLOSED = "the client is closed"
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
@@ -25,6 +26,11 @@ class ClientOptions(NamedTuple):
     connections: int
     log_id: str | None = None
 
+    @property
+    def address(self) -> str:
+        """The URL of the service, for messages."""
+        return shown_url(self.place.url)
+
     def checked(self) -> ClientOptions:
         """Return the options; raise ValueError for one that no request can be sent with."""
         check_url(self.place.url)
@@ -36,22 +42,18 @@ class ClientOptions(NamedTuple):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be above 0, not {getattr(self, name)}")
         check_token(self.token, self.place.url)
+        if self.log_id is not None and _CONTROL.search(self.log_id):
+            raise ValueError("log_id holds a line break or another control character")
         return self
 
-    @property
-    def socket_path(self) -> str | None:
-        """The Unix socket to connect to; None for a host."""
-        return self.place.url.removeprefix("unix:") if self.place.url.startswith("unix:") else None
-
-    @property
-    def base(self) -> str:
-        """Base of every path: the URL, percent-encoded, without a slash at its end."""
-        return "http://localhost" if self.place.url.startswith("unix:") else str(URL(self.place.url)).rstrip("/")
+    def target(self) -> Target:
+        """Return where requests are sent, and what they have in common."""
+        return Target.of(self.place, self.token, {LOG_ID: self.log_id})
 
 
 def check_token(token: str | None, url: str = "") -> None:
     """Raise ValueError for a token that no header can hold, or that requests to *url* cannot have."""
     if token is not None and _CONTROL.search(token):
         raise ValueError("the token holds a line break or another control character: pass token.strip()")
-    if token and URL(url).user is not None:
+    if token and urlsplit(url).username is not None:
         raise ValueError("the URL has a user name, and a request cannot have a token as well: leave one out")

@@ -22,50 +22,14 @@ same bytes at that position.
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Coroutine, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Coroutine, Iterable
+from typing import Any
 
-from mrecordlog_async.errors import (
-    LogClosedError,
-    LogFailedError,
-    LogFullError,
-    QueueNameError,
-    QueueNotFoundError,
-    RecordLogError,
-    RecordTooLargeError,
-)
+from mrecordlog_async.client.outbox import Outbox
+from mrecordlog_async.client.sender import Sender
 from mrecordlog_async.model import copy_payload, copy_payloads
-from mrecordlog_async.protocol.attempts import ServiceUnreachableError
-from mrecordlog_async.protocol.responses import ServiceError
 from mrecordlog_async.record_log import Payload
 from mrecordlog_async.support.coroutine_mark import coroutine_function
-
-BATCH_BYTES = 4 * 1024 * 1024
-BATCH_RECORDS = 50_000
-
-CONTENT_STATUSES = frozenset({400, 413, 415, 422})
-"""Statuses of refusals caused by the content of a body: other records of the same batch may be accepted."""
-
-
-class Call(NamedTuple):
-    """One append, and the future that its caller awaits."""
-
-    payloads: list[bytes]
-    future: asyncio.Future[int | None]
-
-
-class Appends(Protocol):
-    """The methods of `RecordLogClient` that a producer needs; the client imports this module."""
-
-    async def create_queue(self, queue: str, *, exist_ok: bool = False) -> bool:
-        """See `RecordLogClient`."""
-
-    async def next_position(self, queue: str) -> int:
-        """See `RecordLogClient`."""
-
-    async def append_new(self, queue: str, position: int, payloads: Iterable[Payload]) -> int:
-        """See `RecordLogClient`."""
 
 
 class Producer:
@@ -76,33 +40,27 @@ class Producer:
 
     Attributes:
         queue: Name of the queue.
-        next_position: Position of the next record; None before `async with` and after the queue was deleted.
     """
 
-    def __init__(self, client: Appends, queue: str, *, create: bool = False) -> None:
+    def __init__(self, sender: Sender, queue: str, *, create: bool = False) -> None:
+        """Use `RecordLogClient.producer`."""
         self.queue = queue
-        self.next_position: int | None = None
-        self._client = client
-        self._create = create
-        self._waiting: deque[Call] = deque()
+        self._outbox = Outbox(sender, queue, create=create)
         self._sending: asyncio.Task[None] | None = None
-        self._failure: BaseException | None = None
-        self._closed = False
-        self._entered = False
 
-    async def __aenter__(self) -> Producer:
-        if self._entered:
-            raise RuntimeError("a producer is entered once: make another one with client.producer(queue)")
-        if self._create:
-            await self._client.create_queue(self.queue, exist_ok=True)
-        self.next_position = await self._client.next_position(self.queue)
-        self._entered = True
-        return self
+    @property
+    def next_position(self) -> int | None:
+        """Position of the next record; None before `async with` and after the queue was deleted."""
+        return self._outbox.next_position
 
     @property
     def failed(self) -> bool:
         """True if it sends nothing more: it is unknown what was stored, or another producer writes to the queue."""
-        return self._failure is not None
+        return self._outbox.failure is not None
+
+    async def __aenter__(self) -> Producer:
+        await self._outbox.enter()
+        return self
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
@@ -151,7 +109,7 @@ class Producer:
 
     async def close(self) -> None:
         """Wait until every appended record is stored or refused. Later appends raise LogClosedError."""
-        self._closed = True
+        self._outbox.end()
         if self._sending is not None:
             await asyncio.wait((self._sending,))
 
@@ -161,118 +119,22 @@ class Producer:
         return position
 
     async def _put(self, payloads: list[bytes]) -> int | None:
-        if self._failure is not None:
-            raise _for_one(self._failure)
-        if self._closed or not self._entered:
-            raise LogClosedError("the producer is closed, or was not entered with `async with`")
+        self._outbox.check("async with")
         if not payloads:
             return None
-        future: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Call(payloads, future))
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._outbox.add(payloads, future)
         if self._sending is None:
             self._sending = asyncio.create_task(self._send_all(), name=f"producer of {self.queue}")
         return await asyncio.shield(future)  # a cancelled caller leaves; its batch has other callers too
 
     async def _send_all(self) -> None:
-        """Send batches until nothing waits."""
-        while self._waiting:
-            calls = self._take()
-            try:
-                await self._send(calls)
-            except BaseException as error:
-                self._fail(error, calls)
-                if not isinstance(error, Exception):
-                    raise
-                break
-        # No await since `_waiting` was seen empty: a call that is added later starts the next task.
-        self._sending = None
-
-    async def _send(self, calls: Sequence[Call]) -> None:
-        """Store *calls*, or pass on the refusal of the service; raise if it is unknown what was stored."""
         try:
-            last = await self._store([payload for call in calls for payload in call.payloads])
-        except RecordLogError as error:
-            if not certainly_not_stored(error):
+            while await self._outbox.send_batch():
+                pass
+        except BaseException as error:
+            self._outbox.fail(error)
+            if not isinstance(error, Exception):
                 raise
-            if isinstance(error, QueueNotFoundError):
-                self.next_position = None  # a recreated queue starts at 0
-            if len(calls) == 1 or not is_about_content(error):
-                _refuse(calls, error)
-                return
-        else:
-            self._acknowledge(calls, last)
-            return
-        # Halves: one bad record among n costs about 2 log2(n) requests, and the order stays.
-        middle = len(calls) // 2
-        await self._send(calls[:middle])
-        await self._send(calls[middle:])
-
-    async def _store(self, payloads: list[bytes]) -> int:
-        """Store *payloads* at the next position; return that of the last."""
-        if self.next_position is None:
-            try:
-                self.next_position = await self._client.next_position(self.queue)
-            except ServiceUnreachableError as error:  # its request was not the append: nothing of that was sent
-                raise ServiceUnreachableError(error.address, error.seconds, error.reason) from error
-        return await self._client.append_new(self.queue, self.next_position, payloads)
-
-    def _acknowledge(self, calls: Sequence[Call], last: int) -> None:
-        self.next_position = last + 1
-        position = last + 1 - sum(len(call.payloads) for call in calls)
-        for payloads, future in calls:
-            position += len(payloads)
-            if not future.done():
-                future.set_result(position - 1)
-
-    def _take(self) -> list[Call]:
-        """Return the calls of the next batch. A call is never split, so it stays all or none."""
-        calls = [self._waiting.popleft()]
-        records, size = len(calls[0].payloads), sum(map(len, calls[0].payloads))
-        while self._waiting:
-            payloads = self._waiting[0].payloads
-            records += len(payloads)
-            size += sum(map(len, payloads))
-            if records > BATCH_RECORDS or size > BATCH_BYTES:
-                break
-            calls.append(self._waiting.popleft())
-        return calls
-
-    def _fail(self, error: BaseException, calls: Sequence[Call]) -> None:
-        self._failure = error
-        _refuse((*calls, *self._waiting), error)
-        self._waiting.clear()
-
-
-def certainly_not_stored(error: RecordLogError) -> bool:
-    """Return whether a producer may continue after *error*: nothing was stored, and no other producer writes."""
-    match error:
-        case LogFullError() | RecordTooLargeError() | QueueNotFoundError() | QueueNameError() | LogClosedError():
-            return True
-        case LogFailedError():
-            return error.written == "no"
-        case ServiceUnreachableError():
-            return not error.sent
-        case ServiceError(status=503):
-            return True  # written by the service; a 503 of a proxy becomes ServiceUnreachableError
-        case ServiceError():
-            return 300 <= error.status < 500
-    return False
-
-
-def is_about_content(error: RecordLogError) -> bool:
-    """Return whether *error* is about single records, so that others of the same batch may be accepted."""
-    return isinstance(error, RecordTooLargeError) or (
-        isinstance(error, ServiceError) and error.status in CONTENT_STATUSES
-    )
-
-
-def _refuse(calls: Iterable[Call], error: BaseException) -> None:
-    for call in calls:
-        if not call.future.done():
-            call.future.set_exception(_for_one(error))
-            call.future.exception()  # marks it as retrieved: a caller that was cancelled never asks
-
-
-def _for_one(error: BaseException) -> BaseException:
-    """Return a copy of *error* for one caller, because each collects its own traceback."""
-    return error.copy() if isinstance(error, RecordLogError) else error
+        # No await since nothing was seen waiting: a call that is added later starts the next task.
+        self._sending = None

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 from datetime import datetime
 from math import inf
-from time import monotonic
 
 from mrecordlog_async.batches import check_bounds, check_limit, check_seconds, not_acknowledged
 from mrecordlog_async.client.sender import Sender
@@ -75,7 +73,7 @@ async def _follow(sender: Sender, known: QueueSummary, position: int) -> AsyncGe
     """
     queue, reached = known.queue, known.next_position
     while True:
-        begun = monotonic()
+        begun = sender.transport.clock()
         try:
             page = await read_page(sender, queue, PageRequest(position, wait_seconds=WAIT_SECONDS))
             if page.queue_id != known.id:
@@ -92,8 +90,8 @@ async def _follow(sender: Sender, known: QueueSummary, position: int) -> AsyncGe
         if summary.sealed and position >= summary.next_position:
             return
         check_reached(summary, known.id, position, reached)
-        if monotonic() - begun < WAIT_SECONDS / 2:
-            await asyncio.sleep(PAUSE_SECONDS)
+        if sender.transport.clock() - begun < WAIT_SECONDS / 2:
+            await sender.transport.sleep(PAUSE_SECONDS)
 
 
 async def wait_for(sender: Sender, queue: str, position: int) -> bool:
@@ -104,28 +102,28 @@ async def wait_for(sender: Sender, queue: str, position: int) -> bool:
     while summary.next_position <= position:
         if summary.sealed or summary.id != queue_id:
             return False
-        await asyncio.sleep(PAUSE_SECONDS if early else 0)
-        begun = monotonic()
+        await sender.transport.sleep(PAUSE_SECONDS if early else 0)
+        begun = sender.transport.clock()
         try:
             await sender.send(calls.wait_for_records(queue, position, WAIT_SECONDS))
             summary = await sender.send(calls.queue_summary(queue))
         except QueueNotFoundError:
             return False
-        early = monotonic() - begun < WAIT_SECONDS / 2
+        early = sender.transport.clock() - begun < WAIT_SECONDS / 2
     return summary.id == queue_id
 
 
 async def wait_acknowledged(sender: Sender, queue: str, position: int, consumer: str, seconds: float | None) -> None:
     """Wait until *consumer* has acknowledged *position*; see `RecordLogClient.wait_acknowledged`."""
     check_seconds("timeout", seconds, "the consumer")
-    end = inf if seconds is None else monotonic() + seconds
+    end = inf if seconds is None else sender.transport.clock() + seconds
     while True:
-        begun = monotonic()
+        begun = sender.transport.clock()
         wait = max(min(WAIT_SECONDS, end - begun), 0.0)
         if await sender.send(calls.wait_acknowledged(queue, consumer, position, wait)):
             return
-        now = monotonic()
+        now = sender.transport.clock()
         if now >= end:
             raise not_acknowledged(queue, position, consumer)
         if now - begun < wait / 2:  # the service is shutting down, say
-            await asyncio.sleep(min(PAUSE_SECONDS, end - now))
+            await sender.transport.sleep(min(PAUSE_SECONDS, end - now))

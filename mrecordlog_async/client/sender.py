@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
+from mrecordlog_async.client.blocking_transport import BlockingTransport
 from mrecordlog_async.client.outage import Outage
 from mrecordlog_async.client.transport import Transport
 from mrecordlog_async.errors import LogClosedError, RecordLogError
@@ -12,6 +13,9 @@ from mrecordlog_async.protocol.calls import ServiceCall
 from mrecordlog_async.protocol.responses import Reply
 
 T = TypeVar("T")
+
+AnyTransport = Transport | BlockingTransport
+"""The coroutines of a client run over either: over the second one they never wait for an event loop."""
 
 POLL_SECONDS = 3.0
 """Pause before a client that the service does not let wait asks for records."""
@@ -24,10 +28,10 @@ class Sender:
         transport: The connections.
     """
 
-    def __init__(self, transport: Transport, retry_seconds: float) -> None:
+    def __init__(self, transport: AnyTransport, retry_seconds: float) -> None:
         self.transport = transport
         self._retry_seconds = retry_seconds
-        self._outage = Outage(transport.address)
+        self._outage = Outage(transport.options.address)
 
     async def send(self, call: ServiceCall[T]) -> T:
         """Send *call* and return its result.
@@ -47,7 +51,8 @@ class Sender:
         """Return a response with a status below 300."""
         transport, seconds = self.transport, self._retry_seconds
         action = f"{call.method} {call.path}"
-        attempts = Attempts.begun(action, transport.address, call.repeat, seconds, call.wait_seconds)
+        attempts = Attempts.begun(action, transport.options.address, call.repeat, seconds, call.wait_seconds)
+        attempts.lost = call.lost
         while True:
             try:
                 reply = await transport.exchange(call, attempts.left_seconds())

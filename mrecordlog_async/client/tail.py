@@ -6,15 +6,14 @@ is cancelled, even by `wait_for`, loses no record.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from itertools import chain
 from math import ceil, inf
-from time import monotonic
 
 from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, AvailableBatches, Batches, BatchLimits
-from mrecordlog_async.blocking_http import has_failed
+from mrecordlog_async.client.interrupts import has_failed
+from mrecordlog_async.client.sender import AnyTransport
 from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.model import Batch, QueueSummary, Record, Run, Times
 from mrecordlog_async.protocol.calls import PAGE_BYTES, Page, PageRequest
@@ -45,6 +44,7 @@ class ClientTail(AsyncIterator[Record]):
         begin: Begin | None,
         fetch: Fetch,
         *,
+        transport: AnyTransport,
         check: Callable[[], None],
         find_end: Callable[[], Awaitable[int]],
         queue_id: int | None = None,
@@ -54,13 +54,14 @@ class ClientTail(AsyncIterator[Record]):
         self._position = start
         self._begin = begin  # shows where the queue begins, and that it is sealed; None for a consumer: it knows both
         self._fetch = fetch  # reads a page
-        self._check = check  # raises LogClosedError where the tail may not be used
+        self._transport = transport
+        self.check = check  # raises LogClosedError where the tail may not be used
         self._find_end = find_end  # returns the next position of the queue, 0 if it does not exist
         self._queue_id = queue_id  # None as long as it is not known
         self._records: Iterator[Record] = iter(())
         self._reached = 0  # the queue's next position was there, or further
         self._ended = False
-        self._turn = asyncio.Lock()  # tasks that share the tail read one after the other, each from another position
+        self._turn = transport.lock()  # tasks that share the tail read one after the other, each from another position
 
     @property
     def position(self) -> int | None:
@@ -71,10 +72,12 @@ class ClientTail(AsyncIterator[Record]):
         return self
 
     async def __anext__(self) -> Record:
-        record = self._next_at_hand()  # asyncio only: tasks take no turns for what is at hand, threads do
-        if record is not None:  # asyncio only
-            return record  # asyncio only
-        self._check()
+        record = self._next_at_hand()  # tasks take no turns for what is at hand, threads do
+        return await self.next_in_turn() if record is None else record
+
+    async def next_in_turn(self) -> Record:
+        """Return the next record; other readers wait."""
+        self.check()
         async with self._turn:
             start = await self._begun()
             try:
@@ -120,7 +123,7 @@ class ClientTail(AsyncIterator[Record]):
             ValueError: A limit is below 1, or a time is negative.
         """
         limits = BatchLimits.checked(max_records, max_bytes, max_wait, timeout)
-        self._check()
+        self.check()
         async with self._turn:
             start = await self._begun()
             try:
@@ -131,7 +134,7 @@ class ClientTail(AsyncIterator[Record]):
 
     async def _batch(self, limits: BatchLimits) -> Batch | None:
         self._records = iter(())  # they are read again from the position after the last one that was handed out
-        clock = asyncio.get_running_loop().time
+        clock = self._transport.clock
         end = None if limits.timeout is None else clock() + limits.timeout
         if end is None:
             page = await self._page(limits.records, limits.bytes, WAIT_SECONDS)
@@ -144,7 +147,7 @@ class ClientTail(AsyncIterator[Record]):
         runs, after, times = list(page.runs), page.next_position, [page.times]
         deadline = end if limits.seconds is None else min(clock() + limits.seconds, inf if end is None else end)
         try:
-            async with asyncio.timeout_at(deadline):
+            async with self._transport.until(deadline):
                 while (more := await self._more(limits, runs, after, deadline)) is not None:
                     runs += more.runs
                     after = more.next_position
@@ -200,11 +203,11 @@ class ClientTail(AsyncIterator[Record]):
 
     async def _page_until(self, limits: BatchLimits, deadline: float) -> Page | None:
         """Return the next page, at *deadline* one without records; None once the tail has ended."""
-        clock = asyncio.get_running_loop().time
+        clock = self._transport.clock
         # The first request waits for nothing and is not cut short: a timeout below its time would never get a record.
         page = await self._look(limits.records, limits.bytes, 0, None)
         try:
-            async with asyncio.timeout_at(deadline):
+            async with self._transport.until(deadline):
                 while page is not None and not page.runs and (left := deadline - clock()) > 0:
                     page = await self._look(limits.records, limits.bytes, ceil(min(left, WAIT_SECONDS)), deadline)
         except TimeoutError as error:
@@ -220,17 +223,17 @@ class ClientTail(AsyncIterator[Record]):
         if self._ended:
             return None
         assert self._position is not None
-        begun = monotonic()
+        begun = self._transport.clock()
         page = await self._read(PageRequest(self._position, records, size, wait_seconds, end=end))
         if page is None or page.runs:
             return page
         self._position = page.next_position
-        early = monotonic() - begun < wait_seconds / 2
+        early = self._transport.clock() - begun < wait_seconds / 2
         self._ended = await self._is_complete(page, end)
         if self._ended:
             return None
         if early:
-            await asyncio.sleep(PAUSE_SECONDS)
+            await self._transport.sleep(PAUSE_SECONDS)
         return page
 
     async def _is_complete(self, page: Page, end: float | None) -> bool:
@@ -249,7 +252,7 @@ class ClientTail(AsyncIterator[Record]):
         size = limits.bytes - sum(len(run.payload) for run in runs)
         if records <= 0 or size <= 0 or limits.seconds == 0:
             return None
-        clock = asyncio.get_running_loop().time
+        clock = self._transport.clock
         begun, end = clock(), inf if deadline is None else deadline
         if begun >= end:
             return None
@@ -267,7 +270,7 @@ class ClientTail(AsyncIterator[Record]):
                     raise
                 return None  # the next call meets it again; what was read before is handed out
             if clock() - begun < wait_seconds / 2:
-                await asyncio.sleep(max(min(PAUSE_SECONDS, end - clock()), 0))
+                await self._transport.sleep(max(min(PAUSE_SECONDS, end - clock()), 0))
         return page
 
     async def _read(self, request: PageRequest) -> Page | None:

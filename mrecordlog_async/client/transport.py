@@ -1,34 +1,39 @@
-"""`Transport`: the connections of an asyncio client, on aiohttp. One exchange sends a request once.
+"""`Transport`: the connections of an asyncio client. One exchange sends a request once.
 
 1. At most `connections` calls run at once; others wait in line, in order of arrival and for a limited time.
 2. A long poll has its own connection: it waits for records, and no other call should wait for it.
 3. Each attempt has deadlines for connecting, for silence and for the whole response, so a server that sends byte by
    byte cannot block a call.
-4. aiohttp itself repeats no request and follows no redirect: `Sender` decides what is sent twice.
+4. `Sender` decides what is sent twice. One case is decided here: a connection that was used before and ends before
+   anything has arrived may have been closed because it was idle. A call that may be repeated freely is sent again then.
 """
 
 from __future__ import annotations
 
 import asyncio
-import io
-import os
-import ssl
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from typing import Any, cast
 
-import aiohttp
-from yarl import URL
-
-from mrecordlog_async.blocking_http import tls_failure
-from mrecordlog_async.client.options import CONNECT_SECONDS, ClientOptions
+from mrecordlog_async.client import connecting
+from mrecordlog_async.client.http1 import (
+    CLOSED_BY_PEER,
+    CONNECT_SECONDS,
+    CUT_OFF,
+    IDLE_SECONDS,
+    NOT_CONNECTED,
+    TOO_LONG,
+    ClosedWhileIdleError,
+    Exchange,
+    reason_of,
+    tls_context,
+)
+from mrecordlog_async.client.options import CLOSED, ClientOptions
 from mrecordlog_async.errors import LogClosedError
-from mrecordlog_async.options import MIB
-from mrecordlog_async.protocol.attempts import NoResponseError
+from mrecordlog_async.protocol.attempts import NoResponseError, Repeat
 from mrecordlog_async.protocol.calls import ServiceCall
-from mrecordlog_async.protocol.log_schemas import LOG_ID
 from mrecordlog_async.protocol.responses import Reply
-from mrecordlog_async.servers.names import shown_url
 
 ELSEWHERE = (
     "the client belongs to another event loop, that of its first call: make one client in each loop, or use a "
@@ -37,29 +42,144 @@ ELSEWHERE = (
 """Message of the error for a call on another event loop, such as that of a second asyncio.run."""
 
 
+class _Connection(asyncio.Protocol):
+    """A connection, with one exchange at a time.
+
+    Attributes:
+        idle_since: When its last exchange ended; 0 for none.
+        lost: It cannot be used any more.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.idle_since = 0.0
+        self.lost = False
+        self._loop = loop
+        self._transport: asyncio.Transport
+        self._exchange: Exchange | None = None
+        self._response: asyncio.Future[Reply] = loop.create_future()
+        self._full: asyncio.Future[None] | None = None  # until asyncio has sent most of what was written
+        self._sent = True
+        self._heard = self._silence = self._end = 0.0
+
+    async def exchange(self, request: Sequence[bytes | memoryview], silence: float, seconds: float) -> Reply:
+        """Send *request*, and return the whole response. Raises OSError; the request may have been carried out then."""
+        exchange = self._exchange = Exchange()
+        self._response, self._sent = self._loop.create_future(), False
+        self._heard = self._loop.time()
+        self._silence, self._end = silence, self._heard + seconds
+        self._watch()
+        try:
+            await self._send(request)
+            return await self._response
+        except CLOSED_BY_PEER as error:
+            if self.idle_since and not exchange.heard:
+                raise ClosedWhileIdleError(reason_of(error)) from error
+            raise
+        finally:
+            self._timer.cancel()
+            self._exchange, self.idle_since = None, self._heard
+            if not (exchange.reusable and self._sent) or self._transport.get_write_buffer_size():
+                self.abort(CLOSED)
+
+    async def _send(self, request: Sequence[bytes | memoryview]) -> None:
+        for piece in request:
+            if self._full is not None:
+                await asyncio.wait((self._full, self._response), return_when=asyncio.FIRST_COMPLETED)
+            if self._response.done():  # a service may refuse a body before it has arrived
+                return
+            self._transport.write(piece)
+        self._sent = True
+
+    def abort(self, reason: str) -> None:
+        """Close the connection; an exchange under way ends as if its response were lost."""
+        self.lost = True
+        self._transport.abort()
+        self._settle(None, ConnectionAbortedError(reason))
+
+    def _watch(self) -> None:
+        self._timer = self._loop.call_at(min(self._heard + self._silence, self._end), self._look)
+
+    def _look(self) -> None:
+        now = self._loop.time()
+        if not self._sent or self._transport.get_write_buffer_size():  # nothing arrives before the request was sent
+            self._heard = now
+        if now < self._end and now < self._heard + self._silence:
+            self._watch()
+        else:
+            self._settle(None, TimeoutError(TOO_LONG))
+
+    def _settle(self, reply: Reply | None, error: Exception | None) -> None:
+        if self._exchange is None or self._response.done():
+            return
+        if error is not None:
+            self._response.set_exception(error)
+            self._response.exception()  # marks it as retrieved: a caller that is cancelled never asks
+        elif reply is not None:
+            self._response.set_result(reply)
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Note what bytes are written to."""
+        self._transport = cast(asyncio.Transport, transport)  # those of uvloop are of no such class
+
+    def pause_writing(self) -> None:
+        """Write no more for now."""
+        self._full = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        """Write on."""
+        if self._full is not None:
+            self._full.set_result(None)
+            self._full = None
+
+    def data_received(self, data: bytes) -> None:
+        """Take a part of the response."""
+        exchange = self._exchange
+        if exchange is None:  # nothing was asked
+            self.abort(CLOSED)
+            return
+        self._heard = self._loop.time()
+        try:
+            exchange.feed(data)
+        except ConnectionError as error:
+            self._settle(None, error)
+        else:
+            self._settle(exchange.reply, None)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Take the end of the connection."""
+        self.lost = True
+        exchange = self._exchange
+        if exchange is None:
+            return
+        if error is not None:
+            self._settle(None, error if isinstance(error, OSError) else ConnectionResetError(CUT_OFF))
+            return
+        try:
+            exchange.end()
+        except ConnectionError as cut:
+            self._settle(None, cut)
+        else:
+            self._settle(exchange.reply, None)
+
+
 class Transport:
-    """Exchange requests for responses. Belongs to one event loop."""
+    """Exchange requests for responses. Belongs to one event loop.
+
+    Attributes:
+        options: How it connects.
+    """
 
     def __init__(self, options: ClientOptions) -> None:
-        self._options = options.checked()
-        self._base = options.base
+        self.options = options.checked()
+        self._target = options.target()
         self._loop: asyncio.AbstractEventLoop | None = None  # of the first call
-        self._silence = self._silence_of(0)
-        self._slots = asyncio.Semaphore(options.connections)  # in order of arrival, unlike aiohttp's own limit
-        self._headers = self._headers_of(options)
-        self._session: aiohttp.ClientSession | None = None
+        self._slots = asyncio.Semaphore(options.connections)
+        self._idle: deque[_Connection] = deque()
+        self._busy: set[_Connection] = set()
         self._closing = asyncio.Event()
-        self._under_way: set[asyncio.Timeout] = set()
-
-    @property
-    def address(self) -> str:
-        """The URL of the service, for messages."""
-        return shown_url(self.url)
-
-    @property
-    def url(self) -> str:
-        """The URL of the service."""
-        return self._options.place.url
+        self._tls = tls_context() if self._target.secure else None
 
     def usage_check(self) -> Callable[[], None]:
         """Return what raises LogClosedError where readers that are made now may not be used."""
@@ -75,21 +195,34 @@ class Transport:
 
     async def close(self) -> None:
         """Close all connections. Running calls end with an error, including those that pause before another attempt."""
-        if self._closing.is_set():
-            return
         self._closing.set()
-        for exchange in self._under_way:  # closing the session does not end a response that is being read
-            if not exchange.expired():  # its call may not have run since
-                exchange.reschedule(asyncio.get_running_loop().time())
-        if self._session is not None:
-            await self._session.close()
-        self._session = None
+        for connection in (*self._idle, *self._busy):
+            connection.abort(CLOSED)
+        self._idle.clear()
+        await asyncio.sleep(0)  # in which asyncio closes them
+
+    # What readers and producers wait with.
+
+    lock = asyncio.Lock
+    sleep = staticmethod(asyncio.sleep)
+
+    @staticmethod
+    def clock() -> float:
+        """Return the time that `until` and the `end` of calls are in."""
+        return asyncio.get_running_loop().time()
+
+    @staticmethod
+    def until(deadline: float | None) -> AbstractAsyncContextManager[Any]:
+        """Raise TimeoutError in the block at *deadline*."""
+        return asyncio.timeout_at(deadline)
 
     async def pause(self, seconds: float, _: float | None) -> None:
         """Wait before another attempt, or until the client closes. A task that waits no longer is cancelled."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._closing.wait()
+
+    # Exchanges.
 
     async def exchange(self, call: ServiceCall[Any], left_seconds: float) -> Reply:
         """Send *call* once and return the response, whatever its status.
@@ -102,90 +235,84 @@ class Transport:
             NoResponseError: There was no whole response in time.
             LogClosedError: The client is closed.
         """
-        try:
-            if call.wait_seconds:
-                return await self._exchange(call)
-            await self._take_slot(left_seconds)
+        if call.wait_seconds:
+            return await self._exchange(call)
+        if self._slots.locked():
             try:
-                return await self._exchange(call)
-            finally:
-                self._slots.release()
-        except (aiohttp.ClientError, TimeoutError, ConnectionError) as error:
-            raise NoResponseError(_reason_of(error), sent=_was_sent(error)) from error
-
-    async def _take_slot(self, left_seconds: float) -> None:
-        if not self._slots.locked():
+                async with asyncio.timeout(max(left_seconds, CONNECT_SECONDS)):
+                    await self._slots.acquire()
+            except TimeoutError:
+                reason = f"none of the client's {self.options.connections} connections became free"
+                raise NoResponseError(reason, sent=False) from None
+        else:
             await self._slots.acquire()  # does not wait
-            return
         try:
-            async with asyncio.timeout(max(left_seconds, CONNECT_SECONDS)):
-                await self._slots.acquire()
-        except TimeoutError:
-            reason = f"none of the client's {self._options.connections} connections became free"
-            raise aiohttp.ConnectionTimeoutError(reason) from None
+            return await self._exchange(call)
+        finally:
+            self._slots.release()
 
     async def _exchange(self, call: ServiceCall[Any]) -> Reply:
-        session, wait = self._open_session(), call.wait_seconds
-        url = URL(self._base + call.target, encoded=True)
-        headers = {**self._headers, **call.headers}
-        silence = self._silence_of(wait) if wait else self._silence
-        body = call.body
-        # aiohttp writes bytes in one go, which holds the event loop (70 MB: 0.13 s); it warns of that above 1 MiB.
-        data = body if body is None or len(body) <= MIB else io.BytesIO(body)
-        async with asyncio.timeout(self._options.response_seconds + wait) as end:
-            self._under_way.add(end)
-            try:
-                async with session.request(
-                    call.method, url, data=data, headers=headers, timeout=silence, allow_redirects=False
-                ) as response:
-                    return Reply(response.status, response.headers, await response.read())
-            finally:
-                self._under_way.discard(end)
-
-    def _silence_of(self, wait_seconds: int) -> aiohttp.ClientTimeout:
-        # `_exchange` sets the deadline of the whole response; aiohttp's own would cost one more timer.
-        silence_seconds = self._options.timeout_seconds + wait_seconds
-        return aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=silence_seconds)
-
-    @staticmethod
-    def _headers_of(options: ClientOptions) -> dict[str, str]:
-        # aiohttp would offer gzip, and proxies and applications in front of the service would use it.
-        headers = {"Accept-Encoding": "identity"}
-        if options.token:
-            headers["Authorization"] = f"Bearer {options.token}"
-        if options.log_id is not None:
-            headers[LOG_ID] = options.log_id
-        return headers
-
-    def _open_session(self) -> aiohttp.ClientSession:
         if self._closing.is_set():
-            raise LogClosedError("the client is closed")
-        if self._session is None:
-            connector: aiohttp.BaseConnector
-            socket_path = self._options.socket_path
-            if socket_path is not None:
-                connector = aiohttp.UnixConnector(socket_path, limit=0)
-            else:
-                connector = aiohttp.TCPConnector(limit=0)
-            self._session = aiohttp.ClientSession(connector=connector, auto_decompress=False, raise_for_status=False)
-            # Otherwise aiohttp repeats PUT and DELETE when a connection breaks, perhaps after they were carried out.
-            # It has no public switch; tests/client counts the requests that a server receives.
-            self._session._retry_connection = False  # noqa: SLF001  # aiohttp has no public switch
-        return self._session
+            raise LogClosedError(CLOSED)
+        request = self._target.request(call.method, call.target, call.headers, call.body)
+        kept = self._free()
+        try:
+            if kept is not None and call.repeat is Repeat.FREELY:
+                with suppress(ClosedWhileIdleError):
+                    return await self._on(kept, request, call.wait_seconds)
+                kept = None
+            return await self._on(kept or await self._connected(), request, call.wait_seconds)
+        except OSError as error:
+            raise NoResponseError(reason_of(error), sent=True) from error
 
+    async def _on(self, connection: _Connection, request: Sequence[bytes | memoryview], wait_seconds: int) -> Reply:
+        options = self.options
+        self._busy.add(connection)
+        try:
+            return await connection.exchange(
+                request, options.timeout_seconds + wait_seconds, options.response_seconds + wait_seconds
+            )
+        finally:
+            self._busy.discard(connection)
+            if not connection.lost:  # even if the caller is cancelled, once the whole response is there
+                self._idle.append(connection)
 
-def _reason_of(error: Exception) -> str:
-    """Return what an attempt met. aiohttp names the address once more, and how it was called, but not what it means."""
-    if isinstance(error, aiohttp.ClientConnectorDNSError):
-        return "the host name cannot be resolved"
-    if isinstance(error.__cause__, ssl.SSLError):
-        return tls_failure(error.__cause__)
-    if isinstance(error, aiohttp.ClientConnectorError):
-        number = error.os_error.errno
-        return os.strerror(number).lower() if number else str(error)
-    return str(error) or type(error).__name__
+    def _free(self) -> _Connection | None:
+        """Return the connection that was used last, and close those that have been idle for long."""
+        begun = asyncio.get_running_loop().time() - IDLE_SECONDS
+        while self._idle and (self._idle[0].lost or self._idle[0].idle_since < begun):
+            self._idle.popleft().abort(CLOSED)
+        while self._idle:
+            connection = self._idle.pop()
+            if not connection.lost:
+                return connection
+        return None
 
+    async def _connected(self) -> _Connection:
+        """Return a new connection. Raises NoResponseError: nothing was sent."""
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                made = await self._connect()
+        except TimeoutError as error:
+            raise NoResponseError(reason_of(error) if error.errno else NOT_CONNECTED, sent=False) from error
+        except OSError as error:
+            raise NoResponseError(reason_of(error), sent=False) from error
+        if self._closing.is_set():  # meanwhile
+            made.abort(CLOSED)
+            raise LogClosedError(CLOSED)
+        return made
 
-def _was_sent(error: Exception) -> bool:
-    """Return whether the request may have reached the service before *error* occurred."""
-    return not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
+    async def _connect(self) -> _Connection:
+        loop, target = asyncio.get_running_loop(), self._target
+        made = _Connection(loop)
+        if target.unix is not None:
+            await loop.create_unix_connection(lambda: made, target.unix)
+            return made
+        plug = await connecting.connect(target.address, target.port)
+        try:
+            host = target.host if target.secure else None
+            await loop.create_connection(lambda: made, sock=plug, ssl=self._tls, server_hostname=host)
+        except BaseException:
+            plug.close()
+            raise
+        return made

@@ -42,6 +42,7 @@ from mrecordlog_async.protocol.consumer_schemas import (
 )
 from mrecordlog_async.protocol.responses import decoded
 from mrecordlog_async.protocol.schemas import QueuesResponse, Response, says
+from mrecordlog_async.protocol.wire_decoder import Block, decode
 
 T = TypeVar("T")
 
@@ -76,10 +77,11 @@ def plan(request: PlanRequest) -> ServiceCall[list[QueuePlan]]:
     return posted("/v1/plan", request, lambda reply: decoded(reply, PlansResponse).queues)
 
 
-def fetch(ranges: Iterable[FetchRange], *, payload: bool) -> ServiceCall[bytes]:
-    """Read ranges as a stream of runs, in their order."""
-    body = msgspec.json.encode(FetchRequest(list(ranges), payload))
-    return ServiceCall("POST", "/v1/fetch", lambda reply: reply.body, {}, body, JSON, wire.CONTENT_TYPE)
+def fetch(ranges: Iterable[FetchRange], *, payload: bool) -> ServiceCall[list[Block]]:
+    """Read ranges as blocks, in their order."""
+    request = FetchRequest(list(ranges), payload)
+    call = posted("/v1/fetch", request, lambda reply: list(decode(reply.body, positions=not payload)))
+    return call._replace(accept=wire.CONTENT_TYPE)
 
 
 def create_queues(names: Iterable[str], *, exist_ok: bool, options: QueueOptions | None) -> ServiceCall[int]:

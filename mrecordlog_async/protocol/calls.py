@@ -83,6 +83,8 @@ class ServiceCall(NamedTuple, Generic[T]):
     accept: str | None = None  # content type to request
     repeat: Repeat = Repeat.FREELY  # what is allowed after a lost response
     wait_seconds: int = 0  # how long the service may wait for records before it responds (a long poll)
+    more: Mapping[str, str] = {}  # further headers
+    lost: str = ""  # why an earlier attempt may have been carried out; "" for none
     # When a caller that is a thread gets TimeoutError, by `monotonic`; tasks are cancelled instead
     end: float | None = None
     # Returns the result if the error that ends the call settles it; otherwise raises what it means
@@ -90,9 +92,9 @@ class ServiceCall(NamedTuple, Generic[T]):
 
     @property
     def headers(self) -> dict[str, str]:
-        """The headers that say of what type the body is, and which type to respond with."""
-        given = {"Content-Type": self.content_type, "Accept": self.accept}
-        return {name: kind for name, kind in given.items() if kind is not None}
+        """The headers that say of what type the body is, and which type to respond with; and `more`."""
+        given = {"Content-Type": self.content_type, "Accept": self.accept, **self.more}
+        return {name: text for name, text in given.items() if text is not None}
 
     @property
     def target(self) -> str:
@@ -246,11 +248,13 @@ def append_runs(queue: str, position: int | None, runs: Sequence[Run], *, create
     return _append(queue, position, _as_runs(queue, runs), partial(decoded, kind=AppendResponse), create=create)
 
 
-def append_new(queue: str, position: int, records: Sequence[bytes]) -> ServiceCall[int]:
+def append_new(queue: str, position: int, records: Sequence[bytes], *, lost: str = "") -> ServiceCall[int]:
     """Append *records* for a queue with this one writer; the result is the last position.
 
     Records that are already stored there count as a repeat only if an earlier response was lost. Otherwise the outcome
     is unknown: another producer stored them, or a proxy sent the request twice, and no response shows which.
+
+    lost: why an earlier call for these records may have been carried out; "" if there was none.
     """
     action = f"POST {path_of(queue, 'records')}"
     count = len(records)
@@ -266,7 +270,7 @@ def append_new(queue: str, position: int, records: Sequence[bytes]) -> ServiceCa
             raise OutcomeUnknownError(action, str(error)) from error
         raise error
 
-    return _append(queue, position, _body_of(queue, records), read, after_error=after_error)
+    return _append(queue, position, _body_of(queue, records), read, after_error=after_error)._replace(lost=lost)
 
 
 def _append(

@@ -43,6 +43,20 @@ class ServiceError(RecordLogError):
         return f"{self.detail} ({self.status} {self.code})"
 
 
+class Headers(dict[str, str]):
+    """The headers of a response, by names in lower case; they are found by any."""
+
+    def __getitem__(self, name: str) -> str:
+        return super().__getitem__(name.lower())
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and super().__contains__(name.lower())
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """Return the header *name*."""
+        return super().get(name.lower(), default)
+
+
 class Reply(NamedTuple):
     """A whole response. repeated: an earlier attempt of the same request may have reached the service."""
 
@@ -79,12 +93,12 @@ _making = threading.Lock()
 
 def written_by_service(reply: Reply) -> bool:
     """Return whether the service itself wrote the refusal, and not a proxy in front of it."""
-    return str(_problem(reply).get("type", "")).startswith("urn:mrecordlog:")
+    return str(problem_in(reply).get("type", "")).startswith("urn:mrecordlog:")
 
 
 def error_of(reply: Reply) -> RecordLogError:
     """Return the error that the log itself would have raised, else ServiceError."""
-    problem = _problem(reply)
+    problem = problem_in(reply)
     if not written_by_service(reply):
         # /readyz states a cause, and has no problem document.
         return ServiceError(reply.status, "unreadable", str(problem.get("cause") or _of_others(reply)), problem)
@@ -109,7 +123,8 @@ def _of_others(reply: Reply) -> str:
     return f"another program, such as a proxy, responded instead: {text[:EXCERPT_CHARACTERS] or 'an empty page'}{more}"
 
 
-def _problem(reply: Reply) -> dict[str, Any]:
+def problem_in(reply: Reply) -> dict[str, Any]:
+    """Return the problem document of a refusal; an empty one if it has none."""
     try:
         return msgspec.json.decode(reply.body, type=dict[str, Any])
     except (msgspec.DecodeError, UnicodeDecodeError):

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-_COMES_WITH = {"yarl": "aiohttp"}
-"""Packages that we import and no extra names, with the package of the extra that requires them."""
-
 
 def naming(error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:
     """Return *error* of an import as one that names the *extra* to install."""
     package = (error.name or "").partition(".")[0]
-    package = _COMES_WITH.get(package, package)
     if package in ("", "mrecordlog_async"):
         return error
     text = f"{package} is not installed: run pip install 'mrecordlog_async[{extra}]'"

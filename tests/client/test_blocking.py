@@ -12,10 +12,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from http.client import HTTPConnection, HTTPResponse
+from http.client import HTTPConnection
 from itertools import count
 from pathlib import Path
 from types import FrameType
@@ -33,19 +33,22 @@ from mrecordlog_async import (
     QueueNotFoundError,
     RecordLogError,
     RecordTruncatedError,
-    blocking_http,
 )
 from mrecordlog_async.client import (
     BlockingConsumer,
     BlockingRecordLogClient,
     BlockingTail,
     RecordLogClient,
+    blocking,
     blocking_transport,
+    connecting,
+    http1,
+    outbox,
+    sender,
 )
-from mrecordlog_async.client._sync import client as sync_client
-from mrecordlog_async.client._sync import consumer as sync_consumer
-from mrecordlog_async.client._sync import sender
-from mrecordlog_async.client._sync import tail as sync_tail
+from mrecordlog_async.client import client as the_client
+from mrecordlog_async.client import consumer as the_consumer
+from mrecordlog_async.client import tail as the_tail
 from tests.serving import TIMEOUT_SECONDS, Process
 
 
@@ -76,7 +79,7 @@ def threads_of_clients() -> set[threading.Thread]:
 def test_it_has_the_methods_of_the_client() -> None:
     """With the same parameters: code moves from one to the other by adding or removing `await`."""
     for name, method in inspect.getmembers(RecordLogClient, inspect.isfunction):
-        if not name.startswith("_") and name != "append_new":
+        if not name.startswith("_"):
             assert hasattr(BlockingRecordLogClient, name), f"BlockingRecordLogClient needs {name}, too"
             blocking = inspect.signature(getattr(BlockingRecordLogClient, name))
             assert blocking.parameters.keys() == inspect.signature(method).parameters.keys(), name
@@ -162,7 +165,7 @@ def test_a_wait_for_an_acknowledgement_ends_as_the_log_says(
         client.wait_acknowledged("q", 0, "c", timeout=0)
     with ThreadPoolExecutor() as pool:
         waiting = pool.submit(client.wait_acknowledged, "q", 0, "c")
-        while not json.loads(urlopen(f"{client.sender.transport.address}/v1/stats").read())["tails"]:
+        while not json.loads(urlopen(f"{client.url}/v1/stats").read())["tails"]:
             time.sleep(0.01)
         change(client)
         assert type(waiting.exception()) is (error or type(None))
@@ -202,14 +205,13 @@ def test_a_call_that_was_interrupted_before_its_response_takes_nothing(
     """A handler may raise when the request is already sent, and the service carries it out for nobody."""
     client.append_records("q", None, [b"%d" % number for number in range(9)])
     tail = client.tail("q")
-    send = HTTPConnection.request
 
-    def send_and_raise(self: HTTPConnection, *arguments: Any) -> None:
-        send(self, *arguments)
+    def send_and_raise(self: blocking_transport._Connection, request: Sequence[bytes], *_: Any) -> None:
+        self._plug.sendall(b"".join(request))
         raise Interrupted
 
     with monkeypatch.context() as patched:
-        patched.setattr(HTTPConnection, "request", send_and_raise)
+        patched.setattr(blocking_transport._Connection, "exchange", send_and_raise)
         for _ in range(2):
             with pytest.raises(Interrupted):
                 tail.batch(max_records=2)
@@ -248,8 +250,83 @@ def test_an_exception_at_any_line_of_a_call_loses_no_record(
     client.delete_consumer("q", "worker")  # or the next test could not delete the queue
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a coroutine that never began
+def test_an_exception_at_any_line_of_an_append_ends_no_producer(client: BlockingRecordLogClient) -> None:
+    """The next call, or another thread, sends what the interrupted one has begun; nothing is stored twice."""
+    stored, interrupted = list[bytes](), set[bytes]()
+    with client.producer("q") as producer:
+        for line in count():
+            payload = b"%d" % line
+            try:
+                with raising_at(line) as raised:
+                    producer.append_record(payload)
+                stored.append(payload)
+            except Interrupted:
+                interrupted.add(payload)
+                stored.append(b"after %d" % line)
+                producer.append_record(stored[-1])
+            if not raised:
+                break
+        assert not producer.failed
+    gc.collect()  # connections that an exception left before they were in use
+    assert line > 100
+    found = [record.payload for record in client.range("q")]
+    assert len(found) == len(set(found))
+    assert [payload for payload in found if payload not in interrupted] == stored
+
+
+def test_a_handler_in_the_thread_that_sends_leaves_the_sending_to_others(client: BlockingRecordLogClient) -> None:
+    """What it has begun is stored, once, though its caller is not told."""
+    with client.producer("q") as producer, ThreadPoolExecutor(4) as pool:
+        with pytest.raises(Interrupted), sending(Interrupted):
+            producer.append_record(b"interrupted")
+        others = [pool.submit(producer.append_record, b"%d" % number) for number in range(8)]
+        assert sorted(other.result() for other in others) == list(range(1, 9))
+        assert producer.append_record(b"after") == 9
+    assert [record.payload for record in client.range("q")][::9] == [b"interrupted", b"after"]
+
+
+def test_a_producer_that_closes_sends_what_a_handler_has_interrupted(client: BlockingRecordLogClient) -> None:
+    """Leaving the block waits for every record, including one whose caller has left."""
+    with pytest.raises(Interrupted), client.producer("q") as producer, sending(Interrupted):
+        producer.append_record(b"a")
+    assert [record.payload for record in client.range("q")] == [b"a"]
+
+
+def test_a_handler_cannot_append_to_the_producer_that_its_thread_sends_for(client: BlockingRecordLogClient) -> None:
+    """It would wait for itself."""
+    with client.producer("q") as producer:
+
+        def handle() -> None:
+            with pytest.raises(RuntimeError, match="append in another thread"):
+                producer.append_record(b"nested")
+            raise Interrupted
+
+        with pytest.raises(Interrupted), sending(handle):
+            producer.append_record(b"a")
+        assert producer.append_record(b"b") == 1
+
+
+@contextmanager
+def sending(act: Callable[[], object]) -> Iterator[None]:
+    """Call *act* in the place of the next exchange of a connection; raise what it returns, if that is an exception."""
+    exchange = blocking_transport._Connection.exchange
+
+    def acting(*_: Any) -> Any:
+        patched.undo()
+        error = act()
+        if isinstance(error, BaseException):
+            raise error
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(blocking_transport._Connection, "exchange", acting)
+        yield
+    assert blocking_transport._Connection.exchange is exchange
+
+
 TRACED = [
-    module.__file__ for module in (sync_client, sync_consumer, sync_tail, sender, blocking_transport, blocking_http)
+    module.__file__
+    for module in (blocking, the_client, the_consumer, the_tail, sender, blocking_transport, http1, connecting, outbox)
 ]
 
 
@@ -278,16 +355,16 @@ def raising_at(line: int) -> Iterator[list[int]]:
 @contextmanager
 def interrupted() -> Iterator[None]:
     """Raise in the calling thread once the whole response with its records has arrived."""
-    read = HTTPResponse.read
+    exchange = blocking_transport._Connection.exchange
 
-    def read_and_raise(self: HTTPResponse, *arguments: Any) -> bytes:
-        body = read(self, *arguments)
-        if "X-Next-Position" in self.headers:
+    def read_and_raise(self: blocking_transport._Connection, *arguments: Any) -> Any:
+        reply, keep = exchange(self, *arguments)
+        if "X-Next-Position" in reply.headers:
             raise Interrupted
-        return body
+        return reply, keep
 
     with pytest.MonkeyPatch.context() as patched, pytest.raises(Interrupted):
-        patched.setattr(HTTPResponse, "read", read_and_raise)
+        patched.setattr(blocking_transport._Connection, "exchange", read_and_raise)
         yield
 
 

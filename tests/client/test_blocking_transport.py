@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import http.client
 import os
 import shutil
 import signal
@@ -26,6 +25,7 @@ from mrecordlog_async.client import (
     ServiceError,
     ServiceUnreachableError,
     blocking_transport,
+    connecting,
 )
 from mrecordlog_async.service.routes import records
 from mrecordlog_async.service.wire.listening import Listener, bind_unix
@@ -45,6 +45,12 @@ async def in_thread(url: str, call: Callable[[BlockingRecordLogClient], T], **op
             return call(client)
 
     return await asyncio.to_thread(run)
+
+
+def transport_of(client: BlockingRecordLogClient) -> blocking_transport.BlockingTransport:
+    transport = client.inner.sender.transport
+    assert isinstance(transport, blocking_transport.BlockingTransport)
+    return transport
 
 
 @pytest.fixture
@@ -103,7 +109,7 @@ async def test_a_connection_is_used_again_until_the_server_closes_it() -> None:
             assert client.append("q", b"a") == 0
             if number == 1:
                 asyncio.run_coroutine_threadsafe(closed.wait(), loop).result(60)
-                while any(each.is_quiet for each, _ in client.sender.transport._idle):
+                while any(each.is_quiet for each in transport_of(client)._idle):
                     time.sleep(0.001)
 
     loop, closed = asyncio.get_running_loop(), asyncio.Event()
@@ -173,7 +179,7 @@ async def test_connections_of_a_burst_are_closed_while_others_are_used(monkeypat
         finally:
             writer.transport.abort()
 
-    monkeypatch.setattr(blocking_transport, "monotonic", lambda: now[0])
+    monkeypatch.setattr(blocking_transport, "clock", lambda: now[0])
     async with listening(serve) as url:
         with BlockingRecordLogClient(url) as client:
             await asyncio.gather(*(asyncio.to_thread(client.queue_summary, "q") for _ in range(2)))
@@ -264,14 +270,14 @@ def test_an_error_of_a_signal_handler_is_not_the_end_of_a_batch(served_apart: st
 async def test_a_call_that_connects_while_the_client_closes_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a record would be stored while its caller gets the error of a client that was closed before."""
     async with scripted([]) as server:
-        client, connect = BlockingRecordLogClient(server.url), socket.create_connection
+        client, connect = BlockingRecordLogClient(server.url), connecting.connect_blocking
 
         def closing(*arguments: Any) -> socket.socket:
             plug = connect(*arguments)
             client.close()  # as by another thread
             return plug
 
-        monkeypatch.setattr(socket, "create_connection", closing)
+        monkeypatch.setattr(blocking_transport, "connect_blocking", closing)
         with pytest.raises(LogClosedError):
             await asyncio.to_thread(client.append, "q", b"a")
         assert not server.requests
@@ -280,14 +286,14 @@ async def test_a_call_that_connects_while_the_client_closes_sends_nothing(monkey
 async def test_the_outcome_of_a_call_during_which_the_client_closes_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if a response arrives: one without a length ends where the connection was cut off."""
     async with scripted([]) as server:
-        client, read = BlockingRecordLogClient(server.url), http.client.HTTPResponse.read
+        client, read = BlockingRecordLogClient(server.url), blocking_transport._Connection.exchange
 
-        def closing(response: http.client.HTTPResponse) -> bytes:
-            body = read(response)
+        def closing(connection: Any, *arguments: Any) -> Any:
+            body = read(connection, *arguments)
             client.close()  # as by another thread
             return body
 
-        monkeypatch.setattr(http.client.HTTPResponse, "read", closing)
+        monkeypatch.setattr(blocking_transport._Connection, "exchange", closing)
         with pytest.raises(OutcomeUnknownError, match="the client is closed"):
             await asyncio.to_thread(client.append, "q", b"a")
         assert len(server.requests) == 1
@@ -344,7 +350,7 @@ async def test_waiting_for_a_connection_ends(monkeypatch: pytest.MonkeyPatch) ->
     async with scripted([Step(drip=True)]) as server:
 
         def call(client: BlockingRecordLogClient) -> None:
-            client.sender.transport._slots.acquire()  # as by another thread
+            transport_of(client)._slots.acquire()  # as by another thread
             with pytest.raises(
                 ServiceUnreachableError, match="none of the client's 1 connections became free"
             ) as caught:
@@ -361,7 +367,7 @@ def test_times_may_be_infinite(served_apart: str) -> None:
     with BlockingRecordLogClient(
         served_apart, retry_seconds=ever, timeout_seconds=ever, response_seconds=ever, connections=1
     ) as client:
-        slots = client.sender.transport._slots
+        slots = transport_of(client)._slots
         slots.acquire()  # as by another thread
 
         def release() -> None:

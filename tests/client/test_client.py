@@ -36,6 +36,7 @@ from mrecordlog_async.client import (
 )
 from mrecordlog_async.client import reads as client_reads
 from mrecordlog_async.client import tail as client_tail
+from mrecordlog_async.client.transport import Transport
 from mrecordlog_async.service.options import ServiceOptions
 from mrecordlog_async.service.wire.listening import Listener, bind_unix
 from tests.served import Served, serving, stop_listening
@@ -494,7 +495,7 @@ async def test_a_reader_that_follows_pauses_while_the_service_ends(
         reader = client.timed_runs("q", follow=True)
         await anext(reader)
         await served.log.drain()
-        monkeypatch.setattr(asyncio, "sleep", sleep)
+        monkeypatch.setattr(Transport, "sleep", staticmethod(sleep))
         waiting = asyncio.ensure_future(anext(reader))
         await paused.wait()
         waiting.cancel()

@@ -258,7 +258,7 @@ async def test_a_lost_response_about_the_next_position_leaves_nothing_unknown() 
     """The queue was deleted, so the producer asks where it begins now; the record itself was not sent."""
     missing = problem(404, "queue_not_found", queue="q")
     async with (
-        scripted([QUEUE, missing, DROP, QUEUE, Step()]) as server,
+        scripted([QUEUE, missing, DROP, DROP, QUEUE, Step()]) as server,
         RecordLogClient(server.url, retry_seconds=0.0) as client,
         client.producer("q") as producer,
     ):
@@ -281,6 +281,6 @@ async def test_a_service_that_is_away_for_too_long_refuses_without_ending_the_pr
         url = served.url
     with pytest.raises(Exception, match=url):
         await producer.append_record(b"a")
-    assert producer._failure is None
+    assert not producer.failed
     await producer.close()
     await client.close()

@@ -7,10 +7,17 @@ import asyncio
 import pytest
 
 from mrecordlog_async import LogClosedError, QueueNotFoundError
-from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient, ServiceError, ServiceUnreachableError
+from mrecordlog_async.client import (
+    BlockingRecordLogClient,
+    OutcomeUnknownError,
+    RecordLogClient,
+    ServiceError,
+    ServiceUnreachableError,
+)
+from mrecordlog_async.client.transport import Transport
 from mrecordlog_async.options import MIB
 from mrecordlog_async.protocol import wire
-from tests.client.scripted import APPENDED, DROP, Step, problem, scripted
+from tests.client.scripted import APPENDED, DROP, Step, listening, problem, scripted
 from tests.served import Served
 
 QUEUE = b'{"queue":"q","id":7,"first_position":0,"next_position":0,"records":0,"bytes":0,"first_segment":null}'
@@ -30,7 +37,7 @@ async def test_quiet_tails_do_not_stop_other_calls(served: Served) -> None:
 
 
 async def test_a_large_record_does_not_hold_the_event_loop(served: Served) -> None:
-    """aiohttp warns of a body that it would write in one go. Here and for others, a warning may be an error."""
+    """It is written piece by piece: other tasks run between two of them."""
     payload = bytes(2 * MIB)
     async with RecordLogClient(served.url) as client:
         assert await client.append("q", payload) == 0
@@ -94,7 +101,7 @@ async def test_a_long_poll_may_be_silent_for_as_long_as_it_waits(
         await tail.aclose()
 
 
-async def test_put_and_delete_are_never_sent_twice_by_aiohttp() -> None:
+async def test_put_and_delete_are_never_sent_twice() -> None:
     """Not even on a reused connection: the server carried the request out and dropped the connection."""
     for call, method in (("create_queue", "PUT"), ("delete_queue", "DELETE")):
         async with scripted([Step(body=QUEUE), DROP]) as server, RecordLogClient(server.url) as client:
@@ -182,17 +189,65 @@ async def test_a_closed_client_does_not_know_what_became_of_an_append() -> None:
             await appending
 
 
+@pytest.mark.parametrize("chunked", [False, True])
+async def test_a_response_that_is_cut_off_at_any_byte_is_lost(chunked: bool) -> None:
+    """Whatever part of it arrives: what becomes of the append is unknown, and it is not said to be refused."""
+    length, body = b"Content-Length: %d" % len(APPENDED), APPENDED
+    if chunked:  # some proxies write zeros before the length of a chunk
+        length, body = b"Transfer-Encoding: chunked", b"0%x\r\n%b\r\n0\r\n\r\n" % (len(APPENDED), APPENDED)
+    response = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n%b\r\n\r\n%b" % (length, body)
+    sizes = iter(range(len(response)))
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(1)
+        writer.write(response[: next(sizes)])
+        writer.close()
+
+    async with listening(serve) as url, RecordLogClient(url) as client:
+        for _ in range(len(response)):
+            with pytest.raises(OutcomeUnknownError):
+                await client.append("q", b"a")
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Length: 44\r\nContent-Length: 43",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 44\r\nTransfer-Encoding: chunked",
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: h2c",
+        b"HTTP/1.1 200 OK\r\nX: " + bytes(10_000_000).replace(b"\0", b"x"),
+        b"220 mail.example.org ESMTP",
+    ],
+    ids=["two lengths", "length of chunks", "another protocol", "endless head", "mail"],
+)
+async def test_what_is_not_one_response_is_lost(head: bytes) -> None:
+    """A server or proxy that responds so may have carried out the request."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"%b\r\n\r\n%b" % (head, APPENDED))
+        writer.close()
+
+    async with listening(serve) as url, RecordLogClient(url) as client:
+        with pytest.raises(OutcomeUnknownError):
+            await client.append("q", b"a")
+        with BlockingRecordLogClient(url) as blocking, pytest.raises(OutcomeUnknownError):
+            await asyncio.to_thread(blocking.append, "q", b"a")
+
+
 async def test_a_client_closes_also_while_a_call_times_out() -> None:
     """In the turn in which the deadline of a call has passed, and the call does not know it yet."""
     async with scripted([], last=Step(drip=True)) as server:
         client = RecordLogClient(server.url, retry_seconds=0.0)
         reading = asyncio.create_task(client.list_queues())
-        while not client.sender.transport._under_way:
+        while not server.requests:
             await asyncio.sleep(0)
-        (deadline,) = client.sender.transport._under_way
-        deadline.reschedule(0.0)
-        while not deadline.expired():
-            await asyncio.sleep(0)
+        transport = client.sender.transport
+        assert isinstance(transport, Transport)
+        (connection,) = transport._busy
+        connection._end = 0.0
+        connection._look()
         await client.close()
         with pytest.raises(ServiceUnreachableError):
             await reading

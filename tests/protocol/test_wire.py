@@ -20,7 +20,7 @@ from mrecordlog_async.protocol.wire import (
     gather,
     join_spans,
 )
-from mrecordlog_async.protocol.wire_decoder import Block, Decoder, check_offsets, decode
+from mrecordlog_async.protocol.wire_decoder import check_offsets, decode
 
 payload_lists = st.lists(st.binary(max_size=40), min_size=1, max_size=8)
 runs = st.builds(Run.of, st.integers(0, 2**62), payload_lists)
@@ -141,33 +141,6 @@ def test_bytes_from_anywhere_are_refused_or_decoded_but_never_crash(data: bytes,
             assert str(error)
 
 
-def read(stream: bytes, *, small: bool, ahead: int = 0) -> tuple[list[Block], str]:
-    """Decode *stream*, *ahead* bytes at a time where entries are *small*; return its blocks and what is wrong."""
-    decoder, found, at = Decoder(), list[Block](), 0
-    try:
-        while not decoder.done:
-            if small:
-                part = stream[at : at + ahead]
-                blocks, taken = decoder.take_small(part, 0)
-                found += blocks
-                at += taken
-            block = decoder.take(stream[at : at + decoder.wanted]) if (wanted := decoder.wanted) else None
-            at += wanted
-            found += [block] if block is not None else []
-    except WireError as error:
-        return found, str(error)
-    return found, ""
-
-
-@given(parts, st.integers(1, 400), st.data())
-def test_small_entries_are_taken_as_one_by_one(sent: list[QueueRuns], ahead: int, data: st.DataObject) -> None:
-    """Many at once or each alone, whole or damaged in any byte: the blocks, and what is said to be wrong, are equal."""
-    stream = bytearray(b"".join(encode(sent)))
-    for at in data.draw(st.lists(st.integers(0, len(stream) - 1), max_size=2)):
-        stream[at] = data.draw(st.integers(0, 255))
-    assert read(bytes(stream), small=True, ahead=ahead) == read(bytes(stream), small=False)
-
-
 @given(parts, st.integers(1, 100))
 def test_gathered_pieces_are_the_stream(sent: list[QueueRuns], piece_bytes: int) -> None:
     """Joining small buffers changes nothing but their number."""
@@ -232,7 +205,7 @@ def test_positions_that_cannot_be_are_refused(entry: tuple[int, int, int, int, i
 def test_a_stream_of_another_version_is_refused() -> None:
     """Version 2 is not read as version 1."""
     with pytest.raises(WireError, match="version"):
-        Decoder().take(b"mrlruns\x02")
+        list(decode(b"mrlruns\x02"))
 
 
 def test_bytes_after_the_trailer_are_refused() -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import groupby
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from mrecordlog_async.model import Run
 from mrecordlog_async.protocol.wire import QueueRuns, encode
 from mrecordlog_async.protocol.wire_decoder import Block
 from mrecordlog_async.spark.positions.partitions import Partition, Range
 from mrecordlog_async.spark.services.connection import ServerDownError
-from mrecordlog_async.spark.services.fetch import Rest, ShortResponseError, requests_for, verified
+from mrecordlog_async.spark.services.fetch import ShortResponseError, requests_for, verified
 from tests.spark.canned import client_of, http, serving
 from tests.spark.services import ThreadedService, numbered
 
@@ -46,7 +42,7 @@ def test_a_response_cut_short_is_an_error(cut: int) -> None:
         with (
             serving(response) as (url, _),
             client_of(url) as client,
-            pytest.raises(ServerDownError, match="broke off"),
+            pytest.raises(ServerDownError),
         ):
             list(client.fetch(WANTED))
 
@@ -62,29 +58,6 @@ def test_a_broken_response_is_continued_where_it_ended(cut: int) -> None:
 def blocks(*parts: tuple[str, int, int, int]) -> list[Block]:
     """Make blocks from (queue, id, first position, records)."""
     return [Block(queue, queue_id, at, n, memoryview(b""), memoryview(b"")) for queue, queue_id, at, n in parts]
-
-
-@given(
-    st.lists(st.tuples(st.integers(0, 9), st.lists(st.tuples(st.integers(0, 2), st.integers(1, 4)), max_size=4))),
-    st.data(),
-)
-def test_what_has_not_arrived_remains(planned: list[tuple[int, list[tuple[int, int]]]], data: st.DataObject) -> None:
-    """However far a response got: the rest begins after the last block, and holds the records that are missing."""
-    ranges, sent = list[Range](), list[tuple[int, Block]]()
-    for number, (start, pieces) in enumerate(planned):
-        at = start
-        for gap, records in pieces:
-            sent += [(number, block) for block in blocks((f"q{number}", number, at + gap, records))]
-            at += gap + records
-        ranges.append(Range(f"q{number}", number, start, at, sum(records for _, records in pieces), 0))
-    rest, arrived = Rest(ranges), data.draw(st.integers(0, len(sent)))
-    for _, block in sent[:arrived]:
-        rest.drop(block)
-    missing = [(block.queue, block.record_count) for _, block in sent[arrived:]]
-    assert [(each.queue, each.records) for each in rest.ranges() if each.records] == [
-        (queue, sum(records for _, records in some)) for queue, some in groupby(missing, key=lambda each: each[0])
-    ]
-    assert list(verified([block for _, block in sent[arrived:]], rest.ranges())) == [b for _, b in sent[arrived:]]
 
 
 RANGES = (Range("a", 1, 0, 10, 10, 0), Range("b", 2, 5, 100, 3, 0), Range("empty", 3, 5, 9, 0, 0))

@@ -175,10 +175,10 @@ def says_not_ready(error: Exception) -> bool:
 
 def _advice(error: Exception) -> str:
     """Return what to do about a service that cannot be reached; "" if something responded, or the reason says it."""
-    from mrecordlog_async.blocking_http import NO_TLS
+    from mrecordlog_async.client.http1 import CUT_OFF, NO_TLS
 
     reason = getattr(error, "reason", "")
-    if reason == "Server disconnected":
+    if reason == CUT_OFF:
         return "; if the service has a certificate, write https:// instead of http://"
     if type(error).__name__ != "ServiceUnreachableError" or reason.startswith(NO_TLS) or getattr(error, "sent", False):
         return ""

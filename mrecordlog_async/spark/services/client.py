@@ -1,4 +1,4 @@
-"""The client for one service, for Spark's processes: blocking, on `http.client`, without aiohttp.
+"""The client for one service, for Spark's processes: blocking.
 
 A call is one exchange (see `connection`, which retries). `fetch` requests a partition in small parts and resumes where
 a response broke off: a range never changes, so a slow reader, or a service that restarts, costs one more request, not a
@@ -10,7 +10,6 @@ The constructor opens nothing: Spark builds its readers in one process and uses 
 
 from __future__ import annotations
 
-import http.client
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -18,7 +17,6 @@ from typing import NamedTuple, TypeVar
 
 import msgspec
 
-from mrecordlog_async.blocking_http import FAILURES
 from mrecordlog_async.model import QueueSummary, Run
 from mrecordlog_async.protocol import bulk_calls, calls
 from mrecordlog_async.protocol.bulk_calls import parts
@@ -35,12 +33,11 @@ from mrecordlog_async.protocol.consumer_schemas import AcknowledgedOne, Acknowle
 from mrecordlog_async.protocol.log_schemas import LogResponse
 from mrecordlog_async.protocol.responses import Reply
 from mrecordlog_async.protocol.schemas import AppendResponse
-from mrecordlog_async.protocol.wire import CONTENT_TYPE, WireError
 from mrecordlog_async.protocol.wire_decoder import Block
-from mrecordlog_async.spark.positions.partitions import Partition, Range
+from mrecordlog_async.spark.positions.partitions import Partition
 from mrecordlog_async.spark.positions.proof import Listed
-from mrecordlog_async.spark.services.connection import Failures, ServerDownError, ServiceConnection
-from mrecordlog_async.spark.services.fetch import Rest, decode_blocks, requests_for, verified
+from mrecordlog_async.spark.services.connection import ServerDownError, ServiceConnection
+from mrecordlog_async.spark.services.fetch import requests_for, verified
 from mrecordlog_async.spark.services.responses import ListingPage, PlannedQueue, changed, join_pages, page_of, planned
 
 T = TypeVar("T")
@@ -126,12 +123,11 @@ class ServiceClient:
         """Return the queues after *after*, or what has changed since the ETag *since*; None if *etag* still holds."""
         call = bulk_calls.listing(PAGE_QUEUES, after=after, changed_since=since)
 
-        def understand(response: http.client.HTTPResponse) -> ListingPage | None:
-            reply = Reply(response.status, {}, response.read())
-            return None if reply.status == 304 and etag else page_of(call.read(reply), response.headers.get("ETag", ""))
+        def understand(reply: Reply) -> ListingPage | None:
+            return None if reply.status == 304 and etag else page_of(call.read(reply), reply.headers.get("ETag", ""))
 
-        timeout = min(self._connection.timeout_seconds, LISTING_TIMEOUT_SECONDS)
-        return self._connection.exchange(call, understand, etag=etag, timeout_seconds=timeout)
+        more = {"If-None-Match": etag} if etag else {}
+        return self._soon(ServiceCall(call.method, call.path, understand, call.query, more=more))
 
     def history(self) -> LogResponse:
         """Return which log the service has, and its openings."""
@@ -139,8 +135,7 @@ class ServiceClient:
 
     def _soon(self, call: ServiceCall[T]) -> T:
         """Send *call*, whose response is small."""
-        timeout = min(self._connection.timeout_seconds, LISTING_TIMEOUT_SECONDS)
-        return self._connection.send(call, timeout_seconds=timeout)
+        return self._connection.send(call, seconds=min(self._connection.timeout_seconds, LISTING_TIMEOUT_SECONDS))
 
     def queue(self, queue: str) -> QueueSummary:
         """Return the state of one queue."""
@@ -175,37 +170,8 @@ class ServiceClient:
 
     def _fetch(self, partition: Partition, payload: bool) -> Iterator[Block]:
         for part in requests_for(partition.ranges):
-            yield from self._fetch_part(part, payload, partition.log)
-
-    def _fetch_part(self, part: list[Range], payload: bool, log: str) -> Iterator[Block]:
-        """Yield the blocks of one request, and of as many more as it takes to complete a broken response."""
-        failures, rest = Failures(self._connection), Rest(part)
-        while part:
-            advanced = False
-            try:
-                for block in self._blocks(part, payload, log):
-                    rest.drop(block)
-                    yield block
-                    advanced = True
-                return
-            except (*FAILURES, WireError) as error:
-                self.close()
-                part = rest.ranges()
-                if not part:
-                    return  # only the end of the response is missing, not a record
-                if advanced:
-                    failures = Failures(self._connection)
-                failures.add(f"the response broke off: {type(error).__name__}: {error}")
-
-    def _blocks(self, part: list[Range], payload: bool, log: str) -> Iterator[Block]:
-        ranges = [FetchRange(each.queue, each.start, each.stop, each.id) for each in part]
-        call = bulk_calls.fetch(ranges, payload=payload)
-        response = self._connection.exchange(call, _stream_of_runs, log=log, streams=True)
-        try:
-            yield from decode_blocks(response, positions=not payload)
-        finally:
-            if not response.isclosed():
-                self.close()
+            ranges = [FetchRange(each.queue, each.start, each.stop, each.id) for each in part]
+            yield from self.send(bulk_calls.fetch(ranges, payload=payload), partition.log)
 
     # Changing.
 
@@ -264,9 +230,3 @@ class ServiceClient:
     def _each(self, asked: Iterable[ServiceCall[list[T]]], log: str = "") -> list[T]:
         """Send one call after the other, and return the results of all."""
         return [one for call in asked for one in self.send(call, log)]
-
-
-def _stream_of_runs(response: http.client.HTTPResponse) -> http.client.HTTPResponse:
-    if response.headers.get("Content-Type", CONTENT_TYPE) != CONTENT_TYPE:
-        raise ValueError("it is not a stream of runs")
-    return response

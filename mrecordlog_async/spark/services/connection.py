@@ -10,19 +10,21 @@ How long: `retries` times; a service that has responded before is waited for up 
 
 from __future__ import annotations
 
-import http.client
-import json
 import logging
 import random
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar, cast
+from http.client import responses
+from time import monotonic
+from typing import Any, TypeVar
 
-from mrecordlog_async.blocking_http import FAILURES, HttpConnection, authorization
+from mrecordlog_async.client.blocking_transport import BlockingTransport, run
+from mrecordlog_async.client.options import ClientOptions
 from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.protocol.attempts import NoResponseError, retry_after
 from mrecordlog_async.protocol.calls import ServiceCall
 from mrecordlog_async.protocol.log_schemas import LOG_ID
-from mrecordlog_async.protocol.responses import Reply, ServiceError
+from mrecordlog_async.protocol.responses import ServiceError, problem_in
 from mrecordlog_async.servers.names import Endpoint
 
 T = TypeVar("T")
@@ -98,12 +100,17 @@ class ServerDownError(RecordLogError):
         )
 
 
-class MalformedResponseError(Exception):
-    """A successful response without the requested content: a proxy's page, or cut short. The request is retried."""
+class FailedAttemptError(Exception):
+    """An attempt failed in a way that may pass: no whole response, a proxy's page, or a service that is not ready."""
+
+    def __init__(self, reason: str, wait_seconds: float = 0.0) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.wait_seconds = wait_seconds
 
 
 class ServiceConnection:
-    """A connection to one service, opened by the first request and again after a failure. For one thread at a time."""
+    """The connections to one service, opened by requests. Nothing is opened before."""
 
     def __init__(
         self,
@@ -119,76 +126,54 @@ class ServiceConnection:
         self.server = server
         self.url = str(server)
         self.timeout_seconds = timeout_seconds  # longest silence; `WHOLE_TIMES` as long for a whole response
-        self._authorization = authorization(server.url, token)
         self.retries = retries  # further attempts after a failed one
         self.patience_seconds = patience_seconds  # to wait for a service that has responded before, on top of them
         self.reached = reached  # it has responded, here or elsewhere
-        self._http = HttpConnection(server)
+        self._options = ClientOptions(server, token, 0.0, timeout_seconds, WHOLE_TIMES * timeout_seconds, 1)
+        self._transport = BlockingTransport(self._options)
 
-    def send(self, call: ServiceCall[T], *, log: str = "", timeout_seconds: float | None = None) -> T:
-        """Send *call* until it succeeds, and return its result. log: refuse it unless the service has this log."""
-
-        def understand(response: http.client.HTTPResponse) -> T:
-            return call.read(Reply(response.status, cast(Mapping[str, str], response.headers), response.read()))
-
-        return self.exchange(call, understand, log=log, timeout_seconds=timeout_seconds)
-
-    def exchange(
-        self,
-        call: ServiceCall[Any],
-        understand: Callable[[http.client.HTTPResponse], T],
-        *,
-        log: str = "",
-        etag: str = "",
-        timeout_seconds: float | None = None,
-        streams: bool = False,
-    ) -> T:
-        """Send *call* until it succeeds and *understand* accepts the response; return what *understand* returns.
+    def send(self, call: ServiceCall[T], *, log: str = "", seconds: float | None = None) -> T:
+        """Send *call* until it succeeds, and return its result.
 
         Args:
             call: the request.
-            understand: reads the response; raises ValueError, KeyError, TypeError or ServiceError if it is malformed.
             log: refuse the request unless the service has this log; "" for any.
-            etag: respond with 304 if the content has this tag; "" for no tag.
-            timeout_seconds: longest silence; None for that of the connection.
-            streams: the body is read at the pace of the caller, however long that takes.
+            seconds: the longest time for each response; None for that of the connection.
 
         Raises:
             ServiceRefusedError: the service refused the request; sending it again would not help.
             ServerDownError: every attempt failed.
         """
-        conditions = {LOG_ID: log, "If-None-Match": etag}
-        headers = call.headers | {name: value for name, value in conditions.items() if value} | self._authorization
-        seconds, failures = timeout_seconds or self.timeout_seconds, Failures(self)
+        failures = Failures(self)
+        call = call._replace(more={LOG_ID: log, **call.more}) if log else call
         while True:
-            wait = 0.0
-            # Whether this request reuses a connection: a service may close an idle one at any time.
-            kept_open = self._http.is_open
             try:
-                if not kept_open:
-                    self._http.open(seconds)
-                end = None if streams else time.monotonic() + WHOLE_TIMES * seconds
-                response = self._http.send(
-                    call.method, call.target, call.body, headers, silence_seconds=seconds, end=end
-                )
-                self.reached = True
-                if response.status < 400:
-                    return _understood(response, understand)
-                refusal = _refusal(self.server, response)
-                if response.status not in REPEATED_STATUSES or refusal.code == DAMAGED:
-                    raise refusal
-                reason, wait = str(refusal), _retry_after(response)
-            except (*FAILURES, MalformedResponseError) as failure:
-                self.close()
-                if kept_open and isinstance(failure, ConnectionError):
-                    continue  # not a failure: the next attempt opens a new connection
-                kind = "" if isinstance(failure, MalformedResponseError) else f"{type(failure).__name__}: "
-                reason = f"{kind}{failure}"
-            failures.add(reason, wait)
+                return self._attempt(call.until(None if seconds is None else monotonic() + seconds))
+            except FailedAttemptError as failed:
+                failures.add(failed.reason, failed.wait_seconds)
+
+    def _attempt(self, call: ServiceCall[T]) -> T:
+        try:
+            reply = run(self._transport.exchange(call, 0.0))
+        except (NoResponseError, TimeoutError) as lost:
+            raise FailedAttemptError(str(lost)) from lost
+        self.reached = True
+        if reply.status >= 400:
+            problem = {"title": responses.get(reply.status, ""), **problem_in(reply)}
+            refusal = ServiceRefusedError(self.server.name, reply.status, problem, self.server.origin)
+            if reply.status not in REPEATED_STATUSES or refusal.code == DAMAGED:
+                raise refusal
+            raise FailedAttemptError(str(refusal), min(retry_after(reply), RETRY_AFTER_SECONDS_MAX))
+        try:
+            return call.read(reply)
+        except (ValueError, KeyError, TypeError, AttributeError, IndexError, ServiceError) as error:
+            kind = reply.headers.get("Content-Type", "no type")
+            raise FailedAttemptError(f"malformed response ({kind}): {type(error).__name__}: {error}") from error
 
     def close(self) -> None:
-        """Close the connection; the next request opens another one."""
-        self._http.close()
+        """Close the connections; the next request opens others."""
+        run(self._transport.close())
+        self._transport = BlockingTransport(self._options)
 
 
 class Failures:
@@ -226,31 +211,6 @@ class Retries:
 
 
 retries = Retries()
-
-
-def _refusal(server: Endpoint, response: http.client.HTTPResponse) -> ServiceRefusedError:
-    body = response.read()
-    try:
-        facts = json.loads(body)
-    except ValueError:
-        facts = {}
-    if not isinstance(facts, dict):
-        facts = {}
-    return ServiceRefusedError(server.name, response.status, {"title": response.reason, **facts}, server.origin)
-
-
-def _retry_after(response: http.client.HTTPResponse) -> float:
-    text = response.headers.get("Retry-After", "")
-    return min(float(text), RETRY_AFTER_SECONDS_MAX) if text.isdecimal() else 0.0
-
-
-def _understood(response: http.client.HTTPResponse, understand: Callable[[http.client.HTTPResponse], T]) -> T:
-    """Decode a response. Raises MalformedResponseError if it is malformed."""
-    try:
-        return understand(response)
-    except (ValueError, KeyError, TypeError, AttributeError, IndexError, ServiceError) as error:
-        kind = response.headers.get("Content-Type", "no type")
-        raise MalformedResponseError(f"malformed response ({kind}): {type(error).__name__}: {error}") from None
 
 
 _clock: Callable[[], float] = time.monotonic
