@@ -68,7 +68,7 @@ class Exchange:
         self._begin()
 
     def _begin(self) -> None:
-        self._headers, self._body = Headers(), list[bytes]()
+        self._headers, self._body = Headers(), bytearray()
         self._in_head, self._ends_with_connection = True, False
 
     def feed(self, data: bytes) -> None:
@@ -113,7 +113,7 @@ class Exchange:
 
     def on_body(self, data: bytes) -> None:
         """Note a part of the body."""
-        self._body.append(data)
+        self._body += data
 
     def on_message_complete(self) -> None:
         """Note that the response is whole, unless it only announces another one (RFC 9110 §15.2)."""
@@ -121,7 +121,7 @@ class Exchange:
         if status < 200:
             self._begin()
         elif self.reply is None:
-            self.reply = Reply(status, self._headers, b"".join(self._body))
+            self.reply = Reply(status, self._headers, self._body)
             self.reusable = self._parser.should_keep_alive()
 
 

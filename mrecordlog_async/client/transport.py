@@ -300,6 +300,8 @@ class Transport:
         if self._closing.is_set():  # meanwhile
             made.abort(CLOSED)
             raise LogClosedError(CLOSED)
+        if made.lost:  # nobody would tell an exchange that begins after its end
+            raise NoResponseError(CUT_OFF, sent=False)
         return made
 
     async def _connect(self) -> _Connection:

@@ -62,7 +62,7 @@ class Reply(NamedTuple):
 
     status: int
     headers: Mapping[str, str]
-    body: bytes
+    body: bytes | bytearray
     repeated: bool = False
 
 
