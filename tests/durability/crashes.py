@@ -38,8 +38,13 @@ def cut_power(name: str, moments: int) -> None:
     run = case.run()
     if run.stopped is not None:
         raise Violation(f"{name} stopped: {run.stopped!r}")
-    explorer = Explorer(deep_every=100, known=FAMILY.known(family(name), case.opened_with))
-    distance = max(1, -(-sum(len(life.moments) for life in run.lives) // moments))
+    if case.memory_bytes:  # each moment has several times as many states, and an opening as many calls
+        moments, deep_every = -(-moments // 3), 500
+    else:
+        deep_every = 100
+    explorer = Explorer(deep_every=deep_every, known=FAMILY.known(family(name), case.opened_with))
+    lives = [life for each in (run, *run.copies) for life in each.lives]
+    distance = max(1, -(-sum(len(life.moments) for life in lives) // moments))
     explorer.kill_every, explorer.steps_max = distance * 5, moments
     with case.sizes():
         explorer.explore(run, every=distance)
