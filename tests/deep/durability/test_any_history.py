@@ -6,7 +6,7 @@ import pytest
 
 from tests.durability.machine import AnyLog, LogWithLittleMemory, run_machine
 
-EXAMPLES = 300
+EXAMPLES = 100
 
 
 @pytest.mark.parametrize("machine", [AnyLog, LogWithLittleMemory])

@@ -10,7 +10,7 @@ from tests.faults.disk_thread_histories import STATED_IN_FLIGHT
 from tests.faults.explore import Explorer, Tally
 from tests.faults.histories import by_family
 
-MOMENTS, EVERY_MOMENT = 10, 1_000_000
+MOMENTS, EVERY_MOMENT = 7, 1_000_000
 
 
 @pytest.mark.parametrize("name", by_family(HISTORIES))

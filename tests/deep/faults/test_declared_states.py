@@ -49,8 +49,15 @@ def left(found: list[Snapshot], chance: random.Random) -> Iterator[tuple[str, Di
             yield f"{number}, {name}", Disk(snapshot.cut(plan))
 
 
-@pytest.mark.parametrize("at_once", [1, 1_000], ids=["in batches", "at once"])
-@pytest.mark.parametrize("policy", [PersistPolicy.always(), PersistPolicy.never()], ids=lambda policy: policy.kind)
+@pytest.mark.parametrize(
+    ("policy", "at_once"),
+    [
+        pytest.param(PersistPolicy.always(), 1, id="always, in batches"),
+        pytest.param(PersistPolicy.never(), 1_000, id="never, at once"),
+        pytest.param(PersistPolicy.always(), 1_000, id="always, at once", marks=pytest.mark.nightly),
+        pytest.param(PersistPolicy.never(), 1, id="never, in batches", marks=pytest.mark.nightly),
+    ],
+)
 async def test_every_crash_of_a_declaration_leaves_consumers_that_miss_nothing(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,

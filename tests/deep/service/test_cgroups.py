@@ -147,6 +147,13 @@ async def press(service: Service, size: int, total_bytes: int) -> Counter[int]:
     return statuses + found[1] + found[2]
 
 
+SIZES = [
+    pytest.param(192 * MIB, id="192 MiB"),
+    pytest.param(256 * MIB, id="256 MiB", marks=pytest.mark.nightly),
+    pytest.param(GIB, id="1 GiB", marks=pytest.mark.nightly),
+]
+
+
 @pytest.fixture
 def directory(tmp_path: Path) -> Iterator[Path]:
     """Return the directory of a log, on a disk: a tmpfs would be memory of the cgroup."""
@@ -157,7 +164,7 @@ def directory(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("beyond_memory", ["disk", "refuse"])
-@pytest.mark.parametrize("size", [192 * MIB, 256 * MIB, GIB], ids=["192 MiB", "256 MiB", "1 GiB"])
+@pytest.mark.parametrize("size", SIZES)
 async def test_serve_is_never_killed_for_its_memory(directory: Path, size: int, beyond_memory: str) -> None:
     """Filled by records, bodies and readers, and opened again when it is full, after a kill and after an end."""
     total_bytes = size * 3 // 2 if beyond_memory == "disk" else size // 2
@@ -238,7 +245,7 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("beyond_memory", ["disk", "refuse"])
+@pytest.mark.parametrize("beyond_memory", ["disk", pytest.param("refuse", marks=pytest.mark.nightly)])
 def test_the_library_is_never_killed_for_its_memory(directory: Path, beyond_memory: str) -> None:
     """A new log, and one that is opened when it is full, in a program without anything else."""
     with Cgroup(192 * MIB) as cgroup:

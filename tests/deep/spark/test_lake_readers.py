@@ -34,6 +34,12 @@ if TYPE_CHECKING:
 
 QUERY = "7a9c2f1e-0000-4000-8000-000000000001"
 LAYOUTS: list[tuple[str, ...]] = [(), ("queue",), ("server",), ("server", "queue")]
+TWO_LAYOUTS = [
+    (),
+    pytest.param(("queue",), marks=pytest.mark.nightly),
+    pytest.param(("server",), marks=pytest.mark.nightly),
+    ("server", "queue"),
+]
 
 NAMES = (
     "orders",
@@ -152,7 +158,7 @@ def few(names: tuple[str, ...]) -> Iterator[Filter]:
     yield from (Filter("queue"), Filter("position", ">=", POSITION_MAX), Filter("timestamp", "<", FIRST))
 
 
-@pytest.mark.parametrize("partition_by", LAYOUTS, ids=",".join)
+@pytest.mark.parametrize("partition_by", TWO_LAYOUTS, ids=",".join)
 def test_every_reader_finds_the_same_rows_with_filters(
     partition_by: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
 ) -> None:
@@ -180,7 +186,7 @@ def test_every_reader_finds_the_same_rows_with_filters(
     compared(Readers(place.uri), rows, few(NAMES))
 
 
-@pytest.mark.parametrize("partition_by", LAYOUTS, ids=",".join)
+@pytest.mark.parametrize("partition_by", TWO_LAYOUTS, ids=",".join)
 def test_spark_finds_the_same_rows(spark: SparkSession, partition_by: tuple[str, ...], tmp_path: Path) -> None:
     """The same where Spark reads the table without a jar: with fewer names, because each file is a task."""
     names = ("007", "7", "a%2Fb", "null", "\U00020bb7", *OUTSIDE)
@@ -241,7 +247,7 @@ def test_the_directory_of_a_partition_is_that_of_delta_rs(tmp_path: Path) -> Non
         assert directory_of({"queue": value}) == f"{path.parent.name}/", value
 
 
-@pytest.mark.parametrize("partition_by", LAYOUTS, ids=",".join)
+@pytest.mark.parametrize("partition_by", TWO_LAYOUTS, ids=",".join)
 def test_a_table_of_0_2_0_is_read_after_a_rewrite(
     partition_by: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
