@@ -250,7 +250,7 @@ async def test_of_many_consumers_those_whose_holder_was_seen_are_left_alone(serv
     body = {"consumer": "billing", "queues": ["q", "r"], "create": True, "if_idle_for": 60}
     attached = (await served.call("POST", "/v1/attach", body)).json()["queues"]
     assert [(one["status"], one["epoch"] > 0) for one in attached] == [("held", False), ("ok", True)]
-    assert "try again once that is 60 s" in attached[0]["detail"]
+    assert "try again once that is 1 min" in attached[0]["detail"]
     assert (await read(served, held["epoch"])).status == 200
     assert (await served.call("POST", "/v1/attach", {**body, "if_idle_for": -1})).status == 400
 
