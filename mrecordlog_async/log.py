@@ -45,9 +45,9 @@ from mrecordlog_async.engine.open_async import LockSeconds, open_log_async
 from mrecordlog_async.engine.readers.tail import Tail
 from mrecordlog_async.engine.running import Engine, EngineOptions
 from mrecordlog_async.errors import LogClosedError, LogFailedError, QueueNotFoundError, RecordsOnDiskError
-from mrecordlog_async.memory.pieces import as_runs
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.reads import held_between, position_of, summarize, time_at
+from mrecordlog_async.memory.runs import as_runs
 from mrecordlog_async.memory.settings import options_of, values_of
 from mrecordlog_async.memory.stored_times import position_at
 from mrecordlog_async.metrics import Counters, Histogram, WorkerCounts

@@ -147,7 +147,7 @@ class Run(NamedTuple):
         offsets = offsets[first * OFFSET_BYTES : (last + 1) * OFFSET_BYTES]
         base = int.from_bytes(offsets[:OFFSET_BYTES], "little")
         end = int.from_bytes(offsets[-OFFSET_BYTES:], "little")
-        return Run(position + first, _shifted(offsets, base), payload[base:end])
+        return Run(position + first, shifted(offsets, base), payload[base:end])
 
     def cut_records(self, records: int) -> Run:
         """Return the first *records* records, at least one and at most all of them."""
@@ -617,7 +617,7 @@ def pack_offsets(offsets: Iterator[int] | Sequence[int]) -> bytes:
     return array("i", offsets).tobytes()
 
 
-def _shifted(offsets: bytes, base: int) -> bytes:
+def shifted(offsets: bytes, base: int) -> bytes:
     """Return int32 *offsets*, none of which is below *base*, minus *base*."""
     if not base:
         return offsets

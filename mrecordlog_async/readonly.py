@@ -15,9 +15,9 @@ from itertools import chain
 from mrecordlog_async.batches import check_bounds
 from mrecordlog_async.errors import LogClosedError, RecordsOnDiskError
 from mrecordlog_async.format.gathered import GatheredHead
-from mrecordlog_async.memory.pieces import as_runs
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.reads import QueueLookup, held_between, summarize, time_at
+from mrecordlog_async.memory.runs import as_runs
 from mrecordlog_async.memory.settings import consumer_summaries, options_of
 from mrecordlog_async.memory.store import RetainedStores
 from mrecordlog_async.memory.stored_times import position_at, position_from

@@ -62,39 +62,24 @@ new_disk_thread: Callable[[], Any] | None = None if isinstance(_disk, str) else 
 
 if TYPE_CHECKING or isinstance(_loops, str):
     from mrecordlog_async.compiled.twins import (
-        LooseBlock,
-        encode_queues,
-        joined_at,
         pairs_of_run,
         payloads_of_run,
         records_of_run,
-        release_at,
         runs_in_places,
-        ticks_at,
     )
 else:
-    LooseBlock = _loops.LooseBlock
-    encode_queues = _loops.encode_queues
-    joined_at = _loops.joined_at
     pairs_of_run = _loops.pairs_of_run
     payloads_of_run = _loops.payloads_of_run
     records_of_run = _loops.records_of_run
-    release_at = _loops.release_at
     runs_in_places = _loops.runs_in_places
-    ticks_at = _loops.ticks_at
 
 __all__ = [
     "BUILD",
     "LOOPS",
     "WHY_PURE",
-    "LooseBlock",
-    "encode_queues",
-    "joined_at",
     "new_disk_thread",
     "pairs_of_run",
     "payloads_of_run",
     "records_of_run",
-    "release_at",
     "runs_in_places",
-    "ticks_at",
 ]

@@ -1,13 +1,8 @@
 # The names are those of `twins.py`. A compiled loop does the plain case and leaves every other to its twin.
-from mrecordlog_async.compiled.twins import LooseBlock as LooseBlock
-from mrecordlog_async.compiled.twins import encode_queues as encode_queues
-from mrecordlog_async.compiled.twins import joined_at as joined_at
 from mrecordlog_async.compiled.twins import pairs_of_run as pairs_of_run
 from mrecordlog_async.compiled.twins import payloads_of_run as payloads_of_run
 from mrecordlog_async.compiled.twins import records_of_run as records_of_run
-from mrecordlog_async.compiled.twins import release_at as release_at
 from mrecordlog_async.compiled.twins import runs_in_places as runs_in_places
-from mrecordlog_async.compiled.twins import ticks_at as ticks_at
 
 SOURCE: str
 

@@ -154,93 +154,6 @@ def payloads_of_run(offsets, payload, start, stop):
     return found
 
 
-cdef class LooseBlock:
-    cdef readonly object ids, offsets, payload
-    cdef readonly long long tick, memory_bytes, sparse_at
-    cdef public long long live
-
-    def __init__(self, many, tick, memory_bytes):
-        self.ids, _, self.offsets, self.payload = many
-        self.tick, self.memory_bytes = tick, memory_bytes
-        self.live = len(self.ids)
-        self.sparse_at = self.live // 4
-
-
-cdef bint _are_places(blocks, places, bits) except -1:
-    return type(blocks) is dict and type(places) is array and places.typecode == "Q" and bits == 8
-
-
-cdef LooseBlock _block_at(dict blocks, unsigned long long place):
-    """Return the block of a place, or None for what is no such block."""
-    found = blocks[place >> 8]
-    return <LooseBlock> found if type(found) is LooseBlock else None
-
-
-def joined_at(blocks, places, bits):
-    cdef Py_ssize_t at, start, stop, count, total
-    cdef LooseBlock block
-    cdef list found
-    cdef const int32_t* ends
-    cdef int32_t* starts
-    cdef int32_t* joined
-    cdef char* written
-    if not _are_places(blocks, places, bits):
-        return twins.joined_at(blocks, places, bits)
-    count, total, found = len(places), 0, []
-    begun, offsets = _new_bytes(4 * count), _new_bytes(4 * (count + 1))  # begun: where each is in its block
-    starts, joined = <int32_t*> PyBytes_AsString(begun), <int32_t*> PyBytes_AsString(offsets)
-    joined[0] = 0
-    for number in places:
-        block = _block_at(blocks, number)
-        at = number & 255
-        if block is None or type(block.offsets) is not bytes or type(block.payload) is not bytes:
-            return twins.joined_at(blocks, places, bits)
-        if PyBytes_Size(block.offsets) < 4 * (at + 2):
-            return twins.joined_at(blocks, places, bits)
-        ends = <const int32_t*> PyBytes_AsString(block.offsets)
-        start, stop = ends[at], ends[at + 1]
-        total += stop - start
-        if not 0 <= start <= stop <= PyBytes_Size(block.payload) or total > INT32_MAX:
-            return twins.joined_at(blocks, places, bits)
-        at = len(found)
-        starts[at], joined[at + 1] = <int32_t> start, <int32_t> total
-        found.append(block.payload)
-    payload = _new_bytes(total)
-    written = <char*> PyBytes_AsString(payload)
-    for at in range(count):
-        memcpy(written + joined[at], PyBytes_AsString(found[at]) + starts[at], joined[at + 1] - joined[at])
-    return offsets, payload
-
-
-def ticks_at(blocks, places, bits):
-    cdef LooseBlock block
-    cdef list found = []
-    if not _are_places(blocks, places, bits):
-        return twins.ticks_at(blocks, places, bits)
-    for number in places:
-        block = _block_at(blocks, number)
-        if block is None:
-            return twins.ticks_at(blocks, places, bits)
-        found.append(block.tick)
-    return found
-
-
-def release_at(blocks, places, bits):
-    cdef LooseBlock block
-    cdef list found = []
-    if not _are_places(blocks, places, bits):
-        return twins.release_at(blocks, places, bits)
-    for number in places:
-        block = _block_at(blocks, number)
-        if block is None:
-            found += twins.release_at(blocks, [number], bits)
-            continue
-        block.live -= 1
-        if not block.live or block.live == block.sparse_at:
-            found.append(number >> 8)
-    return found
-
-
 def pairs_of_run(position, offsets, payload, start, stop):
     if _is_plain(position, offsets, payload, start, stop):
         return _records(tuple, position, offsets, payload, start, stop)
@@ -257,15 +170,8 @@ def records_of_run(kind, position, offsets, payload, start, stop):
     return twins.records_of_run(kind, position, offsets, payload, start, stop)
 
 
-cdef extern from "Python.h":
-    const char* PyUnicode_AsUTF8AndSize(object text, Py_ssize_t* size) except NULL
-
 cdef extern from *:
     """
-    #pragma pack(push, 1)
-    typedef struct { uint64_t id, first_position, next_position; uint8_t flags; uint16_t name_bytes; } entry_head;
-    typedef struct { uint64_t first_position; uint32_t checksum; } entry_last_append;
-    #pragma pack(pop)
     /* CRC-32C of short pieces, where the processor has it: two calls of Python's crc32c take as long as 1 KiB. */
     #if defined(__x86_64__)
     static int has_crc(void) { return __builtin_cpu_supports("sse4.2"); }
@@ -282,122 +188,10 @@ cdef extern from *:
     """
     int has_crc()
     unsigned int crc_of(unsigned int crc, const char* data, size_t size)
-    ctypedef struct entry_head:
-        unsigned long long id, first_position, next_position
-        unsigned char flags
-        unsigned short name_bytes
-    ctypedef struct entry_last_append:
-        unsigned long long first_position
-        unsigned int checksum
 
-DEF PIECE_BYTES = 65536
 DEF SHORT_BYTES = 4096
 
 cdef bint HAS_CRC = has_crc()
-
-
-cdef long long _last_checksum(dict blocks, object place) except -2:
-    """Return the checksum of the loose record at *place* (`pieces.checksum_of_one`); -1 if it is not as the log has it."""
-    cdef unsigned long long number = place
-    cdef Py_ssize_t at = number & 255
-    cdef LooseBlock block = _block_at(blocks, number)
-    cdef const int32_t* ends
-    cdef int32_t start, stop, size
-    if block is None or type(block.offsets) is not bytes or type(block.payload) is not bytes:
-        return -1
-    if PyBytes_Size(block.offsets) < 4 * (at + 2):
-        return -1
-    ends = <const int32_t*> PyBytes_AsString(block.offsets)
-    start, stop = ends[at], ends[at + 1]
-    if not 0 <= start <= stop <= PyBytes_Size(block.payload):
-        return -1
-    size = stop - start
-    if HAS_CRC:
-        return crc_of(crc_of(0, <char*> &size, 4), PyBytes_AsString(block.payload) + start, size)
-    lengths = crc32c((<char*> &size)[:4])
-    return crc32c(PyBytes_AsString(block.payload)[start:stop], lengths)
-
-
-cdef unsigned long long _number(object value) except? 1:
-    if type(value) is not int:
-        raise TypeError  # a float would be cut
-    return value
-
-
-# The bytes are those of `format.table.encode_entry`; this machine is little endian, or `format.frame` refuses it.
-cdef Py_ssize_t _put_entry(char* out, object queue, dict blocks, object plain, object no_consumers) except -1:
-    """Write the entry of *queue* and return its size; 0 if it is not a plain one."""
-    cdef entry_head head
-    cdef entry_last_append last
-    cdef unsigned long long began
-    cdef long long first, checksum
-    cdef Py_ssize_t name_bytes, at
-    cdef const char* name
-    if queue.settings is not plain or queue.consumers is not no_consumers:
-        return 0
-    text = queue.name
-    if type(text) is not str:
-        return 0
-    name = PyUnicode_AsUTF8AndSize(text, &name_bytes)
-    if name_bytes > 65535:
-        return 0
-    head.id, head.first_position = _number(queue.id), _number(queue.first_position)
-    head.next_position, began = _number(queue.next_position), _number(queue.began)
-    head.name_bytes = name_bytes
-    loose = queue.store.loose
-    if type(loose) is not array:
-        return 0
-    at = len(loose)
-    last_first = queue.last_first
-    if type(last_first) is not int or head.next_position > INT64_MAX:
-        return 0
-    first = <long long> head.next_position - 1 if at else last_first
-    if first >= 0:
-        if queue.last_checksum_of != first:
-            checksum = _last_checksum(blocks, loose[at - 1]) if at else -1
-            if checksum < 0:
-                return 0
-            queue.last_checksum, queue.last_checksum_of = checksum, first
-        else:
-            checksum = _number(queue.last_checksum)
-            if not 0 <= checksum <= UINT32_MAX:
-                return 0
-        last.first_position, last.checksum = first, checksum
-    head.flags = (1 if began else 0) | (2 if first >= 0 else 0)
-    memcpy(out, &head, sizeof(head))
-    memcpy(out + sizeof(head), name, name_bytes)
-    at = sizeof(head) + name_bytes
-    if began:
-        memcpy(out + at, &began, sizeof(began))
-        at += sizeof(began)
-    if first >= 0:
-        memcpy(out + at, &last, sizeof(last))
-        at += sizeof(last)
-    return at
-
-
-def encode_queues(queues, blocks, bits, plain, no_consumers, encode):
-    cdef list parts = []
-    cdef bytearray buffer
-    cdef char* out
-    cdef Py_ssize_t used = 0, size
-    if type(queues) is not list or type(blocks) is not dict or bits != 8:
-        return twins.encode_queues(queues, blocks, bits, plain, no_consumers, encode)
-    buffer = bytearray(2 * PIECE_BYTES)
-    out = PyByteArray_AsString(buffer)
-    for queue in queues:
-        try:
-            size = _put_entry(out + used, queue, blocks, plain, no_consumers)
-        except Exception:  # the twin raises its own
-            size = 0
-        used += size
-        if not size or used > PIECE_BYTES - 64:
-            parts.append(out[:used])
-            used = 0
-        if not size:
-            parts.append(encode(queue))
-    parts.append(out[:used])
-    return b"".join(parts)
 
 
 cdef extern from "Python.h":

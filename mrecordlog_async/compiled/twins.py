@@ -7,10 +7,10 @@ lie within it.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from io import BytesIO
-from itertools import accumulate, count, repeat
+from itertools import count, repeat
 from operator import sub
 from struct import Struct
 from typing import TypeVar
@@ -18,7 +18,6 @@ from typing import TypeVar
 from crc32c import crc32c
 
 Kind = TypeVar("Kind", bound=tuple[int, bytes])
-Queue = TypeVar("Queue")
 RunKind = TypeVar("RunKind", bound=tuple[int, bytes, bytes])
 
 StoredRun = tuple[int, bytes, bytes, bytes]
@@ -26,7 +25,6 @@ StoredRun = tuple[int, bytes, bytes, bytes]
 PARTS_MAX, JOINED_BYTES = 64, 1 << 20
 """This many stored runs at most, and bytes of several, are joined to one: most of the cost of a read is per run."""
 
-_BOUNDS = Struct("<ii")
 _PLACE = Struct("<II")
 _RUN = Struct("<qII")
 
@@ -45,80 +43,12 @@ def pairs_of_run(position: int, offsets: bytes, payload: bytes, start: int, stop
     return zip(count(position), payloads_of_run(offsets, payload, start, stop))
 
 
-class LooseBlock:
-    """The payloads of a MANY of *many*'s ids, positions, offsets and payload, in *memory_bytes* of memory.
-
-    ids: the queue of each record. tick: when it was stored. live: how many of its records are still loose; with
-    `sparse_at` of them it is sparse.
-    """
-
-    __slots__ = ("ids", "live", "memory_bytes", "offsets", "payload", "sparse_at", "tick")
-
-    def __init__(self, many: tuple[Sequence[int], object, bytes, bytes], tick: int, memory_bytes: int) -> None:
-        self.ids, _, self.offsets, self.payload = many
-        self.tick = tick
-        self.memory_bytes = memory_bytes
-        self.live = len(self.ids)
-        self.sparse_at = self.live // 4
-
-
-# A place is the number of a block, shifted by *bits*, plus that of a record in it.
-
-
-def joined_at(blocks: Mapping[int, LooseBlock], places: Iterable[int], bits: int) -> tuple[bytes, bytes]:
-    """Join the payloads at *places*; return offsets and payload of a run of them.
-
-    Raises OverflowError for 2 GiB or more.
-    """
-    bounds, mask = _BOUNDS.unpack_from, (1 << bits) - 1
-    found = []
-    for place in places:
-        block = blocks[place >> bits]
-        start, stop = bounds(block.offsets, (place & mask) * 4)
-        found.append(block.payload[start:stop])
-    return array("i", accumulate(map(len, found), initial=0)).tobytes(), b"".join(found)
-
-
-def ticks_at(blocks: Mapping[int, LooseBlock], places: Iterable[int], bits: int) -> list[int]:
-    """Return when the records at *places* were stored."""
-    return [blocks[place >> bits].tick for place in places]
-
-
-def release_at(blocks: Mapping[int, LooseBlock], places: Iterable[int], bits: int) -> list[int]:
-    """Note that the records at *places* are no longer loose; return the numbers of the blocks that are sparse or gone.
-
-    A number may be there twice.
-    """
-    found = []
-    for place in places:
-        block = blocks[place >> bits]
-        block.live = live = block.live - 1
-        if not live or live == block.sparse_at:
-            found.append(place >> bits)
-    return found
-
-
 def records_of_run(
     kind: type[Kind], position: int, offsets: bytes, payload: bytes, start: int, stop: int
 ) -> Iterator[Kind]:
     """Yield the same as objects of *kind*, a subclass of tuple with two items."""
     # No Python frame per record: 6.2 M records/s, against 4.2 M with starmap(Record, ...).
     return map(tuple.__new__, repeat(kind), pairs_of_run(position, offsets, payload, start, stop))
-
-
-def encode_queues(
-    queues: Iterable[Queue],
-    blocks: Mapping[int, LooseBlock],
-    bits: int,
-    plain: object,
-    no_consumers: object,
-    encode: Callable[[Queue], bytes],
-) -> bytes:
-    """Return the entries of *queues* in a segment's table, as `encode` makes each.
-
-    blocks: with their loose records. plain, no_consumers: what `settings` and `consumers` of a queue without any are.
-    """
-    return b"".join(map(encode, queues))
 
 
 def runs_in_places(

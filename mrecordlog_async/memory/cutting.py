@@ -14,9 +14,6 @@ from mrecordlog_async.model import OFFSET_BYTES, Batch, Run, Times
 PIECES_AT_FIRST, PIECES_AT_ONCE = 4, 64
 """Pieces looked up at first, twice as many each time, and at most: a limit usually ends the read early."""
 
-MANY_RECORDS = 2_000
-"""From here on, the runs of a batch are looked up at once: a quarter of 1.2 µs per run, but 5 µs for the first."""
-
 UNLIMITED = 2**63
 
 
@@ -64,25 +61,8 @@ def head_of(queue: Queue, start: int, records_max: int, bytes_max: int) -> Head:
     start = max(start, queue.first_position)
     if start < queue.memory_first:
         raise queue.on_disk(start)
-    head = _dense_head(queue, start, records_max, bytes_max) if records_max >= MANY_RECORDS else None
-    if head is not None:
-        return head
     runs = queue.store.runs_from(start, records_max, bytes_max)
     return head_of_runs(runs, start, records_max, bytes_max, queue.next_position)
-
-
-def _dense_head(queue: Queue, start: int, records_max: int, bytes_max: int) -> Head | None:
-    """Do the same if the positions have no gaps and no byte is too much; otherwise return None."""
-    stop, store = min(start + records_max, queue.next_position), queue.store
-    if (stop - start) * store.held_bytes > 2 * bytes_max * store.records:
-        return None  # at the mean size they are far too much, and `dense` would look up the runs of all of them
-    runs = store.dense(start, stop, bytes_max)
-    if runs is None:
-        return None
-    first, last = runs[0], runs[-1]
-    after = len(last.payload) - last.bytes_before(stop - last.first_position)
-    size = sum([len(run[2]) for run in runs]) - first.bytes_before(start - first.first_position) - after
-    return Head(runs, start, stop, stop - start == records_max or size == bytes_max) if size <= bytes_max else None
 
 
 def head_of_runs(runs: Iterable[Run], start: int, records_max: int, bytes_max: int, end: int) -> Head:
@@ -111,15 +91,6 @@ def head_of_runs(runs: Iterable[Run], start: int, records_max: int, bytes_max: i
         if records_max <= 0 or bytes_max <= 0:
             return Head(taken, start, stop, True)
     return Head(taken, start, stop, bool(taken) and stop < end)
-
-
-def runs_of(held: Iterable[HeldRun]) -> Iterator[Run]:
-    """Yield *held* as runs; one with gaps in its positions is split at the gaps, run by run."""
-    for one in held:
-        if isinstance(one, Run):
-            yield one
-        else:
-            yield from one.runs()
 
 
 def take_head(runs: Iterable[Run], records_max: int, bytes_max: int) -> list[Run]:

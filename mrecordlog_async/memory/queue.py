@@ -2,9 +2,8 @@
 
 Log records are applied by position alone, whatever memory holds: a queue is empty when first_position == next_position.
 Its records are in a `store`, its consumers in `consumers`. It knows itself which segments it needs, what its last
-append was, and when its records were stored: the newest record that is not loose has its time in `tick`, and once two
-such records have different ones, `ticks` has an entry wherever the time changes. A loose record has the time of its
-block, so that storing it costs nothing here.
+append was, and when its records were stored: the newest one has its time in `tick`, and once two of them have different
+ones, `ticks` has an entry wherever the time changes.
 """
 
 from __future__ import annotations
@@ -23,8 +22,7 @@ from mrecordlog_async.format.stored_options import SEALED
 from mrecordlog_async.format.table import LastAppendDigest, TableEntry
 from mrecordlog_async.memory.consumers import NO_CONSUMERS, Consumers
 from mrecordlog_async.memory.gapped import HeldRun
-from mrecordlog_async.memory.loose import NO_PLACES, any_in_block
-from mrecordlog_async.memory.pieces import as_runs, cut_ends
+from mrecordlog_async.memory.runs import as_runs, cut_ends
 from mrecordlog_async.memory.store import RetainedStore
 from mrecordlog_async.memory.stores import Store
 from mrecordlog_async.memory.times import (
@@ -116,6 +114,9 @@ class SegmentPins:
         return oldest[0] if oldest else None
 
 
+ALONE = -2
+"""Stands for the position of the last record: it is an append by itself."""
+
 NO_SEGMENTS = bytearray()
 """Shared by all queues whose records are all in one segment, and always empty."""
 
@@ -128,10 +129,7 @@ class ReplayError(ValueError):
 
 
 class Queue:
-    """State of one queue, from first_position to next_position. `Queues` owns it.
-
-    memory_bytes: of the queue and its records, without the blocks of loose ones.
-    """
+    """State of one queue, from first_position to next_position. `Queues` owns it, and adds single records itself."""
 
     __slots__ = (
         "_older_segments",
@@ -143,7 +141,6 @@ class Queue:
         "last_checksum",
         "last_checksum_of",
         "last_first",
-        "memory_bytes",
         "memory_first",
         "name",
         "newest_segment",
@@ -161,14 +158,13 @@ class Queue:
         self.next_position = 0
         self.began = 0  # no record was ever stored below it; 0 if unknown
         self.store: Store = store or RetainedStore(queue_id)
-        self.memory_bytes = QUEUE_OVERHEAD_BYTES
         self.memory_first = 0  # retained records before it are on the disk alone; 0 if there are none
         self._pins = pins
-        self.last_first = -1  # first position of the append that ends at next_position; -1 if unknown
+        self.last_first = -1  # first position of the append that ends at next_position; ALONE, or -1 if unknown
         self.last_checksum_of = -1  # the `last_first` that `last_checksum` belongs to
         self.last_checksum = 0
-        self.tick = NO_TICK  # when the newest record was stored that is not loose; NO_TICK if there is none
-        self.ticks: TimeIndex | None = None  # of these records, once two of them have different ones
+        self.tick = NO_TICK  # when the newest record was stored; NO_TICK if there is none
+        self.ticks: TimeIndex | None = None  # of the records, once two of them have different ones
         self._older_segments = NO_SEGMENTS  # packed as `_OLDER`, which the cycle collector need not visit
         self.newest_segment: int | None = None  # with records up to next_position
         self.settings = PLAIN
@@ -214,66 +210,24 @@ class Queue:
         position is taken, or if there is no such append.
         """
         first, offsets, payload = run
-        held, store = self.memory_bytes, self.store
+        store, grown = self.store, 0
         records = len(offsets) // OFFSET_BYTES - 1
         if first < self.next_position:
             raise self._taken(first)
-        if store.loose:
-            self.settle()  # they come before this run
         if segment != self.newest_segment:
             self._enter(segment)
         if not continues:
             self.last_first = first
-        elif first == self.next_position and self.last_first >= self.first_position and store.can_continue:
-            self.last_checksum_of = -1
+        elif first == self.next_position and self._newest_append() >= self.first_position and store.can_continue:
+            self.last_first, self.last_checksum_of = self._newest_append(), -1
         else:
             raise ReplayError(f"queue {self.name!r}: position {first} continues an append that does not end there")
         if first != self.next_position and self.first_position == 0 == self.next_position:
             self.first_position = self.began = first
         if tick != self.tick:
-            self._note_tick(first, tick)
+            grown = self.note_tick(first, tick)
         self.next_position = first + records
-        self.memory_bytes += store.append(run, records, len(payload), continues)
-        return self.memory_bytes - held
-
-    def begin_loose(self, segment: int, position: int) -> int:
-        """Get ready for a loose record at *position*, which is stored in *segment*; return as `append` does."""
-        held = self.memory_bytes
-        if position < self.next_position:
-            raise self._taken(position)
-        if segment != self.newest_segment:
-            self._enter(segment)
-        if position != self.next_position:
-            self.settle()
-            if self.first_position == 0 == self.next_position:
-                self.first_position = self.began = position
-            self.next_position = position
-        if self.store.loose is NO_PLACES:
-            self.memory_bytes += self.store.begin_loose(position)
-        return self.memory_bytes - held
-
-    def settle(self) -> int:
-        """Join the loose records to a run; return as `append` does."""
-        store = self.store
-        if not store.loose:
-            return 0
-        held = self.memory_bytes
-        ticks = store.loose_ticks()
-        if ticks.count(self.tick) < len(ticks):
-            for position, tick in enumerate(ticks, store.loose_first):
-                if tick != self.tick:
-                    self._note_tick(position, tick)
-        self.last_first = self.next_position - 1
-        # While its payload is read anyway. The next roll would compute those of all settled queues at once.
-        if self.last_checksum_of != self.last_first:
-            self._digest_last_append(self.last_first)
-        self.memory_bytes += store.settle()
-        return self.memory_bytes - held
-
-    def loose_with(self, block: int) -> int:
-        """Return the number of loose records if any of them is in *block*, otherwise 0."""
-        loose = self.store.loose
-        return len(loose) if any_in_block(loose, block) else 0
+        return grown + store.append(run, records, len(payload), continues)
 
     def _taken(self, position: int) -> ReplayError:
         return ReplayError(f"queue {self.name!r}: position {position} is taken, the next one is {self.next_position}")
@@ -297,7 +251,7 @@ class Queue:
             self.next_position = self.first_position
             self._clear()
         else:
-            self.memory_bytes += store.drop_before(self.first_position)
+            store.drop_before(self.first_position)
             self._drop_ticks()
         self._drop_dead_segments()
         return before - store.records
@@ -313,10 +267,15 @@ class Queue:
     def _clear(self) -> None:
         self.store.clear()
         self.tick, self.ticks = NO_TICK, None
-        self.memory_bytes = QUEUE_OVERHEAD_BYTES
         self.memory_first = 0
 
     # Reading.
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the queue and its records."""
+        ticks = self.ticks
+        return QUEUE_OVERHEAD_BYTES + self.store.memory_bytes + (0 if ticks is None else memory_of_times(ticks))
 
     @property
     def records(self) -> int:
@@ -340,13 +299,6 @@ class Queue:
         if first < min(last, self.memory_first):
             raise self.on_disk(first)
         return cut_ends(self.store.pieces(first, last, most, records_max), first, last)
-
-    def head(self, start: int) -> list[HeldRun]:
-        """Return the oldest part of what `held` returns: a sealed run, the few open ones, or the loose records."""
-        first = max(start, self.first_position)
-        if first < self.memory_first:
-            raise self.on_disk(first)
-        return cut_ends(self.store.head(first, self.next_position), first, self.next_position)
 
     def last_record(self) -> Record | None:
         """Return the newest retained record."""
@@ -396,33 +348,24 @@ class Queue:
 
     # When records were stored. `stored_times` reads it.
 
-    def loose_first(self) -> int:
-        """Return the position of the first loose record; the next position if there is none."""
-        return self.next_position - len(self.store.loose)
-
-    def _note_tick(self, position: int, tick: int) -> None:
-        """Note that the record at *position*, and those after it until the next note, were stored at *tick*."""
-        if self.tick != NO_TICK:
-            if self.ticks is None:
-                self.ticks = begin_times(max(self.first_position, self.memory_first), self.tick)
-                self.memory_bytes += memory_of_times(self.ticks)
-            note_time(self.ticks, position, tick, self.tick)
-            self.memory_bytes += ENTRY_BYTES
-        self.tick = tick
+    def note_tick(self, position: int, tick: int) -> int:
+        """Note that the record at *position*, and those after it, were stored at *tick*; return as `append` does."""
+        before, self.tick = self.tick, tick
+        if before == NO_TICK:
+            return 0
+        grown = ENTRY_BYTES
+        if self.ticks is None:
+            self.ticks = begin_times(max(self.first_position, self.memory_first), before)
+            grown += memory_of_times(self.ticks)
+        note_time(self.ticks, position, tick, before)
+        return grown
 
     def _drop_ticks(self) -> None:
         """Forget the times of the records that were truncated; some are retained."""
-        held = self._memory_of_ticks()
-        if not self.store.has_runs() and not self.memory_first:  # every record is loose
-            self.tick, self.ticks = NO_TICK, None
-        elif self.ticks is not None:
+        if self.ticks is not None:
             # From the first record on, not from first_position: an entry without a record must not be found.
             first = self.memory_first or self.first_record()
             drop_times(self.ticks, self.first_position if first is None else first)
-        self.memory_bytes += self._memory_of_ticks() - held
-
-    def _memory_of_ticks(self) -> int:
-        return memory_of_times(self.ticks) if self.ticks is not None else 0
 
     # Records on the disk: those before memory_first, in the places of gathered segments.
 
@@ -458,12 +401,11 @@ class Queue:
             start = max(start, end)
         return (start, self.next_position) if self.newest_segment == segment else None
 
-    def settle_before(self, stop: int) -> int:
-        """Join the loose and open records if any is before *stop*; return as `append` does."""
-        grown = self.settle() if self.loose_first() < stop else 0
-        sealed = self.store.seal()
-        self.memory_bytes += sealed
-        return grown + sealed
+    def seal(self) -> int:
+        """Seal the tail of the store; return as `append` does."""
+        held = self.memory_bytes
+        self.store.seal()
+        return self.memory_bytes - held
 
     def on_disk(self, position: int) -> RecordsOnDiskError:
         """Return the error for a read of *position* that must not wait."""
@@ -485,7 +427,7 @@ class Queue:
         before = self._shares(start)
         of_cut = self._cut_in_memory()
         left = store.leave(end)
-        if not left.grown:
+        if left is None:
             return 0
         if of_cut is not None:
             self._pins.cuts[self.id, self.first_position] = of_cut
@@ -493,21 +435,17 @@ class Queue:
         if self.memory_first <= self.first_position:
             self.memory_first = 0
         after = self._shares(start)
-        store.records += after[0] - before[0] - left.records
-        store.held_bytes += after[1] - before[1] - left.payload_bytes
+        store.count(after[0] - before[0] - left.records, after[1] - before[1] - left.payload_bytes)
         self._pins.disk_only_bytes += after[1] - before[1]
-        self.memory_bytes += left.grown
         self._leave_ticks()
         return self.memory_bytes - held
 
     def _leave_ticks(self) -> None:
         """Forget the times of the records that left memory."""
-        held = self._memory_of_ticks()
         if not self.store.has_runs():
             self.tick, self.ticks = NO_TICK, None
         elif self.ticks is not None:
             drop_times(self.ticks, self.memory_first)
-        self.memory_bytes += self._memory_of_ticks() - held
 
     def enter_gathered(self, index: GatheredIndex) -> None:
         """Take over what *index* has of this queue: records that are not in memory, of a segment before the others.
@@ -527,8 +465,7 @@ class Queue:
         self.memory_first = index.next_positions[end - 1]
         for place in range(start, end):
             records, size = self._share(index, place, self.first_position, self.memory_first)
-            self.store.records += records
-            self.store.held_bytes += size
+            self.store.count(records, size)
             self._pins.disk_only_bytes += size
 
     def _drop_on_disk(self, first: int) -> None:
@@ -536,8 +473,7 @@ class Queue:
         for index, place in self.places(self.first_position, first):
             records, size = self._share(index, place, self.first_position, self.memory_first)
             records_left, bytes_left = self._share(index, place, first, self.memory_first)
-            self.store.records -= records - records_left
-            self.store.held_bytes -= size - bytes_left
+            self.store.count(records_left - records, bytes_left - size)
             self._pins.disk_only_bytes -= size - bytes_left
         self._pins.cuts.pop((self.id, self.first_position), None)
         if first >= self.memory_first:
@@ -568,8 +504,7 @@ class Queue:
         self._pins.cuts[self.id, first] = records, size
         if first == self.first_position:
             after = self._share(index, place, first, self.memory_first)
-            self.store.records += after[0] - before[0]
-            self.store.held_bytes += after[1] - before[1]
+            self.store.count(after[0] - before[0], after[1] - before[1])
             self._pins.disk_only_bytes += after[1] - before[1]
 
     def _shares(self, start: int) -> tuple[int, int]:
@@ -615,8 +550,8 @@ class Queue:
         return LastAppendDigest(first, self.last_checksum)
 
     def _newest_append(self) -> int:
-        """Return the first position of the last append, or -1 if it is unknown. A loose record is an append."""
-        return self.next_position - 1 if self.store.loose else self.last_first
+        """Return the first position of the append that ends at the next position; -1 if it is unknown."""
+        return self.next_position - 1 if self.last_first == ALONE else self.last_first
 
     def _digest_last_append(self, first: int) -> None:
         """Compute the checksum of the last append, which begins at *first*, while all of it is retained."""

@@ -1,14 +1,13 @@
 """All queues of a log, and how log records change them: the same for a batch just synced and for one read at open.
 
-`Queues` applies log records and keeps the sums that limits need. `Settling` joins loose records to runs, in short
-steps: `loose` says when.
+`Queues` applies log records and keeps the sums that limits need.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import chain, count, islice
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from threading import Lock
 
 from mrecordlog_async.format.controls import (
@@ -37,22 +36,15 @@ from mrecordlog_async.format.table import (
     entry_bytes,
     join_table,
 )
-from mrecordlog_async.memory.consumers import NO_CONSUMERS, Rules
-from mrecordlog_async.memory.loose import LOOSE_BYTES_MAX, LOOSE_RECORDS_MIN, NO_PLACES, Blocks
-from mrecordlog_async.memory.queue import QUEUE_OVERHEAD_BYTES, Queue, ReplayError, SegmentPins
-from mrecordlog_async.memory.store import LOOSE_RECORDS_LEAST, RetainedStores
+from mrecordlog_async.memory.consumers import Rules
+from mrecordlog_async.memory.queue import ALONE, QUEUE_OVERHEAD_BYTES, Queue, ReplayError, SegmentPins
+from mrecordlog_async.memory.store import ADVANCE_SHIFT, KEPT_BYTES, RetainedStores
 from mrecordlog_async.memory.stores import Stores
 from mrecordlog_async.memory.times import NO_TICK
-from mrecordlog_async.model import OFFSET_BYTES
+from mrecordlog_async.model import OFFSET_BYTES, Run
 
 DELETED_REMEMBERED = 10_000
 """This many deleted queues are remembered, each with its next position."""
-
-SETTLED_AT_ONCE = 2_000
-"""Sparse blocks are settled this many records at a time: that takes about half a millisecond of the event loop."""
-
-FREED_AT_ONCE = 20_000
-"""The same before an append is refused for lack of memory."""
 
 CONSUMER_OVERHEAD_BYTES = 600
 """Memory of a consumer, or of a rule, without its names."""
@@ -66,9 +58,9 @@ class Queues:
         self.stores: Stores = stores or RetainedStores()
         self.version = 0  # incremented with every batch
         self.pins = SegmentPins()
-        self._queue_bytes = 0  # of the queues, consumers and rules, without blocks and what settling grew
+        self._queue_bytes = 0  # of the queues, consumers and rules
         self.overhead_bytes = 0  # of these, what no truncate frees
-        self.blocks = Blocks()
+        self.lock = Lock()  # held while the log's thread reads the queues for a table; nothing may leave meanwhile
         self._segment = -1  # that of the last batch
         self.table_bytes = TABLE_HEADER_BYTES
         self.deleted: dict[int, int] = {}  # id of a deleted queue → its next position; only the latest deletions
@@ -82,7 +74,6 @@ class Queues:
         self.consumer_count = 0
         self._by_name: dict[str, Queue] = {}
         self._by_id: dict[int, Queue] = {}
-        self.settling = Settling(self.blocks, self._by_id)
 
     @classmethod
     def from_table(cls, table: Table, stores: Stores | None = None) -> Queues:
@@ -99,7 +90,7 @@ class Queues:
     @property
     def memory_bytes(self) -> int:
         """Memory of the queues and their records."""
-        return self._queue_bytes + self.settling.grown_bytes + self.blocks.memory_bytes + self.pins.gathered_bytes
+        return self._queue_bytes + self.pins.gathered_bytes
 
     def load(self, table: Table) -> None:
         """Take over the queues, rules and openings of a segment's table; there are none yet."""
@@ -117,7 +108,7 @@ class Queues:
 
     def table(self) -> Table:
         """Return the state of the queues as a segment's table has it."""
-        with self.settling.lock:
+        with self.lock:
             entries = tuple(queue.table_entry() for queue in self)
         return Table(self.next_queue_id, entries, tuple(sorted(self.rules.all)), tuple(self.openings))
 
@@ -127,15 +118,15 @@ class Queues:
         No more entries than these exist at a time: those of all queues would make the cycle collector run again and
         again, on the thread that makes them.
         """
-        with self.settling.lock:  # the log's thread is here, while the event loop may want to free memory
+        with self.lock:  # the log's thread is here, while the event loop may want to free memory
             entries = self._encoded_entries(pause)
             return join_table(self.next_queue_id, len(self), entries, sorted(self.rules.all), self.openings)
 
     def _encoded_entries(self, pause: Callable[[], object] | None) -> Iterator[bytes]:
-        """Yield the entries of all queues, a thousand at a time. The lock of `settling` is held."""
+        """Yield the entries of all queues, a thousand at a time. The lock is held."""
         queues = iter(self._by_id.values())
         while piece := list(islice(queues, ENTRIES_PER_PIECE)):
-            yield self.blocks.encode_queues(piece, PLAIN, NO_CONSUMERS, _encode_queue)
+            yield b"".join(map(_encode_queue, piece))
             if pause is not None:
                 pause()
 
@@ -185,7 +176,6 @@ class Queues:
         self.version += 1
         if segment != self._segment:
             self._segment = segment
-            self.settling.old_end = self.blocks.next_number
             self.stores.enter_segment(segment)
         by_id, dropped = self._by_id, []
         appended = size = 0
@@ -211,8 +201,6 @@ class Queues:
                 size += len(record.payload)
             elif type(record) is Delete:
                 dropped.append(dropped_here)
-        if self.blocks.sparse:
-            self.settling.settle_sparse()
         return appended, size, dropped
 
     def apply(self, segment: int, record: LogRecord, tick: int = NO_TICK) -> int:
@@ -249,39 +237,33 @@ class Queues:
         return dropped
 
     def _append_many(self, segment: int, record: Many, tick: int) -> None:
-        """Add single records: as loose ones, or as runs if they are large or few."""
-        queues = list(map(self._by_id.get, record.ids))
-        if not all(queues):
-            self._known(record.ids[queues.index(None)])  # raises
-        sizes = record.sizes()
-        if len(sizes) < LOOSE_RECORDS_MIN or max(sizes) > LOOSE_BYTES_MAX or not self.stores.keeps_loose:
-            for queue_id, run, _ in record.appends():
-                self._queue_bytes += self._known(queue_id).append(segment, run, False, tick)
-            return
-        self._append_loose(segment, queues, record, sizes, tick)  # type: ignore[arg-type]  # none of them is None
-
-    def _append_loose(self, segment: int, queues: list[Queue], record: Many, sizes: list[int], tick: int) -> None:
-        full = []
-        for queue, position, size, place in zip(queues, record.positions, sizes, count(self.blocks.add(record, tick))):
+        """Add single records, each to the end of its queue."""
+        by_id, grown = self._by_id, 0
+        for queue_id, position, payload in zip(record.ids, record.positions, record.payloads(), strict=True):
+            queue = by_id.get(queue_id) or self._known(queue_id)
             store = queue.store
-            loose = store.loose
+            tail, ends = store.tail, store.ends
             if (
                 position != queue.next_position
                 or segment != queue.newest_segment
-                or loose is NO_PLACES  # it needs an array first
+                or not store.room
+                or len(payload) >= KEPT_BYTES
             ):
-                self._queue_bytes += queue.begin_loose(segment, position)
-                loose = store.loose
-            # Written here, and not by the queue: a call per record would double the time of this loop.
+                grown += queue.append(segment, Run.of(position, (payload,)), False, tick)
+                continue
+            # Written here, and not by the queue and its store: two calls per record would double the time of this loop.
+            if tick != queue.tick:
+                grown += queue.note_tick(position, tick)
+            before = len(tail) + len(ends)
+            tail += payload
+            ends += len(tail).to_bytes(OFFSET_BYTES, "little")
+            size = len(tail) + len(ends)
+            grown += size - before + (size >> ADVANCE_SHIFT) - (before >> ADVANCE_SHIFT)
+            queue.last_first = ALONE
             queue.next_position = position + 1
-            store.records += 1
-            store.held_bytes += size
-            loose.append(place)
-            if len(loose) >= LOOSE_RECORDS_LEAST:  # asked first: the queue's own limit takes longer
-                full.append(queue)
-        for queue in full:
-            if queue.store.loose_are_full():
-                self._queue_bytes += queue.settle()
+            if size >= store.room:
+                grown += store.fit()
+        self._queue_bytes += grown
 
     def _apply_setting(self, record: Setting) -> None:
         """Apply a record that concerns no payloads: consumers, options, rules, openings."""
@@ -337,6 +319,10 @@ class Queues:
         self._charge(sign * (CONSUMER_OVERHEAD_BYTES * len(names) + sum(map(memory_of_name, names))))
         self.table_bytes += sign * sum(map(consumer_bytes, names))
 
+    def grow(self, size: int) -> None:
+        """Count memory that the records take, or less than 0 if they leave it."""
+        self._queue_bytes += size
+
     def _charge(self, size: int) -> None:
         """Add memory that no truncate frees."""
         self._queue_bytes += size
@@ -349,7 +335,7 @@ class Queues:
         self._add(self._new_queue(record.id, record.name))
 
     def _new_queue(self, queue_id: int, name: str) -> Queue:
-        return Queue(queue_id, name, self.pins, self.stores.new_store(queue_id, self.blocks))
+        return Queue(queue_id, name, self.pins, self.stores.new_store(queue_id))
 
     def _delete(self, record: Delete) -> int:
         queue = self._known(record.id)
@@ -397,96 +383,6 @@ class Queues:
         else:
             self.table_bytes += OPENING_BYTES
         self.openings.append(opening)
-
-
-class Settling:
-    """Settles the loose records of a log's queues, a limited number at a time. `Queues` owns it.
-
-    lock: held while the log's thread reads the queues for a table; nothing may be settled meanwhile. grown_bytes: how
-    much the memory of the queues, without the blocks, has grown by all settling so far. old_end: the blocks before this
-    number are of earlier segments.
-    """
-
-    def __init__(self, blocks: Blocks, queues: Mapping[int, Queue]) -> None:
-        """Settle what the *queues*, by id, have in *blocks*."""
-        self.lock = Lock()
-        self._blocks = blocks
-        self._queues = queues
-        self.grown_bytes = 0
-        self.old_end = 0
-        self._settled_end = 0  # the blocks before it are settled
-
-    def has_sparse(self) -> bool:
-        """Return whether `settle_sparse` has something to do."""
-        return bool(self._blocks.sparse)
-
-    def settle_sparse(self, records: int = SETTLED_AT_ONCE) -> None:
-        """Settle what is left of sparse blocks; stop after about *records* records."""
-        sparse = self._blocks.sparse
-        while sparse:
-            for settled in self._settle_block(sparse[0]):
-                records -= settled
-                if records <= 0:
-                    return
-            sparse.popleft()  # nothing of it is left
-
-    def has_old(self) -> bool:
-        """Return whether `settle_old` has something to do: a new segment was entered since."""
-        return self._settled_end < self.old_end
-
-    def settle_old(self, is_over: Callable[[], bool] = lambda: False) -> None:
-        """Settle the blocks of earlier segments, oldest first, until *is_over* is true after a queue or a block.
-
-        May be called at any time on the event loop. Does nothing while the log's thread writes a table.
-        """
-        if not self.lock.acquire(blocking=False):
-            return
-        try:
-            for number in range(self._settled_end, self.old_end):
-                for _ in self._settle_block(number):
-                    if is_over():
-                        return
-                self._settled_end = number + 1
-                if is_over():
-                    return
-        finally:
-            self.lock.release()
-
-    def free_memory(self, wanted: int) -> None:
-        """Free up to about *wanted* bytes that dead records take in blocks, because an append is about to be refused.
-
-        May be called at any time on the event loop. Does nothing while the log's thread writes a table.
-        """
-        if not self.lock.acquire(blocking=False):
-            return
-        try:
-            self._settle_blocks(wanted)
-        finally:
-            self.lock.release()
-
-    def _settle_blocks(self, wanted: int) -> None:
-        """Settle sparse blocks and others that waste memory until *wanted* bytes are free."""
-        records, goal = FREED_AT_ONCE, self.grown_bytes + self._blocks.memory_bytes - wanted
-        for number in chain(tuple(self._blocks.sparse), self._blocks.wasteful()):
-            if self.grown_bytes + self._blocks.memory_bytes <= goal:
-                return
-            for settled in self._settle_block(number):
-                records -= settled
-                if records <= 0:
-                    return
-
-    def _settle_block(self, number: int) -> Iterator[int]:
-        """Settle one queue after the other that has loose records in a block; yield how many it had.
-
-        All loose records of these queues, since one long run costs less than many short ones. A caller that stops
-        before the end continues with the same block the next time.
-        """
-        block = self._blocks.get(number)
-        for queue_id in dict.fromkeys(block.ids) if block is not None else ():
-            queue = self._queues.get(queue_id)
-            if queue is not None and (settled := queue.loose_with(number)):
-                self.grown_bytes += queue.settle()
-                yield settled
 
 
 def _encode_queue(queue: Queue) -> bytes:

@@ -1,6 +1,6 @@
 """Records leave memory: those of one segment are collected for its gathered file, and later dropped. Pure; in steps.
 
-Each step takes a queue, or a part of a large one. A caller that holds `settling.lock` takes as many as it has time for:
+Each step takes a queue, or a part of a large one. A caller that holds `Queues.lock` takes as many as it has time for:
 between two calls anything may happen to the queues, so each step looks them up again.
 """
 
@@ -24,13 +24,13 @@ def collect(queues: Queues, segment: int, found: CollectedRuns) -> Iterator[None
 
 
 def _collect_queue(queues: Queues, queue_id: int, segment: int, found: CollectedRuns) -> Iterator[None]:
-    """Collect what a queue has. Joins what is loose or open: it is to be whole on the disk."""
+    """Collect what a queue has. Seals its tail: it is to be whole on the disk."""
     queue = queues.by_id(queue_id)
     bounds = queue.bounds_in(segment) if queue is not None else None
     if queue is None or bounds is None:
         return
     position, stop = bounds
-    queues.settling.grown_bytes += queue.settle_before(stop)
+    queues.grow(queue.seal())
     found.begin(queue_id)
     found.add_times(times_of(queue, position, stop))
     while held := queue.held(position, stop, PIECES_AT_ONCE):
@@ -43,7 +43,7 @@ def _collect_queue(queues: Queues, queue_id: int, segment: int, found: Collected
 def collect_and_leave(queues: Queues, index: GatheredIndex) -> Iterator[CollectedRuns]:
     """Yield what a complete segment has of each queue; it leaves memory once *index* has it, before the next queue.
 
-    The open runs of all queues, joined at once, would be in the heap twice: what they were joined from leaves holes.
+    The tails of all queues, sealed at once, would be in the heap twice: what they were copied from leaves holes.
     """
     segment = index.head.segment
     ids = queues.pins.queue_ids(segment)
@@ -65,5 +65,5 @@ def leave(queues: Queues, index: GatheredIndex, first: int = 0) -> Iterator[None
         for place in range(index.starts[at], index.starts[at + 1]):
             queue = queues.by_id(queue_id)
             if queue is not None:
-                queues.settling.grown_bytes += queue.leave(index, place)
+                queues.grow(queue.leave(index, place))
             yield

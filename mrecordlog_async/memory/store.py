@@ -1,376 +1,422 @@
-"""The place of one queue's records. `RetainedStore`: in memory, as sealed runs, open ones, and loose records.
+"""The place of one queue's records. `RetainedStore`: in memory, as runs that never change and a tail that grows.
 
-Runs arrive as batches made them. A large run is kept as it is: it is **sealed**. Small runs stay **open** and are
-joined into one sealed run once they hold 32 to 64 KiB or 500 to 1,000 records. So a retained record costs its payload
-and four bytes, plus four or eight where neighbouring positions have gaps. Truncating drops whole runs from the left,
-so its cost does not depend on the length of the queue.
+1. A large run is kept as it arrives. A small one is copied to the **tail**: two byte arrays, no object per record.
+2. At 32 to 64 KiB, or 500 to 1,000 records, the tail is **sealed**: it becomes a run.
+3. A read copies what it wants of the tail. Nothing keeps a `memoryview` of it: an append would raise BufferError.
+
+So a retained record costs its payload and four bytes, plus four or eight where positions have gaps, and the oldest and
+the newest ones what is truncated of a run, or what a tail takes in advance. Truncating drops whole runs from the left.
 """
 
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
-from itertools import chain
+from struct import Struct
 
-from mrecordlog_async.memory.gapped import GappedRun, HeldRun
-from mrecordlog_async.memory.loose import NO_PLACES, Blocks
-from mrecordlog_async.memory.pieces import (
-    NO_RUNS,
-    Runs,
-    RunSizes,
-    as_runs,
-    checksum_of,
-    checksum_of_one,
-    cut_ends,
-)
+from crc32c import crc32c
+
+from mrecordlog_async.memory.gapped import SPAN_MAX, GappedRun, HeldRun
+from mrecordlog_async.memory.runs import checksum_of, cut_to, runs_of
 from mrecordlog_async.memory.stores import Left, Store
-from mrecordlog_async.model import OFFSET_BYTES, Record, Run
+from mrecordlog_async.model import OFFSET_BYTES, POSITION_MAX, Record, Run, shifted
 
 SEAL_BYTES = 65_536
 SEAL_RECORDS = 1_000
-"""Open runs are joined once they hold this much, or as little as half of it, depending on the queue's id.
-
-With one limit for all, a thousand queues that get one record each in turn would fill at the same moment: joining all
-of them stopped the event loop for 150 to 450 ms.
-"""
 SEAL_SPREAD = 512
 SPREAD_BYTES = 64
-FULL_RECORDS_MIN = SEAL_RECORDS - SEAL_SPREAD + 1
-FULL_BYTES_MIN = SEAL_BYTES - SPREAD_BYTES * (SEAL_SPREAD - 1)
-"""Below these limits the open runs are not full, whatever the queue's id. Checked first: computing the id's own limit
-on every append makes applying it 10 % slower."""
+"""The tail is sealed at this size, or as little as half of it, depending on the queue's id.
+
+With one limit for all, a thousand queues that get one record each in turn would fill at the same moment: sealing all
+of them would stop the event loop.
+"""
 
 KEPT_BYTES = SEAL_BYTES // 4
 KEPT_RECORDS = SEAL_RECORDS // 4
-"""A run this large is kept as it arrived: joining it would cost a copy and save less than two bytes per record."""
+"""A run this large is kept as it arrived: copying it would save less than two bytes per record."""
 
-RUN_OVERHEAD_BYTES = 120
-"""Memory of a run in addition to its bytes: two bytes objects and its places in the columns."""
+RUN_OVERHEAD_BYTES = 150
+"""Memory of a run in addition to its bytes: a tuple, two bytes objects, and its places in the list and in `_firsts`."""
 
-LOOSE_RECORDS_MAX = 512
-LOOSE_SPREAD = 256
-"""Loose records are settled when there are this many, or up to `LOOSE_SPREAD` - 1 fewer: the queue's id decides."""
+TAIL_OVERHEAD_BYTES = 150
+"""Memory of a tail in addition to what its byte arrays hold."""
 
-LOOSE_RECORDS_LEAST = LOOSE_RECORDS_MAX - LOOSE_SPREAD + 1
-"""With fewer, no queue's are settled for their number. More than `KEPT_RECORDS`, so that they become a sealed run."""
+ADVANCE_SHIFT = 3
+"""A tail is charged for an eighth more than it holds, which byte arrays may take in advance."""
 
-PLACES_OVERHEAD_BYTES = 120
-"""Memory of the array of a queue's places in addition to its items."""
+GAPLESS_MAX = 16
+"""A tail of more records without a gap is sealed before one. Otherwise all of them would get a distance at once."""
+
+COMPACT_BYTES = 512
+"""Less than this of truncated records stays in the tail until it is sealed."""
+
+NO_BYTES = bytearray()
+"""Shared by all queues without a tail, or without runs, and always empty."""
+
+_NO_RUNS: list[tuple[bytes, bytes, bytes]] = []
+"""Shared by all queues without runs, and always empty."""
+
+_POSITION = Struct("<q")
+_END = Struct("<i")
+_ZERO = bytes(OFFSET_BYTES)
 
 
 class RetainedStore:
-    """The records of one queue in memory. Readers get runs, which never change."""
+    """The records of one queue in memory. Readers get runs, which never change.
+
+    tail, ends: the payloads of the newest records, and for each the offset after its last byte. room: `fit` is to be
+    called once both have this size.
+    """
 
     __slots__ = (
-        "_blocks",
-        "_dead_records",
+        "_dead",
+        "_distances",
+        "_firsts",
         "_id",
-        "_open_bytes",
-        "_open_records",
-        "_open_runs",
+        "_run_bytes",
+        "_run_memory",
+        "_run_records",
         "_runs",
-        "held_bytes",
-        "loose",
-        "loose_first",
-        "records",
+        "_tail_first",
+        "ends",
+        "room",
+        "tail",
     )
 
     can_continue = True
 
-    def __init__(self, queue_id: int, blocks: Blocks | None = None) -> None:
+    def __init__(self, queue_id: int) -> None:
         self._id = queue_id
-        self._blocks = blocks
-        self.records = 0
-        self.held_bytes = 0
-        self.loose = NO_PLACES
-        self.loose_first = 0
-        self._runs = NO_RUNS
-        self._open_runs = 0  # the last runs, which are to be joined; the others are sealed
-        self._open_bytes = 0
-        self._open_records = 0
-        self._dead_records = 0  # records of the oldest run that are truncated
+        self._run_records = self._run_bytes = 0  # of the runs, and on the disk; without the truncated records
+        self._run_memory = 0
+        self._firsts = NO_BYTES  # the first position of each run; taking from its front does not move the rest
+        self._runs = _NO_RUNS  # offsets, payload and distances of each: exact tuples, which the cycle collector skips
+        self._dead = 0  # truncated records of the oldest run, or of the tail if there is none
+        self.tail = self.ends = NO_BYTES
+        self.room = 0  # 0 if a single record cannot just be added
+        self._tail_first = 0
+        self._distances: bytearray | None = None  # of the tail, once there is a gap in it: from its first position
 
-    # Reading. The runs come first, then the loose records.
+    @property
+    def records(self) -> int:
+        """Number of retained records."""
+        return self._run_records + (len(self.ends) >> 2)
+
+    @property
+    def held_bytes(self) -> int:
+        """Payload bytes of the runs and the tail, with truncated records that are still held."""
+        return self._run_bytes + len(self.tail)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the runs and the tail."""
+        return self._run_memory + (tail_memory(self._tail_size()) if self.ends else 0)
+
+    def _tail_size(self) -> int:
+        return len(self.tail) + len(self.ends) + len(self._distances or b"")
+
+    def count(self, records: int, size: int) -> None:
+        """Count records that are on the disk alone, and their bytes; fewer than 0 if they are dropped."""
+        self._run_records += records
+        self._run_bytes += size
+
+    # Reading. The runs come first, then the tail.
 
     def pieces(self, first: int, last: int, most: int | None = None, records_max: int | None = None) -> list[HeldRun]:
         """Return what memory has of positions *first* … *last* - 1; see `Store.pieces`."""
         if first >= last:
             return []
-        # Asking the shared empty runs takes a quarter of a read of few records.
-        found = self._runs.between(first, last, most) if self._runs is not NO_RUNS else []
-        if self.loose and (most is None or len(found) < most):
-            loose = max(first, self.loose_first)
-            if last > loose:
-                found.append(self._loose_run(loose, last if records_max is None else min(last, loose + records_max)))
+        found: list[HeldRun] = []
+        if self._runs:
+            begin, end = self._ended_by(first), self._begun_before(last)
+            found = [self._run(at) for at in range(begin, end if most is None else min(end, begin + most))]
+        if self.ends and last > self._tail_first and (most is None or len(found) < most):
+            run = self._tail_run(max(first, self._tail_first), last, records_max)
+            if run is not None:
+                found.append(run)
         return found
-
-    def head(self, first: int, last: int) -> list[HeldRun]:
-        """Return the oldest part of what `pieces` returns; see `Store.head`."""
-        runs = self._runs
-        is_sealed = runs.ended_by(first) < len(runs) - self._open_runs
-        found = runs.between(first, last, 1 if is_sealed else None)
-        if not found and self.loose and first < last:
-            found = [self._loose_run(first, last)]
-        return found
-
-    def dense(self, start: int, stop: int, bytes_max: int) -> list[Run] | None:
-        """Return the runs of positions *start* … *stop* - 1 if each has a record; see `Store.dense`."""
-        loose = max(start, self.loose_first) if self.loose else stop
-        found = self.pieces(start, min(stop, loose))
-        if loose < stop:
-            before = sum([len(run[2]) for run in found])
-            if found and type(found[0]) is Run:
-                before -= found[0].bytes_before(max(start - found[0][0], 0))
-            places = self.loose[loose - self.loose_first :][: stop - loose]
-            if self._blocks is None or self._blocks.count_within(places, bytes_max - before) < len(places):
-                return None
-            found.append(self._loose_run(loose, stop))
-        if not found or GappedRun in map(type, found) or found[0][0] > start or found[-1].next_position < stop:
-            return None
-        records = sum([len(run[1]) for run in found]) // OFFSET_BYTES - len(found)
-        if records != found[-1].next_position - found[0][0]:
-            return None
-        return found  # type: ignore[return-value]  # all are Runs
 
     def runs_from(self, start: int, records_max: int, bytes_max: int) -> Iterator[Run]:
         """Yield the runs from *start* on; see `Store.runs_from`."""
-        runs = self._runs.starting_at(start)
-        return chain(runs, self._loose_runs(start, records_max, bytes_max)) if self.loose else runs
-
-    def _loose_runs(self, start: int, records_max: int, bytes_max: int) -> Iterator[Run]:
-        first = self.loose_first
-        if self.loose and start < first + len(self.loose):
-            assert self._blocks is not None
-            start = max(start, first)
-            places = self.loose[start - first : start - first + records_max]
-            yield self._loose_run(start, start + max(self._blocks.count_within(places, bytes_max), 1))
+        for at in range(self._ended_by(start) if self._runs else 0, len(self._runs)):
+            run = self._run(at)
+            if isinstance(run, Run):
+                yield run
+            elif (cut := run.cut(start, POSITION_MAX + 1)) is not None:
+                yield from runs_of((cut,))
+        if self.ends:
+            found = self._tail_run(max(start, self._tail_first), POSITION_MAX + 1, records_max, bytes_max)
+            yield from runs_of((found,) if found is not None else ())
 
     def last_record(self) -> Record | None:
         """Return the newest retained record."""
-        if self.loose:
-            return Record(self.loose_first + len(self.loose) - 1, self._newest_loose_payload())
-        if not self._runs:
+        end = self.end()
+        if end is None:
             return None
-        run = self._runs.newest()
+        (run,) = self.pieces(end - 1, end)
         start, stop = run.ends()[-2:]
-        return Record(run.next_position - 1, run.payload[start:stop])
+        return Record(end - 1, run.payload[start:stop])
 
     def first_record(self) -> int | None:
         """Return the position of the oldest retained record, or None if there is none."""
         if not self._runs:
-            return self.loose_first if self.loose else None
-        oldest = self._runs.oldest()
-        dead = self._dead_records
-        return oldest.first_position + (oldest.distance(dead) if isinstance(oldest, GappedRun) else dead)
+            return self._tail_position(self._dead) if self.ends else None
+        oldest, dead = self._run(0), self._dead
+        return oldest.first_position + (dead if isinstance(oldest, Run) else oldest.distance(dead))
 
     def end(self) -> int | None:
         """Return the position after the newest retained record, or None if nothing is retained."""
-        if self.loose:
-            return self.loose_first + len(self.loose)
-        return self._runs.end() if self._runs else None
+        if self.ends:
+            return self._tail_position((len(self.ends) >> 2) - 1) + 1
+        return self._run(len(self._runs) - 1).next_position if self._runs else None
 
     def live_bytes(self) -> int:
         """Return the payload bytes of the retained records."""
-        if not self._dead_records:
-            return self.held_bytes
-        oldest = self._runs.oldest()
-        return self.held_bytes - memoryview(oldest.offsets).cast("i")[self._dead_records]
+        return self.held_bytes - self._bytes_before(self._dead)
 
     def has_runs(self) -> bool:
-        """Return whether there is a record that is not loose."""
-        return bool(self._runs)
+        """Return whether there is any record in memory."""
+        return bool(self._runs or self.ends)
 
     def checksum(self, first: int, stop: int) -> int:
-        """Return the checksum of the last append; see `Store.checksum`. A loose record is an append."""
-        if self.loose:
-            return checksum_of_one(self._newest_loose_payload())
-        newest = self._runs.newest()
-        # Usually the append is the newest run as a whole, which needs no search.
-        if newest.first_position == first and type(newest) is Run:
-            return checksum_of([newest])
-        return checksum_of(as_runs(cut_ends(self.pieces(first, stop), first, stop)))
+        """Return the checksum of the last append; see `Store.checksum`."""
+        if self.ends and stop - first == 1:  # a roll asks every queue, and most end with a single record
+            payload = self.tail[self._tail_end((len(self.ends) >> 2) - 1) :]
+            return crc32c(payload, crc32c(len(payload).to_bytes(OFFSET_BYTES, "little")))
+        return checksum_of(list(runs_of(cut_to(self.pieces(first, stop), first, stop))))
 
     # Adding.
 
     def append(self, run: Run, records: int, size: int, continues: bool) -> int:
-        """Add *run* after the others, as a sealed or an open one; see `Store.append`."""
+        """Add *run* after the others; see `Store.append`."""
         first, offsets, payload = run
-        self.records += records
-        self.held_bytes += size
-        grown = RUN_OVERHEAD_BYTES + len(offsets) + size
-        if self._runs is NO_RUNS:
-            self._runs = Runs()
+        held = self.memory_bytes
         if size >= KEPT_BYTES or records >= KEPT_RECORDS:
-            if self._open_runs:
-                grown += self.seal()
-            self._runs.append_large(run)
-            return grown
-        self._runs.append(first, offsets, payload)
-        self._open_runs += 1
-        self._open_bytes += size
-        self._open_records += records
-        if (
-            self._open_records >= FULL_RECORDS_MIN or self._open_bytes >= FULL_BYTES_MIN
-        ) and self._open_runs_are_full():
-            grown += self.seal()
-        return grown
+            self.seal()
+            self.count(records, size)
+            self._keep(first, offsets, payload, b"")
+            return self.memory_bytes - held
+        if self.ends and (self._distances is not None or first != self._tail_first + (len(self.ends) >> 2)):
+            self._note_gap(first, records)
+        if not self.ends:
+            self.tail, self.ends, self._tail_first = bytearray(), bytearray(), first
+        base = len(self.tail)
+        self.tail += payload
+        self.ends += _END.pack(base + size) if records == 1 else shifted(offsets, -base)[OFFSET_BYTES:]
+        if len(self.tail) + len(self.ends) >= self.room:
+            self._fit()
+        return self.memory_bytes - held
 
-    def seal(self) -> int:
-        """Join the open runs to one; return by how many bytes the memory in use grew, which is seldom above 0."""
-        if not self._open_runs:
-            return 0
-        grown = 0
-        if self._open_runs > 1:
-            run = self._runs.join_newest(self._open_runs)
-            grown = -(self._open_runs - 1) * (RUN_OVERHEAD_BYTES + OFFSET_BYTES)
-            if isinstance(run, GappedRun):
-                grown += len(run.positions)
-        self._open_runs = self._open_bytes = self._open_records = 0
-        return grown
+    def _note_gap(self, first: int, records: int) -> None:
+        """Note the positions of *records* records that are about to be added to the tail, from *first* on."""
+        if self._distances is None and len(self.ends) >> 2 > GAPLESS_MAX:
+            self.seal()
+            return
+        if self._distances is None:
+            self._distances = bytearray(array("q", range(len(self.ends) >> 2)).tobytes())
+            self.room = 0  # positions do not follow from the first one any more
+        begin = first - self._tail_first
+        self._distances += array("q", range(begin, begin + records)).tobytes()
 
-    def _open_runs_are_full(self) -> bool:
-        spread = self._id % SEAL_SPREAD
-        return self._open_records >= SEAL_RECORDS - spread or self._open_bytes >= SEAL_BYTES - SPREAD_BYTES * spread
+    def fit(self) -> int:
+        """Seal the tail if it is full; return as `append` does."""
+        held = self.memory_bytes
+        self._fit()
+        return self.memory_bytes - held
 
-    # Loose records. `Queues` adds their places itself.
+    def _fit(self) -> None:
+        spread, size = self._id % SEAL_SPREAD, self._tail_size()
+        records_left, full = SEAL_RECORDS - spread - (len(self.ends) >> 2), SEAL_BYTES - SPREAD_BYTES * spread
+        if records_left <= 0 or size >= full:
+            self.seal()
+        elif self._distances is None:
+            self.room = min(size + OFFSET_BYTES * records_left, full)
 
-    def begin_loose(self, position: int) -> int:
-        """Get ready for a loose record at *position*; see `Store.begin_loose`."""
-        self.loose, self.loose_first = array("Q"), position
-        return PLACES_OVERHEAD_BYTES
+    def seal(self) -> None:
+        """Make a run of the tail; see `Store.seal`."""
+        if self.ends:
+            self.count(len(self.ends) >> 2, len(self.tail))
+            self._keep(self._tail_first, _ZERO + self.ends, bytes(self.tail), self._packed_distances())
+            self._drop_tail()
 
-    def loose_are_full(self) -> bool:
-        """Return whether there are enough loose records for a run. How many that is depends on the queue's id."""
-        return len(self.loose) >= LOOSE_RECORDS_MAX - self._id % LOOSE_SPREAD
+    def _packed_distances(self) -> bytes:
+        if self._distances is None:
+            return b""
+        distances = array("q", bytes(self._distances))
+        return array("i", distances).tobytes() if distances[-1] < SPAN_MAX else bytes(self._distances)
 
-    def loose_ticks(self, start: int = 0, stop: int | None = None) -> list[int]:
-        """Return when loose records were stored; see `Store.loose_ticks`."""
-        return self._blocks.ticks(self.loose[start:stop]) if self._blocks is not None else []
+    def _drop_tail(self) -> None:
+        self.tail, self.ends, self._distances = NO_BYTES, NO_BYTES, None
+        self.room = 0
 
-    def settle(self) -> int:
-        """Join the loose records to a run."""
-        count, first = len(self.loose), self.loose_first
-        run = self._loose_run(first, first + count)
-        size = len(run.payload)
-        # They are counted already.
-        self.records -= count
-        self.held_bytes -= size
-        grown = self.append(run, count, size, False)
-        # After a roll all queues are settled, and most of them have too few records for a sealed run.
-        self._runs.rest()
-        return grown + self._drop_places(count)
-
-    def _drop_places(self, count: int) -> int:
-        """Release the places of the first *count* loose records, which were settled or truncated."""
-        assert self._blocks is not None
-        places, grown = self.loose, 0
-        if count == len(places):
-            self.loose = NO_PLACES
-            grown = -PLACES_OVERHEAD_BYTES
-        else:
-            self.loose = places[count:]
-            self.loose_first += count
-        self._blocks.release(places[:count])
-        return grown
-
-    def _newest_loose_payload(self) -> bytes:
-        assert self._blocks is not None
-        return self._blocks.payload(self.loose[-1])
-
-    def _loose_run(self, start: int, stop: int) -> Run:
-        """Return the loose records with positions *start* … *stop* - 1, at least one."""
-        first = self.loose_first
-        start = max(start, first)
-        assert self._blocks is not None  # only `Queues` adds places
-        return self._blocks.joined(start, self.loose[start - first : stop - first])
+    def _keep(self, first: int, offsets: bytes, payload: bytes, distances: bytes) -> None:
+        if self._runs is _NO_RUNS:
+            self._runs, self._firsts = [], bytearray()
+        self._firsts += _POSITION.pack(first)
+        self._runs.append((offsets, payload, distances))
+        self._run_memory += RUN_OVERHEAD_BYTES + len(offsets) + len(payload) + len(distances)
 
     # Dropping.
 
-    def drop_before(self, position: int) -> int:
-        """Drop loose records before *position*, and runs that end there; see `Store.drop_before`."""
-        count = min(position - self.loose_first, len(self.loose)) if self.loose else 0
-        grown = self._drop_loose(count) if count > 0 else 0
-        return grown + self._drop_dead_runs(position)
+    def drop_before(self, position: int) -> None:
+        """Drop the runs that end before *position*; count the truncated records of what is the oldest one then."""
+        if self._runs and (count := self._ended_by(position)):
+            self._drop(count)
+        dead = self._before(position)
+        self._run_records -= dead - self._dead
+        self._dead = dead
+        if dead and not self._runs:
+            self._compact(dead)
 
     def clear(self) -> None:
-        """Drop everything. Its cost does not depend on what there was, except for loose records."""
-        if self.loose:
-            self._drop_places(len(self.loose))
-        self._runs = NO_RUNS
-        self._open_runs = self._open_bytes = self._open_records = 0
-        self.records = self.held_bytes = self._dead_records = 0
+        """Drop everything. Its cost does not depend on what there was."""
+        self._runs, self._firsts = _NO_RUNS, NO_BYTES
+        self._drop_tail()
+        self._run_records = self._run_bytes = self._run_memory = self._dead = 0
 
-    def _drop_loose(self, count: int) -> int:
-        """Drop the first *count* loose records: they are truncated."""
-        self.records -= count
-        assert self._blocks is not None
-        self.held_bytes -= self._blocks.size(self.loose[:count])
-        return self._drop_places(count)
+    def _drop(self, count: int) -> None:
+        """Drop the first *count* runs."""
+        dropped = self._runs[:count]
+        del self._runs[:count], self._firsts[: count * _POSITION.size]
+        payloads, offsets = sum([len(run[1]) for run in dropped]), sum([len(run[0]) for run in dropped])
+        self.count(self._dead - offsets // OFFSET_BYTES + count, -payloads)
+        self._run_memory -= count * RUN_OVERHEAD_BYTES + payloads + offsets + sum([len(run[2]) for run in dropped])
+        self._dead = 0
 
-    def _drop_dead_runs(self, start: int) -> int:
-        """Drop the runs that end before *start*; count the records before it in the oldest run that stays."""
-        runs, grown = self._runs, 0
-        oldest = runs.oldest() if runs else None
-        if oldest is not None and oldest.next_position <= start:
-            grown = -self._drop_runs(runs.ended_by(start))
-            oldest = runs.oldest() if runs else None
-        before = oldest.before(start) if oldest is not None else 0
-        self.records -= before - self._dead_records
-        self._dead_records = before
-        return grown
-
-    def _drop_runs(self, count: int) -> int:
-        """Drop the first *count* runs; return their memory."""
-        opened = count - (len(self._runs) - self._open_runs)
-        if opened > 0:  # open ones, too
-            sealed = self._runs.remove_oldest(count - opened)
-            removed = self._runs.remove_oldest(opened)
-            self._open_runs -= opened
-            self._open_records -= removed.records
-            self._open_bytes -= removed.payload_bytes
-            removed = RunSizes(*map(sum, zip(sealed, removed, strict=True)))
-        else:
-            removed = self._runs.remove_oldest(count)
-        self.records -= removed.records - self._dead_records
-        self._dead_records = 0
-        self.held_bytes -= removed.payload_bytes
-        return _memory_of(removed)
+    def _compact(self, dead: int) -> None:
+        """Drop the first *dead* records of the tail, if they are much of it."""
+        dead_bytes = self._tail_end(dead)
+        if dead_bytes < max(COMPACT_BYTES, len(self.tail) >> 1):
+            return
+        first, ends, tail, distances = self._tail_position(dead), self.ends, self.tail, self._distances
+        begin = first - self._tail_first
+        self._drop_tail()
+        self.ends = bytearray(shifted(bytes(ends[dead * OFFSET_BYTES :]), dead_bytes))
+        self.tail, self._tail_first = tail[dead_bytes:], first
+        if distances is not None:
+            rest = array("q", bytes(distances[dead * _POSITION.size :]))
+            self._distances = bytearray(array("q", [distance - begin for distance in rest]).tobytes())
+        self._run_records += dead  # they are not counted among those of the tail any more
+        self._dead = 0
+        self._fit()
 
     # Leaving.
 
     def before(self, position: int) -> tuple[int, int]:
         """Return how much of the oldest piece is before *position*; see `Store.before`."""
-        oldest = self._runs.oldest()
-        records = oldest.before(position)
-        return records, memoryview(oldest.offsets).cast("i")[records]
+        records = self._before(position)
+        return records, self._bytes_before(records)
 
-    def leave(self, stop: int) -> Left:
-        """Drop the sealed runs that end at or before *stop*; see `Store.leave`."""
-        runs, dead = self._runs, self._dead_records
-        count = min(runs.ended_by(stop), len(runs) - self._open_runs)
+    def leave(self, stop: int) -> Left | None:
+        """Drop the runs that end at or before *stop*; see `Store.leave`."""
+        count = self._ended_by(stop) if self._runs else 0
         if not count:
-            return Left(0, 0, 0, None)
-        removed = runs.remove_oldest(count)
-        self._dead_records = 0
-        following = runs.oldest().first_position if runs else self.loose_first if self.loose else None
-        return Left(-_memory_of(removed), removed.records - dead, removed.payload_bytes, following)
+            return None
+        records, size = self._run_records, self._run_bytes
+        self._drop(count)
+        following = self._first(0) if self._runs else self._tail_first if self.ends else None
+        left = Left(records - self._run_records, size - self._run_bytes, following)
+        self._run_records, self._run_bytes = records, size  # the caller takes them from the sums
+        return left
+
+    # Finding.
+
+    def _first(self, at: int) -> int:
+        first: int = _POSITION.unpack_from(self._firsts, at * _POSITION.size)[0]
+        return first
+
+    def _run(self, at: int) -> HeldRun:
+        offsets, payload, distances = self._runs[at]
+        first = self._first(at)
+        return GappedRun(first, offsets, payload, distances) if distances else Run(first, offsets, payload)
+
+    def _begun_before(self, position: int) -> int:
+        """Return the number of runs that begin before *position*."""
+        return bisect_left(memoryview(self._firsts).cast("q"), position)
+
+    def _ended_by(self, position: int) -> int:
+        """Return the number of runs that end at or before *position*: those at the front."""
+        at = self._begun_before(position + 1)
+        # Of these, only the last one may end after it.
+        return at - 1 if at and self._run(at - 1).next_position > position else at
+
+    def _before(self, position: int) -> int:
+        """Return the number of records before *position* in the oldest run, or in the tail if there is none."""
+        return self._run(0).before(position) if self._runs else self._tail_before(position)
+
+    def _bytes_before(self, record: int) -> int:
+        """Return the payload bytes of the first *record* records of the oldest run, or of the tail if there is none."""
+        if not self._runs:
+            return self._tail_end(record)
+        end: int = _END.unpack_from(self._runs[0][0], record * OFFSET_BYTES)[0]
+        return end
+
+    def _tail_before(self, position: int) -> int:
+        """Return the number of records of the tail before *position*."""
+        distance = position - self._tail_first
+        if self._distances is not None:
+            return bisect_left(memoryview(self._distances).cast("q"), distance)
+        return min(max(distance, 0), len(self.ends) >> 2)
+
+    def _tail_end(self, records: int) -> int:
+        """Return the payload bytes of the first *records* records of the tail."""
+        return _END.unpack_from(self.ends, (records - 1) * OFFSET_BYTES)[0] if records else 0
+
+    def _tail_position(self, record: int) -> int:
+        """Return the position of the record of the tail with this number, from 0 on."""
+        if self._distances is None:
+            return self._tail_first + record
+        distance: int = _POSITION.unpack_from(self._distances, record * _POSITION.size)[0]
+        return self._tail_first + distance
+
+    def _tail_run(
+        self, start: int, stop: int, records_max: int | None = None, bytes_max: int | None = None
+    ) -> HeldRun | None:
+        """Return a copy of the tail's records with positions *start* … *stop* - 1; None if there are none.
+
+        records_max, bytes_max: only the first ones within these limits, but at least one.
+        """
+        first, end = self._tail_before(start), self._tail_before(stop)
+        if records_max is not None:
+            end = min(end, first + records_max)
+        if first >= end:
+            return None
+        base, ends = self._tail_end(first), bytes(self.ends[first * OFFSET_BYTES : end * OFFSET_BYTES])
+        if bytes_max is not None:
+            end = first + max(bisect_right(memoryview(ends).cast("i"), base + bytes_max), 1)
+            ends = ends[: (end - first) * OFFSET_BYTES]
+        with memoryview(self.tail) as tail:
+            payload = bytes(tail[base : self._tail_end(end)])
+        offsets = shifted(_END.pack(base) + ends, base)
+        if self._distances is None:
+            return Run(self._tail_first + first, offsets, payload)
+        return self._gapped(first, end, offsets, payload)
+
+    def _gapped(self, first: int, end: int, offsets: bytes, payload: bytes) -> HeldRun:
+        """Return the records *first* … *end* - 1 of the tail, which has gaps, with their positions."""
+        assert self._distances is not None
+        distances = array("q", bytes(self._distances[first * _POSITION.size : end * _POSITION.size]))
+        positions = [self._tail_first + distance for distance in distances]
+        if positions[-1] - positions[0] == end - first - 1:
+            return Run(positions[0], offsets, payload)
+        return GappedRun.of(positions, offsets, payload)
+
+
+def tail_memory(size: int) -> int:
+    """Return the memory of a tail whose byte arrays hold *size* bytes."""
+    return TAIL_OVERHEAD_BYTES + size + (size >> ADVANCE_SHIFT)
 
 
 class RetainedStores:
     """Makes stores that keep all records in memory."""
 
-    keeps_loose = True
-
-    def new_store(self, queue_id: int, blocks: Blocks) -> Store:
+    def new_store(self, queue_id: int) -> Store:
         """Return the store of a new queue."""
-        return RetainedStore(queue_id, blocks)
+        return RetainedStore(queue_id)
 
     def enter_segment(self, segment: int) -> None:
         """Do nothing: it does not matter where records are on the disk."""
 
     def begin_batch(self, batch: int, offset: int) -> None:
         """Do nothing: it does not matter where records are on the disk."""
-
-
-def _memory_of(runs: RunSizes) -> int:
-    return runs.runs * RUN_OVERHEAD_BYTES + runs.payload_bytes + runs.other_bytes

@@ -1,4 +1,4 @@
-"""The times at which the records of a queue were stored: loose ones, all others, and those on the disk."""
+"""The times at which the records of a queue were stored: those in memory, and those on the disk."""
 
 from __future__ import annotations
 
@@ -17,9 +17,6 @@ def tick_at(queue: Queue, position: int) -> int:
         if tick != highest:
             raise queue.on_disk(position)
         return tick
-    loose = position - queue.loose_first()
-    if loose >= 0:
-        return queue.store.loose_ticks(loose, loose + 1)[0]
     return queue.tick if queue.ticks is None else tick_of(queue.ticks, position)
 
 
@@ -76,7 +73,6 @@ def _first_ticks(queue: Queue, tick: int) -> Iterator[tuple[int, int]]:
             yield found, tick
     elif queue.tick != NO_TICK:
         yield max(queue.first_position, queue.memory_first), queue.tick
-    yield from zip(range(queue.loose_first(), queue.next_position), queue.store.loose_ticks(), strict=True)
 
 
 def tick_spans(
@@ -87,39 +83,26 @@ def tick_spans(
     The queue must not change meanwhile. Of a place on the disk, the tick is the highest one. most: yield about this
     many spans of the other records; where there are more, each covers several.
     """
-    start, loose = max(start, queue.first_position), queue.loose_first()
+    start = max(start, queue.first_position)
     stop = queue.next_position if stop is None else min(stop, queue.next_position)
     for index, place in queue.places(start, stop):
         end = min(index.next_positions[place], queue.memory_first, stop)
         yield max(index.first_positions[place], start), end, index.highest_ticks[place]
-    start, end = max(start, queue.memory_first), min(stop, loose)
+    start, end = max(start, queue.memory_first), stop
     if start < end and queue.ticks is not None:
         for position, following, tick in spans_of(queue.ticks, start, end, most):
             yield max(position, start), following, tick
     elif start < end and queue.store.has_runs():
         yield start, end, queue.tick
-    start = max(start, loose)
-    if start < stop:
-        for position, tick in enumerate(queue.store.loose_ticks(start - loose, stop - loose), start):
-            yield position, position + 1, tick
 
 
 def times_of(queue: Queue, start: int, stop: int) -> Times:
     """Return the times of positions *start* … *stop* - 1, at least one and none of them truncated."""
     if start < queue.memory_first:
         raise queue.on_disk(start)
-    loose = queue.loose_first()
-    if start >= loose:
-        found = Times.none()
-    elif queue.ticks is not None:
-        found = times_between(queue.ticks, start, min(stop, loose))
-    else:
-        found = Times(array("q", (start,)), array("q", (queue.tick,)))
-    if stop > loose:
-        first = max(start, loose)
-        for position, tick in enumerate(queue.store.loose_ticks(first - loose, stop - loose), first):
-            found.add(position, tick)
-    return found
+    if queue.ticks is not None:
+        return times_between(queue.ticks, start, stop)
+    return Times(array("q", (start,)), array("q", (queue.tick,)))
 
 
 def held_times(queue: Queue, start: int, stop: int) -> Times:

@@ -7,22 +7,19 @@ are.
 
 from __future__ import annotations
 
-from array import array
 from collections.abc import Iterator
 from typing import NamedTuple, Protocol
 
 from mrecordlog_async.memory.gapped import HeldRun
-from mrecordlog_async.memory.loose import Blocks
 from mrecordlog_async.model import Record, Run
 
 
 class Left(NamedTuple):
-    """Runs that left memory: by how many bytes the memory in use grew, and their records and bytes in the sums.
+    """Runs that left memory: their records and bytes in the sums.
 
     following: the first position that is still in memory; None if none is.
     """
 
-    grown: int
     records: int
     payload_bytes: int
     following: int | None
@@ -31,18 +28,34 @@ class Left(NamedTuple):
 class Store(Protocol):
     """The place of one queue's records. The queue owns it, and calls it for what log records append and truncate.
 
-    records, held_bytes: how many records are retained, and the payload bytes of the pieces that hold them. loose: the
-    places of the loose records, which are the newest ones without a gap, the first of them at `loose_first`. What
-    changes a store returns by how many bytes the memory in use grew.
+    tail, ends, room: a single record that follows the last one may be added to the first two instead of by a call,
+    unless *room* is 0; once their size has reached it, `fit` is to be called.
     """
 
-    records: int
-    held_bytes: int
-    loose: array[int]
-    loose_first: int
+    tail: bytearray
+    ends: bytearray
+    room: int
+
+    @property
+    def records(self) -> int:
+        """Number of retained records."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Payload bytes of the pieces that hold them."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """Memory of the records."""
+
+    def fit(self) -> int:
+        """Seal the tail if it is full; return as `append` does."""
+
+    def count(self, records: int, size: int) -> None:
+        """Count records that are on the disk alone, and their bytes; fewer than 0 if they are dropped."""
 
     def append(self, run: Run, records: int, size: int, continues: bool) -> int:
-        """Add *run*, of *records* records and *size* bytes, after the others; no record may be loose.
+        """Add *run*, of *records* records and *size* bytes, after the others; return by how much memory grew.
 
         continues: it belongs to the same append as the run before it, and `can_continue` was true.
         """
@@ -51,16 +64,7 @@ class Store(Protocol):
     def can_continue(self) -> bool:
         """True if the last append may get another run."""
 
-    def begin_loose(self, position: int) -> int:
-        """Get ready for a loose record at *position*, which comes after the others; none is loose yet."""
-
-    def loose_are_full(self) -> bool:
-        """Return whether there are enough loose records for a run."""
-
-    def settle(self) -> int:
-        """Join the loose records to a run."""
-
-    def drop_before(self, position: int) -> int:
+    def drop_before(self, position: int) -> None:
         """Drop what ends before *position*; some record is at it or after it, unless there are gaps."""
 
     def clear(self) -> None:
@@ -71,15 +75,6 @@ class Store(Protocol):
 
         most: at most this many pieces, the first ones. records_max: no more records than this are wanted; what is
         joined only for this read has no more.
-        """
-
-    def head(self, first: int, last: int) -> list[HeldRun]:
-        """Return the oldest part of what `pieces` returns: a sealed run, the few open ones, or the loose records."""
-
-    def dense(self, start: int, stop: int, bytes_max: int) -> list[Run] | None:
-        """Return the runs of positions *start* … *stop* - 1 if each has a record, with uncut ends; otherwise None.
-
-        None as well if loose records would have to be joined that do not fit into *bytes_max*.
         """
 
     def runs_from(self, start: int, records_max: int, bytes_max: int) -> Iterator[Run]:
@@ -102,30 +97,28 @@ class Store(Protocol):
         """Return the payload bytes of the retained records."""
 
     def has_runs(self) -> bool:
-        """Return whether there is a record that is not loose."""
+        """Return whether there is any record in memory."""
 
-    def seal(self) -> int:
-        """Join small runs: what is there now is not changed by later appends. Returns as `append` does."""
+    def seal(self) -> None:
+        """Have what is there now be in pieces that end before later appends."""
 
     def before(self, position: int) -> tuple[int, int]:
         """Return the number of records of the oldest piece before *position*, and their payload bytes."""
 
-    def leave(self, stop: int) -> Left:
-        """Drop the pieces that end at or before *stop*, which are on the disk and sealed. They stay in the sums."""
+    def leave(self, stop: int) -> Left | None:
+        """Drop the pieces that end at or before *stop*, which are on the disk; None if none does.
 
-    def loose_ticks(self, start: int = 0, stop: int | None = None) -> list[int]:
-        """Return when the loose records from the one with index *start* up to *stop* were stored."""
+        They stay in the sums of records and bytes.
+        """
 
     def checksum(self, first: int, stop: int) -> int:
         """Return the checksum of the last append, of positions *first* … *stop* - 1, all of which are retained."""
 
 
 class Stores(Protocol):
-    """Makes the stores of a log's queues. keeps_loose: single records may stay in the blocks of their MANYs."""
+    """Makes the stores of a log's queues."""
 
-    keeps_loose: bool
-
-    def new_store(self, queue_id: int, blocks: Blocks) -> Store:
+    def new_store(self, queue_id: int) -> Store:
         """Return the store of a new queue."""
 
     def enter_segment(self, segment: int) -> None:

@@ -23,9 +23,9 @@ from mrecordlog_async.errors import CorruptionError
 from mrecordlog_async.format.gathered import GatheredError, GatheredHead, Gathering
 from mrecordlog_async.memory.collected import held_run
 from mrecordlog_async.memory.gapped import HeldRun
-from mrecordlog_async.memory.pieces import cut_to
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.runs import cut_to
 from mrecordlog_async.model import POSITION_MAX, Times
 from mrecordlog_async.options import MIB
 from mrecordlog_async.recovery.gathering import NO_LOG_ID, SegmentParts, identify, write_collected

@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from mrecordlog_async.memory.gapped import HeldRun
-from mrecordlog_async.memory.loose import NO_PLACES, Blocks
-from mrecordlog_async.memory.pieces import checksum_of
 from mrecordlog_async.memory.queue import Queue
+from mrecordlog_async.memory.runs import checksum_of
+from mrecordlog_async.memory.store import NO_BYTES
 from mrecordlog_async.memory.stores import Left
 from mrecordlog_async.model import Record, Run
 
@@ -53,6 +53,9 @@ _SEGMENT, (_FIRST, _NEXT, _RECORDS, _BYTES) = 0, range(3, _FIELDS)
 class PlacedStore:
     """The records of one queue on the disk. `records` and `held_bytes` count a place that a truncate cut in full."""
 
+    tail = ends = NO_BYTES
+    room = memory_bytes = 0
+
     __slots__ = (
         "_checksum",
         "_first",
@@ -60,8 +63,6 @@ class PlacedStore:
         "_stores",
         "_undigested",
         "held_bytes",
-        "loose",
-        "loose_first",
         "records",
     )
 
@@ -69,8 +70,6 @@ class PlacedStore:
         self._stores = stores
         self.records = 0
         self.held_bytes = 0
-        self.loose = NO_PLACES
-        self.loose_first = 0
         self._first = 0  # the first position that no truncate dropped
         self._places = array("Q")  # the fields of each place in a row, oldest first: objects would take five times that
         self._undigested: list[Run] = []  # the runs of the last append, until its checksum is computed
@@ -108,7 +107,7 @@ class PlacedStore:
         """True if the last append may get another run: all of an append is in one batch."""
         return bool(self._undigested)
 
-    def drop_before(self, position: int) -> int:
+    def drop_before(self, position: int) -> None:
         """Drop the places that end before *position*; one that it cuts is counted in full."""
         rows, dead = self._places, 0
         while dead < len(rows) and rows[dead + _NEXT] <= position:
@@ -117,7 +116,6 @@ class PlacedStore:
             dead += _FIELDS
         del rows[:dead]
         self._first = position
-        return 0
 
     def clear(self) -> None:
         """Drop everything."""
@@ -135,6 +133,11 @@ class PlacedStore:
             self._checksum = checksum_of(self._undigested)
             self._undigested = []
 
+    def count(self, records: int, size: int) -> None:
+        """Count records that a gathered file has."""
+        self.records += records
+        self.held_bytes += size
+
     # What is known without reading the disk.
 
     def first_record(self) -> int | None:
@@ -150,7 +153,7 @@ class PlacedStore:
         return self.held_bytes
 
     def has_runs(self) -> bool:
-        """Return whether there is any record: none is loose."""
+        """Return whether there is any record."""
         return bool(self._places)
 
     def places(self, start: int = 0, stop: int = POSITIONS_STOP) -> Iterator[Place]:
@@ -171,19 +174,11 @@ class PlacedStore:
         self.held_bytes += size - rows[_BYTES]
         rows[_FIRST], rows[_RECORDS], rows[_BYTES] = first, records, size
 
-    # What memory has of it: nothing, and no record is loose.
+    # What memory has of it: nothing.
 
     def pieces(self, first: int, last: int, most: int | None = None, records_max: int | None = None) -> list[HeldRun]:
         """Return nothing."""
         return []
-
-    def head(self, first: int, last: int) -> list[HeldRun]:
-        """Return nothing."""
-        return []
-
-    def dense(self, start: int, stop: int, bytes_max: int) -> list[Run] | None:
-        """Return None."""
-        return None
 
     def runs_from(self, start: int, records_max: int, bytes_max: int) -> Iterator[Run]:
         """Yield nothing."""
@@ -193,31 +188,18 @@ class PlacedStore:
         """Return None."""
         return None
 
-    def loose_ticks(self, start: int = 0, stop: int | None = None) -> list[int]:
-        """Return nothing."""
-        return []
-
-    def begin_loose(self, position: int) -> int:
-        """Never called: `PlacedStores.keeps_loose` is False."""
-        raise AssertionError("no record is loose in a store of places")
-
-    def loose_are_full(self) -> bool:
-        """Return False."""
-        return False
-
-    def settle(self) -> int:
+    def seal(self) -> None:
         """Do nothing."""
-        return 0
 
-    def seal(self) -> int:
-        """Do nothing."""
-        return 0
+    def fit(self) -> int:
+        """Never called: no single record is added to a tail."""
+        raise AssertionError("a store of places has no tail")
 
     def before(self, position: int) -> tuple[int, int]:
         """Never called: nothing is in memory."""
         raise AssertionError("a store of places has no pieces")
 
-    def leave(self, stop: int) -> Left:
+    def leave(self, stop: int) -> Left | None:
         """Never called: nothing is in memory."""
         raise AssertionError("a store of places has no pieces")
 
@@ -228,8 +210,6 @@ class PlacedStores:
     segment: where it is. offset: where it begins there. undigested_bytes: payloads kept for checksums.
     """
 
-    keeps_loose = False  # their payloads are not kept
-
     def __init__(self) -> None:
         self.segment = 0
         self.batch = 0
@@ -237,7 +217,7 @@ class PlacedStores:
         self.undigested_bytes = 0
         self._undigested: set[PlacedStore] = set()
 
-    def new_store(self, queue_id: int, blocks: Blocks) -> PlacedStore:
+    def new_store(self, queue_id: int) -> PlacedStore:
         """Return the store of a new queue."""
         return PlacedStore(self)
 

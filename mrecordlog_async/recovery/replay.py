@@ -81,8 +81,6 @@ class Replay:
             records, size, _ = self.queues.apply_all(segment, batch.records, tick)
         except ReplayError as error:
             raise CorruptionError(name, batch.commit.batch_offset, str(error)) from None
-        if self.queues.settling.has_old():
-            self.queues.settling.settle_old()  # all at once: nothing else is to run meanwhile
         if self._bound is not None:
             self._bound.hold(self.queues, segment, batch.commit.batch)
         counts.records += records

@@ -6,7 +6,6 @@ import gc
 import struct
 from array import array
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import accumulate, islice, pairwise
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -16,15 +15,8 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mrecordlog_async.compiled import LooseBlock, twins
-from mrecordlog_async.format.controls import ConsumerState, Create, Delete, SetConsumer, Truncate
-from mrecordlog_async.format.record import Append, LogRecord, Many
-from mrecordlog_async.format.settings import PLAIN
-from mrecordlog_async.format.table import encode_entry
-from mrecordlog_async.memory.consumers import NO_CONSUMERS
-from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.compiled import twins
 from mrecordlog_async.model import POSITION_MAX, Record, Run
-from tests.format.every_kind import EVERY_VALUE, resets
 
 loops = pytest.importorskip("mrecordlog_async.compiled._loops", reason="nothing is compiled: python hatch_build.py")
 
@@ -139,146 +131,6 @@ def test_wrong_types_and_subclasses_are_the_same_to_both(data: st.DataObject) ->
         same("pairs_of_run", *bad[1:])
     if at > 1:
         same("payloads_of_run", *bad[2:])
-
-
-@given(
-    st.lists(PAYLOADS, min_size=1, max_size=3),
-    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 13)), max_size=30),
-    st.sampled_from(["as they are", "list", "signed", "short", "ends", "other bytes", "no block", "the twin's"]),
-)
-def test_loose_records_at_places_are_the_same(blocks: list[list[bytes]], at: list[tuple[int, int]], kind: str) -> None:
-    """Places in any order and more than once; a block or a record that does not exist; other types than the log has."""
-    places: Any = array("q" if kind == "signed" else "Q", [number << 8 | record for number, record in at])
-    found = []
-    for module in (twins, loops):
-        held: dict[int, Any] = {}
-        for number, payloads in enumerate(blocks):
-            offsets: Any
-            payload: Any
-            offsets, payload = Run.of(0, payloads)[1:]
-            if number == 0 and kind == "short":
-                offsets, payload = offsets[:-4], payload[:1]
-            elif number == 0 and kind == "ends":
-                offsets = offsets[::-1]
-            elif number == 0 and kind == "other bytes":
-                offsets, payload = OtherBytes(offsets), bytearray(payload)
-            block = (twins if number and kind == "the twin's" else module).LooseBlock(
-                (array("I", range(len(payloads))), None, offsets, payload), 100 + number, 10 * number
-            )
-            assert (block.live, block.sparse_at, block.memory_bytes) == (len(payloads), len(payloads) // 4, 10 * number)
-            held[number] = None if number == 0 and kind == "no block" else block
-        asked = list(places) if kind == "list" else places
-        found.append(
-            [
-                *(outcome(getattr(module, name), held, asked, 8) for name in ("joined_at", "ticks_at", "release_at")),
-                [block and block.live for block in held.values()],
-            ]
-        )
-    assert found[0] == found[1]
-
-
-NAMES = ["a", "b" * 300, "ü", "\U0001f600-x", "plain", "q1", "q2", "q3"]
-
-
-@st.composite
-def changes(draw: st.DrawFn) -> list[LogRecord]:
-    """Draw what happens to eight queues: single records, runs, gaps, truncates, consumers, settings and deletes."""
-    ends = dict.fromkeys(range(1, len(NAMES) + 1), 0)
-    found: list[LogRecord] = [Create(at, name) for at, name in enumerate(NAMES, 1)]
-    for kind in draw(
-        st.lists(st.sampled_from(["many", "run", "truncate", "consumer", "settings", "delete"]), max_size=25)
-    ):
-        if not ends:
-            break
-        chosen = draw(st.lists(st.sampled_from(sorted(ends)), min_size=4, max_size=6))
-        first = chosen[0]
-        if kind == "many":
-            payloads = draw(st.lists(st.binary(max_size=40), min_size=len(chosen), max_size=len(chosen)))
-            positions = []
-            for each in chosen:
-                positions.append(ends[each])
-                ends[each] += 1
-            found.append(Many.of(chosen, positions, payloads))
-        elif kind == "run":
-            run = Run.of(ends[first] + draw(st.sampled_from([0, 0, 7])), draw(PAYLOADS))
-            found.append(Append(first, run))
-            ends[first] = run.next_position
-        elif kind == "truncate":
-            position = draw(st.integers(0, ends[first] + 1))
-            found.append(Truncate(first, position))
-            ends[first] = max(ends[first], position + 1)
-        elif kind == "consumer":
-            found.append(SetConsumer(first, "c", ConsumerState(draw(st.integers(0, ends[first])), 5, b"")))
-        elif kind == "settings":
-            found.append(draw(st.sampled_from([*EVERY_VALUE.replacements(first), *resets(first)])))
-        else:
-            found.append(Delete(first))
-            del ends[first]
-    return found
-
-
-def entries(module: ModuleType, queues: Queues) -> Any:
-    """Return what a build makes of the queues for the table, or its error."""
-    made = partial(module.encode_queues, list(queues), dict(queues.blocks), 8, PLAIN, NO_CONSUMERS)
-    try:
-        return made(lambda queue: encode_entry(queue.table_entry()))
-    except Exception as error:
-        return type(error)
-
-
-@given(changes())
-def test_the_entries_of_queues_in_a_table_are_the_same(happened: list[LogRecord]) -> None:
-    """Whatever happened to the queues; and both note the same last append of each."""
-    plain, compiled = Queues(1), Queues(1)
-    for queues in (plain, compiled):
-        queues.apply_all(0, happened)
-    found = entries(twins, plain)
-    assert entries(loops, compiled) == found
-    assert entries(loops, compiled) == found  # with the checksums that it noted
-    assert [queue.last_append() for queue in compiled] == [queue.last_append() for queue in plain]
-
-
-@pytest.mark.parametrize("where", ["id", "name", "first_position", "next_position", "began", "last_first", "consumers",
-                                   "last_checksum", "last_checksum_of", "settings"])  # fmt: skip
-@pytest.mark.parametrize("loose", [True, False])
-def test_queues_that_no_log_has_make_the_same_entries_or_errors(where: str, loose: bool) -> None:
-    """One field after the other is replaced by what it must not be."""
-    for bad in [*ODD, "\ud800", 2**32, 2**64 - 1]:
-        found = []
-        for module in (twins, loops):
-            queues = Queues(1)
-            queues.apply_all(0, [Create(1, "a"), Create(2, "b"), Append(2, Run.of(3, [b"xyz"]))])
-            queues.apply_all(0, [Many.of([2] * 5, range(4, 9), [b"1"] * 5)] if loose else [])
-            assert entries(module, queues)
-            queue = queues.get("b")
-            assert queue is not None
-            setattr(queue, where, bad)
-            found.append(entries(module, queues))
-        assert found[0] == found[1], bad
-
-
-def test_loose_records_that_no_log_has_make_the_same_entries_or_errors() -> None:
-    """A block of other types, with offsets beyond its payload, or missing."""
-    offsets, payload = Run.of(0, [b"abc"] * 5)[1:]
-    blocks: list[Any] = [
-        (array("Q", range(5)), None, offsets[:-8], payload),
-        (array("Q", range(5)), None, offsets, payload[:13]),
-        (array("Q", range(5)), None, OtherBytes(offsets), payload),
-        (array("Q", range(5)), None, offsets, bytearray(payload)),
-        (array("Q", range(5)), None, array("i", [0, 3, 6, 9, 12, -1]).tobytes(), payload),
-        None,
-    ]
-    for block in blocks:
-        found = []
-        for module in (twins, loops):
-            queues = Queues(1)
-            queues.apply_all(0, [Create(1, "a"), Many.of([1] * 5, range(5), [b"abc"] * 5)])
-            held = queues.blocks._blocks  # no other way leads to such a block
-            held.clear()
-            if block is not None:
-                held[0] = LooseBlock(block, 1, 2)
-            found.append(entries(module, queues))
-        assert found[0] == found[1]
 
 
 def stored(run: Run, distances: bytes = b"") -> bytes:

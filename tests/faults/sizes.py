@@ -49,10 +49,6 @@ def little_memory(size: int) -> Mapping[str, object]:
 
 
 SMALL: Mapping[str, object] = {
-    "mrecordlog_async.memory.queues.LOOSE_RECORDS_MIN": 2,
-    "mrecordlog_async.memory.queues.LOOSE_RECORDS_LEAST": 4,
-    "mrecordlog_async.memory.store.LOOSE_RECORDS_MAX": 5,
-    "mrecordlog_async.memory.store.LOOSE_SPREAD": 2,
     "mrecordlog_async.engine.commit.dead_segments.SHRINK_BYTES": 5_000,
     "mrecordlog_async.engine.commit.batch.JOIN_BYTES_MAX": 300,
     "mrecordlog_async.engine.commit.batch.JOIN_BUFFER_BYTES": 8,
@@ -75,12 +71,11 @@ SMALL: Mapping[str, object] = {
     "mrecordlog_async.memory.store.SEAL_BYTES": 2_000,
     "mrecordlog_async.memory.store.SEAL_RECORDS": 6,
     "mrecordlog_async.memory.store.SEAL_SPREAD": 2,
-    "mrecordlog_async.memory.store.FULL_RECORDS_MIN": 5,
-    "mrecordlog_async.memory.store.FULL_BYTES_MIN": 1_900,
     "mrecordlog_async.memory.store.KEPT_BYTES": 900,
+    "mrecordlog_async.memory.queues.KEPT_BYTES": 900,
     "mrecordlog_async.memory.store.KEPT_RECORDS": 4,
-    "mrecordlog_async.memory.pieces.CHUNK_RUNS": 2,
-    "mrecordlog_async.memory.pieces.CHUNK_COLUMNS": 4,
+    "mrecordlog_async.memory.store.COMPACT_BYTES": 100,
+    "mrecordlog_async.memory.store.GAPLESS_MAX": 2,
     "mrecordlog_async.maintenance.snapshot.COPY_BYTES": 9_000,
     "mrecordlog_async.maintenance.transfer.QUEUES_AT_ONCE": 2,
 }

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-import mrecordlog_async.memory.cutting as cutting
 from mrecordlog_async.memory.cutting import head_of, take_head
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.queue import Queue, SegmentPins
@@ -51,7 +50,6 @@ def test_a_batch_holds_the_first_records_within_its_limits(
     bytes_max: int,
 ) -> None:
     """Whatever runs it is cut from, looked up at once or one by one; it knows whether a limit ended it."""
-    monkeypatch.setattr(cutting, "MANY_RECORDS", many)
     queue, records = a_queue(appends, truncated)
     later = [record for record in records if record.position >= start]
     wanted = fitting(later, records_max, bytes_max)

@@ -12,13 +12,11 @@ from mrecordlog_async.format.controls import Create, Delete, Truncate
 from mrecordlog_async.format.record import Append
 from mrecordlog_async.format.table import Table
 from mrecordlog_async.memory.gapped import GappedRun
-from mrecordlog_async.memory.pieces import Runs
 from mrecordlog_async.memory.queue import QUEUE_OVERHEAD_BYTES, Queue, ReplayError, SegmentPins
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.store import (
     KEPT_BYTES,
     RUN_OVERHEAD_BYTES,
-    SEAL_BYTES,
     SEAL_RECORDS,
 )
 from mrecordlog_async.model import Record, Run
@@ -104,9 +102,8 @@ def test_queue_is_what_a_dictionary_says(actions: list[tuple[str, int, int, int]
     if runs:
         assert runs[-1] == list(runs)[-1]
     beyond = [record for record in everything if record[0] >= low]
-    head = [tuple(record) for held in queue.head(low) for record in held.records()]
+    head = [tuple(record) for held in queue.held(low, None, 1) for record in held.records()]
     assert head == beyond[: len(head)]
-    assert bool(head) == bool(beyond)
     assert queue.last_record() == (Record(*everything[-1]) if everything else None)
     assert queue.segments() == sorted(set(home.values()))
     assert pins.oldest() == min(home.values(), default=None)
@@ -139,22 +136,9 @@ def test_gaps_between_positions_cost_no_more_than_twice_as_much(step: int, monke
     monkeypatch.setattr(GappedRun, "runs", made.append)
     for start in (0, 25_000 * step):
         gapped.runs(start, None)
-        gapped.head(start)
     assert not made, "runs are made when they are read"
     assert len(gapped.held(None, 49_000 * step)) <= 100, "what a truncate drops"
     assert gapped.truncate(49_000 * step) == 49_001
-
-
-def test_a_head_is_at_most_a_sealed_run_or_the_open_ones() -> None:
-    """A reader that takes a queue by its heads holds little that may be truncated meanwhile."""
-    for step in (1, 2):
-        queue, at, records = filled(step, 20_300, size=100), 0, 0
-        while head := queue.head(at):
-            assert sum(len(run.payload) for run in head) <= SEAL_BYTES + 100
-            assert sum(run.record_count for run in head) <= SEAL_RECORDS
-            records += sum(run.record_count for run in head)
-            at = head[-1].next_position
-        assert records == 20_300
 
 
 def test_memory_is_counted_to_the_byte_with_gaps_and_without() -> None:
@@ -201,21 +185,11 @@ def test_queues_that_fill_in_step_are_not_joined_all_at_once(size: int, turns: i
     most = 0
     for position in range(turns):
         run = Run.of(position, [bytes(size)])
-        joined = sum(queue.append(0, run) < 0 for queue in queues)
+        for queue in queues:
+            queue.append(0, run)
+        joined = sum(not queue.store.ends for queue in queues)
         most = max(most, joined)
     assert 0 < most <= 100
-
-
-def test_joined_runs_hold_what_the_parts_held() -> None:
-    """Runs of one record and of several, empty payloads among them, become one run with the same records."""
-    parts = [Run.of(5, [b"a"]), Run.of(6, [b"", b"bb", b""]), Run.of(9, [b""]), Run.of(10, [b"c", b"d"])]
-    for newest, joined in ((4, [b"a", b"", b"bb", b"", b"", b"c", b"d"]), (3, [b"", b"bb", b"", b"", b"c", b"d"])):
-        runs = Runs()
-        for part in parts:
-            runs.append(*part)
-        runs.join_newest(newest)
-        assert runs.newest() == Run.of(parts[-newest].first_position, joined)
-        assert runs.between(0, 100)[:-1] == parts[:-newest]
 
 
 def test_large_payload_is_handed_out_without_a_copy() -> None:

@@ -19,9 +19,9 @@ from mrecordlog_async.format.record import Append, LogRecord, Many
 from mrecordlog_async.format.settings import PLAIN, SetOptions
 from mrecordlog_async.format.stored_options import DEFAULT_OPTIONS, SEALED, StoredOptions
 from mrecordlog_async.format.table import OPENINGS_MAX, TABLE_HEADER_BYTES, Table, decode_table, encode_table
-from mrecordlog_async.memory.pieces import checksum_of, checksum_of_one
 from mrecordlog_async.memory.queue import ReplayError
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.runs import checksum_of
 from mrecordlog_async.model import Run
 from tests.format.every_kind import EVERY_VALUE, resets
 
@@ -50,8 +50,8 @@ def test_single_records_of_many_queues_are_appended_in_order() -> None:
     assert q is not None and r is not None
     assert [record.payload for run in q.runs(None, None) for record in run.records()] == [b"a", b"b", b"c"]
     assert [record.payload for run in r.runs(None, None) for record in run.records()] == [b"x", b"y"]
-    assert q.last_append() == (2, checksum_of_one(b"c"))
-    assert r.last_append() == (1, checksum_of_one(b"y"))
+    assert q.last_append() == (2, checksum_of([Run.of(0, [b"c"])]))
+    assert r.last_append() == (1, checksum_of([Run.of(0, [b"y"])]))
 
 
 def test_what_a_batch_adds_is_counted_for_every_kind_of_append() -> None:
@@ -244,9 +244,3 @@ def test_a_table_is_made_in_pieces() -> None:
     assert [entry.id for entry in table.entries] == [*range(1, 2_502)]
     assert encoded == encode_table(table)
     assert decode_table(encoded[0]) == table
-
-
-@pytest.mark.parametrize("payload", [b"", b"a", bytes(70_000)])
-def test_checksum_of_one_record_is_that_of_its_run(payload: bytes) -> None:
-    """The table of a log does not depend on how the newest record is kept."""
-    assert checksum_of_one(payload) == checksum_of([Run.of(7, [payload])])

@@ -91,7 +91,7 @@ class Model:
 
     def check(self) -> None:
         """Check every queue."""
-        queue_bytes = self.queues.memory_bytes - self.queues.blocks.memory_bytes
+        queue_bytes = self.queues.memory_bytes
         assert queue_bytes == sum(queue.memory_bytes + len(queue.name) for queue in self.queues)
         for queue_id, ticks in self.ticks.items():
             _check(self.queue(queue_id), ticks)
@@ -123,9 +123,8 @@ def _check(queue: Queue, ticks: dict[int, int]) -> None:
 def test_times_are_what_a_dictionary_says(history: list[tuple[str, int, int, int]]) -> None:
     """The tick of each record, the first one since any tick, and the oldest; memory is charged for to the byte."""
     with (
-        patch.object(retained, "LOOSE_RECORDS_MAX", 6),
-        patch.object(retained, "LOOSE_SPREAD", 2),
-        patch("mrecordlog_async.memory.queues.LOOSE_RECORDS_LEAST", 5),
+        patch.object(retained, "SEAL_RECORDS", 6),
+        patch.object(retained, "SEAL_SPREAD", 2),
         patch.object(retained, "KEPT_RECORDS", 5),
     ):
         model = Model()

@@ -9,7 +9,7 @@ from mrecordlog_async.format.controls import ConsumerState, Opened, TableConsume
 from mrecordlog_async.format.parse import ParsedBatch
 from mrecordlog_async.format.record import Append, Commit
 from mrecordlog_async.format.table import LastAppendDigest, Table, TableEntry
-from mrecordlog_async.memory.pieces import checksum_of
+from mrecordlog_async.memory.runs import checksum_of
 from mrecordlog_async.model import Run
 from mrecordlog_async.recovery.recovered import Counts
 from mrecordlog_async.recovery.replay import Replay

@@ -196,12 +196,12 @@ def _recover_or_create(
     else:
         directory.log.sync_name()
         bounds, tail = options.bounds, None
-        try:
-            recovered = _read(directory, listing, options, on_progress)
-        except SegmentTooLargeError:
+        read = _read_if_it_fits(directory, listing, options, on_progress)
+        if read is None:
             tail, is_done = _complete_last_segment(directory, listing, options)
             listing = directory.log.list()
-            recovered = _read(directory, listing, options, on_progress, is_strict=is_done)
+            read = _read(directory, listing, options, on_progress, is_strict=is_done)
+        recovered = read
         if recovered.queues.pins.gathered and bounds is not None and not bounds.is_usual:
             logger.warning(
                 "%s: the records do not fit into %d bytes of memory: the oldest ones stay on the disk",
@@ -229,6 +229,16 @@ def _read(
 ) -> RecoveredLog:
     bounds = None if options.bounds is None else options.bounds._replace(is_strict=is_strict)
     return read_log(directory.log, listing, on_progress=on_progress, new_stores=options.new_stores, bounds=bounds)
+
+
+def _read_if_it_fits(
+    directory: LockedDirectory, listing: Listing, options: OpenOptions, on_progress: Progress | None
+) -> RecoveredLog | None:
+    """Return the log, or None if its last segment does not fit into memory: the error would keep what was read."""
+    try:
+        return _read(directory, listing, options, on_progress)
+    except SegmentTooLargeError:
+        return None
 
 
 def _complete_last_segment(directory: LockedDirectory, listing: Listing, options: OpenOptions) -> tuple[LogTail, bool]:

@@ -121,7 +121,6 @@ class BatchStore:
         held = queues.memory_bytes
         records, payload_bytes, dropped = queues.apply_all(result.segment, result.records, result.tick)
         queues.last_batch = result.batch
-        self._upkeep.joining.arm()  # here: a roll also precedes a batch that the disk refuses, or the first one
         counters.appended_records += records
         counters.appended_bytes += payload_bytes
         counters.commit_records.observe(records or len(result.records))

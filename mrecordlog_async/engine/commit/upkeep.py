@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import partial
-from time import perf_counter
 from typing import Any, TypeVar
 
 from aiofiles.os import wrap
@@ -106,7 +104,6 @@ class Upkeep:
         self._thread = parts.thread
         self._loop = asyncio.get_running_loop()
         self.timers = Timers(self._loop, parts.admission.sleep.wake)
-        self.joining = Joining(parts.queues, self._note_freed)
         self._new_segment: asyncio.Future[bool] | None = None  # somebody waits for it
         self._is_over = False
 
@@ -129,7 +126,6 @@ class Upkeep:
     def stop(self) -> None:
         """Do nothing later: the writer ends."""
         self.timers.cancel()
-        self.joining.stop()
         self._is_over = True
         if self._new_segment is not None:
             self._new_segment.cancel()
@@ -167,8 +163,6 @@ class Upkeep:
             await self._reclaim_segments()
         if journal.space.unfreed:
             await self._on_log_thread(journal.dead.shrink, self._short_of_space)
-        if self._queues.settling.has_sparse():
-            await self._settle_loose_records()
         if worth_trimming(self.freed_bytes, self._queues.memory_bytes) and not self._admission.has_pending():
             self.freed_bytes = 0
             await self._on_log_thread(trim_heap)
@@ -181,18 +175,6 @@ class Upkeep:
                     self._apply_opening(result)
                     self._counters.syncs += 1
                     self._counters.sync_seconds.observe(result.sync_seconds)
-
-    async def _settle_loose_records(self) -> None:
-        """Free the memory of blocks that are mostly dead, a step at a time; calls that wait for memory move up."""
-        held = self._queues.memory_bytes
-        self._queues.settling.settle_sparse()
-        self._note_freed(held - self._queues.memory_bytes)
-        await asyncio.sleep(0)
-
-    def _note_freed(self, freed: int) -> None:
-        """Note that settling freed this many bytes, or with less than 0 took more."""
-        self.freed_bytes += max(freed, 0)
-        self._admission.update()
 
     async def _reclaim_segments(self) -> None:
         """Replace a current segment without live records; remove older ones once their death is durable."""
@@ -272,7 +254,6 @@ class Upkeep:
             self.count(result)
         else:
             self._counters.rolls += 1
-        self.joining.arm()
         return True
 
     def _apply_opening(self, result: CommitResult) -> None:
@@ -380,52 +361,6 @@ class Timers:
         self._wake()
 
 
-class Joining:
-    """Joins the loose records of earlier segments after a roll: a little at a time, so that nobody notices.
-
-    After a roll every queue has loose records whose blocks are in an earlier segment. Settling them all at once, or
-    each when its queue is appended to next, stopped the event loop for a second with 10,000 queues. Here a step takes
-    about a millisecond, and a rest follows it. Nothing waits for the result: reads and truncates take loose records as
-    they are. The steps run on the event loop. A dropped log ends them: the timer refers to this object weakly.
-    """
-
-    def __init__(
-        self, queues: Queues, on_step: Callable[[int], object], clock: Callable[[], float] = perf_counter
-    ) -> None:
-        """*on_step* is called after each step, with the bytes of memory that it freed."""
-        self._queues = queues
-        self._on_step = on_step
-        self._clock = clock
-        self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
-        self._stopped = False
-
-    def arm(self) -> None:
-        """Take the next step after a rest if there is something to join, unless that is set already."""
-        if self._timer is None and not self._stopped and self._queues.settling.has_old():
-            self._timer = self._loop.call_later(REST_SECONDS, _step, weakref.ref(self))
-
-    def stop(self) -> None:
-        """Take no more steps."""
-        self._stopped = True
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def step(self) -> None:
-        """Join records for `WORK_SECONDS`; set the timer for the next step if there are more."""
-        self._timer = None
-        held, until = self._queues.memory_bytes, self._clock() + WORK_SECONDS
-        self._queues.settling.settle_old(lambda: self._clock() >= until)
-        self._on_step(held - self._queues.memory_bytes)
-        self.arm()
-
-
 def worth_trimming(freed_bytes: int, retained_bytes: int) -> bool:
     """Return whether enough was freed, relative to what is retained, to make trimming the heap worthwhile."""
     return freed_bytes >= max(HEAP_BYTES_MIN, retained_bytes // 4)
-
-
-def _step(joining: weakref.ref[Joining]) -> None:
-    found = joining()
-    if found is not None:
-        found.step()

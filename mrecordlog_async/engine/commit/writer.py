@@ -168,8 +168,7 @@ class Writer:
         while not (self._admission.has_pending() or self._timers.mark_due or self._timers.sync_due):
             if self.closing and not self._set_aside:
                 return False
-            has_unfreed = self._journal.space.unfreed or self._queues.settling.has_sparse()
-            if has_unfreed or self._upkeep.wants_segment():
+            if self._journal.space.unfreed or self._upkeep.wants_segment():
                 break
             if self._small is not None:
                 self._small.until = self._journal.alone_until()

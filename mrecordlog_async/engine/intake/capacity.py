@@ -48,11 +48,11 @@ class Capacity:
     def budget(self, pending_bytes: int) -> int:
         """Return how much more may be admitted."""
         wanted = self._limits.pending_bytes + SINGLE_OVERHEAD_BYTES - pending_bytes
-        return min(wanted, self._memory_left(pending_bytes, wanted))
+        return min(wanted, self._memory_bytes - pending_bytes - self._queues.memory_bytes)
 
     def lack_of_memory(self, size: int, pending_bytes: int) -> LogFullError | None:
         """Return why memory has no space for *size* bytes after *pending_bytes*, or None if it has, or soon will."""
-        left = self._memory_left(pending_bytes, size)
+        left = self._memory_bytes - pending_bytes - self._queues.memory_bytes
         if left >= size:
             return None
         leaves = self.make_room is not None and self.make_room(size, pending_bytes)
@@ -68,14 +68,6 @@ class Capacity:
         named = LogFullError(error.resource, error.used, error.limit, queue, error.unit, consumer)
         named.__cause__ = error.__cause__
         return named
-
-    def _memory_left(self, pending_bytes: int, wanted: int) -> int:
-        """Return the memory that nothing uses; where that is less than *wanted*, free what dead records take."""
-        left = self._memory_bytes - pending_bytes - self._queues.memory_bytes
-        if left < wanted and self.make_room is None:
-            self._queues.settling.free_memory(wanted - left)
-            left = self._memory_bytes - pending_bytes - self._queues.memory_bytes
-        return left
 
     def memory_at_best(self) -> int:
         """Return what records may take of the memory: no truncate frees what queues, consumers and rules cost."""

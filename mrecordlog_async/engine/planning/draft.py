@@ -23,9 +23,9 @@ from mrecordlog_async.format.record import LogRecord
 from mrecordlog_async.format.settings import PLAIN, Replacement
 from mrecordlog_async.format.table import LastAppendDigest
 from mrecordlog_async.memory.consumers import slowest_of
-from mrecordlog_async.memory.pieces import checksum_of
 from mrecordlog_async.memory.queue import Queue, same_payloads
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.runs import checksum_of
 from mrecordlog_async.model import OFFSET_BYTES, RUN_BYTES, Run
 from mrecordlog_async.names import check_new_name
 from mrecordlog_async.options import Limits

@@ -21,10 +21,11 @@ from typing import NamedTuple, Protocol
 from mrecordlog_async.engine.intake.commands import ELSEWHERE
 from mrecordlog_async.errors import CorruptionError, LogClosedError
 from mrecordlog_async.format.gathered import PLACE_BYTES, GatheredIndex
-from mrecordlog_async.memory.cutting import UNLIMITED, Head, head_of, head_of_runs, runs_of
+from mrecordlog_async.memory.cutting import UNLIMITED, Head, head_of, head_of_runs
 from mrecordlog_async.memory.gapped import HeldRun
 from mrecordlog_async.memory.queue import Queue
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.runs import runs_of
 from mrecordlog_async.memory.stored_times import position_from, times_of
 from mrecordlog_async.metrics import Counters
 from mrecordlog_async.model import POSITION_MAX, Record, Times
@@ -513,7 +514,7 @@ class DiskReads:
                 self.read_ahead(queue, loaded.held[-1].next_position, POSITION_MAX + 1, min(loaded.bytes, JOB.bytes))
                 return self._keep(loaded.held)
             start = stop
-        return Ahead(queue.head(start) if self.is_there(queue) else [])
+        return Ahead(queue.held(start, None, 1) if self.is_there(queue) else [])
 
     # Times.
 

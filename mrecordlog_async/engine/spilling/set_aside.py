@@ -14,8 +14,9 @@ from mrecordlog_async.engine.intake.commands import AppendRecords
 from mrecordlog_async.engine.spilling.disk_reads import DiskReads, LoadLimits
 from mrecordlog_async.format.controls import Truncate
 from mrecordlog_async.format.record import LogRecord
-from mrecordlog_async.memory.cutting import UNLIMITED, runs_of
+from mrecordlog_async.memory.cutting import UNLIMITED
 from mrecordlog_async.memory.queues import Queues
+from mrecordlog_async.memory.runs import runs_of
 from mrecordlog_async.model import Run
 
 

@@ -253,7 +253,7 @@ class Spill:
 
     async def _take_steps(self, steps: Iterator[None]) -> bool:
         """Take all *steps*, with rests between them; return whether all were taken, before the log is closed."""
-        lock = self._queues.settling.lock
+        lock = self._queues.lock
         while True:
             if lock.acquire(blocking=False):  # otherwise the log's thread writes a table
                 try:

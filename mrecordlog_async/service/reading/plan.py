@@ -20,8 +20,9 @@ from datetime import datetime
 from mrecordlog_async.engine.spilling.disk_reads import DiskPlace
 from mrecordlog_async.errors import CorruptionError, QueueNotFoundError
 from mrecordlog_async.log import MultiRecordLog
-from mrecordlog_async.memory.cutting import UNLIMITED, runs_of
+from mrecordlog_async.memory.cutting import UNLIMITED
 from mrecordlog_async.memory.gapped import HeldRun
+from mrecordlog_async.memory.runs import runs_of
 from mrecordlog_async.model import QueueSummary, Run, time_of_tick
 from mrecordlog_async.protocol.bulk_schemas import Piece, PlanRequest, PlanStart, QueuePlan, QueueStatus
 from mrecordlog_async.protocol.problems import bad_request, too_large

@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 from aiohttp import web
 
 from mrecordlog_async.errors import QueueNotFoundError, RecordLogError
-from mrecordlog_async.memory.cutting import runs_of, take_head
+from mrecordlog_async.memory.cutting import take_head
 from mrecordlog_async.memory.gapped import HeldRun
+from mrecordlog_async.memory.runs import runs_of
 from mrecordlog_async.model import QueueSummary, Run
 from mrecordlog_async.names import check_consumer_name
 from mrecordlog_async.protocol import wire

@@ -20,7 +20,8 @@ from aiohttp import web
 
 from mrecordlog_async.engine.spilling.disk_reads import LoadedRuns
 from mrecordlog_async.errors import CorruptionError, LogFailedError, QueueNotFoundError
-from mrecordlog_async.memory.cutting import runs_of, take_head
+from mrecordlog_async.memory.cutting import take_head
+from mrecordlog_async.memory.runs import runs_of
 from mrecordlog_async.model import Run, Times, text_of_tick
 from mrecordlog_async.protocol import wire
 from mrecordlog_async.protocol.log_schemas import LOG_ID

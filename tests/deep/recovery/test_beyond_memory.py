@@ -87,29 +87,29 @@ async def test_a_segment_larger_than_memory_is_opened_in_little_memory(
     assert everything <= MEMORY + 2 * SLACK
 
 
-async def test_a_queue_leaves_memory_before_the_open_runs_of_the_next_one_are_joined(
+async def test_a_queue_leaves_memory_before_the_tail_of_the_next_one_is_sealed(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Opening a log that memory has no room for joins the runs of one queue at a time: old ones leave holes."""
+    """Opening a log that memory has no room for seals the tail of one queue at a time: it is there twice meanwhile."""
     await write(directory, 4 * MIB, 12 * MIB, queues=20)
     steps: list[tuple[str, int]] = []
-    settle_before, leave = Queue.settle_before, Queue.leave
+    seal, leave = Queue.seal, Queue.leave
 
-    def joined(queue: Queue, stop: int) -> int:
-        steps.append(("joined", queue.id))
-        return settle_before(queue, stop)
+    def sealed(queue: Queue) -> int:
+        steps.append(("sealed", queue.id))
+        return seal(queue)
 
     def left(queue: Queue, index: GatheredIndex, place: int) -> int:
         steps.append(("left", queue.id))
         return leave(queue, index, place)
 
-    monkeypatch.setattr(Queue, "settle_before", joined)
+    monkeypatch.setattr(Queue, "seal", sealed)
     monkeypatch.setattr(Queue, "leave", left)
     async with MultiRecordLog.open(directory, limits=Limits(memory_bytes=2 * MIB)):
         pass
     steps = [step for step, _ in groupby(steps)]
     assert len(steps) > 2 * 20
-    assert steps[::2] == [("joined", queue_id) for _, queue_id in steps[::2]]
+    assert steps[::2] == [("sealed", queue_id) for _, queue_id in steps[::2]]
     assert steps[1::2] == [("left", queue_id) for _, queue_id in steps[::2]]
 
 
