@@ -358,10 +358,13 @@ class Run:
         return copy
 
     async def _base_of(self, copy: Run, state: State) -> State:
-        """Return *state* with the next id, which only a writer knows: that of the log, or of what it was before."""
+        """Return *state* with the next id, which only a writer knows: that of the log, or of what it was before.
+
+        A copy of a log whose last write failed may hold queues of that write, which the log does not know.
+        """
         assert self.log is not None
         (next_queue_id, _), _ = self.log.inspection.names()
-        return state._replace(next_queue_id=next_queue_id)
+        return state._replace(next_queue_id=max([next_queue_id, *(queue.id + 1 for queue in state.queues)]))
 
     def _look(self, directory: str) -> State:
         """Read a log without faults, and without counting the calls."""
