@@ -86,6 +86,21 @@ async def _connect_one(address: Address) -> socket.socket:
     return plug
 
 
+def connect_unix(path: str) -> socket.socket:
+    """Return a socket that is connected, at once. Raises OSError.
+
+    A service with too many connections to accept raises BlockingIOError; asyncio takes that for a connection.
+    """
+    plug = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    plug.setblocking(False)
+    try:
+        plug.connect(path)
+    except BaseException:
+        plug.close()
+        raise
+    return plug
+
+
 def connect_blocking(host: str, port: int, seconds: float) -> socket.socket:
     """Return a socket that is connected, for the calling thread. Raises OSError, TimeoutError after *seconds*."""
     end = monotonic() + seconds

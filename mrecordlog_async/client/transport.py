@@ -307,13 +307,16 @@ class Transport:
     async def _connect(self) -> _Connection:
         loop, target = asyncio.get_running_loop(), self._target
         made = _Connection(loop)
-        if target.unix is not None:
-            await loop.create_unix_connection(lambda: made, target.unix)
-            return made
-        plug = await connecting.connect(target.address, target.port)
+        if target.unix is None:
+            plug = await connecting.connect(target.address, target.port)
+        else:
+            plug = connecting.connect_unix(target.unix)
         try:
-            host = target.host if target.secure else None
-            await loop.create_connection(lambda: made, sock=plug, ssl=self._tls, server_hostname=host)
+            if target.unix is None:
+                host = target.host if target.secure else None
+                await loop.create_connection(lambda: made, sock=plug, ssl=self._tls, server_hostname=host)
+            else:
+                await loop.create_unix_connection(lambda: made, sock=plug)
         except BaseException:
             plug.close()
             raise
