@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
+from queue import Empty, SimpleQueue
 from time import monotonic as clock
 from typing import Any, TypeVar
 
@@ -147,7 +148,10 @@ class BlockingTransport:
     def _begin(self) -> None:
         """Begin without a connection: at first, and in a forked child, as other threads may hold its parent's locks."""
         self._life = object()
-        self._slots = threading.Semaphore(self.options.connections)
+        # A call has one while it runs. Not a semaphore: its lock is held for good if a handler raises in it.
+        self._slots: SimpleQueue[None] = SimpleQueue()
+        for _ in range(self.options.connections):
+            self._slots.put(None)
         self._idle: deque[_Connection] = deque()
         self._busy: weakref.WeakSet[_Connection] = weakref.WeakSet()  # an exception may leave one in it
         # Held until the client closes. A plain lock: a signal handler that raises cannot leave it in a wrong state.
@@ -226,14 +230,20 @@ class BlockingTransport:
         self.check()
         if call.wait_seconds:
             return self._exchange(call)
-        if not self._slots.acquire(timeout=min(max(left_seconds, CONNECT_SECONDS), left_until(call.end))):
-            left_until(call.end)
-            reason = f"none of the client's {self.options.connections} connections became free"
-            raise NoResponseError(reason, sent=False)
+        seconds = min(max(left_seconds, CONNECT_SECONDS), left_until(call.end))
+        slots = list[None]()
         try:
+            try:
+                # One step: no signal handler can raise after `get` and before the slot is in the list.
+                slots.extend(map(self._slots.get, [True], [seconds]))
+            except Empty:
+                left_until(call.end)
+                reason = f"none of the client's {self.options.connections} connections became free"
+                raise NoResponseError(reason, sent=False) from None
             return self._exchange(call)
         finally:
-            self._slots.release()
+            if slots:
+                self._slots.put(None)
 
     def _exchange(self, call: ServiceCall[Any]) -> Reply:
         request = self._target.request(call.method, call.target, call.headers, call.body)

@@ -76,6 +76,8 @@ class Exchange:
         self.heard = True
         try:
             self._parser.feed_data(data)
+        except httptools.HttpParserCallbackError as error:  # a signal handler raised in one of the methods below
+            raise error.__context__ or error from None
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self.reusable = False
             if self.reply is None:

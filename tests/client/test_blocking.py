@@ -286,6 +286,32 @@ def test_a_handler_in_the_thread_that_sends_leaves_the_sending_to_others(client:
     assert [record.payload for record in client.range("q")][::9] == [b"interrupted", b"after"]
 
 
+@pytest.mark.parametrize("name", ["on_header", "on_headers_complete", "on_body", "on_message_complete"])
+def test_what_a_handler_raises_while_a_response_is_parsed_ends_the_call(
+    client: BlockingRecordLogClient, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The parser does not take it for a response that is not HTTP: a handler that limits a time would limit nothing."""
+
+    def act(*_: Any) -> None:
+        raise Interrupted
+
+    with monkeypatch.context() as patched, pytest.raises(Interrupted):
+        patched.setattr(http1.Exchange, name, act)
+        client.append("q", b"a")
+    assert client.append("q", b"b") == 1
+
+
+def test_a_handler_that_raises_where_a_call_waits_for_a_connection_holds_up_nobody(url: str) -> None:
+    """Wherever it raises in the locks of Python, which are no step of their own: others go on, with all connections."""
+    with BlockingRecordLogClient(url, connections=1, retry_seconds=0.0) as client, ThreadPoolExecutor(1) as pool:
+        for line in count():
+            with suppress(Interrupted), raising_at(line, [threading.__file__]) as raised:
+                client.list_queues()
+            pool.submit(client.list_queues).result(TIMEOUT_SECONDS)
+            if not raised:
+                break
+
+
 def test_a_producer_that_closes_sends_what_a_handler_has_interrupted(client: BlockingRecordLogClient) -> None:
     """Leaving the block waits for every record, including one whose caller has left."""
     with pytest.raises(Interrupted), client.producer("q") as producer, sending(Interrupted):
@@ -331,12 +357,12 @@ TRACED = [
 
 
 @contextmanager
-def raising_at(line: int) -> Iterator[list[int]]:
-    """Raise before this thread executes its *line*-th line of the blocking client; yield a list, empty until then."""
+def raising_at(line: int, files: Sequence[str | None] = TRACED) -> Iterator[list[int]]:
+    """Raise before this thread executes its *line*-th line of these files; yield a list, empty until then."""
     lines, raised, before = count(), [], sys.gettrace()
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
-        if frame.f_code.co_filename not in TRACED:
+        if frame.f_code.co_filename not in files:
             return None
         # At `try:` and as a `with` is left, a lock would not be released; Python runs no handler there.
         source = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()

@@ -350,7 +350,7 @@ async def test_waiting_for_a_connection_ends(monkeypatch: pytest.MonkeyPatch) ->
     async with scripted([Step(drip=True)]) as server:
 
         def call(client: BlockingRecordLogClient) -> None:
-            transport_of(client)._slots.acquire()  # as by another thread
+            transport_of(client)._slots.get()  # as by another thread
             with pytest.raises(
                 ServiceUnreachableError, match="none of the client's 1 connections became free"
             ) as caught:
@@ -367,18 +367,7 @@ def test_times_may_be_infinite(served_apart: str) -> None:
     with BlockingRecordLogClient(
         served_apart, retry_seconds=ever, timeout_seconds=ever, response_seconds=ever, connections=1
     ) as client:
-        slots = transport_of(client)._slots
-        slots.acquire()  # as by another thread
-
-        def release() -> None:
-            while not slots._cond._waiters:  # type: ignore[attr-defined]  # nothing public says that a thread waits
-                time.sleep(0.001)
-            slots.release()
-
-        releasing = threading.Thread(target=release)
-        releasing.start()
         assert client.append("q", b"a", create=True) == 0
-        releasing.join()
         batch = client.tail("q").batch(max_records=1, timeout=ever)
         assert batch is not None and batch.payloads() == [b"a"]
 
@@ -391,6 +380,22 @@ async def test_a_unix_socket_works_like_a_host(served: Served, tmp_path: Path) -
     listener.close()
     with pytest.raises(ServiceUnreachableError, match="no such file or directory"):
         await in_thread(f"unix:{tmp_path}/nothing", lambda client: client.list_queues(), retry_seconds=0.0)
+
+
+async def test_a_unix_socket_without_room_for_a_connection_gets_no_request(tmp_path: Path) -> None:
+    """Connecting fails at once where the service does not accept as fast as clients come: nothing was sent."""
+    path = str(tmp_path / "socket")
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as other:
+        listener.bind(path)
+        listener.listen(0)
+        other.connect(path)
+        async with RecordLogClient(f"unix:{path}", retry_seconds=0.0) as client:
+            with pytest.raises(ServiceUnreachableError) as refused:
+                await client.append("q", b"a")
+            assert not refused.value.sent
+        with pytest.raises(ServiceUnreachableError) as refused:
+            await in_thread(f"unix:{path}", lambda client: client.append("q", b"a"), retry_seconds=0.0)
+        assert not refused.value.sent
 
 
 async def test_the_path_of_a_url_is_percent_encoded() -> None:
