@@ -164,7 +164,9 @@ class BlockingTransport:
     def leave_to_parent(self) -> None:
         """Begin again in a forked child."""
         self._end.detach()
-        _close_all(self._idle)  # this process has copies of the parent's descriptors
+        _close_all(self._idle)  # this process has copies of the parent's descriptors,
+        for connection in list(self._busy):  # which would keep open what the parent closes
+            connection.close()
         self._begin()
 
     def check(self) -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -32,7 +33,7 @@ from mrecordlog_async.service.wire.listening import Listener, bind_unix
 from tests.certificates import make_certificate
 from tests.client.scripted import APPENDED, DROP, REPEATED, Step, listening, problem, scripted
 from tests.served import Served, serving
-from tests.serving import Process
+from tests.serving import TIMEOUT_SECONDS, Process
 
 T = TypeVar("T")
 
@@ -209,6 +210,35 @@ async def test_an_append_with_a_position_is_sent_again() -> None:
     async with scripted(steps) as server:
         assert await in_thread(server.url, lambda client: client.append("q", b"a", 0)) is None
         assert len(server.requests) == 4
+
+
+def test_a_forked_child_keeps_no_connection_of_its_parent_open() -> None:
+    """Also one that was in use: the service sees its end when the parent closes it, however long the child lives."""
+    reading, writing = os.pipe()
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with BlockingRecordLogClient(url) as client:
+            call = pool.submit(client.append, "q", b"a")
+            connection, _ = listener.accept()
+            with connection:
+                connection.settimeout(TIMEOUT_SECONDS)
+                while connection.recv(65_536).rpartition(b"\r\n\r\n")[2] != b"a":
+                    pass
+                child = os.fork()
+                if not child:
+                    connection.close()
+                    os.close(writing)
+                    os.read(reading, 1)
+                    os._exit(0)
+                try:
+                    connection.sendall(b"not HTTP\r\n\r\n")
+                    assert connection.recv(1) == b""
+                finally:
+                    os.close(writing)
+                    os.close(reading)
+                    os.waitpid(child, 0)
+            with pytest.raises(OutcomeUnknownError):
+                call.result()
 
 
 def test_an_error_of_a_signal_handler_is_not_one_of_the_connection() -> None:
