@@ -101,6 +101,50 @@ async def test_a_long_poll_may_be_silent_for_as_long_as_it_waits(
         await tail.aclose()
 
 
+async def test_a_connection_with_half_a_request_is_not_used_again() -> None:
+    """A proxy may refuse a body before it has arrived, and leave the connection open."""
+    connections, ended = list[asyncio.StreamWriter](), asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 413 Content Too Large\r\nContent-Length: 0\r\n\r\n")
+        await ended.wait()
+        writer.close()
+
+    async with listening(serve) as url, RecordLogClient(url, response_seconds=10.0) as client:
+        for _ in range(2):
+            with pytest.raises(ServiceError, match="client_max_body_size"):
+                await client.append("q", bytes(50_000_000))
+        assert len(connections) == 2
+        ended.set()
+
+
+@pytest.mark.parametrize(("header", "more"), [(b"Connection: close", b""), (b"X: y", b"HTTP/1.1 200 OK")])
+async def test_a_connection_that_the_server_gives_up_is_not_used_again(header: bytes, more: bytes) -> None:
+    """Whether it says so, or has begun a response that nobody asked for: it would be taken for the next one."""
+    connections = list[asyncio.StreamWriter]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(writer)
+        try:
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                writer.write(
+                    b"HTTP/1.1 200 OK\r\n%b\r\nContent-Length: %d\r\n\r\n" % (header, len(QUEUE)) + QUEUE + more
+                )
+        except asyncio.IncompleteReadError:
+            writer.close()
+
+    async with listening(serve) as url, RecordLogClient(url) as client:
+        for _ in range(2):
+            await client.queue_summary("q")
+        with BlockingRecordLogClient(url) as blocking:
+            for _ in range(2):
+                await asyncio.to_thread(blocking.queue_summary, "q")
+    assert len(connections) == 4
+
+
 async def test_put_and_delete_are_never_sent_twice() -> None:
     """Not even on a reused connection: the server carried the request out and dropped the connection."""
     for call, method in (("create_queue", "PUT"), ("delete_queue", "DELETE")):
