@@ -149,7 +149,7 @@ def gate(session: nox.Session) -> None:
 def alerts(session: nox.Session) -> None:
     """Have a real Prometheus fire the alerts that wait for minutes: 26 minutes, and Debian's `prometheus`."""
     session.install("-e", ".[dev]")
-    session.run("pytest", "tests/deep/examples/test_prometheus.py", env={"LONG_ALERTS": "1"})
+    session.run("pytest", "--nightly", "tests/deep/examples/test_prometheus.py", env={"LONG_ALERTS": "1"})
 
 
 @nox.session
@@ -158,7 +158,7 @@ def spark(session: nox.Session) -> None:
     session.install("-e", ".[dev]")
     place = Path(session.virtualenv.location, "spark-versions")
     session.run("python", "-m", "tests.spark.versions", str(place))
-    session.run("pytest", "tests/deep/spark/test_versions.py", env={"SPARK_VERSIONS": str(place)})
+    session.run("pytest", "--nightly", "tests/deep/spark/test_versions.py", env={"SPARK_VERSIONS": str(place)})
     for version in session.posargs or ["4.0", "4.1", "4.2", "4.3"]:
         python = str(place / version / "bin" / "python")
         session.run(python, "-m", "pytest", "-W", "default", *PIPELINE, external=True)

@@ -25,7 +25,7 @@ from mrecordlog_async.engine.planning.plan import plan
 from mrecordlog_async.format.controls import NO_OWNER, ConsumerRule, ConsumerState, Create, SetConsumer
 from mrecordlog_async.format.record import Append
 from mrecordlog_async.format.settings import SetOptions
-from mrecordlog_async.format.stored_options import DROP_OLDEST, KEEP_UNTIL_ACKNOWLEDGED, StoredOptions
+from mrecordlog_async.format.stored_options import DROP_OLDEST, StoredOptions
 from mrecordlog_async.memory.queues import Queues
 from mrecordlog_async.memory.settings import consumer_summaries
 from mrecordlog_async.model import Run
@@ -39,7 +39,6 @@ FEW = 50
 """This many calls are made next to many items."""
 
 LIMITED = StoredOptions(DROP_OLDEST, 0, 10, 0)
-KEEP = StoredOptions(KEEP_UNTIL_ACKNOWLEDGED, 0, 0, 0)
 
 Work = Callable[[], object]
 
@@ -63,13 +62,11 @@ def each_alone(queues: Queues, commands: Iterable[Command]) -> None:
 # Consumers.
 
 
-def with_consumers(count: int, options: StoredOptions | None = None) -> Queues:
+def with_consumers(count: int) -> Queues:
     """Return a queue of ten records and many consumers, all of which have acknowledged none of them."""
     queues = Queues(1)
     queues.apply(0, Create(1, "q"))
     queues.apply(0, Append(1, Run.of(0, [b"x"] * 10)))
-    if options is not None:
-        queues.apply(0, SetOptions(1, options))
     for number in range(count):
         queues.apply(0, SetConsumer(1, f"c{number}", ConsumerState(0, 2 + number, NO_OWNER)))
     return queues
@@ -84,29 +81,6 @@ def all_acknowledge(count: int) -> Work:
     """All consumers of a queue acknowledge at once."""
     queues = with_consumers(count)
     return lambda: do(queues, acknowledgements(range(count)))
-
-
-def all_acknowledge_and_remove(count: int) -> Work:
-    """The same on a queue that then removes what all have acknowledged."""
-    queues = with_consumers(count, KEEP)
-    return lambda: do(queues, acknowledgements(range(count)))
-
-
-def few_acknowledge(count: int) -> Work:
-    """A few of many consumers acknowledge, one after the other, on a queue that keeps what others have not read."""
-    queues = with_consumers(count, KEEP)
-    return lambda: each_alone(queues, acknowledgements(range(FEW)))
-
-
-def truncate_past_consumers(count: int) -> Work:
-    """A queue is truncated again and again, past consumers that have read nothing."""
-    queues = with_consumers(count)
-    do(queues, [TruncateQueue(NOBODY, "q", 0, None, True)])  # type: ignore[arg-type]
-
-    def work() -> None:
-        each_alone(queues, (TruncateQueue(NOBODY, "q", 1 + number, None, True) for number in range(FEW)))  # type: ignore[arg-type]
-
-    return work
 
 
 def show_consumers(count: int) -> Work:
@@ -214,7 +188,6 @@ def truncate_and_delete(count: int) -> Work:
 
 LINEAR: tuple[Callable[[int], Work], ...] = (
     all_acknowledge,
-    all_acknowledge_and_remove,
     create_rules,
     match_long_names,
     create,
@@ -225,8 +198,6 @@ LINEAR: tuple[Callable[[int], Work], ...] = (
 """Work that each of the items causes."""
 
 CONSTANT: tuple[Callable[[int], Work], ...] = (
-    few_acknowledge,
-    truncate_past_consumers,
     show_consumers,
     create_next_to_rules,
     create_next_to_queues,

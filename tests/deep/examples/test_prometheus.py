@@ -97,6 +97,7 @@ def connect(port: int) -> None:
 
 
 @needs_prometheus
+@pytest.mark.nightly
 @pytest.mark.timeout(2_400)
 @pytest.mark.skipif("LONG_ALERTS" not in os.environ, reason="takes 26 minutes: `nox -s alerts`, every night")
 def test_alerts_that_wait_for_minutes_fire(tmp_path: Path) -> None:

@@ -56,6 +56,7 @@ class Log:
 
 
 @needs_versions
+@pytest.mark.nightly
 @pytest.mark.timeout(3_600)  # Spark starts seven times, on a machine that may do other things
 @pytest.mark.parametrize("module", LAST_STEP)
 def test_a_checkpoint_continues_over_all_versions_and_back(
@@ -97,6 +98,7 @@ def test_a_checkpoint_continues_over_all_versions_and_back(
 
 
 @needs_versions
+@pytest.mark.nightly
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize("minor", installed())
 def test_reads_and_writes(service: ThreadedService, tmp_path: Path, minor: str) -> None:
