@@ -29,7 +29,7 @@ from mrecordlog_async.client.http1 import (
     CONNECT_SECONDS,
     IDLE_SECONDS,
     NOT_CONNECTED,
-    PIECE_BYTES,
+    SCRATCH_BYTES,
     TOO_LONG,
     ClosedWhileIdleError,
     Exchange,
@@ -74,6 +74,7 @@ class _Connection:
     def __init__(self, plug: socket.socket) -> None:
         self.idle_since = 0.0
         self._plug = plug
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
 
     @property
     def is_quiet(self) -> bool:
@@ -87,7 +88,7 @@ class _Connection:
 
         Raises OSError; the request may have been carried out then.
         """
-        exchange = Exchange()
+        exchange = Exchange(self._scratch)
         try:
             sent = self._send(request, end)
             reply = self._receive(exchange, silence, end)
@@ -111,14 +112,14 @@ class _Connection:
         return True
 
     def _receive(self, exchange: Exchange, silence: float, end: float) -> Reply:
-        while exchange.reply is None:
+        while not exchange.is_whole:
             self._plug.settimeout(min(silence, left_until(end)))
-            data = self._plug.recv(PIECE_BYTES)
-            if data:
-                exchange.feed(data)
+            count = self._plug.recv_into(exchange.room())
+            if count:
+                exchange.received(count)
             else:
                 exchange.end()
-        return exchange.reply
+        return exchange.reply()
 
     def close(self) -> None:
         """Close it."""

@@ -27,7 +27,13 @@ HEAD_BYTES = 65_536
 """A head that has not ended after this many bytes is refused."""
 
 PIECE_BYTES = 262_144
-"""What is written and read at a time: a large body written in one go would hold an event loop (70 MB: 0.13 s)."""
+"""What is written at a time: a large body written in one go would hold an event loop (70 MB: 0.13 s)."""
+
+SCRATCH_BYTES = 65_536
+"""What is read at a time of a head, or of a body whose length is not known."""
+
+BODY_BYTES = 16 * 1024 * 1024
+"""Room for a body of known length that is made at once; more is made when this much has arrived."""
 
 NO_TLS = "TLS failed"
 """Beginning of the reasons of `tls_failure`."""
@@ -51,49 +57,92 @@ class ClosedWhileIdleError(ConnectionResetError):
 
 
 class Exchange:
-    """One response. Pass on what arrives, and that nothing more does; both raise ConnectionError if it is not one.
+    """One response. Receive into `room`, and pass on how much has arrived, or that nothing more does.
+
+    llhttp parses the head and what arrives with it. The rest of a body whose length is known is received into its
+    place: llhttp copies it, and a body that grows is copied, too (8.5 MB: 1.1 ms so, 2.8 ms grown).
 
     Attributes:
-        reply: The response once it is whole.
+        is_whole: The response is complete.
         heard: Something has arrived.
         reusable: The connection may be used for another request.
     """
 
-    def __init__(self) -> None:
-        self.reply: Reply | None = None
-        self.heard = False
-        self.reusable = False
+    def __init__(self, scratch: memoryview) -> None:
+        """Begin. scratch: where bytes that llhttp parses are received; exchanges in turn may share one."""
+        self.is_whole = self.heard = self.reusable = False
         self._parser = httptools.HttpResponseParser(self)
-        self._room = HEAD_BYTES
+        self._scratch = scratch
+        self._head_room = HEAD_BYTES
         self._begin()
 
     def _begin(self) -> None:
         self._headers, self._body = Headers(), bytearray()
         self._in_head, self._ends_with_connection = True, False
+        self._length: int | None = None  # of a body that is received into its place
+        self._filled = 0
 
-    def feed(self, data: bytes) -> None:
-        """Take what has arrived."""
+    def room(self) -> memoryview:
+        """Return where to receive the next bytes. Drop it before the next step."""
+        if self._length is None or self.is_whole:
+            return self._scratch
+        if self._filled == len(self._body):  # one byte more than the body shows what follows it
+            self._body += bytes(min(self._length + 1 - self._filled, BODY_BYTES))
+        return memoryview(self._body)[self._filled :]
+
+    def received(self, count: int) -> None:
+        """Take *count* bytes that are in `room` now. Raises ConnectionError if they are not of one response."""
         self.heard = True
+        if self.is_whole:
+            self.reusable = False
+        elif self._length is None:
+            self._parse(self._scratch[:count])
+        else:
+            self._filled += count
+            if self._filled >= self._length:
+                self._complete()
+                self.reusable &= self._filled == self._length
+
+    def _parse(self, data: memoryview) -> None:
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserCallbackError as error:  # a signal handler raised in one of the methods below
             raise error.__context__ or error from None
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as error:
             self.reusable = False
-            if self.reply is None:
+            if not self.is_whole:
                 raise ConnectionError(f"the response is not HTTP: {error}") from None
         if self._in_head:  # of a response, or of one that follows another with a status of 1xx
-            self._room -= len(data)
-            if self._room < 0:
+            self._head_room -= len(data)
+            if self._head_room < 0:
                 raise ConnectionError("the head of the response is too large")
+        elif not self.is_whole and "content-length" in self._headers and "transfer-encoding" not in self._headers:
+            self._count(int(self._headers["content-length"]))
+
+    def _count(self, length: int) -> None:
+        """Receive the rest of a body of *length* bytes into its place."""
+        begun, self._length, self._filled = self._body, length, len(self._body)
+        self._body = bytearray(max(min(length + 1, BODY_BYTES), self._filled))
+        self._body[: self._filled] = begun
 
     def end(self) -> None:
-        """Take the end of the connection, which is the end of a body without a length."""
-        if self.reply is None:
+        """Take the end of the connection, which is the end of a body without a length. Raises ConnectionError."""
+        if not self.is_whole:
             if not self._ends_with_connection:
                 raise ConnectionResetError(CUT_OFF)
             self.on_message_complete()
         self.reusable = False
+
+    def _complete(self) -> None:
+        self._status = self._parser.get_status_code()  # of this response: another one may follow
+        self.is_whole, self.reusable = True, self._parser.should_keep_alive()
+
+    def reply(self) -> Reply:
+        """Return the response, which is whole."""
+        if self._length is not None:
+            del self._body[self._length :]
+        del self._parser  # it refers to this exchange: the body would stay until garbage is collected
+        return Reply(self._status, self._headers, self._body)
 
     # What llhttp calls.
 
@@ -115,16 +164,15 @@ class Exchange:
 
     def on_body(self, data: bytes) -> None:
         """Note a part of the body."""
-        self._body += data
+        if not self.is_whole:
+            self._body += data
 
     def on_message_complete(self) -> None:
         """Note that the response is whole, unless it only announces another one (RFC 9110 §15.2)."""
-        status = self._parser.get_status_code()
-        if status < 200:
+        if self._parser.get_status_code() < 200:
             self._begin()
-        elif self.reply is None:
-            self.reply = Reply(status, self._headers, self._body)
-            self.reusable = self._parser.should_keep_alive()
+        elif not self.is_whole:
+            self._complete()
 
 
 class Target(NamedTuple):

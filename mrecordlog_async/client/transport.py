@@ -14,6 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
+from functools import partial
 from typing import Any, cast
 
 from mrecordlog_async.client import connecting
@@ -23,6 +24,7 @@ from mrecordlog_async.client.http1 import (
     CUT_OFF,
     IDLE_SECONDS,
     NOT_CONNECTED,
+    SCRATCH_BYTES,
     TOO_LONG,
     ClosedWhileIdleError,
     Exchange,
@@ -42,7 +44,7 @@ ELSEWHERE = (
 """Message of the error for a call on another event loop, such as that of a second asyncio.run."""
 
 
-class _Connection(asyncio.Protocol):
+class _Connection(asyncio.BufferedProtocol):
     """A connection, with one exchange at a time.
 
     Attributes:
@@ -56,21 +58,23 @@ class _Connection(asyncio.Protocol):
         self._loop = loop
         self._transport: asyncio.Transport
         self._exchange: Exchange | None = None
-        self._response: asyncio.Future[Reply] = loop.create_future()
+        self._scratch = memoryview(bytearray(SCRATCH_BYTES))
+        self._response: asyncio.Future[None] = loop.create_future()  # done once the response is whole
         self._full: asyncio.Future[None] | None = None  # until asyncio has sent most of what was written
         self._sent = True
         self._heard = self._silence = self._end = 0.0
 
     async def exchange(self, request: Sequence[bytes | memoryview], silence: float, seconds: float) -> Reply:
         """Send *request*, and return the whole response. Raises OSError; the request may have been carried out then."""
-        exchange = self._exchange = Exchange()
+        exchange = self._exchange = Exchange(self._scratch)
         self._response, self._sent = self._loop.create_future(), False
         self._heard = self._loop.time()
         self._silence, self._end = silence, self._heard + seconds
         self._watch()
         try:
             await self._send(request)
-            return await self._response
+            await self._response
+            return exchange.reply()
         except CLOSED_BY_PEER as error:
             if self.idle_since and not exchange.heard:
                 raise ClosedWhileIdleError(reason_of(error)) from error
@@ -94,7 +98,7 @@ class _Connection(asyncio.Protocol):
         """Close the connection; an exchange under way ends as if its response were lost."""
         self.lost = True
         self._transport.abort()
-        self._settle(None, ConnectionAbortedError(reason))
+        self._settle(ConnectionAbortedError(reason))
 
     def _watch(self) -> None:
         self._timer = self._loop.call_at(min(self._heard + self._silence, self._end), self._look)
@@ -106,16 +110,16 @@ class _Connection(asyncio.Protocol):
         if now < self._end and now < self._heard + self._silence:
             self._watch()
         else:
-            self._settle(None, TimeoutError(TOO_LONG))
+            self._settle(TimeoutError(TOO_LONG))
 
-    def _settle(self, reply: Reply | None, error: Exception | None) -> None:
+    def _settle(self, error: Exception | None) -> None:
         if self._exchange is None or self._response.done():
             return
-        if error is not None:
+        if error is None:
+            self._response.set_result(None)
+        else:
             self._response.set_exception(error)
             self._response.exception()  # marks it as retrieved: a caller that is cancelled never asks
-        elif reply is not None:
-            self._response.set_result(reply)
 
     # What asyncio calls.
 
@@ -133,35 +137,34 @@ class _Connection(asyncio.Protocol):
             self._full.set_result(None)
             self._full = None
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, _: int) -> memoryview:
+        """Return where to receive the next bytes."""
+        return self._scratch if self._exchange is None else self._exchange.room()
+
+    def buffer_updated(self, count: int) -> None:
         """Take a part of the response."""
-        exchange = self._exchange
-        if exchange is None:  # nothing was asked
+        if self._exchange is None:  # nothing was asked
             self.abort(CLOSED)
             return
         self._heard = self._loop.time()
-        try:
-            exchange.feed(data)
-        except ConnectionError as error:
-            self._settle(None, error)
-        else:
-            self._settle(exchange.reply, None)
+        self._take(self._exchange, partial(self._exchange.received, count))
 
     def connection_lost(self, error: Exception | None) -> None:
         """Take the end of the connection."""
         self.lost = True
-        exchange = self._exchange
-        if exchange is None:
-            return
         if error is not None:
-            self._settle(None, error if isinstance(error, OSError) else ConnectionResetError(CUT_OFF))
-            return
+            self._settle(error if isinstance(error, OSError) else ConnectionResetError(CUT_OFF))
+        elif self._exchange is not None:
+            self._take(self._exchange, self._exchange.end)
+
+    def _take(self, exchange: Exchange, step: Callable[[], None]) -> None:
         try:
-            exchange.end()
-        except ConnectionError as cut:
-            self._settle(None, cut)
+            step()
+        except ConnectionError as error:
+            self._settle(error)
         else:
-            self._settle(exchange.reply, None)
+            if exchange.is_whole:
+                self._settle(None)
 
 
 class Transport:

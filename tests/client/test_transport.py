@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -14,6 +15,7 @@ from mrecordlog_async.client import (
     ServiceError,
     ServiceUnreachableError,
 )
+from mrecordlog_async.client.http1 import SCRATCH_BYTES
 from mrecordlog_async.client.transport import Transport
 from mrecordlog_async.options import MIB
 from mrecordlog_async.protocol import wire
@@ -252,6 +254,47 @@ async def test_a_response_that_is_cut_off_at_any_byte_is_lost(chunked: bool) -> 
         for _ in range(len(response)):
             with pytest.raises(OutcomeUnknownError):
                 await client.append("q", b"a")
+
+
+async def test_a_large_response_is_whole_or_lost() -> None:
+    """One that several reads receive into its place; and what follows it is not the next one."""
+    body = APPENDED + b" " * (5 * SCRATCH_BYTES)
+    response = b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    connections = list[int]()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        connections.append(0)
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while True:
+                await reader.readuntil(b"\r\n\r\n")
+                kind = await reader.readexactly(1)
+                connections[-1] += 1
+                sent = {b"c": response[: -len(body) // 2], b"l": response[:-1], b"m": response + response}
+                writer.write(sent.get(kind, response))
+                await writer.drain()
+                if kind in b"cl":
+                    break
+        writer.close()
+
+    def append(client: BlockingRecordLogClient) -> None:
+        for payload in (b"a", b"a", b"m", b"a"):
+            assert client.append("q", payload) == 0
+        for payload in (b"cut", b"last byte"):
+            with pytest.raises(OutcomeUnknownError):
+                client.append("q", payload)
+
+    async with listening(serve) as url:
+        async with RecordLogClient(url) as client:
+            for payload in (b"a", b"a", b"m", b"a"):
+                assert await client.append("q", payload) == 0
+            for payload in (b"cut", b"last byte"):
+                with pytest.raises(OutcomeUnknownError):
+                    await client.append("q", payload)
+        assert connections == [3, 2, 1]
+        connections.clear()
+        with BlockingRecordLogClient(url) as blocking:
+            await asyncio.to_thread(append, blocking)
+        assert connections == [3, 2, 1]
 
 
 @pytest.mark.parametrize(
