@@ -313,8 +313,7 @@ class BlockingTransport:
             if not has_failed(error):
                 raise
             left_until(end)
-            timed_out = isinstance(error, TimeoutError) and not error.errno
-            raise NoResponseError(NOT_CONNECTED if timed_out else reason_of(error), sent=False) from error
+            raise NoResponseError(reason_of(error, NOT_CONNECTED), sent=False) from error
 
 
 def _plug(target: Target, tls: ssl.SSLContext | None, seconds: float) -> socket.socket:

@@ -250,15 +250,15 @@ def tls_context() -> ssl.SSLContext:
     return context
 
 
-def reason_of(error: OSError) -> str:
-    """Return what an attempt met."""
+def reason_of(error: OSError, timed_out: str = TOO_LONG) -> str:
+    """Return what an attempt met. timed_out: what a deadline of ours means."""
     if isinstance(error, socket.gaierror):
         return "the host name cannot be resolved"
     if isinstance(error, ssl.SSLError):
         return tls_failure(error)
     if error.errno:
         return os.strerror(error.errno).lower()
-    return TOO_LONG if isinstance(error, TimeoutError) else str(error) or type(error).__name__
+    return timed_out if isinstance(error, TimeoutError) else str(error) or type(error).__name__
 
 
 def tls_failure(error: ssl.SSLError) -> str:

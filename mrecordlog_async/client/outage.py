@@ -10,12 +10,11 @@ import logging
 from collections.abc import Callable
 from time import monotonic
 
+from mrecordlog_async.protocol.attempts import LONG_SECONDS
+
 SILENT_SECONDS = 1.0
 QUIET_SECONDS = 30.0
 """Between two lines about the same client: with a log that is full, some requests succeed and others do not."""
-
-LONG_SECONDS = 86_400.0
-"""A call that is retried for longer has no end that is worth a number."""
 
 logger = logging.getLogger("mrecordlog_async.client")
 

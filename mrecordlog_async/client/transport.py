@@ -296,10 +296,8 @@ class Transport:
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
                 made = await self._connect()
-        except TimeoutError as error:
-            raise NoResponseError(reason_of(error) if error.errno else NOT_CONNECTED, sent=False) from error
         except OSError as error:
-            raise NoResponseError(reason_of(error), sent=False) from error
+            raise NoResponseError(reason_of(error, NOT_CONNECTED), sent=False) from error
         if self._closing.is_set():  # meanwhile
             made.abort(CLOSED)
             raise LogClosedError(CLOSED)
