@@ -49,6 +49,10 @@ T = TypeVar("T")
 
 FORKED = "this belongs to the process that forked this one; make it again after the fork"
 
+SLOT_SECONDS = 0.25
+"""A call waits for a connection in steps of this: where other threads take each free one first, no signal handler runs
+before a step ends.
+"""
 LONGEST_SECONDS = 86_400.0
 """Longest wait for a connection or a response: locks and sockets refuse an infinite one."""
 
@@ -233,16 +237,19 @@ class BlockingTransport:
         self.check()
         if call.wait_seconds:
             return self._exchange(call)
-        seconds = min(max(left_seconds, CONNECT_SECONDS), left_until(call.end))
+        end = time.monotonic() + min(max(left_seconds, CONNECT_SECONDS), left_until(call.end))
         slots = list[None]()
         try:
-            try:
-                # One step: no signal handler can raise after `get` and before the slot is in the list.
-                slots.extend(map(self._slots.get, [True], [seconds]))
-            except Empty:
-                left_until(call.end)
-                reason = f"none of the client's {self.options.connections} connections became free"
-                raise NoResponseError(reason, sent=False) from None
+            while not slots:
+                left = max(end - time.monotonic(), 0.0)
+                try:
+                    # One step: no signal handler can raise after `get` and before the slot is in the list.
+                    slots.extend(map(self._slots.get, [True], [min(left, SLOT_SECONDS)]))
+                except Empty:
+                    if not left:
+                        left_until(call.end)
+                        reason = f"none of the client's {self.options.connections} connections became free"
+                        raise NoResponseError(reason, sent=False) from None
             return self._exchange(call)
         finally:
             if slots:
