@@ -85,6 +85,30 @@ class _Iterator(Iterator[T]):
             raise StopIteration from None
 
 
+def _read(
+    method: Callable[Concatenate[ClientTail, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[_Reader[Any], P], T]:
+    """Return *method* for the threads that share a reader."""
+
+    def call(self: _Reader[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._in_turn(lambda: method(self._tail(), *args, **kwargs))
+
+    update_wrapper(call, method, updated=())
+    return call
+
+
+def _read_each(
+    method: Callable[Concatenate[ClientTail, P], AsyncIterator[T]],
+) -> Callable[Concatenate[_Reader[Any], P], Iterator[T]]:
+    """Return *method*, whose result is iterated over, for the threads that share a reader."""
+
+    def call(self: _Reader[Any], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return _Iterator(method(self._tail(), *args, **kwargs).__anext__, self._in_turn)
+
+    update_wrapper(call, method, updated=())
+    return call
+
+
 class _Reader(_Facade[S], Iterator[Record]):
     """Threads read one after the other. An exception in a call, such as one of a signal handler, loses nothing."""
 
@@ -95,7 +119,7 @@ class _Reader(_Facade[S], Iterator[Record]):
     def _tail(self) -> ClientTail:
         raise NotImplementedError
 
-    def _read(self, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    def _in_turn(self, begin: Callable[[], Coroutine[Any, Any, T]]) -> T:
         self._tail().check()  # in a forked child, a thread of the parent may hold the lock for good
         with self._turn:
             tail = self._tail()
@@ -109,33 +133,13 @@ class _Reader(_Facade[S], Iterator[Record]):
 
     def __next__(self) -> Record:
         try:
-            return self._read(self._tail().next_in_turn)
+            return self._in_turn(self._tail().next_in_turn)
         except StopAsyncIteration:
             raise StopIteration from None
 
-
-def _read(
-    method: Callable[Concatenate[ClientTail, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[_Reader[Any], P], T]:
-    """Return *method* for the threads that share a reader."""
-
-    def call(self: _Reader[Any], /, *args: P.args, **kwargs: P.kwargs) -> T:
-        return self._read(lambda: method(self._tail(), *args, **kwargs))
-
-    update_wrapper(call, method, updated=())
-    return call
-
-
-def _read_each(
-    method: Callable[Concatenate[ClientTail, P], AsyncIterator[T]],
-) -> Callable[Concatenate[_Reader[Any], P], Iterator[T]]:
-    """Return *method*, whose result is iterated over, for the threads that share a reader."""
-
-    def call(self: _Reader[Any], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
-        return _Iterator(method(self._tail(), *args, **kwargs).__anext__, self._read)
-
-    update_wrapper(call, method, updated=())
-    return call
+    batch = _read(ClientTail.batch)
+    batches = _read_each(ClientTail.batches)
+    available = _read_each(ClientTail.available)
 
 
 class BlockingTail(_Reader[ClientTail]):
@@ -158,9 +162,6 @@ class BlockingTail(_Reader[ClientTail]):
         """The lowest position that may be handed out next; None before the first call of a tail without *start*."""
         return self.inner.position
 
-    batch = _read(ClientTail.batch)
-    batches = _read_each(ClientTail.batches)
-    available = _read_each(ClientTail.available)
     aclose = _call(ClientTail.aclose)
 
 
@@ -210,9 +211,6 @@ class BlockingConsumer(_Reader[ClientConsumer]):
         """The lowest position that may be handed out next."""
         return self.inner.position
 
-    batch = _read(ClientTail.batch)
-    batches = _read_each(ClientTail.batches)
-    available = _read_each(ClientTail.available)
     acknowledge = _call(ClientConsumer.acknowledge)
     seek = _call(ClientConsumer.seek)
 

@@ -68,7 +68,7 @@ def run(coroutine: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError("a call of a blocking client waits for an event loop")
 
 
-class _Connection:
+class _SocketConnection:
     """A connection, with one exchange at a time. Any thread may call `shut`.
 
     Attributes:
@@ -157,8 +157,8 @@ class BlockingTransport:
         self._slots: SimpleQueue[None] = SimpleQueue()
         for _ in range(self.options.connections):
             self._slots.put(None)
-        self._idle: deque[_Connection] = deque()
-        self._busy: weakref.WeakSet[_Connection] = weakref.WeakSet()  # an exception may leave one in it
+        self._idle: deque[_SocketConnection] = deque()
+        self._busy: weakref.WeakSet[_SocketConnection] = weakref.WeakSet()  # an exception may leave one in it
         # Held until the client closes. A plain lock: a signal handler that raises cannot leave it in a wrong state.
         self._open = threading.Lock()
         if not self._closed:
@@ -237,23 +237,27 @@ class BlockingTransport:
         self.check()
         if call.wait_seconds:
             return self._exchange(call)
-        end = time.monotonic() + min(max(left_seconds, CONNECT_SECONDS), left_until(call.end))
-        slots = list[None]()
+        slots = list[None]()  # has the slot wherever a signal handler raises
         try:
-            while not slots:
-                left = max(end - time.monotonic(), 0.0)
-                try:
-                    # One step: no signal handler can raise after `get` and before the slot is in the list.
-                    slots.extend(map(self._slots.get, [True], [min(left, SLOT_SECONDS)]))
-                except Empty:
-                    if not left:
-                        left_until(call.end)
-                        reason = f"none of the client's {self.options.connections} connections became free"
-                        raise NoResponseError(reason, sent=False) from None
+            self._take_slot(slots, call.end, max(left_seconds, CONNECT_SECONDS))
             return self._exchange(call)
         finally:
             if slots:
                 self._slots.put(None)
+
+    def _take_slot(self, slots: list[None], call_end: float | None, seconds: float) -> None:
+        """Wait until fewer calls run than there may be connections, and add this one's slot to *slots*."""
+        end = clock() + min(seconds, left_until(call_end))
+        while not slots:
+            left = max(end - clock(), 0.0)
+            try:
+                # One step: no signal handler can raise after `get` and before the slot is in the list.
+                slots.extend(map(self._slots.get, [True], [min(left, SLOT_SECONDS)]))
+            except Empty:
+                if not left:
+                    left_until(call_end)
+                    reason = f"none of the client's {self.options.connections} connections became free"
+                    raise NoResponseError(reason, sent=False) from None
 
     def _exchange(self, call: ServiceCall[Any]) -> Reply:
         request = self._target.request(call.method, call.target, call.headers, call.body)
@@ -270,7 +274,9 @@ class BlockingTransport:
             left_until(call.end)
             raise NoResponseError(reason_of(error), sent=True) from error
 
-    def _on(self, connection: _Connection, request: Sequence[bytes | memoryview], call: ServiceCall[Any]) -> Reply:
+    def _on(
+        self, connection: _SocketConnection, request: Sequence[bytes | memoryview], call: ServiceCall[Any]
+    ) -> Reply:
         self._busy.add(connection)
         options, wait, keep = self.options, call.wait_seconds, False
         try:
@@ -296,7 +302,7 @@ class BlockingTransport:
         if self._closed:
             raise NoResponseError(CLOSED, sent=True)
 
-    def _free(self) -> _Connection | None:
+    def _free(self) -> _SocketConnection | None:
         """Return the connection that was used last, and close those that have been idle for long."""
         begun = clock() - IDLE_SECONDS
         with suppress(IndexError):
@@ -310,12 +316,12 @@ class BlockingTransport:
                 connection.close()
         return None
 
-    def _connected(self, end: float | None) -> _Connection:
+    def _connected(self, end: float | None) -> _SocketConnection:
         """Return a new connection. Raises NoResponseError: nothing was sent."""
         if self._tls is None and self._target.secure:
             self._tls = tls_context()
         try:
-            return _Connection(_plug(self._target, self._tls, min(CONNECT_SECONDS, left_until(end))))
+            return _SocketConnection(_plug(self._target, self._tls, min(CONNECT_SECONDS, left_until(end))))
         except OSError as error:
             if not has_failed(error):
                 raise
@@ -339,7 +345,7 @@ def _plug(target: Target, tls: ssl.SSLContext | None, seconds: float) -> socket.
         raise
 
 
-def _close_all(idle: deque[_Connection]) -> None:
+def _close_all(idle: deque[_SocketConnection]) -> None:
     with suppress(IndexError):
         while True:
             idle.pop().close()

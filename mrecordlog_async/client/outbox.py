@@ -4,7 +4,7 @@
 2. An exception of a signal handler may end the sending at any line. What was begun stays: the next `send_batch` sends
    it again at the same position, as after a lost response, and the service recognizes a repeat.
 3. So each step is one assignment, and what follows from it can be done twice: `_Batch.parts` is what is left of a
-   batch, `_Part.settled` what became of a part, `Append.batch` says that a batch has taken an append.
+   batch, `_BatchPart.settled` what became of a part, `PendingAppend.batch` says that a batch has taken an append.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Outcome(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Append:
+class PendingAppend:
     """One append. It is never split, so it stays all or none."""
 
     payloads: list[bytes]
@@ -64,26 +64,26 @@ class Append:
 
 
 @dataclass(slots=True, eq=False)
-class _Part:
+class _BatchPart:
     """Appends that one request sends."""
 
-    appends: list[Append]
+    appends: list[PendingAppend]
     begun: bool = False  # it may have been sent
     settled: int | RecordLogError | None = None  # its last position, or why it is not stored
 
     def payloads(self) -> list[bytes]:
         return [payload for append in self.appends for payload in append.payloads]
 
-    def halves(self) -> list[_Part]:
+    def halves(self) -> list[_BatchPart]:
         middle = len(self.appends) // 2
-        return [_Part(self.appends[:middle]), _Part(self.appends[middle:])]
+        return [_BatchPart(self.appends[:middle]), _BatchPart(self.appends[middle:])]
 
 
 @dataclass(slots=True, eq=False)
 class _Batch:
     """The parts that are not settled; one, unless the service refused a record among others."""
 
-    parts: list[_Part] = field(default_factory=list)
+    parts: list[_BatchPart] = field(default_factory=list)
 
 
 class Outbox:
@@ -101,7 +101,7 @@ class Outbox:
         self.failure: BaseException | None = None
         self._sender = sender
         self._create = create
-        self._waiting: deque[Append] = deque()
+        self._waiting: deque[PendingAppend] = deque()
         self._batch = _Batch()  # the latest
         self._entered = False
         self._closed = False
@@ -124,7 +124,7 @@ class Outbox:
 
     def add(self, payloads: list[bytes], outcome: Outcome) -> None:
         """Have *payloads* sent, after everything that waits."""
-        self._waiting.append(Append(payloads, outcome))
+        self._waiting.append(PendingAppend(payloads, outcome))
 
     def end(self) -> None:
         """Take no more records."""
@@ -162,7 +162,7 @@ class Outbox:
         """Make a batch of what waits."""
         while self._waiting and self._waiting[0].batch is self._batch:  # as an exception interrupted this
             self._waiting.popleft()
-        taken, records, size = list[Append](), 0, 0
+        taken, records, size = list[PendingAppend](), 0, 0
         for append in self._waiting.copy():
             records += len(append.payloads)
             size += sum(map(len, append.payloads))
@@ -171,14 +171,14 @@ class Outbox:
             taken.append(append)
         if not taken:
             return
-        batch = _Batch([_Part(taken)])
+        batch = _Batch([_BatchPart(taken)])
         for append in taken:
             append.batch = batch
         self._batch = batch
         for _ in taken:
             self._waiting.popleft()
 
-    async def _settle(self, batch: _Batch, part: _Part) -> None:
+    async def _settle(self, batch: _Batch, part: _BatchPart) -> None:
         """Store *part* or refuse it, and take it out of *batch*; replace it by halves if that may store others."""
         if part.settled is None:
             try:
@@ -203,7 +203,7 @@ class Outbox:
                 self.next_position = None  # a recreated queue starts at 0
         batch.parts = batch.parts[1:]
 
-    async def _store(self, part: _Part) -> int:
+    async def _store(self, part: _BatchPart) -> int:
         """Store *part* at the next position; return that of its last record."""
         if self.next_position is None:
             try:
@@ -243,7 +243,7 @@ def for_one(error: BaseException) -> BaseException:
     return error.copy() if isinstance(error, RecordLogError) else error
 
 
-def _acknowledge(appends: Iterable[Append], last: int) -> None:
+def _acknowledge(appends: Iterable[PendingAppend], last: int) -> None:
     position = last + 1 - sum(len(append.payloads) for append in appends)
     for append in appends:
         position += len(append.payloads)
@@ -251,7 +251,7 @@ def _acknowledge(appends: Iterable[Append], last: int) -> None:
             append.outcome.set_result(position - 1)
 
 
-def _refuse(appends: Iterable[Append], error: BaseException) -> None:
+def _refuse(appends: Iterable[PendingAppend], error: BaseException) -> None:
     for append in appends:
         if not append.outcome.done():
             append.outcome.set_exception(for_one(error))

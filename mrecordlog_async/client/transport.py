@@ -301,7 +301,7 @@ class Transport:
         if self._closing.is_set():  # meanwhile
             made.abort(CLOSED)
             raise LogClosedError(CLOSED)
-        if made.lost:  # nobody would tell an exchange that begins after its end
+        if made.lost:  # it ended before an exchange began: that one would wait for its deadline
             raise NoResponseError(CUT_OFF, sent=False)
         return made
 

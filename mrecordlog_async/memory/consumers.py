@@ -101,12 +101,12 @@ class Consumers:
             self._states[name] = self._states[name]._replace(position=position + 1)
 
     def slowest(self) -> str:
-        """Return the name of the consumer that is furthest behind; "" without consumers."""
+        """Return the name of the consumer that is furthest behind; "" if there is none."""
         return slowest_of(self._states)
 
 
 def slowest_of(states: Mapping[str, ConsumerState]) -> str:
-    """Return the name of a consumer that is furthest behind; "" without consumers."""
+    """Return the name of a consumer that is furthest behind; "" if there is none."""
     return min(states, key=states.__getitem__, default="")  # a state begins with its position
 
 

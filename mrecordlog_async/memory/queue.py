@@ -578,7 +578,7 @@ class Queue:
         return self.consumers.states.get(name)
 
     def slowest_consumer(self) -> str:
-        """Return the name of the consumer that is furthest behind; "" without consumers."""
+        """Return the name of the consumer that is furthest behind; "" if there is none."""
         return self.consumers.slowest() if self.consumers is not NO_CONSUMERS else ""
 
     def consumer_states(self) -> Iterable[tuple[str, ConsumerState]]:

@@ -114,3 +114,22 @@ async def _respond(step: Step, writer: asyncio.StreamWriter) -> None:
         writer.write(b"x")
         await writer.drain()
         await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def cutting(*, chunked: bool) -> AsyncIterator[tuple[str, int]]:
+    """Cut off the response to each append a byte later than the one before; yield the URL, and how often it can."""
+    length, body = b"Content-Length: %d" % len(APPENDED), APPENDED
+    if chunked:  # some proxies write zeros before the length of a chunk
+        length, body = b"Transfer-Encoding: chunked", b"0%x\r\n%b\r\n0\r\n\r\n" % (len(APPENDED), APPENDED)
+    response = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n%b\r\n\r\n%b" % (length, body)
+    sizes = iter(range(len(response)))
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(1)
+        writer.write(response[: next(sizes)])
+        writer.close()
+
+    async with listening(serve) as url:
+        yield url, len(response)

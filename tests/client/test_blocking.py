@@ -206,12 +206,12 @@ def test_a_call_that_was_interrupted_before_its_response_takes_nothing(
     client.append_records("q", None, [b"%d" % number for number in range(9)])
     tail = client.tail("q")
 
-    def send_and_raise(self: blocking_transport._Connection, request: Sequence[bytes], *_: Any) -> None:
+    def send_and_raise(self: blocking_transport._SocketConnection, request: Sequence[bytes], *_: Any) -> None:
         self._plug.sendall(b"".join(request))
         raise Interrupted
 
     with monkeypatch.context() as patched:
-        patched.setattr(blocking_transport._Connection, "exchange", send_and_raise)
+        patched.setattr(blocking_transport._SocketConnection, "exchange", send_and_raise)
         for _ in range(2):
             with pytest.raises(Interrupted):
                 tail.batch(max_records=2)
@@ -302,7 +302,7 @@ def test_what_a_handler_raises_while_a_response_is_parsed_ends_the_call(
 
 
 def test_a_handler_that_raises_where_a_call_waits_for_a_connection_holds_up_nobody(url: str) -> None:
-    """Wherever it raises in the locks of Python, which are no step of their own: others go on, with all connections."""
+    """Wherever it raises inside the locks of `threading`, other calls continue, with all connections."""
     with BlockingRecordLogClient(url, connections=1, retry_seconds=0.0) as client, ThreadPoolExecutor(1) as pool:
         for line in count():
             with suppress(Interrupted), raising_at(line, [threading.__file__]) as raised:
@@ -336,7 +336,7 @@ def test_a_handler_cannot_append_to_the_producer_that_its_thread_sends_for(clien
 @contextmanager
 def sending(act: Callable[[], object]) -> Iterator[None]:
     """Call *act* in the place of the next exchange of a connection; raise what it returns, if that is an exception."""
-    exchange = blocking_transport._Connection.exchange
+    exchange = blocking_transport._SocketConnection.exchange
 
     def acting(*_: Any) -> Any:
         patched.undo()
@@ -345,9 +345,9 @@ def sending(act: Callable[[], object]) -> Iterator[None]:
             raise error
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(blocking_transport._Connection, "exchange", acting)
+        patched.setattr(blocking_transport._SocketConnection, "exchange", acting)
         yield
-    assert blocking_transport._Connection.exchange is exchange
+    assert blocking_transport._SocketConnection.exchange is exchange
 
 
 TRACED = [
@@ -381,16 +381,16 @@ def raising_at(line: int, files: Sequence[str | None] = TRACED) -> Iterator[list
 @contextmanager
 def interrupted() -> Iterator[None]:
     """Raise in the calling thread once the whole response with its records has arrived."""
-    exchange = blocking_transport._Connection.exchange
+    exchange = blocking_transport._SocketConnection.exchange
 
-    def read_and_raise(self: blocking_transport._Connection, *arguments: Any) -> Any:
+    def read_and_raise(self: blocking_transport._SocketConnection, *arguments: Any) -> Any:
         reply, keep = exchange(self, *arguments)
         if "X-Next-Position" in reply.headers:
             raise Interrupted
         return reply, keep
 
     with pytest.MonkeyPatch.context() as patched, pytest.raises(Interrupted):
-        patched.setattr(blocking_transport._Connection, "exchange", read_and_raise)
+        patched.setattr(blocking_transport._SocketConnection, "exchange", read_and_raise)
         yield
 
 

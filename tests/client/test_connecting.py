@@ -59,7 +59,7 @@ async def test_a_connection_that_the_service_closes_while_it_idles_costs_no_atte
 
 @faces
 async def test_a_new_connection_that_is_closed_costs_an_attempt(call: Call) -> None:
-    """It was not idle, so its request was lost; and a second connection is not taken for an idle one, either."""
+    """It was not idle, so its request was lost. Nor is a second connection, made for the same call, taken for idle."""
     async with scripted([DROP, QUEUE]) as server:
         with pytest.raises(ServiceUnreachableError):
             await call(server.url, "next_position")

@@ -500,12 +500,12 @@ def beside(directory: Path, state: State, minutes: float) -> Iterator[None]:
         return
     commands = {
         "attacks.txt": [sys.executable, "-m", "tests.deep.service.under_attack", "--minutes", str(minutes)],
-        "alerts.txt": [sys.executable, "-m", "pytest", "-q", "tests/deep/examples/test_prometheus.py"],
+        "alerts.txt": [sys.executable, "-m", "pytest", "-q", "--nightly", "tests/deep/examples/test_prometheus.py"],
     }
     started = {}
     for name, command in commands.items():
         with (directory / name).open("wb") as output:
-            started[name] = subprocess.Popen(command, cwd=ROOT, env={**os.environ, "LONG_ALERTS": "1"}, stdout=output)
+            started[name] = subprocess.Popen(command, cwd=ROOT, stdout=output)
     try:
         yield
     finally:

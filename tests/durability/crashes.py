@@ -29,7 +29,12 @@ HISTORIES: Mapping[str, Case] = {
 
 def spread(every: Sequence[Item], budget: int) -> Sequence[Item]:
     """Return *budget* of these, or all, at equal distances."""
-    return every[:: max(1, -(-len(every) // budget))]
+    return every[:: distance_of(len(every), budget)]
+
+
+def distance_of(count: int, budget: int) -> int:
+    """Return how far apart *budget* of *count* items are."""
+    return max(1, -(-count // budget))
 
 
 def cut_power(name: str, moments: int) -> None:
@@ -44,7 +49,7 @@ def cut_power(name: str, moments: int) -> None:
         deep_every = 100
     explorer = Explorer(deep_every=deep_every, known=FAMILY.known(family(name), case.opened_with))
     lives = [life for each in (run, *run.copies) for life in each.lives]
-    distance = max(1, -(-sum(len(life.moments) for life in lives) // moments))
+    distance = distance_of(sum(len(life.moments) for life in lives), moments)
     explorer.kill_every, explorer.steps_max = distance * 5, moments
     with case.sizes():
         explorer.explore(run, every=distance)

@@ -1,8 +1,9 @@
 """An environment for each Spark that the package supports: `python -m tests.spark.versions DIRECTORY`.
 
 Each has its own pyspark and, through a `.pth` file, everything else of the environment that runs this: half a gigabyte
-for each version. Prints the Python of each. `SPARK_VERSIONS=DIRECTORY pytest tests/deep/spark/test_versions.py` uses
-them, and so does a campaign: `DIRECTORY/4.1/bin/python -m tests.spark.campaign`.
+for each version. Prints the Python of each. `SPARK_VERSIONS=DIRECTORY pytest --nightly
+tests/deep/spark/test_versions.py` uses them, and so does a campaign: `DIRECTORY/4.1/bin/python -m
+tests.spark.campaign`.
 """
 
 from __future__ import annotations

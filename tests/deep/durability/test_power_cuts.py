@@ -30,6 +30,6 @@ def test_end_that_is_stated_during_a_small_write_is_past_it(name: str, tally: Ta
 
 @pytest.mark.parametrize("name", AGED_CASES)
 def test_histories_of_ages_remove_what_is_old(name: str) -> None:
-    """What they are about happens: records are removed for their age."""
+    """In each of them, several truncates remove records for their age."""
     calls = [call for life in AGED_CASES[name].run(moments=False).lives for call in life.model.calls]
     assert sum(call.kind == "truncate" and call.value not in (0, None) for call in calls) >= 4

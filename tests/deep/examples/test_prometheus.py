@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -99,7 +98,6 @@ def connect(port: int) -> None:
 @needs_prometheus
 @pytest.mark.nightly
 @pytest.mark.timeout(2_400)
-@pytest.mark.skipif("LONG_ALERTS" not in os.environ, reason="takes 26 minutes: `nox -s alerts`, every night")
 def test_alerts_that_wait_for_minutes_fire(tmp_path: Path) -> None:
     """A consumer that stands still fires after 15 minutes and 10 more; the others before that."""
     stop = threading.Event()
