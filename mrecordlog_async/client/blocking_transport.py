@@ -19,7 +19,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from functools import partial
-from queue import Empty, SimpleQueue
 from time import monotonic as clock
 from typing import Any, TypeVar
 
@@ -50,9 +49,8 @@ T = TypeVar("T")
 FORKED = "this belongs to the process that forked this one; make it again after the fork"
 
 SLOT_SECONDS = 0.25
-"""A call waits for a connection in steps of this: where other threads take each free one first, no signal handler runs
-before a step ends.
-"""
+"""Longest time until a call that waits for a connection looks again: an exception of a handler may lose a wake-up."""
+
 LONGEST_SECONDS = 86_400.0
 """Longest wait for a connection or a response: locks and sockets refuse an infinite one."""
 
@@ -153,10 +151,11 @@ class BlockingTransport:
     def _begin(self) -> None:
         """Begin without a connection: at first, and in a forked child, as other threads may hold its parent's locks."""
         self._life = object()
-        # A call has one while it runs. Not a semaphore: its lock is held for good if a handler raises in it.
-        self._slots: SimpleQueue[None] = SimpleQueue()
-        for _ in range(self.options.connections):
-            self._slots.put(None)
+        # A call has one while it runs. Not a semaphore: its lock is held for good if a handler raises in it. Nor a
+        # SimpleQueue: `get` minds neither its time nor handlers while other threads take each slot first.
+        self._slots = deque([None] * self.options.connections)
+        self._freed = threading.Lock()  # held until a slot is free, or while nobody has looked since
+        self._freed.acquire()
         self._idle: deque[_SocketConnection] = deque()
         self._busy: weakref.WeakSet[_SocketConnection] = weakref.WeakSet()  # an exception may leave one in it
         # Held until the client closes. A plain lock: a signal handler that raises cannot leave it in a wrong state.
@@ -243,21 +242,31 @@ class BlockingTransport:
             return self._exchange(call)
         finally:
             if slots:
-                self._slots.put(None)
+                self._slots.append(None)
+                self._wake_one()
 
     def _take_slot(self, slots: list[None], call_end: float | None, seconds: float) -> None:
         """Wait until fewer calls run than there may be connections, and add this one's slot to *slots*."""
         end = clock() + min(seconds, left_until(call_end))
         while not slots:
-            left = max(end - clock(), 0.0)
             try:
-                # One step: no signal handler can raise after `get` and before the slot is in the list.
-                slots.extend(map(self._slots.get, [True], [min(left, SLOT_SECONDS)]))
-            except Empty:
-                if not left:
+                # One step: no signal handler can raise after `pop` and before the slot is in the list.
+                slots.extend(map(deque.pop, (self._slots,)))
+            except IndexError:
+                left = end - clock()
+                if left <= 0:
                     left_until(call_end)
                     reason = f"none of the client's {self.options.connections} connections became free"
                     raise NoResponseError(reason, sent=False) from None
+                self._freed.acquire(timeout=min(left, SLOT_SECONDS))
+        if self._slots:  # one wake-up may stand for several slots
+            self._wake_one()
+
+    def _wake_one(self) -> None:
+        """Have a call that waits for a slot look again."""
+        if self._freed.locked():
+            with suppress(RuntimeError):  # another thread has released it
+                self._freed.release()
 
     def _exchange(self, call: ServiceCall[Any]) -> Reply:
         request = self._target.request(call.method, call.target, call.headers, call.body)

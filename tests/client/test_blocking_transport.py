@@ -369,7 +369,7 @@ async def test_waiting_for_a_connection_ends(monkeypatch: pytest.MonkeyPatch) ->
     async with scripted([Step(drip=True)]) as server:
 
         def call(client: BlockingRecordLogClient) -> None:
-            transport_of(client)._slots.get()  # as by another thread
+            transport_of(client)._slots.pop()  # as by another thread
             with pytest.raises(
                 ServiceUnreachableError, match="none of the client's 1 connections became free"
             ) as caught:
@@ -378,6 +378,14 @@ async def test_waiting_for_a_connection_ends(monkeypatch: pytest.MonkeyPatch) ->
 
         await in_thread(server.url, call, connections=1, retry_seconds=0.05)
         assert not server.requests
+
+
+def test_many_threads_share_few_connections(served_apart: str) -> None:
+    """Each that becomes free wakes one of those that wait, until all have had one."""
+    with BlockingRecordLogClient(served_apart, connections=2) as client, ThreadPoolExecutor(16) as pool:
+        client.create_queue("shared")
+        positions = pool.map(lambda number: client.append("shared", b"%d" % number), range(800))
+        assert sorted(positions) == list(range(800))
 
 
 def test_times_may_be_infinite(served_apart: str) -> None:
