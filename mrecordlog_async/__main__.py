@@ -1,16 +1,36 @@
 """`python -m mrecordlog_async` is `mrecordlog`."""
 
+import signal
 import sys
+from types import FrameType
 
 
 def run() -> int:
     """Run the command line. Ctrl-C ends it quietly, even while its modules are imported."""
+    expected = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not in the background of a shell
+    if expected:
+        signal.signal(signal.SIGINT, _interrupt_once)
     try:
         from mrecordlog_async.cli.main import main
 
+        if expected:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
         return main()
     except KeyboardInterrupt:
         return 130  # cli.exit_codes.INTERRUPTED, which may not be imported yet
+    finally:
+        if expected:
+            _end_at_once()
+
+
+def _interrupt_once(number: int, frame: FrameType | None) -> None:
+    _end_at_once()
+    raise KeyboardInterrupt
+
+
+def _end_at_once() -> None:
+    """Leave the next Ctrl-C to the system: Python prints a traceback if one interrupts how it ends its threads."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

@@ -126,6 +126,7 @@ class Producer:
         self._outbox.add(payloads, future)
         if self._sending is None:
             self._sending = asyncio.create_task(self._send_all(), name=f"producer of {self.queue}")
+            self._sending.add_done_callback(_retrieve)
         return await asyncio.shield(future)  # a cancelled caller leaves; its batch has other callers too
 
     async def _send_all(self) -> None:
@@ -138,3 +139,9 @@ class Producer:
                 raise
         # No await since nothing was seen waiting: a call that is added later starts the next task.
         self._sending = None
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """Mark the error of *task* as retrieved: only the end of the process is one, and the appends have got it."""
+    if not task.cancelled():
+        task.exception()

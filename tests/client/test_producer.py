@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from collections.abc import AsyncIterator, Awaitable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 from mrecordlog_async import Limits, LogFullError, PositionInPastError, QueueNotFoundError, RecordTooLargeError
 from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient, ServiceError, ServiceUnreachableError
+from mrecordlog_async.client.sender import Sender
 from mrecordlog_async.service.options import ServiceOptions
 from tests.client.scripted import DROP, REPEATED, Step, listening, problem, scripted
 from tests.served import Served, serving
@@ -284,3 +286,22 @@ async def test_a_service_that_is_away_for_too_long_refuses_without_ending_the_pr
     assert not producer.failed
     await producer.close()
     await client.close()
+
+
+def test_ctrl_c_while_a_producer_sends_is_said_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its append gets it, and the loop; no task is left with an error that asyncio would print."""
+    said = list[str]()
+
+    async def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    async def main(address: str) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: said.append(str(context["message"])))
+        async with RecordLogClient(address) as client, client.producer("q", create=True) as producer:
+            monkeypatch.setattr(Sender, "send", interrupted)
+            await producer.append_record(b"x")
+
+    with Process(directory) as service, pytest.raises(KeyboardInterrupt):
+        asyncio.run(main(service.address))
+    gc.collect()
+    assert not said
