@@ -37,7 +37,7 @@ LoopFactory = Callable[[], asyncio.AbstractEventLoop]
 LOOPS: dict[str, LoopFactory] = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 
 BOTH_LOOPS = (
-    "client/test_transport.py",
+    "client/test_connections.py",
     "engine/test_letting_go.py",
     "engine/test_small.py",
     "engine/test_tail.py",

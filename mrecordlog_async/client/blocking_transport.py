@@ -74,16 +74,17 @@ class _SocketConnection:
     """
 
     def __init__(self, plug: socket.socket) -> None:
+        plug.setblocking(False)
         self.idle_since = 0.0
         self._plug = plug
+        self._poll = select.poll()
+        self._poll.register(plug)
         self._scratch = memoryview(bytearray(SCRATCH_BYTES))
 
     @property
     def is_quiet(self) -> bool:
         """True if nothing has arrived since the last response, not even the end of the connection."""
-        poll = select.poll()
-        poll.register(self._plug, select.POLLIN)
-        return not poll.poll(0)
+        return not self._wait(select.POLLIN, 0)
 
     def exchange(self, request: Sequence[bytes | memoryview], silence: float, end: float) -> tuple[Reply, bool]:
         """Send *request*; return the response, and whether the connection can be used again.
@@ -92,36 +93,62 @@ class _SocketConnection:
         """
         exchange = Exchange(self._scratch)
         try:
-            sent = self._send(request, end)
-            reply = self._receive(exchange, silence, end)
+            sent = self._send(request, exchange, end)
+            while not exchange.is_whole:
+                if not self._wait(select.POLLIN, min(silence, left_until(end))):
+                    raise TimeoutError(TOO_LONG)
+                self._receive(exchange)
         except CLOSED_BY_PEER as error:
             if self.idle_since and not exchange.heard and has_failed(error):
                 raise ClosedWhileIdleError(reason_of(error)) from error
             raise
         self.idle_since = clock()
-        return reply, exchange.reusable and sent
+        return exchange.reply(), exchange.reusable and sent
 
-    def _send(self, request: Sequence[bytes | memoryview], end: float) -> bool:
-        """Return whether all of it was sent: a service may refuse a body before it has arrived."""
+    def _send(self, request: Sequence[bytes | memoryview], exchange: Exchange, end: float) -> bool:
+        """Return whether all of it was sent: a service may refuse a body, and read no more of it."""
         try:
             for piece in request:
-                self._plug.settimeout(left_until(end))  # nothing arrives before all is sent, however long that takes
-                self._plug.sendall(piece)
+                left = memoryview(piece)
+                while left:
+                    # No deadline for silence: nothing need arrive before all is sent, however long that takes.
+                    ready = self._wait(select.POLLIN | select.POLLOUT, left_until(end))
+                    if ready & ~select.POLLOUT:
+                        self._receive(exchange)
+                    if exchange.is_whole:
+                        return False
+                    if ready & select.POLLOUT:
+                        left = left[self._attempt(self._plug.send, left) or 0 :]
         except CLOSED_BY_PEER as error:
             if not has_failed(error):
                 raise
             return False
         return True
 
-    def _receive(self, exchange: Exchange, silence: float, end: float) -> Reply:
-        while not exchange.is_whole:
-            self._plug.settimeout(min(silence, left_until(end)))
-            count = self._plug.recv_into(exchange.room())
-            if count:
-                exchange.received(count)
-            else:
-                exchange.end()
-        return exchange.reply()
+    def _receive(self, exchange: Exchange) -> None:
+        """Take what has arrived."""
+        count = self._attempt(self._plug.recv_into, exchange.room())
+        if count:
+            exchange.received(count)
+        elif count is not None:
+            exchange.end()
+
+    @staticmethod
+    def _attempt(act: Callable[[memoryview], int], data: memoryview) -> int | None:
+        """Return how many bytes were sent or received; None if none can be yet, such as a part of a TLS record."""
+        try:
+            return act(data)
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+            if not has_failed(error):
+                raise
+            return None
+
+    def _wait(self, events: int, seconds: float) -> int:
+        """Wait until bytes can be sent or received; return what of it, 0 after *seconds*."""
+        if isinstance(self._plug, ssl.SSLSocket) and self._plug.pending():
+            return select.POLLIN  # received and decrypted before: the socket itself has nothing
+        self._poll.modify(self._plug, events)
+        return next((ready for _, ready in self._poll.poll(1_000 * seconds)), 0)
 
     def close(self) -> None:
         """Close it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -24,11 +25,30 @@ class Step:
     headers: tuple[str, ...] = ()
     drop: bool = False
     """Close the connection after the whole request has arrived, without a response."""
-    drip: bool = False
-    """Send the body byte by byte, forever."""
+    drip: bytes = b""
+    """Send this, and then byte by byte, forever."""
+    raw: bytes = b""
+    """Send this in place of a response, and close the connection."""
+    early: bool = False
+    """Respond once the head has arrived, and read no body."""
+    silent: bool = False
+    """Do not respond."""
+    more: bytes = b""
+    """What follows the response."""
+
+    @property
+    def response(self) -> bytes:
+        """What is sent, if that ends."""
+        lines = (f"HTTP/1.1 {self.status} X", f"Content-Length: {len(self.body)}", *self.headers, "", "")
+        return self.raw or "\r\n".join(lines).encode() + self.body + self.more
 
 
 DROP = Step(drop=True)
+QUEUE = Step(
+    body=b'{"queue":"q","id":7,"first_position":0,"next_position":0,"records":0,"bytes":0,"first_segment":null}'
+)
+DRIP_HEAD = Step(drip=b"HTTP/1.1 200 OK\r\nX-Long: ")
+DRIP_BODY = Step(drip=b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
 
 
 def problem(status: int, code: str, *headers: str, **facts: object) -> Step:
@@ -44,8 +64,11 @@ class Scripted:
     url: str = ""
     requests: list[tuple[str, bytes]] = field(default_factory=list)
     """Method with target, and body."""
-    times: list[float] = field(default_factory=list)
-    on_request: Callable[[], None] = lambda: None
+    heads: list[bytes] = field(default_factory=list)
+    connections: list[int] = field(default_factory=list)
+    """How many requests each connection had."""
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+    """The client has closed a connection."""
 
     @property
     def methods(self) -> list[str]:
@@ -55,6 +78,7 @@ class Scripted:
 @asynccontextmanager
 async def listening(
     serve: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+    tls: ssl.SSLContext | None = None,
 ) -> AsyncIterator[str]:
     """Run *serve* for every connection to a free port; yield the URL."""
     tasks: set[asyncio.Task[None]] = set()
@@ -64,9 +88,9 @@ async def listening(
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    server = await asyncio.start_server(accept, "127.0.0.1", 0, ssl=tls)
     try:
-        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        yield f"http{'s' if tls else ''}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
     finally:
         await stop_listening(server)
         for task in tasks:
@@ -75,61 +99,54 @@ async def listening(
 
 
 @asynccontextmanager
-async def scripted(steps: Iterable[Step], *, last: Step = Step()) -> AsyncIterator[Scripted]:
+async def scripted(
+    steps: Iterable[Step], *, last: Step = Step(), tls: ssl.SSLContext | None = None
+) -> AsyncIterator[Scripted]:
     """Serve *steps* in order, then *last* for every other request. Connections are kept alive."""
     script, waiting = Scripted(), list(steps)
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        number = len(script.connections)
+        script.connections.append(0)
         try:
             while True:
-                script.requests.append(await _receive(reader))
-                script.times.append(asyncio.get_running_loop().time())
-                script.on_request()
+                head = await reader.readuntil(b"\r\n\r\n")
                 step = waiting.pop(0) if waiting else last
+                body = b"" if step.early else await reader.readexactly(_length(head))
+                script.connections[number] += 1
+                script.heads.append(head)
+                script.requests.append((head.decode().split(" HTTP/")[0], body))
                 if step.drop:
                     return
-                await _respond(step, writer)
-        except (asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
+                is_kept = step.silent or await _respond(step, writer)
+                if step.silent or step.early:
+                    await asyncio.Event().wait()
+                if not is_kept:
+                    return
+        except asyncio.IncompleteReadError:
+            script.closed.set()
+        except (ConnectionError, asyncio.CancelledError):
             pass
         finally:
             writer.transport.abort()
 
-    async with listening(serve) as script.url:
+    async with listening(serve, tls) as script.url:
         yield script
 
 
-async def _receive(reader: asyncio.StreamReader) -> tuple[str, bytes]:
-    """Read one request; return method with target, and body."""
-    head = (await reader.readuntil(b"\r\n\r\n")).decode()
-    lengths = [line[15:] for line in head.split("\r\n") if line.lower().startswith("content-length:")]
-    body = await reader.readexactly(int(lengths[0]) if lengths else 0)
-    return head.split(" HTTP/")[0], body
+def _length(head: bytes) -> int:
+    lengths = [line[15:] for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:")]
+    return int(lengths[0]) if lengths else 0
 
 
-async def _respond(step: Step, writer: asyncio.StreamWriter) -> None:
-    length = 1_000_000 if step.drip else len(step.body)
-    lines = (f"HTTP/1.1 {step.status} X", f"Content-Length: {length}", *step.headers, "", "")
-    writer.write("\r\n".join(lines).encode() + step.body)
+async def _respond(step: Step, writer: asyncio.StreamWriter) -> bool:
+    """Return whether the connection may have another request."""
+    writer.write(step.drip or step.response)
     while step.drip:
         writer.write(b"x")
         await writer.drain()
         await asyncio.sleep(0.005)
-
-
-@asynccontextmanager
-async def cutting(*, chunked: bool) -> AsyncIterator[tuple[str, int]]:
-    """Cut off the response to each append a byte later than the one before; yield the URL, and how often it can."""
-    length, body = b"Content-Length: %d" % len(APPENDED), APPENDED
-    if chunked:  # some proxies write zeros before the length of a chunk
-        length, body = b"Transfer-Encoding: chunked", b"0%x\r\n%b\r\n0\r\n\r\n" % (len(APPENDED), APPENDED)
-    response = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n%b\r\n\r\n%b" % (length, body)
-    sizes = iter(range(len(response)))
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readuntil(b"\r\n\r\n")
-        await reader.readexactly(1)
-        writer.write(response[: next(sizes)])
+    if step.raw:
         writer.close()
-
-    async with listening(serve) as url:
-        yield url, len(response)
+        await writer.wait_closed()
+    return not step.raw

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
 
 import pytest
 
 from mrecordlog_async import PositionInPastError, RecordLogError
 from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient
 from tests.client.hostile import Fault, appends, hostile
-from tests.client.hostile_campaign import attack
 from tests.served import Served
 
 REPEATS = [
@@ -85,11 +83,3 @@ async def test_a_record_with_a_position_is_stored_once(served: Served, faults: l
     counts = Counter(record.payload for record in served.log.range("q"))
     assert set(counts.values()) == {1}
     assert counts.keys() >= {b"%d" % number for number in range(20)}
-
-
-async def test_a_campaign_of_hostile_proxies_loses_doubles_and_misreports_nothing(tmp_path: Path) -> None:
-    """Requests and responses are lost, late, repeated and replayed. Only what has no position may be doubled."""
-    verdicts = await attack(tmp_path, 60, 7, kills=False)
-    wrong = {queue: (one.lost, one.misreported, one.not_consumed, one.doubled) for queue, one in verdicts.items()}
-    assert wrong.pop("plain")[:3] == (0, 0, 0)
-    assert set(wrong.values()) == {(0, 0, 0, 0)}

@@ -1,9 +1,9 @@
 """Hostile proxies and kills of the services, while clients append: count what was lost, doubled or misreported.
 
-    python -m tests.client.hostile_campaign --records 5000 --seed 3
+    python -m tests.deep.client.hostile_campaign --records 5000 --seed 3
 
 Two services, each behind a proxy that delays, loses, repeats, replays and refuses requests. The suite runs a short one,
-without kills, in `test_hostile_proxy`. With kills, a proxy that sends a request again until it has a response
+without kills, in `test_hostile_campaign`. With kills, a proxy that sends a request again until it has a response
 (`Fault.RETRY`) may hide a record that is stored: the repeat meets a service that recovers, and 503 says that nothing is
 stored. docs/client.md says so. What this leaves out: proxies that change bodies or mix up responses.
 """
