@@ -11,6 +11,7 @@ import msgspec
 
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.protocol.problems import error_in
+from mrecordlog_async.support.forks import call_in_children
 
 Response = TypeVar("Response")
 
@@ -89,6 +90,15 @@ def _decoder(kind: type[Response]) -> msgspec.json.Decoder[Response]:
 
 _decoders: dict[type[Any], msgspec.json.Decoder[Any]] = {}
 _making = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """Make the lock again in a forked child: a thread of its parent may hold the one that it has, for good."""
+    global _making
+    _making = threading.Lock()
+
+
+call_in_children(_renew_lock)
 
 
 def written_by_service(reply: Reply) -> bool:
