@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from typing import Any, Self
 
 import pytest
@@ -30,8 +30,21 @@ class InThreads:
     def tail(self, *given: Any) -> InThreads:
         return self.of(self.blocking.tail(*given))
 
-    def producer(self, queue: str) -> InThreads:
-        return self.of(self.blocking.producer(queue))
+    def consumer(self, *given: Any) -> InThreads:
+        return self.of(self.blocking.consumer(*given))
+
+    def available(self, **limits: Any) -> AsyncIterator[Any]:
+        return self._each(self.blocking.available(**limits))
+
+    def range(self, *bounds: Any) -> AsyncIterator[Any]:
+        return self._each(self.blocking.range(*bounds))
+
+    def iter_from(self, *start: Any) -> AsyncIterator[Any]:
+        return self._each(self.blocking.iter_from(*start))
+
+    async def _each(self, found: Iterator[Any]) -> AsyncIterator[Any]:
+        while (one := await asyncio.to_thread(next, found, None)) is not None:
+            yield one
 
     async def __aenter__(self) -> Self:
         await asyncio.to_thread(self.blocking.__enter__)
@@ -47,8 +60,9 @@ Face = Callable[..., Any]
 faces = pytest.mark.parametrize("face", [RecordLogClient, InThreads], ids=["tasks", "threads"])
 
 
-async def payloads(client: Any, queue: str) -> list[bytes]:
-    """Return what *queue* has."""
-    if isinstance(client, InThreads):
-        return await asyncio.to_thread(lambda: [record.payload for record in client.blocking.range(queue)])
-    return [record.payload async for record in client.range(queue)]
+async def outcome(call: Awaitable[Any]) -> Any:
+    """Return what *call* returns or raises, which it does before a test that hangs would be ended."""
+    task = asyncio.ensure_future(call)
+    ended, _ = await asyncio.wait([task], timeout=30)
+    assert ended, "the call does not end"
+    return task.exception() or task.result()

@@ -31,6 +31,8 @@ async def _first(records: Any) -> None:
 CALLS: dict[str, Call] = {
     "append a text": lambda it: it.append("q", "a"),
     "append None": lambda it: it.append("q", None),
+    "append a number, which is no number of zeros": lambda it: it.append("q", 5),
+    "append_records of a number": lambda it: it.append_records("q", None, [b"a", 5]),
     "append_records of one payload": lambda it: it.append_records("q", None, b"abc"),
     "append_records without payloads": lambda it: it.append_records("q", [b"a"], None),
     "append at -1": lambda it: it.append("q", b"a", -1),

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import shutil
 import signal
 from collections.abc import Coroutine
@@ -29,7 +30,6 @@ from mrecordlog_async import (
 )
 from mrecordlog_async.client import (
     BlockingRecordLogClient,
-    OutcomeUnknownError,
     RecordLogClient,
     ServiceError,
     ServiceUnreachableError,
@@ -38,15 +38,16 @@ from mrecordlog_async.client import reads as client_reads
 from mrecordlog_async.client import tail as client_tail
 from mrecordlog_async.client.transport import Transport
 from mrecordlog_async.service.options import ServiceOptions
-from mrecordlog_async.service.wire.listening import Listener, bind_unix
-from tests.served import Served, serving, stop_listening
-from tests.serving import Process, free_port
+from tests.client.faces import Face, faces
+from tests.served import Served, serving
+from tests.serving import Process
 
 
-async def test_the_client_speaks_like_the_log(served: Served) -> None:
+@faces
+async def test_the_client_speaks_like_the_log(face: Face, served: Served) -> None:
     """Every method of the log returns the same through the service."""
     log = served.log
-    async with RecordLogClient(served.url) as client:
+    async with face(served.url) as client:
         assert await client.create_queue("a/b ü") is True
         assert await client.create_queue("a/b ü", exist_ok=True) is False
         assert await client.append_record("q", None, b"a") == 0
@@ -70,6 +71,47 @@ async def test_the_client_speaks_like_the_log(served: Served) -> None:
         assert (await client.stats()).counters["appended_records"] == 3
         await client.delete_queue("a/b ü")
         assert not await client.queue_exists("a/b ü")
+
+
+@faces
+async def test_the_calls_of_operators_speak_like_the_log(face: Face, served: Served) -> None:
+    """Listings in an order and of the first ones, options, and the consumers of all queues with rules."""
+    async with face(served.url) as client:
+        assert await client.append_json("orders", {"cups": 2}, create=True) == 0
+        assert json.loads((await client.last_record("orders")).payload) == {"cups": 2}
+        assert list(await client.summary(order="records", limit=1)) == ["orders"]
+        assert await client.create_consumer("or*", "lake")
+        assert await client.consumer_rules() == [("or*", "lake")]
+        assert [(one.queue, one.consumer) for one in await client.all_consumers()] == [("orders", "lake")]
+        assert await client.queue_options("q") == QueueOptions()
+        await client.wait_ready()
+        assert (await client.log_info()).id
+
+
+@faces
+async def test_a_batch_ends_at_its_timeout(face: Face, served: Served) -> None:
+    """It is empty then, which is not the end. What is there comes with the first request, however short the time."""
+    async with face(served.url) as client:
+        tail = client.tail("q")
+        batch = await tail.batch(timeout=0.05)
+        assert batch is not None and not batch and batch.first_position == 0
+        await served.log.append("q", b"a")
+        assert (await tail.batch(timeout=0)).payloads() == [b"a"]
+
+
+@faces
+@pytest.mark.parametrize("kind", ["tail", "consumer"])
+async def test_what_is_there_is_read_without_waiting(face: Face, served: Served, kind: str) -> None:
+    """For a program that runs once: records that arrive after the first batch was asked for are left."""
+    await served.log.append_records("q", None, [b"a", b"b"])
+    async with face(served.url) as client:
+        reader = client.tail("q") if kind == "tail" else await client.consumer("q", "c").__aenter__()
+        found = reader.available(max_records=1)
+        assert (await anext(found)).payloads() == [b"a"]
+        await served.log.append("q", b"later")
+        assert (await anext(found)).payloads() == [b"b"]
+        with pytest.raises(StopAsyncIteration):
+            await anext(found)
 
 
 async def test_the_limits_of_a_queue_refuse_in_the_same_words(served: Served) -> None:
@@ -97,19 +139,9 @@ async def test_following_ends_after_the_last_record_of_a_sealed_queue(served: Se
         assert await tail.batch(max_wait=None) is None
 
 
-async def test_an_empty_name_is_refused_as_by_the_log(served: Served) -> None:
-    """Its path would be another one, of which the service knows only that it does not exist."""
-    async with RecordLogClient(served.url) as client:
-        for log in (client, served.log):
-            with pytest.raises(QueueNameError):
-                await log.append("", b"a", create=True)
-            with pytest.raises(ConsumerNameError):
-                await log.create_consumer("q", "")
-
-
-@pytest.mark.parametrize("name", ["\udcff", b"q", 5], ids=ascii)
+@pytest.mark.parametrize("name", ["", "\udcff", b"q", 5], ids=ascii)
 async def test_what_cannot_be_a_name_is_refused_as_by_the_log(served: Served, name: Any) -> None:
-    """An argument of a command that is not UTF-8, say; bytes are not taken for the text that they encode."""
+    """The path of an empty one would be another path; bytes are not taken for the text that they encode."""
     async with RecordLogClient(served.url) as client:
         for log in (client, served.log):
             with pytest.raises(QueueNameError):
@@ -140,24 +172,11 @@ async def test_an_append_through_the_client_may_create_its_queue(served: Served)
         assert repr(client) == f"<RecordLogClient {served.url!r}>"
 
 
-@pytest.mark.parametrize(
-    ("url", "advice"),
-    [
-        ("localhost:8080", "write http://localhost:8080"),
-        ("127.0.0.1", "write http://127.0.0.1"),
-        ("tcp://x", "not the URL of a service"),
-        ("http://", "not the URL of a service"),
-        ("http://host:port", "not the URL of a service"),
-        ("", "not the URL of a service"),
-        ("unix:", "write unix:/path/to/socket"),
-        ("http://a..b:8080", "not the URL of a service"),
-        (f"http://{'a' * 64}:8080", "not the URL of a service"),
-    ],
-)
-def test_a_wrong_url_is_refused_at_once(url: str, advice: str) -> None:
+def test_a_wrong_url_is_refused_at_once() -> None:
     """Not at the first request, which would have to say that its outcome is unknown."""
-    with pytest.raises(ValueError, match=advice):
-        RecordLogClient(url)
+    for client in (RecordLogClient, BlockingRecordLogClient):
+        with pytest.raises(ValueError, match="write http://localhost:8080"):
+            client("localhost:8080")
 
 
 async def test_a_password_is_not_shown(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,30 +193,17 @@ async def test_a_password_is_not_shown(caplog: pytest.LogCaptureFixture, monkeyp
 
 
 @pytest.mark.parametrize(
-    "url", ["http://user:secret@", "http://user:sec/ret@h", "user:secret@h:80", "http://u:secret@h?x"]
+    ("url", "token", "refusal"),
+    [
+        ("http://localhost:8080", "0123456789abcdef\n", r"the token .* control character: pass token\.strip\(\)"),
+        ("http://u:p@localhost:8080", "0123456789abcdef", "has a user name, and a request cannot have a token as well"),
+    ],
 )
-def test_a_wrong_url_is_refused_without_its_password(url: str) -> None:
-    """A character in the password may be what makes it wrong."""
-    with pytest.raises(ValueError, match="not the URL of a service") as refused:
-        RecordLogClient(url)
-    assert "sec" not in str(refused.value)
-
-
-def test_a_token_with_its_line_break_is_refused_at_once() -> None:
-    """A file seldom holds the token alone; at the first request it would be too late, and the error another one."""
-    refused = r"the token .* control character: pass token\.strip\(\)"
-    with pytest.raises(ValueError, match=refused):
-        RecordLogClient("http://localhost:8080", token="0123456789abcdef\n")
-    with pytest.raises(ValueError, match=refused):
-        BlockingRecordLogClient("http://localhost:8080", token="0123456789abcdef\r\n")
-
-
-def test_a_user_name_next_to_a_token_is_refused_at_once() -> None:
-    """A request has one of them, and every request would raise an error that names neither."""
+def test_a_token_that_no_request_can_have_is_refused_at_once(url: str, token: str, refusal: str) -> None:
+    """At the first request it would be too late, and the error another one. A file seldom holds the token alone."""
     for client in (RecordLogClient, BlockingRecordLogClient):
-        with pytest.raises(ValueError, match="the URL has a user name, and a request cannot have a token as well"):
-            client("http://user:password@localhost:8080", token="0123456789abcdef")
-    RecordLogClient("http://user:password@localhost:8080")
+        with pytest.raises(ValueError, match=refusal):
+            client(url, token=token)
 
 
 async def test_many_queues_are_created_in_one_request(directory: Path) -> None:
@@ -375,6 +381,18 @@ async def test_a_range_does_not_continue_in_a_recreated_queue(directory: Path) -
         await client.append_records("q", None, [b"c", b"d", b"e"])
         with pytest.raises(QueueNotFoundError):
             await anext(records)
+
+
+async def test_a_queue_that_was_recreated_is_not_deleted_for_the_other_one(served: Served) -> None:
+    """The service takes the id as a precondition."""
+    async with RecordLogClient(served.url) as client:
+        old = (await client.queue_summary("q")).id
+        await client.delete_queue("q", queue_id=old)
+        await client.create_queue("q")
+        with pytest.raises(QueueNotFoundError):
+            await client.delete_queue("q", queue_id=old)
+        assert await client.queue_exists("q")
+        assert (await served.call("DELETE", "/v1/queues/q?id=x")).status == 400
 
 
 async def test_a_buffer_may_be_used_again_once_an_append_was_called(served: Served) -> None:
@@ -598,17 +616,18 @@ async def test_an_empty_record_is_sent_with_its_length(directory: Path) -> None:
         assert [record.payload for record in served.log.range("q")] == [b""] * 5
 
 
-async def test_tokens_and_unix_sockets_work(tmp_path: Path, directory: Path) -> None:
-    """A service on a socket with a token admits a client that has the token, and no other."""
+@faces
+async def test_a_service_with_a_token_admits_who_has_it(face: Face, directory: Path) -> None:
+    """And nobody else."""
     token = "0123456789abcdef"
-    async with serving(directory, ServiceOptions(tokens=frozenset({token.encode()}))) as served:
-        path = tmp_path / "socket"
-        listener = Listener([bind_unix(str(path))], served.connections)
-        async with RecordLogClient(f"unix:{path}", token=token) as client, RecordLogClient(f"unix:{path}") as stranger:
-            assert await client.create_queue("q")
-            with pytest.raises(ServiceError, match="token"):
-                await stranger.list_queues()
-        listener.close()
+    async with (
+        serving(directory, ServiceOptions(tokens=frozenset({token.encode()}))) as served,
+        face(served.url, token=token) as client,
+        face(served.url) as stranger,
+    ):
+        assert await client.create_queue("q")
+        with pytest.raises(ServiceError, match="token"):
+            await stranger.list_queues()
 
 
 async def test_waiting_for_a_service_that_does_not_become_ready_says_why(directory: Path) -> None:
@@ -617,39 +636,6 @@ async def test_waiting_for_a_service_that_does_not_become_ready_says_why(directo
     async with serving(directory, recovered=False) as served, RecordLogClient(served.url, retry_seconds=0.01) as client:
         with pytest.raises(ServiceUnreachableError, match=why):
             await client.wait_ready()
-
-
-async def test_a_service_that_is_not_there_is_named() -> None:
-    """After the given time the error says which address did not respond."""
-    unused_port = free_port()
-    async with RecordLogClient(f"http://127.0.0.1:{unused_port}", retry_seconds=0.1) as client:
-        with pytest.raises(ServiceUnreachableError, match=str(unused_port)):
-            await client.list_queues()
-
-
-async def test_a_lost_response_to_an_append_without_position_is_reported_as_unknown(directory: Path) -> None:
-    """Sending it again could store it twice, so the client does not."""
-    requests = 0
-
-    async def drop(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal requests
-        await reader.readuntil(b"\r\n\r\n")
-        requests += 1
-        writer.transport.abort()
-
-    server = await asyncio.start_server(drop, "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    async with RecordLogClient(f"http://127.0.0.1:{port}") as client:
-        with pytest.raises(OutcomeUnknownError):
-            await client.append_record("q", None, b"a")
-        assert requests == 1
-        repeating = asyncio.create_task(client.append_record("q", 7, b"a"))
-        while requests < 3:
-            await asyncio.sleep(0.001)
-        assert not repeating.done()
-        repeating.cancel()
-        await asyncio.wait((repeating,))
-    await stop_listening(server)
 
 
 async def test_a_producer_shares_requests_between_callers(served: Served) -> None:
@@ -661,17 +647,6 @@ async def test_a_producer_shares_requests_between_callers(served: Served) -> Non
         assert await producer.append_records([b"x", b"y"]) == 1_001
         assert served.service.requests - before < 10
     assert [record.payload for record in served.log.range("p")][:1_000] == [b"%d" % number for number in range(1_000)]
-
-
-async def test_a_producer_that_meets_another_says_so(served: Served) -> None:
-    """Two producers of one queue are detected by their positions, not mixed silently."""
-    async with RecordLogClient(served.url) as client, client.producer("q") as producer:
-        await producer.append_record(b"mine")
-        await served.log.append_record("q", None, b"somebody else's")
-        with pytest.raises(PositionInPastError):
-            await producer.append_record(b"mine too")
-        with pytest.raises(PositionInPastError):
-            await producer.append_record(b"and this")
 
 
 async def test_kill_9_and_restart_lose_nothing_and_double_nothing(tmp_path: Path) -> None:

@@ -23,7 +23,6 @@ from mrecordlog_async import (
     QueueOptions,
     QueueSealedError,
     RecordLog,
-    RecordTruncatedError,
 )
 from mrecordlog_async.client import Consumer, RecordLogClient
 from mrecordlog_async.engine.consumer import Consumer as ConsumerOfLog
@@ -261,26 +260,3 @@ async def test_a_reader_without_a_place_to_wait_reads_all_the_same(
             batch = await reading
             assert batch is not None and batch.payloads() == [b"a"]
         waiting.cancel()
-
-
-async def test_the_client_waits_for_an_acknowledgement(directory: Path) -> None:
-    """It returns once the consumer has the record, and raises what the log raises."""
-    async with serving(directory) as served, RecordLogClient(served.url) as client:
-        await served.log.create_queue("q")
-        await served.log.create_consumer("q", "c")
-        await client.append_records("q", None, [b"a", b"b", b"c"])
-        waiting = asyncio.create_task(client.wait_acknowledged("q", 0, "c"))
-        while not served.service.tails:
-            await asyncio.sleep(0)
-        async with client.consumer("q", "c") as consumer:
-            await consumer.acknowledge(0)
-        await waiting
-        await client.wait_acknowledged("q", 0, "c", timeout=0)
-        for it in (served.log, client):
-            with pytest.raises(TimeoutError, match="consumer 'c' has not acknowledged position 1 of queue 'q'"):
-                await it.wait_acknowledged("q", 1, "c", timeout=0)
-        await client.truncate("q", 1, past_consumers=True)
-        with pytest.raises(RecordTruncatedError):
-            await client.wait_acknowledged("q", 1, "c")
-        with pytest.raises(ConsumerNotFoundError):
-            await client.wait_acknowledged("q", 1, "x")

@@ -14,13 +14,10 @@ from mrecordlog_async import Limits, LogFullError, PositionInPastError, QueueNot
 from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient, ServiceError, ServiceUnreachableError
 from mrecordlog_async.client.sender import Sender
 from mrecordlog_async.service.options import ServiceOptions
-from tests.client.scripted import DROP, REPEATED, Step, listening, problem, scripted
+from tests.client.faces import outcome
+from tests.client.scripted import DROP, QUEUE, REPEATED, Step, listening, problem, scripted
 from tests.served import Served, serving
 from tests.serving import Process
-
-QUEUE = Step(
-    body=b'{"queue":"q","id":7,"first_position":0,"next_position":0,"records":0,"bytes":0,"first_segment":null}'
-)
 
 
 async def outcomes(*calls: Awaitable[int]) -> list[int | type[BaseException]]:
@@ -101,18 +98,6 @@ async def test_a_lost_request_is_not_taken_for_stored_because_somebody_else_was(
             await sending
 
 
-async def test_a_lost_request_is_stored_by_the_next_attempt(served: Served) -> None:
-    """No other record took its position meanwhile."""
-    async with (
-        delayed(served, losing=True) as (proxy, _, go),
-        RecordLogClient(proxy) as client,
-        client.producer("q") as producer,
-    ):
-        go.set()
-        assert await producer.append_record(b"mine") == 0
-    assert [record.payload for record in served.log.range("q")] == [b"mine"]
-
-
 async def test_a_repeat_after_a_restart_with_nothing_retained_is_not_called_stored(tmp_path: Path) -> None:
     """The service no longer knows what was at that position, and does not guess."""
     with Process(tmp_path / "wal") as process:
@@ -166,6 +151,22 @@ async def test_an_outcome_that_nobody_knows_ends_the_producer() -> None:
             await producer.append_record(b"d")
         assert first.value is not second.value  # or its traceback would grow with each call
         assert len(server.requests) == 3
+
+
+async def test_a_producer_whose_service_is_gone_after_a_lost_response_has_failed() -> None:
+    """The record may be stored, and nobody settled it within the time of a call."""
+    async with (
+        scripted([QUEUE], last=DROP) as server,
+        RecordLogClient(server.url, retry_seconds=0.1) as client,
+        client.producer("q") as producer,
+    ):
+        for _ in range(2):
+            lost = await outcome(producer.append_record(b"a"))
+            assert isinstance(lost, ServiceUnreachableError) and lost.sent
+            assert producer.failed
+        sent = len(server.requests)
+        await outcome(producer.append_record(b"a"))
+        assert len(server.requests) == sent
 
 
 @pytest.mark.parametrize("bad", range(3))

@@ -7,19 +7,23 @@ from email.utils import format_datetime
 
 import pytest
 
-from mrecordlog_async import LogFailedError, LogFullError, PositionInPastError, RecordLogError
+from mrecordlog_async import LogFailedError, LogFullError, QueueNotFoundError, RecordLogError
 from mrecordlog_async.client import OutcomeUnknownError, RecordLogClient, ServiceError, ServiceUnreachableError
 from mrecordlog_async.protocol.attempts import Attempts, Repeat, retry_after
 from mrecordlog_async.protocol.responses import Reply
+from tests.client.faces import Face, faces, outcome
 from tests.client.scripted import DROP, REPEATED, Scripted, Step, problem, scripted
+from tests.served import Served
+from tests.serving import free_port
 
 IN_PAST = problem(409, "position_in_past", queue="q", position=0, next_position=1)
 
 
+@faces
 @pytest.mark.parametrize("status", [408, 429, 503, 507])
-async def test_what_may_pass_is_tried_again(status: int) -> None:
+async def test_what_may_pass_is_tried_again(face: Face, status: int) -> None:
     """Temporary refusals of the service, even of an append without position: nothing was stored."""
-    async with scripted([problem(status, "later")] * 3) as server, RecordLogClient(server.url) as client:
+    async with scripted([problem(status, "later")] * 3) as server, face(server.url) as client:
         assert await client.append_record("q", None, b"a") == 0
         assert len(server.requests) == 4
 
@@ -96,13 +100,6 @@ async def test_a_refusal_after_a_lost_response_leaves_the_outcome_open(refusal: 
         assert len(server.requests) == 2
 
 
-async def test_a_refusal_of_the_first_attempt_is_final() -> None:
-    """Nothing was lost, so the outcome is known."""
-    async with scripted([IN_PAST]) as server, RecordLogClient(server.url) as client:
-        with pytest.raises(PositionInPastError):
-            await client.append_record("q", 0, b"a")
-
-
 async def test_only_an_attempt_after_a_lost_response_counts_as_a_repeat() -> None:
     """Otherwise the same records may be another writer's, or a proxy sent the request twice: the outcome is unknown."""
     same = Step(body=REPEATED)
@@ -116,16 +113,48 @@ async def test_only_an_attempt_after_a_lost_response_counts_as_a_repeat() -> Non
         assert await client.append_record("q", 0, b"a") is None
 
 
-async def test_an_error_says_whether_the_request_was_sent() -> None:
-    """After a refused connection the outcome is known, after a lost response it is not."""
-    async with scripted([], last=DROP) as server, RecordLogClient(server.url, retry_seconds=0.1) as client:
-        with pytest.raises(ServiceUnreachableError, match="carried out is unknown") as caught:
-            await client.append_record("q", 0, b"a")
-        assert caught.value.sent
-    async with RecordLogClient(server.url, retry_seconds=0.1) as client:
-        with pytest.raises(ServiceUnreachableError) as caught:
-            await client.append_record("q", 0, b"a")
-        assert not caught.value.sent
+@faces
+async def test_an_error_says_whether_the_request_was_sent(face: Face) -> None:
+    """After a refused connection the outcome is known, after a lost response it is not. The service is named."""
+    async with scripted([], last=DROP) as server, face(server.url, retry_seconds=0.1) as client:
+        lost = await outcome(client.append("q", b"a", 0))
+    async with face(server.url, retry_seconds=0.1) as client:
+        refused = await outcome(client.append("q", b"a", 0))
+    for error in (lost, refused):
+        assert isinstance(error, ServiceUnreachableError) and error.sent is (error is lost)
+        assert server.url in str(error) and ("carried out is unknown" in str(error)) is error.sent
+
+
+@faces
+@pytest.mark.parametrize("host", ["wal.invalid", "127.0.0.1", "[::1]"])
+async def test_a_service_that_cannot_be_reached_is_named_with_the_reason(face: Face, host: str) -> None:
+    """Nothing was sent."""
+    url = f"http://{host}:{free_port()}"
+    reason = "the host name cannot be resolved" if host == "wal.invalid" else "connection refused"
+    async with face(url, retry_seconds=0.0) as client:
+        error = await outcome(client.append("q", b"a"))
+    assert (error.address, error.reason, error.sent) == (url, reason, False)
+
+
+@faces
+async def test_an_https_url_of_a_service_without_tls_says_what_to_write(face: Face, served: Served) -> None:
+    """The reason is not one of OpenSSL's."""
+    async with face(served.url.replace("http:", "https:"), retry_seconds=0.0) as client:
+        error = await outcome(client.append("q", b"a"))
+    assert isinstance(error, ServiceUnreachableError) and not error.sent
+    assert error.reason == "TLS failed: the server responded without TLS; write http:// instead of https://"
+
+
+async def test_deleting_by_id_is_sent_again_and_spares_a_queue_made_since() -> None:
+    """The id is a precondition, so a repeat does no harm; a queue that does not exist any more was deleted."""
+    for refusal in ("queue_not_found", "queue_recreated"):
+        steps = [DROP, problem(404, refusal, queue="q")]
+        async with scripted(steps) as server, RecordLogClient(server.url) as client:
+            await client.delete_queue("q", queue_id=7)
+            assert [line for line, _ in server.requests] == ["DELETE /v1/queues/q?id=7"] * 2
+        async with scripted([problem(404, refusal, queue="q")]) as server, RecordLogClient(server.url) as client:
+            with pytest.raises(QueueNotFoundError):
+                await client.delete_queue("q", queue_id=7)
 
 
 # Refusals of a proxy.
