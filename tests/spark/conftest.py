@@ -95,3 +95,12 @@ def queries_closed() -> Iterator[None]:
     query = sys.modules.get("tests.spark.query")  # not imported here: it needs pyspark
     while query is not None and query.open_queries:
         query.open_queries.pop().reader.stop()
+
+
+@pytest.fixture(autouse=True)
+def drains_closed() -> Iterator[None]:
+    """End the threads and connections of a test's drains."""
+    yield
+    draining = sys.modules.get("tests.spark.draining")  # not imported here: it needs deltalake
+    while draining is not None and draining.open_drains:
+        draining.open_drains.pop().close()

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+from mrecordlog_async.spark import table_files
 from mrecordlog_async.spark.checkpoints import local_lake
 from mrecordlog_async.spark.consumer import committed
 
@@ -51,6 +52,7 @@ class Medium:
         with patch.context() as patched:
             patched.setattr(os, "fsync", synced)
             patched.setattr(local_lake, "syncfs", file_system)
+            patched.setattr(table_files, "syncfs", file_system)
             patched.setattr(committed, "syncfs", file_system)
             yield
 

@@ -1,0 +1,484 @@
+"""A Delta table as the output of a drain: tasks write files, and the driver commits them together with the positions.
+
+A commit names the file of positions by its id, in a transaction of Delta: rows and positions change in one step. Two
+commits cannot have the same version of the table, so of two drains one stops. The order is
+
+1. data files and their directories are durable,
+2. so is the file of positions, in `_mrecordlog/<name>/` of the table,
+3. both are there, with their size: a task only says so,
+4. the entry of the table's log is written,
+5. it is read back: a store may have said something else,
+6. it is made durable, with the entries before it, which others may not have synced.
+
+Only then may records be truncated. What was begun and not committed never existed.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import platform
+import re
+import secrets
+import time
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from deltalake import CommitProperties, DeltaTable, Field, PostCommitHookProperties, Schema, Transaction
+from deltalake.exceptions import DeltaError, TableNotFoundError
+from deltalake.transaction import AddAction
+from msgspec.structs import replace
+
+from mrecordlog_async.spark.output import BatchFailedError, OutputRefusedError, WrittenFile
+from mrecordlog_async.spark.parquet_writer import STATED, Layout, write_rows
+from mrecordlog_async.spark.state import DrainState, StateError
+from mrecordlog_async.spark.table_changes import (
+    STATED_COLUMNS,
+    has_file,
+    refuse_changes,
+    refuse_restored,
+    states_ends,
+)
+from mrecordlog_async.spark.table_entries import (
+    MARK,
+    entry_name,
+    entry_number,
+    repair,
+    restored_to,
+    transactions_of,
+)
+from mrecordlog_async.spark.table_files import ENTRIES, NotSyncedError, TableFiles
+
+logger = logging.getLogger("mrecordlog_async.spark")
+
+OWN = "_mrecordlog"
+"""The directory of positions: readers and vacuums leave out names that begin with an underscore."""
+
+NAME = re.compile(r"[\w.-]{1,100}", re.ASCII)
+
+ATTEMPTS = 15
+"""Tries of a commit: another writer may have committed in between, and a drain may do so every second."""
+
+SUM_UP_EVERY = 100
+"""After this many batches of its own, a drain summarizes the table's log and deletes old entries."""
+
+UNUSED_SECONDS = 86_400.0
+"""Positions that nothing names are kept for this long: another process may be about to commit them."""
+
+OWNER = "mrecordlog.query"
+"""The property by which drains before 0.3 named the owner of a table."""
+
+MOVED = "positions are in the table"
+"""The owner of a table whose drain continues from its positions: earlier versions refuse it."""
+
+UNSUPPORTED = ("Unsupported table features", "Unsupported reader features", "Unsupported writer features")
+"""In delta-rs' error for a table that it cannot write."""
+
+CLEANUP = "delta.enableExpiredLogCleanup"
+"""The property of a table that keeps all entries of its log, if it is false."""
+
+NO_HOOKS = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
+"""delta-rs would write a checkpoint of the table and delete entries without a sync."""
+
+
+@dataclass(frozen=True)
+class DeltaWriter:
+    """The tasks' side. mark: a file of the driver that a task has to see first; "" for none."""
+
+    files: TableFiles
+    layout: Layout
+    schema: pa.Schema
+    mark: str = ""
+
+    def write(self, batches: Iterable[pa.RecordBatch]) -> list[WrittenFile]:
+        """Store rows as durable files that no version names yet; return what a commit needs of them."""
+        if self.mark and self.files.path is not None and not os.path.exists(Path(self.files.path, self.mark)):
+            raise OutputRefusedError(
+                f"{self.files.path} on {platform.node()} is not the directory that the driver sees: mount it on every "
+                "machine, or use storage that all machines share (s3://, gs://, az://)"
+            )
+        try:
+            return write_rows(self.files, self.layout, batches, self.schema)
+        except OSError as error:
+            raise BatchFailedError(
+                f"a file of the table {self.files.address} could not be written "
+                f"({error.strerror or reason_of(error)}): free space, or repair the disk or the rights"
+            ) from error
+
+
+class DeltaOutput:
+    """A Delta table on a disk or in a store. For one thread."""
+
+    def __init__(
+        self,
+        files: TableFiles,
+        schema: pa.Schema,
+        *,
+        name: str = "drain",
+        partition_by: tuple[str, ...] | None = None,
+        plain: bool = True,
+        accepts_restore: bool = False,
+        report: Callable[[str], None] = logger.warning,
+    ) -> None:
+        """Describe the output; `open` creates it.
+
+        Args:
+            files: where it is.
+            schema: the columns of the rows.
+            name: of this drain, among those that write to the table.
+            partition_by: the columns by which it is partitioned; None for those of a table that exists.
+            plain: the rows are those of the logs; no function has changed them.
+            accepts_restore: continue after the last batch, even if a RESTORE has taken it back.
+            report: called with a sentence for people.
+        """
+        if not NAME.fullmatch(name) or name.startswith("."):
+            raise OutputRefusedError(f"--name {name!r}: use letters, digits, '-', '_' and '.', at most 100")
+        self.files, self.name, self.schema = files, name, schema
+        self._partition_by, self._plain, self._accepts_restore = partition_by, plain, accepts_restore
+        self._report = report
+        self._loaded: DeltaTable | None = None
+        self._state, self._number, self._seen = DrainState(), -1, -1
+        self._tries = set[int]()  # the ids of positions whose entry may arrive late
+        self._mark = ""
+
+    @property
+    def writer(self) -> DeltaWriter:
+        """What tasks write with."""
+        layout = Layout(self._partition_by or (), has_ends=states_ends(self._table))
+        return DeltaWriter(self.files, layout, self.schema, self._mark)
+
+    @property
+    def owner(self) -> str:
+        """A UUID of this drain of this table, for consumers."""
+        return str(uuid.uuid5(uuid.UUID(str(self._table.metadata().id)), self.name))
+
+    @property
+    def _table(self) -> DeltaTable:
+        assert self._loaded is not None, "it is open"
+        return self._loaded
+
+    @property
+    def _own(self) -> str:
+        return f"{OWN}/{self.name}"  # other drains do not know which files of it are in use
+
+    @property
+    def _application(self) -> str:
+        return f"{MARK}/{self.name}"
+
+    # Opening.
+
+    def open(self) -> None:
+        """Repair what a power cut left, create the table if it is missing, and add new columns.
+
+        Raises:
+            OutputRefusedError: the table cannot take these rows.
+            BatchFailedError: the disk or the store failed.
+        """
+        if self.files.is_misread:
+            raise OutputRefusedError(f"{self.files.address}: delta-rs misreads paths with % or a backslash: rename it")
+        with _explained(self.files):
+            self.files.make_directory()
+            for sentence in repair(self.files):
+                self._report(sentence)
+            if not DeltaTable.is_deltatable(self.files.uri, self.files.options):
+                self._create()
+            self._loaded = DeltaTable(self.files.uri, storage_options=self.files.options)
+            self._refuse_of_earlier_versions()
+            self._add_columns()
+            if self._partition_by is None:
+                self._partition_by = tuple(self._table.metadata().partition_columns)
+            self._sync_entries(0)
+            if self.files.path is not None:
+                self._mark = f"{self._own}/mark-{secrets.token_hex(8)}"
+                self._make_own_directory()
+                Path(self.files.path, self._mark).touch()
+
+    def close(self) -> None:
+        """Remove the mark that tasks look for."""
+        if self._mark:
+            self.files.remove([self._mark])
+            self._mark = ""
+
+    def _create(self) -> None:
+        there = sorted(name for name in self.files.names("") if not name.startswith((".", "_")))
+        if there:
+            raise OutputRefusedError(
+                f"{self.files.address} has other files, such as {there[0]}, and no table: name a new or empty directory"
+            )
+        columns = list(self._partition_by or ())
+        stated = ",".join(name for name in STATED if name in self.schema.names and name not in columns)
+        try:
+            DeltaTable.create(
+                self.files.uri,
+                self.schema,
+                "error",
+                partition_by=columns,
+                configuration={"delta.logRetentionDuration": "interval 1 days", STATED_COLUMNS: stated},
+                raise_if_key_not_exists=False,
+                storage_options=self.files.options or None,
+            )
+        except DeltaError:  # another drain may have been faster
+            if not DeltaTable.is_deltatable(self.files.uri, self.files.options):
+                raise
+
+    def _refuse_of_earlier_versions(self) -> None:
+        if self._table.metadata().configuration.get(OWNER, MOVED) != MOVED:
+            raise OutputRefusedError(
+                f"{self.files.address} belongs to a drain with a checkpoint, of an earlier version. Continue it once "
+                "with --migrate-from CHECKPOINT, which takes its positions into the table"
+            )
+
+    def _add_columns(self) -> None:
+        known = {each.name for each in self._table.schema().fields}
+        new = [each for each in Schema.from_arrow(self.schema).fields if each.name not in known]
+        if new:
+            columns = [Field(each.name, each.type, nullable=True) for each in new]
+            self._table.alter.add_columns(columns, post_commithook_properties=NO_HOOKS)
+            self._table.update_incremental()
+
+    def _make_own_directory(self) -> None:
+        if self.files.path is not None:
+            for each in (OWN, self._own):
+                Path(self.files.path, each).mkdir(exist_ok=True)
+            self.files.sync_names([f"{self._own}/x"])
+
+    # Loading.
+
+    def load(self) -> DrainState:
+        """Return the positions of the newest version. Raises OutputRefusedError, BatchFailedError."""
+        with _explained(self.files):
+            self._update()
+            self._judge()
+        return self._state
+
+    def _update(self) -> None:
+        try:
+            self._table.update_incremental()
+        except TableNotFoundError:
+            raise OutputRefusedError(f"the table at {self.files.address} was deleted while the drain ran") from None
+
+    def _judge(self) -> None:
+        """Take the positions of the loaded version, if others have changed the table since the last look."""
+        table = self._table
+        if table.version() == self._seen:
+            return
+        refuse_changes(table, self.schema, self._partition_by or (), plain=self._plain)
+        self._read_positions()
+        if not self._accepts_restore:
+            refuse_restored(table, self.files, self._state, self._seen)
+        self._seen = self._table.version()
+
+    def _read_positions(self) -> None:
+        number = self._table.transaction_version(f"{self._application}/positions")
+        if number is None or number == self._number:
+            return
+        content = self.files.read(f"{self._own}/{number}.json")
+        if content is None:
+            self._table.update_incremental()  # another drain may just have committed, and removed them
+            newer = self._table.transaction_version(f"{self._application}/positions")
+            if newer != number:
+                self._read_positions()
+                return
+            raise OutputRefusedError(
+                f"{self.files.address} lacks {self._own}/{number}.json, which says how far its logs are stored: it is "
+                "a clone without this directory. Copy the directory as well, or drain into a new table"
+            )
+        try:
+            self._state, self._number = DrainState.decode(content), number
+        except StateError as error:
+            raise OutputRefusedError(f"{self._own}/{number}.json in {self.files.address}: {error}") from None
+
+    # Committing.
+
+    def commit(self, files: Sequence[WrittenFile], state: DrainState) -> DrainState:
+        """Add *files* and *state* to the table, in one durable step; return the state as it is stored.
+
+        Raises:
+            OutputRefusedError: another drain has committed, or somebody changed the table.
+            BatchFailedError: a file is missing, or the commit failed; it may have been carried out.
+            NotSyncedError: the disk failed.
+        """
+        with _explained(self.files):
+            for _ in range(ATTEMPTS):
+                stored, number = self._prepared(files, state)
+                self._tries.add(number)
+                failure = self._tried(files, stored, number)
+                if self._is_committed(stored, number):
+                    return self._finish(stored, number)
+                self._after_failure(number, failure)
+        raise BatchFailedError(
+            f"other writers changed {self.files.address} {ATTEMPTS} times while a batch was committed"
+        )
+
+    def _prepared(self, files: Sequence[WrittenFile], state: DrainState) -> tuple[DrainState, int]:
+        """Write the positions, and look at all files; return the state to store and the id of its positions."""
+        witness = files[-1]["path"].rpartition("/")[2] if files else self._state.witness
+        stored = replace(state, onto=self._table.version(), witness=witness)
+        number, content = secrets.randbits(62), stored.encode()
+        self.files.write(f"{self._own}/{number}.json", content)
+        sizes = {each["path"]: each["size"] for each in files}
+        # Of the loaded version, too: without it the table was deleted, or replaced by one with fewer versions.
+        missing = self.files.missing({**sizes, f"{self._own}/{number}.json": len(content)})
+        if missing:
+            raise BatchFailedError(
+                f"{self.files.address} lacks {len(missing)} of {len(sizes) + 1} files of the batch, or they have "
+                f"another size, such as {missing[0]}: every machine must write to the same place, and nobody may delete there"
+            )
+        if self.files.read(entry_name(stored.onto)) is None:
+            raise OutputRefusedError(f"version {stored.onto} of {self.files.address} is gone: the table was replaced")
+        return stored, number
+
+    def _tried(self, files: Sequence[WrittenFile], state: DrainState, number: int) -> Exception | None:
+        """Write the entry; return the error, which does not say whether the entry was written."""
+        now = round(time.time() * 1_000)  # milliseconds since 1970, as entries have them
+        actions: list[Any] = [
+            AddAction(each["path"], each["size"], each["partition_values"], now, True, each["stats"]) for each in files
+        ]
+        properties = CommitProperties(
+            {MARK: {"drain": self.name, "batch": state.batch, "files": len(actions)}},
+            max_commit_retries=0,  # a new version has to be judged first
+            app_transactions=[
+                Transaction(self._application, state.batch),
+                Transaction(f"{self._application}/positions", number),
+            ],
+        )
+        try:
+            self._table.create_write_transaction(
+                actions,
+                "append",
+                self._table.schema(),
+                list(self._partition_by or ()),
+                commit_properties=properties,
+                post_commithook_properties=NO_HOOKS,
+            )
+        except (DeltaError, OSError) as error:
+            return error
+        return None
+
+    def _is_committed(self, state: DrainState, number: int) -> bool:
+        """Read the entry back: a response may be lost or wrong, and a store may let another writer replace an entry."""
+        content = self.files.read(entry_name(state.onto + 1))
+        return transactions_of(content or b"").get(f"{self._application}/positions") == number
+
+    def _after_failure(self, number: int, failure: Exception | None) -> None:
+        """Load what the table is now. Raises OutputRefusedError, BatchFailedError if another attempt would not help."""
+        before = self._table.version()
+        self._loaded = DeltaTable(self.files.uri, storage_options=self.files.options)  # it may know a lost commit
+        if any(each in str(failure) for each in UNSUPPORTED):
+            raise OutputRefusedError(
+                f"{self.files.address} needs what delta-rs does not write ({reason_of(failure)}); nothing was stored. "
+                "Drop the feature from the table, and start again"
+            ) from failure
+        found = self._table.transaction_version(f"{self._application}/positions")
+        if found is not None and found not in {self._number, *self._tries}:
+            raise OutputRefusedError(
+                f"another drain named {self.name!r} writes to {self.files.address}: stop one of them, or give each its "
+                "own --name"
+            ) from failure
+        if self._table.version() <= before or found in self._tries:
+            # The entry may still arrive, so its positions stay; then the next look at the table finds it.
+            why = reason_of(failure) if failure else "no entry was written"
+            raise BatchFailedError(f"{self.files.address} could not be committed to: {why}") from failure
+        self.files.remove([f"{self._own}/{number}.json"])  # its version is another one's
+        self._judge()
+
+    def _finish(self, state: DrainState, number: int) -> DrainState:
+        """Make the entry durable; only what is superseded by it is removed."""
+        before, old = self._seen, self._number
+        self._state, self._number, self._seen = state, number, state.onto + 1
+        self._tries.clear()
+        self._sync_entries(min(before, state.onto) + 1)
+        if old >= 0:
+            self.files.remove([f"{self._own}/{old}.json"])
+        self._update()
+        if state.batch % SUM_UP_EVERY == 0:
+            self._sum_up()
+        return state
+
+    def _sync_entries(self, first: int) -> None:
+        """Make the entries of the table's log durable from version *first* on, and all else in its directory."""
+        if self.files.path is not None:
+            names = list(self.files.names(ENTRIES))
+            due = [name for name in names if (number := entry_number(name)) is None or number >= first]
+            self.files.sync([f"{ENTRIES}/{name}" for name in due if not Path(self.files.path, ENTRIES, name).is_dir()])
+
+    # Upkeep.
+
+    def _sum_up(self) -> None:
+        """Write a checkpoint of the table, sync it, and only then delete old entries. The batch is stored anyway."""
+        try:
+            self._table.create_checkpoint()
+            # The entries that it sums up are deleted below: after a power cut, nothing else has what they say.
+            self._sync_entries(0)
+            if (
+                self._table.metadata().configuration.get(CLEANUP, "true").lower() != "false"
+                and not self._is_proof_left()
+            ):
+                self._table.cleanup_metadata()
+            self._drop_unused()
+        except (DeltaError, OSError, NotSyncedError) as error:
+            logger.warning("%s: its log was not summarized: %s", self.files.address, reason_of(error))
+
+    def _is_proof_left(self) -> bool:
+        """Return whether the entry of a RESTORE is there that a drain of this table has not seen."""
+        numbers = (entry_number(name) for name in self.files.names(ENTRIES))
+        restores = [
+            number
+            for number in numbers
+            if number is not None and restored_to(self.files.read(entry_name(number)) or b"") is not None
+        ]
+        return bool(restores) and any(onto < max(restores) for onto in self._committed_onto())
+
+    def _committed_onto(self) -> list[int]:
+        """Return the version onto which each drain of this table has committed its last batch."""
+        found = list[int]()
+        for name in self.files.directories(OWN):
+            number = self._table.transaction_version(f"{MARK}/{name}/positions")
+            content = None if number is None else self.files.read(f"{OWN}/{name}/{number}.json")
+            if content is not None:
+                found.append(DrainState.decode(content).onto)
+        return found
+
+    def _drop_unused(self) -> None:
+        """Remove positions and marks that killed drains have left."""
+        oldest = time.time() - UNUSED_SECONDS
+        names = {name for name, written in self.files.names(self._own).items() if written < oldest}
+        keep = {f"{self._number}.json", self._mark.rpartition("/")[2]}
+        self.files.remove(f"{self._own}/{name}" for name in names - keep)
+
+    # For `lake show` and tests.
+
+    def has_rows_of(self, state: DrainState) -> bool:
+        """Return whether the table still has the last file of *state*."""
+        return not state.witness or has_file(self._table, state.witness)
+
+
+@contextmanager
+def _explained(files: TableFiles) -> Iterator[None]:
+    """Replace an error of delta-rs or the system by one sentence: raise BatchFailedError."""
+    try:
+        yield
+    except (DeltaError, OSError) as error:
+        raise BatchFailedError(
+            f"the table at {files.address} cannot be used: {reason_of(error)}. Check the address, the rights and the "
+            "free space"
+        ) from error
+
+
+def reason_of(error: Exception | None) -> str:
+    """Return what an error of delta-rs says: its first line and its last cause, or the code of the object store."""
+    plain = re.sub(r"\x1b\[\d*m", "", str(error))
+    plain = re.sub(r"(?:<\?xml[^>]*>)?\s*<Error>.*?</Error>", _code, plain, flags=re.DOTALL)
+    lines = [part.strip().partition("\n")[0] for part in plain.split("↳")]
+    return ": ".join(dict.fromkeys((lines[0], lines[-1]))).rstrip(".")
+
+
+def _code(xml: re.Match[str]) -> str:
+    """Return the code and the message of an object store's response, such as `ExpiredToken: The token has expired`."""
+    found = [re.search(rf"<{name}>\s*(.+?)\s*</{name}>", xml[0], re.DOTALL) for name in ("Code", "Message")]
+    return ": ".join(each[1] for each in found if each is not None)

@@ -1,0 +1,261 @@
+"""Plans what a batch reads of one server: its listing is compared with what is stored, and limits become ranges.
+
+A survey is made in the server's own thread, from the state that the output had then. It changes nothing: the batch that
+takes it moves the positions, and only once it is committed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
+
+from mrecordlog_async.protocol.bulk_schemas import PlanRequest, PlanStart, QueuePlan, TruncateOne
+from mrecordlog_async.protocol.calls import QUEUES_AT_ONCE
+from mrecordlog_async.protocol.schemas import QueueResponse
+from mrecordlog_async.spark.log_server import FETCH_BYTES, FETCH_RECORDS, LogListing, LogServer, ReadTask
+from mrecordlog_async.spark.losses import ahead, continued, evidence_of_going_back, gone, waiting
+from mrecordlog_async.spark.state import DrainState, LogState, QueueAt, ReadRange
+
+RECORD_COST = 200
+"""Bytes that cost a task as much as a record does, besides those of its payload."""
+
+TASK_COST = 8 << 20
+"""Below this cost, another task is not worth it."""
+
+NOTHING = LogState()
+
+Includes = Callable[[str], bool]
+
+Ends = dict[str, dict[int, int]]
+"""log → queue id → the position before which a run ends."""
+
+
+def everything(name: str) -> bool:
+    """Include every queue."""
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a survey may plan.
+
+    Attributes:
+        records: Records of the batch at most; None for no limit.
+        bytes: Their payload bytes at most.
+        includes: Whether a queue is subscribed.
+        accepts_going_back: Store all of a log that went back again.
+        ends: Where a run ends that stores what the logs held at its start; None for one that does not end.
+    """
+
+    records: int | None = None
+    bytes: int | None = None
+    includes: Includes = everything
+    accepts_going_back: bool = False
+    ends: Ends | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What was found at one server, and what a batch may read there.
+
+    Attributes:
+        server: The server.
+        listing: The subscribed queues of its log.
+        known: What was stored of the log when the survey was made; None for nothing.
+        after: What is stored once *ranges* are.
+        ranges: What to read.
+        lost: One sentence for each loss.
+        evidence: Why the log is not the one that was read; "" if it is. Then nothing is planned.
+        is_changed: *after* has to be stored even without rows: positions were dropped.
+        backlog: About how many records are not stored.
+        due: What may be truncated because *known* has it.
+    """
+
+    server: LogServer
+    listing: LogListing
+    known: LogState | None
+    after: LogState = NOTHING
+    ranges: Sequence[ReadRange] = ()
+    lost: Sequence[str] = ()
+    evidence: str = ""
+    is_changed: bool = False
+    backlog: int = 0
+    due: Sequence[TruncateOne] = ()
+
+    @property
+    def records(self) -> int:
+        """The number of records in *ranges*."""
+        return sum(each.records for each in self.ranges)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if the survey leads to nothing: the same listing and state lead to the same one."""
+        return not (self.ranges or self.lost or self.evidence or self.is_changed or self.due or self.backlog)
+
+
+def survey(server: LogServer, listing: LogListing, whole: LogListing, state: DrainState, wish: Wish) -> Survey:
+    """Compare what *server* has with *state*, and plan what to read.
+
+    Args:
+        server: where to request plans, and where deleted queues ended.
+        listing: the queues to read.
+        whole: all queues of the log.
+        state: what the output has.
+        wish: the limits.
+    """
+    log, known = whole.log, state.logs.get(whole.log)
+    base = known
+    needs = known is not None and known.at is not None and (whole.at is None or whole.at.opening != known.at.opening)
+    openings = server.openings() if needs else ()
+    evidence = known and (evidence_of_going_back(known.at, whole, openings) or ahead(known, listing))
+    if evidence:
+        if not wish.accepts_going_back:
+            return Survey(server, listing, known, evidence=evidence)
+        base = None  # other records are at its positions: nothing is truncated by them, and all is stored again
+    ended = _ended(server, base, whole, wish)
+    after, lost = continued(base, server.name, listing, ended, all_queues=wish.includes is everything)
+    ranges = list(_planned(server, log, after, listing.queues, wish))
+    queues = dict(after.queues)
+    for each in ranges:
+        queues[each.queue] = QueueAt(each.id, each.stop)
+    backlog = sum(waiting(after.queues[name], each) for name, each in listing.queues.items())
+    is_changed = bool(evidence or ended or lost)
+    done = replace(after, queues=queues)
+    return Survey(
+        server, listing, known, done, ranges, lost, "", is_changed, backlog, due_of(base, listing) if base else ()
+    )
+
+
+def _ended(server: LogServer, known: LogState | None, whole: LogListing, wish: Wish) -> dict[str, int | None]:
+    missing = gone(known, whole, wish.includes) if known is not None else {}
+    asked = [PlanStart(name, 0, at.id, 0) for name, at in missing.items()]
+    plans = server.plan(asked, PlanRequest(), whole.log) if asked else []
+    return {name: plan.ended for name, plan in zip(missing, plans, strict=True)}
+
+
+def _planned(
+    server: LogServer, log: str, after: LogState, queues: Mapping[str, QueueResponse], wish: Wish
+) -> Iterator[ReadRange]:
+    """Yield the ranges to read from *after* on, up to the limits."""
+    ends = None if wish.ends is None else wish.ends.get(log, {})
+    starts, weights = list[PlanStart](), list[int]()
+    for name, each in queues.items():
+        at = after.queues[name]
+        stop = each.next_position if ends is None else min(ends.get(each.id, 0), each.next_position)
+        if at.next < stop:
+            starts.append(PlanStart(name, at.next, each.id, stop))
+            weights.append(max(1, min(stop - at.next, each.records)))
+    total = sum(weights)
+    for first in range(0, len(starts), QUEUES_AT_ONCE):
+        weight = sum(weights[first : first + QUEUES_AT_ONCE])
+        records, size = (each and max(1, each * weight // total) for each in (wish.records, wish.bytes))
+        request = PlanRequest(
+            None, records, size, min(FETCH_RECORDS, records or FETCH_RECORDS), min(FETCH_BYTES, size or FETCH_BYTES)
+        )
+        for plan in server.plan(starts[first : first + QUEUES_AT_ONCE], request, log):
+            yield from _ranges(plan)
+
+
+def _ranges(plan: QueuePlan) -> Iterator[ReadRange]:
+    """Yield what a plan has of one queue; nothing if it has changed since it was listed: the next listing says how."""
+    if plan.status == "ok":
+        for each in plan.pieces:
+            yield ReadRange(plan.queue, plan.id, each.start, each.stop, each.records, each.bytes)
+
+
+def cut(found: Survey, records: int | None, size: int | None) -> Survey:
+    """Return *found* with as many of its ranges as fit the limits, at least one; the rest is read by the next batch."""
+    kept = list[ReadRange]()
+    for each in found.ranges:
+        fits = (records is None or each.records <= records) and (size is None or each.bytes <= size)
+        if kept and not fits:
+            break
+        kept.append(each)
+        records = None if records is None else records - each.records
+        size = None if size is None else size - each.bytes
+    if len(kept) == len(found.ranges):
+        return found
+    queues = dict(found.after.queues)
+    for each in reversed(found.ranges[len(kept) :]):
+        queues[each.queue] = QueueAt(each.id, each.start)
+    return dataclasses.replace(found, after=replace(found.after, queues=queues), ranges=kept)
+
+
+def without_ranges(found: Survey) -> Survey:
+    """Return *found* with no records to read."""
+    queues = dict(found.after.queues)
+    for each in reversed(found.ranges):
+        queues[each.queue] = QueueAt(each.id, each.start)
+    return dataclasses.replace(found, after=replace(found.after, queues=queues), ranges=())
+
+
+def due_of(stored: LogState, listing: LogListing) -> list[TruncateOne]:
+    """Return what may be truncated of a log of which *stored* is durable in the output."""
+    return [
+        TruncateOne(name, at.next - 1, at.id)
+        for name, at in stored.queues.items()
+        if (now := listing.queues.get(name)) is not None
+        and now.id == at.id
+        and now.first_position < at.next <= now.next_position
+    ]
+
+
+def tasks_of(found: Survey, cores: int) -> list[ReadTask]:
+    """Divide the ranges of *found* among tasks of about the same cost, at most about *cores*."""
+    costs = [each.bytes + each.records * RECORD_COST for each in found.ranges]
+    target, cost, groups = max(sum(costs) // max(cores, 1), TASK_COST), 0, list[list[ReadRange]]()
+    for each, its_cost in zip(found.ranges, costs, strict=True):
+        if not groups or cost >= target:
+            groups.append([])
+            cost = 0
+        groups[-1].append(each)
+        cost += its_cost
+    return [found.server.task(found.listing.log, group) for group in groups]
+
+
+@dataclass(slots=True)
+class PlannedBatch:
+    """What one batch reads, and the state after it."""
+
+    state: DrainState
+    surveys: list[Survey] = field(default_factory=list)
+
+    @property
+    def records(self) -> int:
+        """The number of records that it reads."""
+        return sum(each.records for each in self.surveys)
+
+    @property
+    def bytes(self) -> int:
+        """Their payload bytes."""
+        return sum(piece.bytes for each in self.surveys for piece in each.ranges)
+
+    @property
+    def lost(self) -> list[str]:
+        """One sentence for each loss."""
+        return [sentence for each in self.surveys for sentence in each.lost]
+
+    @property
+    def is_due(self) -> bool:
+        """True if it has something to store."""
+        return any(each.ranges or each.is_changed for each in self.surveys)
+
+    def tasks(self, cores: int) -> list[ReadTask]:
+        """Divide it among tasks."""
+        return [task for each in self.surveys for task in tasks_of(each, cores)]
+
+
+def batch_of(state: DrainState, surveys: Sequence[Survey], records: int | None, size: int | None) -> PlannedBatch:
+    """Return a batch of *surveys*, in which each gets what the ones before it have left of the limits."""
+    taken, logs = list[Survey](), dict(state.logs)
+    for found in surveys:
+        is_full = (records is not None and records <= 0) or (size is not None and size <= 0)
+        kept = without_ranges(found) if is_full else cut(found, records, size)
+        records = None if records is None else records - kept.records
+        size = None if size is None else size - sum(each.bytes for each in kept.ranges)
+        taken.append(kept)
+        logs[found.listing.log] = kept.after
+    return PlannedBatch(replace(state, batch=state.batch + 1, logs=logs), taken)
