@@ -34,6 +34,7 @@ from deltalake.exceptions import DeltaError, TableNotFoundError
 from deltalake.transaction import AddAction
 from msgspec.structs import replace
 
+from mrecordlog_async.spark.migration import earlier_state, refuse_columns
 from mrecordlog_async.spark.output import BatchFailedError, OutputRefusedError, WrittenFile
 from mrecordlog_async.spark.parquet_writer import STATED, Layout, write_rows
 from mrecordlog_async.spark.state import DrainState, StateError
@@ -72,6 +73,9 @@ UNUSED_SECONDS = 86_400.0
 
 OWNER = "mrecordlog.query"
 """The property by which drains before 0.3 named the owner of a table."""
+
+MIGRATING = "migrating:"
+"""Begins the owner of a table whose positions are being taken from the checkpoint of the query that follows."""
 
 MOVED = "positions are in the table"
 """The owner of a table whose drain continues from its positions: earlier versions refuse it."""
@@ -123,6 +127,7 @@ class DeltaOutput:
         partition_by: tuple[str, ...] | None = None,
         plain: bool = True,
         accepts_restore: bool = False,
+        migrate_from: TableFiles | None = None,
         report: Callable[[str], None] = logger.warning,
     ) -> None:
         """Describe the output; `open` creates it.
@@ -134,13 +139,14 @@ class DeltaOutput:
             partition_by: the columns by which it is partitioned; None for those of a table that exists.
             plain: the rows are those of the logs; no function has changed them.
             accepts_restore: continue after the last batch, even if a RESTORE has taken it back.
+            migrate_from: the checkpoint of the drain of an earlier version that the table belongs to.
             report: called with a sentence for people.
         """
         if not NAME.fullmatch(name) or name.startswith("."):
             raise OutputRefusedError(f"--name {name!r}: use letters, digits, '-', '_' and '.', at most 100")
         self.files, self.name, self.schema = files, name, schema
         self._partition_by, self._plain, self._accepts_restore = partition_by, plain, accepts_restore
-        self._report = report
+        self._report, self._migrate_from = report, migrate_from
         self._loaded: DeltaTable | None = None
         self._state, self._number, self._seen = DrainState(), -1, -1
         self._tries = set[int]()  # the ids of positions whose entry may arrive late
@@ -155,7 +161,7 @@ class DeltaOutput:
     @property
     def owner(self) -> str:
         """A UUID of this drain of this table, for consumers."""
-        return str(uuid.uuid5(uuid.UUID(str(self._table.metadata().id)), self.name))
+        return self.load().owner or str(uuid.uuid5(uuid.UUID(str(self._table.metadata().id)), self.name))
 
     @property
     def _table(self) -> DeltaTable:
@@ -188,11 +194,13 @@ class DeltaOutput:
             if not DeltaTable.is_deltatable(self.files.uri, self.files.options):
                 self._create()
             self._loaded = DeltaTable(self.files.uri, storage_options=self.files.options)
-            self._refuse_of_earlier_versions()
+            owner = self._owner_of_earlier_versions()
             self._add_columns()
             if self._partition_by is None:
                 self._partition_by = tuple(self._table.metadata().partition_columns)
             self._sync_entries(0)
+            if owner:
+                self._migrate(owner)
             if self.files.path is not None:
                 self._mark = f"{self._own}/mark-{secrets.token_hex(8)}"
                 self._make_own_directory()
@@ -226,12 +234,40 @@ class DeltaOutput:
             if not DeltaTable.is_deltatable(self.files.uri, self.files.options):
                 raise
 
-    def _refuse_of_earlier_versions(self) -> None:
-        if self._table.metadata().configuration.get(OWNER, MOVED) != MOVED:
+    def _owner_of_earlier_versions(self) -> str:
+        """Return the id of the query that the table has to be taken over from; "" for none."""
+        owner = self._table.metadata().configuration.get(OWNER, MOVED)
+        if owner == MOVED:
+            return ""
+        if self._migrate_from is None and not owner.startswith(MIGRATING):
             raise OutputRefusedError(
-                f"{self.files.address} belongs to a drain with a checkpoint, of an earlier version. Continue it once "
-                "with --migrate-from CHECKPOINT, which takes its positions into the table"
+                f"{self.files.address} belongs to a drain of an earlier version, which keeps its positions in a "
+                "checkpoint. Continue it once with --migrate-from CHECKPOINT, which takes them into the table"
             )
+        refuse_columns(self._table, frozenset(self.schema.names), self.files.address)
+        return owner.removeprefix(MIGRATING)
+
+    def _migrate(self, owner: str) -> None:
+        """Take the positions of an earlier version, in three steps: after a kill, the next start continues."""
+        if not self.load().owner:
+            if self._migrate_from is None:
+                raise OutputRefusedError(
+                    f"{self.files.address}: start again with --migrate-from, which was interrupted"
+                )
+            state = earlier_state(self._table, self.files, self._migrate_from, owner)
+            self._own_table(MIGRATING + owner)  # from now on, earlier versions refuse the table
+            self._make_own_directory()
+            self.commit((), state)
+            self._report(f"the positions of {self._migrate_from.address} are in the table: it is not needed any more")
+        self._own_table(MOVED)
+
+    def _own_table(self, owner: str) -> None:
+        if self._table.metadata().configuration.get(OWNER) != owner:
+            properties = {OWNER: owner}
+            self._table.alter.set_table_properties(properties, raise_if_not_exists=False)
+            self._update()
+            self._sync_entries(0)
+            self._judge()
 
     def _add_columns(self) -> None:
         known = {each.name for each in self._table.schema().fields}
@@ -317,7 +353,7 @@ class DeltaOutput:
 
     def _prepared(self, files: Sequence[WrittenFile], state: DrainState) -> tuple[DrainState, int]:
         """Write the positions, and look at all files; return the state to store and the id of its positions."""
-        witness = files[-1]["path"].rpartition("/")[2] if files else self._state.witness
+        witness = files[-1]["path"].rpartition("/")[2] if files else state.witness
         stored = replace(state, onto=self._table.version(), witness=witness)
         number, content = secrets.randbits(62), stored.encode()
         self.files.write(f"{self._own}/{number}.json", content)
@@ -327,7 +363,7 @@ class DeltaOutput:
         if missing:
             raise BatchFailedError(
                 f"{self.files.address} lacks {len(missing)} of {len(sizes) + 1} files of the batch, or they have "
-                f"another size, such as {missing[0]}: every machine must write to the same place, and nobody may delete there"
+                f"another size, such as {missing[0]}: every machine must write to the same place"
             )
         if self.files.read(entry_name(stored.onto)) is None:
             raise OutputRefusedError(f"version {stored.onto} of {self.files.address} is gone: the table was replaced")

@@ -10,6 +10,7 @@ Each server has a thread of its own. One that is down or slow is left out of a b
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -19,12 +20,13 @@ from dataclasses import dataclass, field
 from mrecordlog_async.errors import RecordLogError
 from mrecordlog_async.protocol.bulk_schemas import TruncateOne
 from mrecordlog_async.servers.outages import Absence
+from mrecordlog_async.spark.consuming import ConsumerHolder, ConsumerOfDrain
 from mrecordlog_async.spark.log_server import LogListing, LogServer, ReadTask
 from mrecordlog_async.spark.losses import Standing, UnreadLossError, arrange, forgotten, held_back
 from mrecordlog_async.spark.output import BatchFailedError, Output, RowWriter, WrittenFile
 from mrecordlog_async.spark.planning import Includes, PlannedBatch, Survey, Wish, batch_of, due_of, everything, survey
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
-from mrecordlog_async.spark.state import DrainState
+from mrecordlog_async.spark.state import DrainState, LogState
 
 logger = logging.getLogger("mrecordlog_async.spark")
 
@@ -100,8 +102,10 @@ class DrainTotals:
 class ServerThread:
     """One server of a drain, and the thread in which its requests run, one after the other."""
 
-    def __init__(self, server: LogServer) -> None:
+    def __init__(self, server: LogServer, consumer: ConsumerOfDrain | None = None) -> None:
+        """Start no thread yet. consumer: acknowledge as this one instead of truncating."""
         self.server = server
+        self._holder = None if consumer is None else ConsumerHolder(consumer, server)
         self.is_late = False
         self.reached = False
         self.absence = Absence()
@@ -109,6 +113,7 @@ class ServerThread:
         self._pool = ThreadPoolExecutor(1, f"mrecordlog-{server.name}")
         self._pending: Future[Survey] | None = None
         self._last: Survey | None = None
+        self._whole: LogListing | None = None
         self._sent: dict[int, tuple[int, float]] = {}  # queue id → the last position to drop, and when that was sent
 
     def asked(self, state: DrainState, wish: Wish, now: float) -> Future[Survey] | None:
@@ -125,28 +130,35 @@ class ServerThread:
         self._pending, self.is_late = None, False
 
     def _survey(self, state: DrainState, wish: Wish) -> Survey:
-        whole = self.listed()
+        whole = self.server.listing() if self._holder is None else self._holder.listing()
         last = self._last
-        if last is not None and last.is_idle and whole is last.listing and last.known is state.logs.get(whole.log):
+        if last is not None and last.is_idle and whole is self._whole and last.known is state.logs.get(whole.log):
             return last  # most looks of an idle drain
+        listing = _subscribed(whole, wish)
+        if self._holder is not None:
+            if self._holder.attach(whole, listing.queues):
+                whole = self.server.listing()
+                listing = _subscribed(whole, wish)
+            listing = dataclasses.replace(listing, queues=self._holder.held(listing.queues))
         if wish.ends is not None and whole.log not in wish.ends:
             wish.ends[whole.log] = {each.id: each.next_position for each in whole.queues.values()}
-        self._last = survey(self.server, self.listing(whole, wish), whole, state, wish)
-        return self._last
+        found = survey(self.server, listing, whole, state, wish)
+        if self._holder is not None and not found.evidence:
+            # Where it is accepted that a log went back, its consumers are moved back as well.
+            moves_back = found.stored is None and found.known is not None
+            self._holder.compare(found.stored, listing, moves_back=moves_back)
+        self._whole, self._last = whole, found
+        return found
 
-    def listed(self) -> LogListing:
-        """List all queues of the log."""
-        return self.server.listing()
+    def release(self, listing: LogListing, stored: LogState, now: float) -> Future[None] | None:
+        """Truncate or acknowledge what the output has of a log, in the server's thread; None if nothing is due.
 
-    def listing(self, whole: LogListing, wish: Wish) -> LogListing:
-        """Return the queues of *whole* that are read."""
-        if wish.includes is everything:
-            return whole
-        queues = {name: each for name, each in whole.queues.items() if wish.includes(name)}
-        return LogListing(whole.log, whole.opening, whole.at, queues)
-
-    def release(self, found: Survey, due: Sequence[TruncateOne], now: float) -> Future[None] | None:
-        """Truncate what the output has, in the server's thread; what was held up is not sent again for a while."""
+        What a consumer of the queue held up is not sent again for a while.
+        """
+        if self._holder is not None:
+            acknowledged = self._holder.due(stored, listing)
+            return self._pool.submit(self._holder.acknowledge, acknowledged, listing.log) if acknowledged else None
+        due = due_of(stored, listing)
         new = [
             each
             for each in due
@@ -157,7 +169,7 @@ class ServerThread:
         if not new:
             return None
         self._sent |= {each.id or 0: (each.position, now) for each in new}
-        return self._pool.submit(self._truncate, found.listing.log, new)
+        return self._pool.submit(self._truncate, listing.log, new)
 
     def _truncate(self, log: str, due: Sequence[TruncateOne]) -> None:
         for asked, each in zip(due, self.server.truncate(due, log), strict=True):
@@ -174,6 +186,13 @@ class ServerThread:
 
 
 _said = set[tuple[str, str]]()
+
+
+def _subscribed(whole: LogListing, wish: Wish) -> LogListing:
+    """Return the queues of *whole* that are read; itself if these are all."""
+    if wish.includes is everything:
+        return whole
+    return dataclasses.replace(whole, queues={name: each for name, each in whole.queues.items() if wish.includes(name)})
 
 
 @dataclass(slots=True)
@@ -244,7 +263,7 @@ class Drain:
                 f"{'; '.join(batch.lost[:3])}. Nothing of it was stored or truncated: --allow-data-loss continues with "
                 "what is left"
             )
-        self._release({name: (each, each.due) for name, each in readable.items()})
+        self._release({name: (each.listing, each.stored) for name, each in readable.items()})
         if not self._is_due(batch, forgets=state is not stored):
             return 0
         return self._store(batch, readable)
@@ -270,7 +289,7 @@ class Drain:
         totals.rows += sum(each["rows"] for each in files)
         totals.bytes += batch.bytes
         after = {each.server.name: each.after for each in batch.surveys}
-        self._release({name: (each, due_of(after[name], each.listing)) for name, each in readable.items()})
+        self._release({name: (each.listing, after[name]) for name, each in readable.items()})
         return records
 
     def _surveyed(self, state: DrainState) -> tuple[dict[str, Survey], dict[str, str]]:
@@ -363,18 +382,18 @@ class Drain:
             self._waits_since = None
         return is_due
 
-    def _release(self, due: Mapping[str, tuple[Survey, Sequence[TruncateOne]]]) -> None:
+    def _release(self, stored: Mapping[str, tuple[LogListing, LogState | None]]) -> None:
         """Truncate what the output has, in the threads of the servers; a failure is repeated with the next batch."""
         if not self._settings.truncate:
             return
         jobs = dict[Future[None], str]()
-        for name, (found, positions) in due.items():
-            job = self._known[name].release(found, positions, _clock())
+        for name, (listing, state) in stored.items():
+            job = None if state is None else self._known[name].release(listing, state, _clock())
             if job is not None:
                 jobs[job] = name
         for job in wait(jobs, WAIT_SECONDS).done:
             error = job.exception()
-            if isinstance(error, RecordLogError):
+            if isinstance(error, ServerDownError | ServiceRefusedError):
                 self._report(f"server {jobs[job]!r} was not truncated, which the next batch does: {error}")
             elif error is not None:
                 raise error
@@ -450,7 +469,9 @@ class Drain:
 _clock: Callable[[], float] = time.monotonic
 
 
-def fixed(servers: Collection[LogServer]) -> Callable[[], Iterable[ServerThread]]:
-    """Return the threads of servers that do not change."""
-    threads = [ServerThread(each) for each in servers]
+def fixed(
+    servers: Collection[LogServer], consumer: ConsumerOfDrain | None = None
+) -> Callable[[], Iterable[ServerThread]]:
+    """Return the threads of servers that do not change. consumer: acknowledge as this one instead of truncating."""
+    threads = [ServerThread(each, consumer) for each in servers]
     return lambda: threads

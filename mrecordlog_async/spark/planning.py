@@ -71,7 +71,7 @@ class Survey:
         evidence: Why the log is not the one that was read; "" if it is. Then nothing is planned.
         is_changed: *after* has to be stored even without rows: positions were dropped.
         backlog: About how many records are not stored.
-        due: What may be truncated because *known* has it.
+        stored: What may be released, because the output has it; None for nothing, as of a log that went back.
     """
 
     server: LogServer
@@ -83,7 +83,7 @@ class Survey:
     evidence: str = ""
     is_changed: bool = False
     backlog: int = 0
-    due: Sequence[TruncateOne] = ()
+    stored: LogState | None = None
 
     @property
     def records(self) -> int:
@@ -93,7 +93,8 @@ class Survey:
     @property
     def is_idle(self) -> bool:
         """True if the survey leads to nothing: the same listing and state lead to the same one."""
-        return not (self.ranges or self.lost or self.evidence or self.is_changed or self.due or self.backlog)
+        is_released = self.stored is None or not due_of(self.stored, self.listing)
+        return is_released and not (self.ranges or self.lost or self.evidence or self.is_changed or self.backlog)
 
 
 def survey(server: LogServer, listing: LogListing, whole: LogListing, state: DrainState, wish: Wish) -> Survey:
@@ -124,9 +125,7 @@ def survey(server: LogServer, listing: LogListing, whole: LogListing, state: Dra
     backlog = sum(waiting(after.queues[name], each) for name, each in listing.queues.items())
     is_changed = bool(evidence or ended or lost)
     done = replace(after, queues=queues)
-    return Survey(
-        server, listing, known, done, ranges, lost, "", is_changed, backlog, due_of(base, listing) if base else ()
-    )
+    return Survey(server, listing, known, done, ranges, lost, "", is_changed, backlog, base)
 
 
 def _ended(server: LogServer, known: LogState | None, whole: LogListing, wish: Wish) -> dict[str, int | None]:

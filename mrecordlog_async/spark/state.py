@@ -57,6 +57,7 @@ class DrainState(msgspec.Struct, frozen=True, omit_defaults=True):
         onto: Version of the table that the last batch was committed onto; -1 for none.
         witness: Name of a file of the last batch that has rows. While the table has it, the table was not restored to
             a version without that batch.
+        owner: Whose consumers the drain continues, of an earlier version; "" for its own.
         version: Of this form; a newer one is refused.
     """
 
@@ -64,6 +65,7 @@ class DrainState(msgspec.Struct, frozen=True, omit_defaults=True):
     logs: dict[str, LogState] = {}
     onto: int = -1
     witness: str = ""
+    owner: str = ""
     version: int = 1
 
     def encode(self) -> bytes:

@@ -148,6 +148,13 @@ ADVICE = (
 )
 
 
+def newest_file(table: DeltaTable) -> str:
+    """Return the name of a file of the newest commit whose files the table still has; "" if it has none."""
+    found = pa.table(table.get_add_actions()).to_pydict()
+    newest = max(zip(found["modification_time"], found["path"], strict=True), default=(None, ""))
+    return str(newest[1]).rpartition("/")[2]
+
+
 def has_file(table: DeltaTable, name: str) -> bool:
     """Return whether the version of *table* has a file of this name, in any directory."""
     paths = pa.table(table.get_add_actions()).column("path")

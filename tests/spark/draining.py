@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark import delta_output, table_files
+from mrecordlog_async.spark.consuming import ConsumerHolder, ConsumerOfDrain
 from mrecordlog_async.spark.delta_output import DeltaOutput
 from mrecordlog_async.spark.drain_loop import Drain, DrainSettings, fixed
 from mrecordlog_async.spark.log_server import LogServer, ReadTask
@@ -40,6 +41,9 @@ class Draining:
         partition_by: tuple[str, ...] | None = None,
         run: Runner = in_process,
         storage_options: dict[str, str] | None = None,
+        consumer: str | None = None,
+        take_over: bool = False,
+        rule: str | None = "*",
         **settings: Any,
     ) -> None:
         self.said: list[str] = []
@@ -54,8 +58,9 @@ class Draining:
         )
         self.output.open()
         self.servers = [LogServer(name, Endpoint(each.url, name=name)) for name, each in services.items()]
+        held = None if consumer is None else ConsumerOfDrain(consumer, self.output.owner, rule, take_over)
         self.drain = Drain(
-            fixed(self.servers), self.output, run, DrainSettings(**settings), cores=2, report=self.said.append
+            fixed(self.servers, held), self.output, run, DrainSettings(**settings), cores=2, report=self.said.append
         )
         open_drains.append(self)
 
@@ -115,6 +120,8 @@ STEPS = {
     "a checkpoint": (DeltaTable, "create_checkpoint"),
     "clean-up": (DeltaTable, "cleanup_metadata"),
     "the release": (LogServer, "truncate"),
+    "an acknowledgement": (ConsumerHolder, "acknowledge"),
+    "an attach": (ConsumerHolder, "attach"),
 }
 """What a kill may come before or after. A release is a truncate, or what a consumer acknowledges."""
 

@@ -12,7 +12,7 @@ from mrecordlog_async.spark.delta_output import DeltaOutput
 from mrecordlog_async.spark.drain_loop import Drain, fixed
 from mrecordlog_async.spark.log_server import LogServer
 from mrecordlog_async.spark.output import BatchFailedError, OutputRefusedError
-from mrecordlog_async.spark.runners import on_spark, parallelism, row_schema, schema_after, transformed
+from mrecordlog_async.spark.runners import on_spark, parallelism, schema_after, transformed
 from mrecordlog_async.spark.table_files import TableFiles
 from tests.spark.draining import Draining, columns, expected, table_rows
 from tests.spark.services import ThreadedService, numbered

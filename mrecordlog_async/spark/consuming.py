@@ -1,0 +1,183 @@
+"""A drain as one of several readers: it holds a consumer of each queue, and acknowledges instead of truncating.
+
+In this order, in the thread of the server:
+
+1. a rule gives the consumer to queues that are created later, before the first listing
+2. attach to each queue that is listed and not held, and to all of a log that was opened again; then list again, because
+   records may have been removed before
+3. compare: a consumer that is before what is stored gets the difference acknowledged; one that is after it is refused
+4. acknowledge what is stored, once it is durable
+
+An epoch names the holder. Another one that attaches fences this one off: it is not attached to again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.protocol import bulk_calls, calls
+from mrecordlog_async.protocol.consumer_schemas import AcknowledgeOne, AttachedOne, AttachResponse
+from mrecordlog_async.protocol.schemas import QueueResponse
+from mrecordlog_async.spark.log_server import LogListing, LogServer
+from mrecordlog_async.spark.state import LogState
+
+logger = logging.getLogger("mrecordlog_async.spark")
+
+NAMED = 3
+"""Number of queues that a sentence names."""
+
+
+class ConsumerNotOursError(RecordLogError):
+    """The consumer belongs to another reader, is ahead of what is stored, or was taken away: the drain ends."""
+
+
+class ConsumerOfDrain(NamedTuple):
+    """A consumer. owner: a UUID of who may hold it. rule: the pattern of the queues that have it; None for no rule."""
+
+    name: str
+    owner: str
+    rule: str | None = "*"
+    take_over: bool = False
+
+
+class _Hold(NamedTuple):
+    """A consumer of one queue that is held. position: the first one that is not acknowledged."""
+
+    epoch: int
+    position: int
+
+
+class ConsumerHolder:
+    """Holds one consumer on the queues of one server. For the server's thread."""
+
+    def __init__(self, consumer: ConsumerOfDrain, server: LogServer) -> None:
+        self._consumer, self._server = consumer, server
+        self._has_rule = consumer.rule is None
+        self._opening = ("", "")
+        self._holds: dict[int, _Hold] = {}
+        self._fresh = set[int]()  # queues whose consumer is to be compared with what is stored
+        self._known = set[int]()  # queues that were held before: they are not taken over again
+        self._said = set[str]()
+
+    def listing(self) -> LogListing:
+        """List all queues of the log, after a rule gives the consumer to those that are created later."""
+        if not self._has_rule:
+            rule = self._consumer.rule or "*"
+            self._server.send(calls.create_consumer(rule, self._consumer.name, start=None, exist_ok=True))
+            self._has_rule = True
+        return self._server.listing()
+
+    def attach(self, whole: LogListing, wanted: Mapping[str, QueueResponse]) -> bool:
+        """Attach to the queues of *wanted* that are not held; return whether to list again.
+
+        Raises:
+            ConsumerNotOursError: the consumer has another owner.
+        """
+        if self._opening != (whole.log, whole.opening):
+            # Under a weak policy, an opening that follows a power cut makes all earlier epochs invalid.
+            self._opening, self._holds = (whole.log, whole.opening), {}
+        missing = [each for each in wanted.values() if each.id not in self._holds]
+        found = list[AttachedOne]()
+        # Only the first attach may take over: otherwise two readers would take the consumer from each other for ever.
+        for take_over in (True, False):
+            names = [each.queue for each in missing if (each.id not in self._known) is take_over]
+            for part in bulk_calls.parts(names):
+                given = take_over and self._consumer.take_over
+                call = bulk_calls.attach(self._consumer.name, part, owner=self._consumer.owner, take_over=given)
+                attached = self._server.send(call, whole.log)
+                found += attached
+        owned = [each for each in found if each.status == "owned"]
+        if owned:
+            raise ConsumerNotOursError(
+                f"{self._shown(owned)}: the consumer {self._consumer.name!r} belongs to another reader "
+                f"({owned[0].detail}). Use another consumer; or, if that reader is stopped for good, take it over once "
+                "with --take-over"
+            )
+        held = [each for each in found if each.status == "ok"]
+        for each in held:
+            self._holds[each.id] = _Hold(each.epoch, each.position)
+        self._fresh |= {each.id for each in held}
+        self._known |= {each.id for each in held}
+        self._warn(
+            [each for each in held if each.keep != "until_acknowledged"],
+            "acknowledging removes nothing from {}, where records are kept until they are truncated; `mrecordlog "
+            "configure URL QUEUE --keep until_acknowledged` changes that",
+        )
+        self._warn(
+            [each for each in found if each.status == "full"],
+            "the consumer could not attach to {}, which are not read: the log has no room for it",
+        )
+        return bool(held)
+
+    def held(self, queues: Mapping[str, QueueResponse]) -> dict[str, QueueResponse]:
+        """Return those of *queues* whose consumer is held."""
+        return {name: each for name, each in queues.items() if each.id in self._holds}
+
+    def compare(self, stored: LogState | None, listing: LogListing, *, moves_back: bool) -> None:
+        """Compare consumers that were just attached with what is stored of the log.
+
+        moves_back: move those back that are ahead, and keep the records that they have not lost yet.
+
+        Raises:
+            ConsumerNotOursError: a consumer is ahead of what is stored.
+        """
+        for name, each in listing.queues.items():
+            if each.id not in self._fresh:
+                continue
+            at = None if stored is None else stored.queues.get(name)
+            goal = max(each.first_position, at.next if at is not None and at.id == each.id else 0)
+            hold = self._holds[each.id]
+            if hold.position > goal and not (moves_back or self._consumer.take_over):
+                raise ConsumerNotOursError(
+                    f"server {self._server.name!r}, queue {name!r}: the consumer {self._consumer.name!r} has "
+                    f"acknowledged up to position {hold.position}, and the table has the records before {goal}: "
+                    "another program uses this consumer, or the table is older. Use another consumer; or move this one "
+                    "back with --take-over"
+                )
+            if hold.position > goal:
+                holder = AttachResponse(name, self._consumer.name, each.id, hold.epoch, hold.position)
+                self._server.send(calls.seek(name, self._consumer.name, goal, holder), listing.log)
+                self._holds[each.id] = hold._replace(position=goal)
+            self._fresh.discard(each.id)
+
+    def due(self, stored: LogState, listing: LogListing) -> list[AcknowledgeOne]:
+        """Return what can be acknowledged because it is stored."""
+        return [
+            AcknowledgeOne(name, self._consumer.name, at.next - 1, hold.epoch, at.id)
+            for name, at in stored.queues.items()
+            if (hold := self._holds.get(at.id)) is not None
+            and (now := listing.queues.get(name)) is not None
+            and now.id == at.id
+            and hold.position < at.next <= now.next_position
+        ]
+
+    def acknowledge(self, due: Sequence[AcknowledgeOne], log: str) -> None:
+        """Acknowledge what is durable elsewhere.
+
+        Raises:
+            ConsumerNotOursError: another holder has attached, or the consumer was deleted.
+        """
+        for part in bulk_calls.parts(due):
+            found = self._server.send(bulk_calls.acknowledge(part, None), log)
+            for asked, each in zip(part, found, strict=True):
+                if each.status == "ok":
+                    self._holds[asked.id or 0] = _Hold(asked.epoch, each.position)
+                elif each.status in ("fenced", "no_consumer"):
+                    raise ConsumerNotOursError(
+                        f"server {self._server.name!r}, queue {each.queue!r}: the consumer {self._consumer.name!r} is "
+                        f"no longer held by this drain ({each.detail}). Give each reader its "
+                        "own consumer; if this one was deleted, start again to create it"
+                    )
+
+    def _shown(self, queues: Sequence[AttachedOne]) -> str:
+        names = ", ".join(repr(each.queue) for each in queues[:NAMED])
+        more = f" and {len(queues) - NAMED:,} more" if len(queues) > NAMED else ""
+        return f"server {self._server.name!r}, queues {names}{more}"
+
+    def _warn(self, queues: Sequence[AttachedOne], what: str) -> None:
+        if queues and what not in self._said:
+            self._said.add(what)
+            logger.warning("consumer %r: %s", self._consumer.name, what.format(self._shown(queues)))
