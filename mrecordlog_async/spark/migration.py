@@ -88,8 +88,8 @@ def logs_of(offset: Mapping[str, Any]) -> dict[str, LogState]:
         for queue in (queue for queues in each.get("openings", {}).values() for queue in queues):
             raise OutputRefusedError(
                 f"the checkpoint has a position of server {each['server']!r}, queue {queue!r}, from before 0.2.0, "
-                "which this version cannot compare with the log: run it once with 0.2.0, subscribed to this queue and with "
-                "this server up"
+                "which this version cannot compare with the log: run it once with 0.2.0, subscribed to this queue and "
+                "with this server up"
             )
         if log.startswith("server:"):
             raise OutputRefusedError(
