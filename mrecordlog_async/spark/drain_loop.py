@@ -10,21 +10,19 @@ Each server has a thread of its own. One that is down or slow is left out of a b
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field
 
 from mrecordlog_async.errors import RecordLogError
-from mrecordlog_async.protocol.bulk_schemas import TruncateOne
-from mrecordlog_async.servers.outages import Absence
-from mrecordlog_async.spark.consuming import ConsumerHolder, ConsumerOfDrain
-from mrecordlog_async.spark.log_server import LogListing, LogServer, ReadTask
+from mrecordlog_async.spark.log_server import LogListing, ReadTask
 from mrecordlog_async.spark.losses import Standing, UnreadLossError, arrange, forgotten, held_back
 from mrecordlog_async.spark.output import BatchFailedError, Output, RowWriter, WrittenFile
-from mrecordlog_async.spark.planning import Includes, PlannedBatch, Survey, Wish, batch_of, due_of, everything, survey
+from mrecordlog_async.spark.planning import Includes, PlannedBatch, Survey, Wish, batch_of, everything
+from mrecordlog_async.spark.server_set import ServerSet
+from mrecordlog_async.spark.server_thread import ServerThread
 from mrecordlog_async.spark.services.connection import ServerDownError, ServiceRefusedError
 from mrecordlog_async.spark.state import DrainState, LogState
 
@@ -41,9 +39,6 @@ FIRST_WAIT_SECONDS = 25.0
 
 BATCH_SECONDS_MAX = 30 * 60.0
 """Files of a batch that took longer may be removed by a vacuum, which keeps those of the last hour at most."""
-
-AGAIN_SECONDS = 10.0
-"""Pause before a truncate is repeated that a consumer of the queue held up."""
 
 SERVER_WAIT_SECONDS = 120.0
 """A run that ends waits this long for a server that was reached in it."""
@@ -99,102 +94,6 @@ class DrainTotals:
     last_commit: float | None = None
 
 
-class ServerThread:
-    """One server of a drain, and the thread in which its requests run, one after the other."""
-
-    def __init__(self, server: LogServer, consumer: ConsumerOfDrain | None = None) -> None:
-        """Start no thread yet. consumer: acknowledge as this one instead of truncating."""
-        self.server = server
-        self._holder = None if consumer is None else ConsumerHolder(consumer, server)
-        self.is_late = False
-        self.reached = False
-        self.absence = Absence()
-        self._asked_at = float("-inf")
-        self._pool = ThreadPoolExecutor(1, f"mrecordlog-{server.name}")
-        self._pending: Future[Survey] | None = None
-        self._last: Survey | None = None
-        self._whole: LogListing | None = None
-        self._sent: dict[int, tuple[int, float]] = {}  # queue id → the last position to drop, and when that was sent
-
-    def asked(self, state: DrainState, wish: Wish, now: float) -> Future[Survey] | None:
-        """Return the survey that is under way, or begin one; None while the server is down and not due for a look."""
-        if self._pending is None:
-            if self.absence.since is not None and now < self._asked_at + self.absence.pause(now):
-                return None
-            self._asked_at = now
-            self._pending = self._pool.submit(self._survey, state, wish)
-        return self._pending
-
-    def taken(self) -> None:
-        """Note that the survey was taken: the next one asks the server again."""
-        self._pending, self.is_late = None, False
-
-    def _survey(self, state: DrainState, wish: Wish) -> Survey:
-        whole = self.server.listing() if self._holder is None else self._holder.listing()
-        last = self._last
-        if last is not None and last.is_idle and whole is self._whole and last.known is state.logs.get(whole.log):
-            return last  # most looks of an idle drain
-        listing = _subscribed(whole, wish)
-        if self._holder is not None:
-            if self._holder.attach(whole, listing.queues):
-                whole = self.server.listing()
-                listing = _subscribed(whole, wish)
-            listing = dataclasses.replace(listing, queues=self._holder.held(listing.queues))
-        if wish.ends is not None and whole.log not in wish.ends:
-            wish.ends[whole.log] = {each.id: each.next_position for each in whole.queues.values()}
-        found = survey(self.server, listing, whole, state, wish)
-        if self._holder is not None and not found.evidence:
-            # Where it is accepted that a log went back, its consumers are moved back as well.
-            moves_back = found.stored is None and found.known is not None
-            self._holder.compare(found.stored, listing, moves_back=moves_back)
-        self._whole, self._last = whole, found
-        return found
-
-    def release(self, listing: LogListing, stored: LogState, now: float) -> Future[None] | None:
-        """Truncate or acknowledge what the output has of a log, in the server's thread; None if nothing is due.
-
-        What a consumer of the queue held up is not sent again for a while.
-        """
-        if self._holder is not None:
-            acknowledged = self._holder.due(stored, listing)
-            return self._pool.submit(self._holder.acknowledge, acknowledged, listing.log) if acknowledged else None
-        due = due_of(stored, listing)
-        new = [
-            each
-            for each in due
-            if (sent := self._sent.get(each.id or 0)) is None
-            or sent[0] < each.position
-            or now >= sent[1] + AGAIN_SECONDS
-        ]
-        if not new:
-            return None
-        self._sent |= {each.id or 0: (each.position, now) for each in new}
-        return self._pool.submit(self._truncate, listing.log, new)
-
-    def _truncate(self, log: str, due: Sequence[TruncateOne]) -> None:
-        for asked, each in zip(due, self.server.truncate(due, log), strict=True):
-            if each.status == "ok":
-                self._sent.pop(asked.id or 0, None)
-            elif each.detail and (behind := (asked.queue, each.detail)) not in _said:
-                _said.add(behind)
-                logger.warning("server %r, queue %r is not truncated: %s", self.server.name, *behind)
-
-    def close(self) -> None:
-        """Close the connection and end the thread, once its request has ended."""
-        self._pool.submit(self.server.close)
-        self._pool.shutdown(wait=False)
-
-
-_said = set[tuple[str, str]]()
-
-
-def _subscribed(whole: LogListing, wish: Wish) -> LogListing:
-    """Return the queues of *whole* that are read; itself if these are all."""
-    if wish.includes is everything:
-        return whole
-    return dataclasses.replace(whole, queues={name: each for name, each in whole.queues.items() if wish.includes(name)})
-
-
 @dataclass(slots=True)
 class Trouble:
     """Servers that are left out, each with the reason."""
@@ -210,11 +109,12 @@ class Drain:
         totals: What it has done.
         trouble: Which servers are left out now.
         backlog: About how many records of each server are not stored, as of the last look.
+        state: What the output had at the last look.
     """
 
     def __init__(
         self,
-        servers: Callable[[], Iterable[ServerThread]],
+        servers: ServerSet,
         output: Output,
         run: Callable[[Sequence[ReadTask], RowWriter], list[WrittenFile]],
         settings: DrainSettings = DrainSettings(),  # it is frozen
@@ -225,7 +125,7 @@ class Drain:
         """Connect the parts; nothing is requested.
 
         Args:
-            servers: returns the servers, which a DNS name may change.
+            servers: where the logs are.
             output: where rows are stored; it is open.
             run: carries out tasks.
             settings: what to do.
@@ -235,6 +135,7 @@ class Drain:
         self._servers, self._output, self._run = servers, output, run
         self._settings, self._cores, self._report = settings, cores, report
         self.totals, self.trouble, self.backlog = DrainTotals(), Trouble(), dict[str, int]()
+        self.state = DrainState()
         self._ends: dict[str, dict[int, int]] | None = None
         self._known = dict[str, ServerThread]()
         self._waits_since: float | None = None
@@ -251,7 +152,7 @@ class Drain:
             BatchFailedError: the batch was not stored, or it is not known; another step plans anew.
             ServerDownError, ServiceRefusedError: a server that was never read does not respond at the start.
         """
-        stored = self._output.load()
+        stored = self.state = self._output.load()
         surveys, down = self._surveyed(stored)
         state = self._forgotten(stored, surveys) if not down else stored
         standing = arrange(state, {name: each.listing for name, each in surveys.items()})
@@ -278,7 +179,7 @@ class Drain:
                 f"a batch took {took / 60:.0f} minutes, and a vacuum may remove its files by now; it was not stored. "
                 "Set --max-records lower, or give Spark more cores"
             )
-        self._output.commit(files, batch.state)
+        self.state = self._output.commit(files, batch.state)
         for sentence in batch.lost:
             self._report(f"lost, as allowed: {sentence}")
         records, totals = batch.records, self.totals
@@ -299,7 +200,7 @@ class Drain:
         asked = {name: each.asked(state, self._wish(name), now) for name, each in self._known.items()}
         waited = [job for name, job in asked.items() if job is not None and not self._known[name].is_late]
         wait(waited, FIRST_WAIT_SECONDS if not self._has_begun else WAIT_SECONDS)
-        found, down = dict[str, Survey](), dict[str, str]()
+        found, down = dict[str, Survey](), dict(self._servers.unfound)
         for name, job in asked.items():
             thread = self._known[name]
             if job is None:
@@ -452,12 +353,13 @@ class Drain:
         if self.trouble.held and len(self.trouble.held) + len(self.trouble.down) >= len(self._known):
             raise ServersHeldError("; ".join(f"server {name!r}: {why}" for name, why in self.trouble.held.items()))
         for name, why in self.trouble.down.items():
-            since = self._known[name].absence.since
+            thread = self._known.get(name)  # None for a DNS name that was not found
             if self._settings.skip_down:
                 continue
-            if since is None or _clock() - since < SERVER_WAIT_SECONDS:
+            since = None if thread is None else thread.absence.since
+            if thread is not None and (since is None or _clock() - since < SERVER_WAIT_SECONDS):
                 return False
-            raise ServerDownError(name, str(self._known[name].server.endpoint), why)
+            raise ServerDownError(name, "" if thread is None else str(thread.server.endpoint), why)
         return True
 
     def close(self) -> None:
@@ -467,11 +369,3 @@ class Drain:
 
 
 _clock: Callable[[], float] = time.monotonic
-
-
-def fixed(
-    servers: Collection[LogServer], consumer: ConsumerOfDrain | None = None
-) -> Callable[[], Iterable[ServerThread]]:
-    """Return the threads of servers that do not change. consumer: acknowledge as this one instead of truncating."""
-    threads = [ServerThread(each, consumer) for each in servers]
-    return lambda: threads

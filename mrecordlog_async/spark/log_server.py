@@ -76,18 +76,37 @@ class ReadTask:
 class LogServer:
     """Requests to one server. For one thread at a time."""
 
-    def __init__(self, name: str, endpoint: Endpoint, token: str | None = None, *, in_task: bool = False) -> None:
-        self.name, self.endpoint, self.token = name, dataclasses.replace(endpoint, name=name), token
-        seconds, retries, patience = (TASK_SECONDS, 4, TASK_PATIENCE_SECONDS) if in_task else (DRIVER_SECONDS, 1, 0.0)
-        self._connection = ServiceConnection(
-            self.endpoint,
-            token=token,
+    def __init__(
+        self,
+        name: str,
+        endpoint: Endpoint,
+        token: str | None = None,
+        *,
+        seconds: float = DRIVER_SECONDS,
+        in_task: bool = False,
+    ) -> None:
+        self.name, self.token = name, token
+        self._patience = (TASK_SECONDS, 4, TASK_PATIENCE_SECONDS) if in_task else (seconds, 1, 0.0)
+        self.endpoint, self._connection = self._connected(endpoint)
+        self._listing, self._tag, self._since = LogListing(), "", ""
+
+    def _connected(self, endpoint: Endpoint) -> tuple[Endpoint, ServiceConnection]:
+        place, (seconds, retries, patience) = dataclasses.replace(endpoint, name=self.name), self._patience
+        connection = ServiceConnection(
+            place,
+            token=self.token,
             timeout_seconds=seconds,
             retries=retries,
             patience_seconds=patience,
-            reached=in_task,
+            reached=patience > 0,
         )
-        self._listing, self._tag, self._since = LogListing(), "", ""
+        return place, connection
+
+    def move(self, endpoint: Endpoint) -> None:
+        """Call the service at another address from now on."""
+        self._connection.close()
+        self.endpoint, self._connection = self._connected(endpoint)
+        self._tag = self._since = ""
 
     @classmethod
     def of_task(cls, task: ReadTask) -> LogServer:

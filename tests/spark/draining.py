@@ -15,10 +15,11 @@ from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark import delta_output, table_files
 from mrecordlog_async.spark.consuming import ConsumerHolder, ConsumerOfDrain
 from mrecordlog_async.spark.delta_output import DeltaOutput
-from mrecordlog_async.spark.drain_loop import Drain, DrainSettings, fixed
+from mrecordlog_async.spark.drain_loop import Drain, DrainSettings
 from mrecordlog_async.spark.log_server import LogServer, ReadTask
 from mrecordlog_async.spark.output import RowWriter, WrittenFile
 from mrecordlog_async.spark.runners import in_process, row_schema
+from mrecordlog_async.spark.server_set import ServerSet
 from mrecordlog_async.spark.table_files import TableFiles
 from tests.spark.services import ThreadedService, numbered
 
@@ -57,10 +58,15 @@ class Draining:
             report=self.said.append,
         )
         self.output.open()
-        self.servers = [LogServer(name, Endpoint(each.url, name=name)) for name, each in services.items()]
+        self.servers = [Endpoint(each.url, name=name) for name, each in services.items()]
         held = None if consumer is None else ConsumerOfDrain(consumer, self.output.owner, rule, take_over)
         self.drain = Drain(
-            fixed(self.servers, held), self.output, run, DrainSettings(**settings), cores=2, report=self.said.append
+            ServerSet(self.servers, consumer=held),
+            self.output,
+            run,
+            DrainSettings(**settings),
+            cores=2,
+            report=self.said.append,
         )
         open_drains.append(self)
 

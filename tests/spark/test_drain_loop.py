@@ -12,11 +12,12 @@ import pytest
 from mrecordlog_async.options import QueueOptions
 from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark import drain_loop
-from mrecordlog_async.spark.drain_loop import Drain, DrainSettings, ServersHeldError, fixed
+from mrecordlog_async.spark.drain_loop import Drain, DrainSettings, ServersHeldError
 from mrecordlog_async.spark.log_server import LogServer, ReadTask
 from mrecordlog_async.spark.losses import ForgetError, UnreadLossError
 from mrecordlog_async.spark.output import BatchFailedError, OutputRefusedError, RowWriter, WrittenFile
 from mrecordlog_async.spark.runners import in_process
+from mrecordlog_async.spark.server_set import ServerSet
 from mrecordlog_async.spark.services.connection import ServerDownError
 from tests.serving import free_port
 from tests.spark.conftest import NewService
@@ -295,9 +296,11 @@ def test_a_server_that_was_never_read_must_respond_at_the_start(service: Threade
     feed(service, "q", 0, 5)
 
     def drain(*, skip_down: bool = False) -> Drain:
-        servers = [LogServer("a", Endpoint(service.url)), LogServer("b", Endpoint(f"http://127.0.0.1:{free_port()}"))]
+        servers = [Endpoint(service.url, name="a"), Endpoint(f"http://127.0.0.1:{free_port()}", name="b")]
         output = Draining({"a": service}, table).output
-        return Drain(fixed(servers), output, in_process, DrainSettings(skip_down=skip_down), report=lambda line: None)
+        return Drain(
+            ServerSet(servers), output, in_process, DrainSettings(skip_down=skip_down), report=lambda line: None
+        )
 
     with pytest.raises(ServerDownError, match="server 'b'"):
         drain().step()

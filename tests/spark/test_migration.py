@@ -11,11 +11,13 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 
+from mrecordlog_async.servers.names import Endpoint
 from mrecordlog_async.spark.consuming import ConsumerOfDrain
 from mrecordlog_async.spark.delta_output import DeltaOutput
-from mrecordlog_async.spark.drain_loop import Drain, DrainSettings, fixed
+from mrecordlog_async.spark.drain_loop import Drain, DrainSettings
 from mrecordlog_async.spark.output import OutputRefusedError
 from mrecordlog_async.spark.runners import in_process, row_schema
+from mrecordlog_async.spark.server_set import ServerSet
 from mrecordlog_async.spark.table_files import TableFiles
 from tests.compatibility.pipeline import PLACE, READ, payloads, rename_place
 from tests.compatibility.record import DATA
@@ -55,11 +57,8 @@ def migrated(place: Path, service: ThreadedService, queue: str, *, consumer: str
 
 
 def drain_of(output: DeltaOutput, service: ThreadedService, queue: str, consumer: str | None = None) -> Drain:
-    from mrecordlog_async.servers.names import Endpoint
-    from mrecordlog_async.spark.log_server import LogServer
-
     held = None if consumer is None else ConsumerOfDrain(consumer, output.owner, None)
-    servers = fixed([LogServer("other", Endpoint(service.url))], held)
+    servers = ServerSet([Endpoint(service.url, name="other")], consumer=held)
     return Drain(servers, output, in_process, DrainSettings(includes=lambda name: name == queue))
 
 

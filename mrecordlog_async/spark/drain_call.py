@@ -1,0 +1,284 @@
+"""The drain as one call: `mrecordlog drain`, and the same from Python.
+
+    from mrecordlog_async.spark.drain_call import DrainOptions, drain
+
+    summary = drain(DrainOptions(servers="a=http://localhost:8080", output="./lake/events"))
+
+Without a session of Spark, it runs in this process.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from mrecordlog_async.errors import RecordLogError
+from mrecordlog_async.patterns import ANY
+from mrecordlog_async.servers.names import Endpoint
+from mrecordlog_async.spark.consuming import ConsumerOfDrain
+from mrecordlog_async.spark.delta_output import DeltaOutput
+from mrecordlog_async.spark.drain_loop import BYTES, RECORDS, Drain, DrainSettings
+from mrecordlog_async.spark.drain_metrics import DrainLag, metrics_served
+from mrecordlog_async.spark.log_server import LogServer
+from mrecordlog_async.spark.planning import Includes, everything
+from mrecordlog_async.spark.runners import (
+    Change,
+    Run,
+    in_process,
+    on_spark,
+    parallelism,
+    row_schema,
+    schema_after,
+    transformed,
+)
+from mrecordlog_async.spark.server_set import ServerSet
+from mrecordlog_async.spark.settings.option_values import parse_servers
+from mrecordlog_async.spark.table_files import TableFiles
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SCRAPE_SECONDS = 3.0
+"""Seconds that a scrape waits for one response of a service."""
+
+_LITERAL = re.compile(r"(?:[^\\.^$*+?{}\[\]|()]|\\[^\w*])*")
+
+
+class DrainOptionError(RecordLogError, ValueError):
+    """Options of a drain exclude each other, or would lose data; nothing was started."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainOptions:
+    """What to drain, and where to.
+
+    Attributes:
+        servers: `name=url,…`, or one URL; `dns+http://host:port` for all services behind a name.
+        output: The Delta table: a directory, or an address in a store.
+        name: Of this drain, among those that write to the table.
+        every_seconds: How often to look; None ends with what the logs held at the start.
+        partition_by: The columns by which a new table is partitioned; None for those of a table that exists.
+        transform: A function from the rows of a batch to the rows of the table; it needs Spark.
+        consumer: Acknowledge as this one, instead of truncating.
+        take_over: Take the consumer over from another reader.
+        subscribe: The queues to drain; None for all.
+        subscribe_pattern: A pattern for their whole names, instead.
+        max_records: Records of a batch at most.
+        max_bytes: Their payload bytes at most.
+        min_batch_records: Wait until a batch has this many records …
+        max_delay_seconds: … or the first of them has waited for this long.
+        storage_options: Keys, region and endpoint of the store.
+        tokens: Name of a server → its token; "" is that of all others.
+        shared_paths: Every machine of the cluster mounts the table at its path.
+        truncate: Release what is stored.
+        skip_down: Start and end without servers that are down.
+        allow_data_loss: Continue where records were removed before they were stored.
+        accept_went_back: Store all of a log that went back again.
+        forget: Logs that are lost for good, by the first digits of their ids.
+        metrics: Serve metrics at this address.
+        migrate_from: The checkpoint of a drain of an earlier version.
+    """
+
+    servers: str
+    output: str
+    name: str = "drain"
+    every_seconds: float | None = None
+    partition_by: tuple[str, ...] | None = None
+    transform: Change | None = None
+    consumer: str | None = None
+    take_over: bool = False
+    subscribe: tuple[str, ...] | None = None
+    subscribe_pattern: str | None = None
+    max_records: int = RECORDS
+    max_bytes: int = BYTES
+    min_batch_records: int = 1
+    max_delay_seconds: float = 60.0
+    storage_options: Mapping[str, str] = field(default_factory=dict, repr=False)
+    tokens: Mapping[str, str] = field(default_factory=dict, repr=False)
+    shared_paths: bool = False
+    truncate: bool = True
+    skip_down: bool = False
+    allow_data_loss: bool = False
+    accept_went_back: bool = False
+    forget: tuple[str, ...] = ()
+    metrics: str | None = None
+    migrate_from: str | None = None
+
+    def check(self) -> None:
+        """Raise DrainOptionError for options that exclude each other."""
+        if self.subscribe is not None and self.subscribe_pattern is not None:
+            raise DrainOptionError("set --subscribe or --subscribe-pattern, not both")
+        if self.consumer is None and self.take_over:
+            raise DrainOptionError("--take-over takes a consumer over: name it with --consumer")
+        if self.consumer is not None and not self.truncate:
+            raise DrainOptionError("--consumer acknowledges what is stored, --no-truncate releases nothing: set one")
+
+    def includes(self) -> Includes:
+        """Return which queues are drained. Raises DrainOptionError."""
+        if self.subscribe is not None:
+            return frozenset(self.subscribe).__contains__
+        if self.subscribe_pattern is None:
+            return everything
+        try:
+            pattern = re.compile(self.subscribe_pattern)
+        except re.error as error:
+            raise DrainOptionError(f"--subscribe-pattern {self.subscribe_pattern!r}: {error}") from None
+        return lambda name: pattern.fullmatch(name) is not None
+
+    def rule(self) -> str | None:
+        """Return the pattern of the rule that gives exactly the drained queues a consumer; None if there is none.
+
+        A rule that covers more would give a consumer to queues that nobody reads, and these would keep their records
+        for ever. Without a rule, a queue gets the consumer when it is listed for the first time.
+        """
+        if self.subscribe is not None:
+            return None
+        if self.subscribe_pattern is None:
+            return ANY
+        parts = self.subscribe_pattern.split(".*")
+        if len(parts) == 1 or not all(_LITERAL.fullmatch(part) for part in parts):
+            return None
+        return ANY.join(re.sub(r"\\(.)", r"\1", part) for part in parts)
+
+    def settings(self) -> DrainSettings:
+        """Return what the loop does."""
+        return DrainSettings(
+            self.max_records,
+            self.max_bytes,
+            self.includes(),
+            self.truncate,
+            self.allow_data_loss,
+            self.accept_went_back,
+            self.forget,
+            self.skip_down,
+            self.min_batch_records,
+            self.max_delay_seconds,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DrainSummary:
+    """End of a drain.
+
+    Attributes:
+        batches: Batches with records.
+        records: Records that were read from the logs.
+        rows: Rows that were stored; a function may make fewer of them.
+        seconds: Duration of the run.
+        left: Records that are not stored, by server.
+        down: Servers that were not drained because they were down → the reason.
+        held: Servers whose log is held back → the reason.
+    """
+
+    batches: int
+    records: int
+    rows: int
+    seconds: float
+    left: dict[str, int]
+    down: dict[str, str]
+    held: dict[str, str]
+
+    @property
+    def line(self) -> str:
+        """One line for the user."""
+        rate = self.records / self.seconds if self.seconds else 0.0
+        rows = f" into {self.rows:,} rows" if self.rows != self.records else ""
+        text = f"drained {self.records:,} records{rows} in {self.seconds:.1f} s ({rate:,.0f} records/s)"
+        left = ", ".join(f"{server} {count:,}" for server, count in self.left.items())
+        text += f", durable in the output; left in the log: {left or 'nothing'}"
+        text += "".join(f"; NOT drained: server {name!r} was down: {why}" for name, why in self.down.items())
+        return text + "".join(f"; NOT drained: server {name!r}: {why}" for name, why in self.held.items())
+
+
+def drain(
+    options: DrainOptions,
+    session: SparkSession | None = None,
+    *,
+    report: Callable[[str], None] = lambda line: None,
+    stopped: Callable[[], bool] = lambda: False,
+    pause: Callable[[float], None] = time.sleep,
+) -> DrainSummary:
+    """Move records into the table until everything is stored, or until *stopped*; then it ends between two batches.
+
+    Args:
+        options: what to drain, and where to.
+        session: the Spark that carries out the tasks; None for this process.
+        report: called with a sentence for people.
+        stopped: returns whether to end.
+        pause: waits for some seconds, or until *stopped*.
+
+    Returns:
+        What was stored, what is left in the logs, and which servers were not drained.
+
+    Raises:
+        DrainOptionError: options exclude each other, or would lose data.
+        RecordLogError: what the loop and the output raise (`Drain.follow`, `DeltaOutput.open`).
+    """
+    options.check()
+    begun, output = time.monotonic(), _output(options, session, report)
+    output.open()
+    rule = (
+        ConsumerOfDrain(options.consumer, output.owner, options.rule(), options.take_over) if options.consumer else None
+    )
+    servers = ServerSet(parse_servers(options.servers), options.tokens, rule)
+    run, cores = _runner(options, session)
+    job = Drain(servers, output, run, options.settings(), cores=cores, report=report)
+
+    def connect(endpoint: Endpoint) -> LogServer:
+        return servers.server(endpoint, seconds=SCRAPE_SECONDS)
+
+    lag = DrainLag(servers.endpoints, connect, lambda: job.state, options.includes())
+    try:
+        with metrics_served(options.metrics, job.totals, lag) as address:
+            if address is not None:
+                report(f"metrics: {address}")
+            job.follow(options.every_seconds, stopped, pause)
+    finally:
+        job.close()
+        output.close()
+    totals, trouble = job.totals, job.trouble
+    seconds = time.monotonic() - begun
+    return DrainSummary(totals.batches, totals.records, totals.rows, seconds, job.backlog, trouble.down, trouble.held)
+
+
+def _output(options: DrainOptions, session: SparkSession | None, report: Callable[[str], None]) -> DeltaOutput:
+    """Return the output, which is not open yet. Raises DrainOptionError."""
+    files = TableFiles(options.output, options.storage_options)
+    if options.transform is not None:
+        if session is None:
+            raise DrainOptionError("a transform is a function of Spark's rows: it needs a session of Spark")
+        schema = schema_after(session, options.transform)
+    else:
+        schema = row_schema(options.partition_by or ())
+    if session is not None and files.path is not None and not options.shared_paths and not _is_local(session):
+        raise DrainOptionError(
+            f"{options.output} must be on storage that all machines share (s3://, gs://, az://): on a local path each "
+            "machine would store only its part. If every machine mounts the same file system there, add --shared-paths"
+        )
+    return DeltaOutput(
+        files,
+        schema,
+        name=options.name,
+        partition_by=options.partition_by,
+        plain=options.transform is None,
+        accepts_restore=options.allow_data_loss,
+        migrate_from=None
+        if options.migrate_from is None
+        else TableFiles(options.migrate_from, options.storage_options),
+        report=report,
+    )
+
+
+def _is_local(session: SparkSession) -> bool:
+    """Return whether tasks run on this machine, as far as Spark says."""
+    return str(session.conf.get("spark.master", "")).startswith("local") and not hasattr(session, "client")
+
+
+def _runner(options: DrainOptions, session: SparkSession | None) -> tuple[Run, int]:
+    if session is None:
+        return in_process, 1
+    run = on_spark(session) if options.transform is None else transformed(session, options.transform)
+    return run, parallelism(session)

@@ -1,0 +1,122 @@
+"""One server of a drain, and the thread in which its requests run: one that is slow holds up no other."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from mrecordlog_async.protocol.bulk_schemas import TruncateOne
+from mrecordlog_async.servers.names import Endpoint
+from mrecordlog_async.servers.outages import Absence
+from mrecordlog_async.spark.consuming import ConsumerHolder, ConsumerOfDrain
+from mrecordlog_async.spark.log_server import LogListing, LogServer
+from mrecordlog_async.spark.planning import Survey, Wish, due_of, everything, survey
+from mrecordlog_async.spark.state import DrainState, LogState
+
+logger = logging.getLogger("mrecordlog_async.spark")
+
+AGAIN_SECONDS = 10.0
+"""Pause before a truncate is repeated that a consumer of the queue held up."""
+
+
+class ServerThread:
+    """One server of a drain, and the thread in which its requests run, one after the other."""
+
+    def __init__(self, server: LogServer, consumer: ConsumerOfDrain | None = None) -> None:
+        """Start no thread yet. consumer: acknowledge as this one instead of truncating."""
+        self.server = server
+        self._holder = None if consumer is None else ConsumerHolder(consumer, server)
+        self.is_late = False
+        self.reached = False
+        self.absence = Absence()
+        self._asked_at = float("-inf")
+        self._pool = ThreadPoolExecutor(1, f"mrecordlog-{server.name}")
+        self._pending: Future[Survey] | None = None
+        self._last: Survey | None = None
+        self._whole: LogListing | None = None
+        self._sent: dict[int, tuple[int, float]] = {}  # queue id → the last position to drop, and when that was sent
+
+    def asked(self, state: DrainState, wish: Wish, now: float) -> Future[Survey] | None:
+        """Return the survey that is under way, or begin one; None while the server is down and not due for a look."""
+        if self._pending is None:
+            if self.absence.since is not None and now < self._asked_at + self.absence.pause(now):
+                return None
+            self._asked_at = now
+            self._pending = self._pool.submit(self._survey, state, wish)
+        return self._pending
+
+    def taken(self) -> None:
+        """Note that the survey was taken: the next one asks the server again."""
+        self._pending, self.is_late = None, False
+
+    def _survey(self, state: DrainState, wish: Wish) -> Survey:
+        whole = self.server.listing() if self._holder is None else self._holder.listing()
+        last = self._last
+        if last is not None and last.is_idle and whole is self._whole and last.known is state.logs.get(whole.log):
+            return last  # most looks of an idle drain
+        listing = _subscribed(whole, wish)
+        if self._holder is not None:
+            if self._holder.attach(whole, listing.queues):
+                whole = self.server.listing()
+                listing = _subscribed(whole, wish)
+            listing = dataclasses.replace(listing, queues=self._holder.held(listing.queues))
+        if wish.ends is not None and whole.log not in wish.ends:
+            wish.ends[whole.log] = {each.id: each.next_position for each in whole.queues.values()}
+        found = survey(self.server, listing, whole, state, wish)
+        if self._holder is not None and not found.evidence:
+            # Where it is accepted that a log went back, its consumers are moved back as well.
+            moves_back = found.stored is None and found.known is not None
+            self._holder.compare(found.stored, listing, moves_back=moves_back)
+        self._whole, self._last = whole, found
+        return found
+
+    def release(self, listing: LogListing, stored: LogState, now: float) -> Future[None] | None:
+        """Truncate or acknowledge what the output has of a log, in the server's thread; None if nothing is due.
+
+        What a consumer of the queue held up is not sent again for a while.
+        """
+        if self._holder is not None:
+            acknowledged = self._holder.due(stored, listing)
+            return self._pool.submit(self._holder.acknowledge, acknowledged, listing.log) if acknowledged else None
+        due = due_of(stored, listing)
+        new = [
+            each
+            for each in due
+            if (sent := self._sent.get(each.id or 0)) is None
+            or sent[0] < each.position
+            or now >= sent[1] + AGAIN_SECONDS
+        ]
+        if not new:
+            return None
+        self._sent |= {each.id or 0: (each.position, now) for each in new}
+        return self._pool.submit(self._truncate, listing.log, new)
+
+    def _truncate(self, log: str, due: Sequence[TruncateOne]) -> None:
+        for asked, each in zip(due, self.server.truncate(due, log), strict=True):
+            if each.status == "ok":
+                self._sent.pop(asked.id or 0, None)
+            elif each.detail and (behind := (asked.queue, each.detail)) not in _said:
+                _said.add(behind)
+                logger.warning("server %r, queue %r is not truncated: %s", self.server.name, *behind)
+
+    def moved(self, endpoint: Endpoint) -> None:
+        """Call the server at another address: a DNS name has it there now."""
+        self._pool.submit(self.server.move, endpoint)
+        self.absence.end()
+
+    def close(self) -> None:
+        """Close the connection and end the thread, once its request has ended."""
+        self._pool.submit(self.server.close)
+        self._pool.shutdown(wait=False)
+
+
+_said = set[tuple[str, str]]()
+
+
+def _subscribed(whole: LogListing, wish: Wish) -> LogListing:
+    """Return the queues of *whole* that are read; itself if these are all."""
+    if wish.includes is everything:
+        return whole
+    return dataclasses.replace(whole, queues={name: each for name, each in whole.queues.items() if wish.includes(name)})
