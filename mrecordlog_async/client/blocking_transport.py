@@ -17,17 +17,16 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from functools import partial
 from time import monotonic as clock
 from typing import Any, TypeVar
 
 from mrecordlog_async.client.connecting import connect_blocking
+from mrecordlog_async.client.connections import Connections, close_all, left_until
 from mrecordlog_async.client.http1 import (
     CLOSED_BY_PEER,
     CONNECT_SECONDS,
-    IDLE_SECONDS,
-    NOT_CONNECTED,
     SCRATCH_BYTES,
     TOO_LONG,
     ClosedWhileIdleError,
@@ -39,7 +38,6 @@ from mrecordlog_async.client.http1 import (
 from mrecordlog_async.client.interrupts import has_failed
 from mrecordlog_async.client.options import CLOSED, ClientOptions
 from mrecordlog_async.errors import LogClosedError
-from mrecordlog_async.protocol.attempts import NoResponseError, Repeat
 from mrecordlog_async.protocol.calls import ServiceCall
 from mrecordlog_async.protocol.responses import Reply
 from mrecordlog_async.support.forks import call_in_children
@@ -50,9 +48,6 @@ FORKED = "this belongs to the process that forked this one; make it again after 
 
 SLOT_SECONDS = 0.25
 """Longest time until a call that waits for a connection looks again: an exception of a handler may lose a wake-up."""
-
-LONGEST_SECONDS = 86_400.0
-"""Longest wait for a connection or a response: locks and sockets refuse an infinite one."""
 
 
 def run(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -71,11 +66,13 @@ class _SocketConnection:
 
     Attributes:
         idle_since: When its last exchange ended; 0 for none.
+        lost: It cannot be used any more.
     """
 
     def __init__(self, plug: socket.socket) -> None:
         plug.setblocking(False)
         self.idle_since = 0.0
+        self.lost = self._is_shut = False
         self._plug = plug
         self._poll = select.poll()
         self._poll.register(plug)
@@ -86,24 +83,26 @@ class _SocketConnection:
         """True if nothing has arrived since the last response, not even the end of the connection."""
         return not self._wait(select.POLLIN, 0)
 
-    def exchange(self, request: Sequence[bytes | memoryview], silence: float, end: float) -> tuple[Reply, bool]:
-        """Send *request*; return the response, and whether the connection can be used again.
-
-        Raises OSError; the request may have been carried out then.
-        """
-        exchange = Exchange(self._scratch)
+    async def exchange(self, request: Sequence[bytes | memoryview], silence: float, seconds: float) -> Reply:
+        """Send *request*, and return the whole response. Raises OSError; the request may have been carried out then."""
+        self.lost = (
+            True  # also after an exception of a signal handler: the rest of the response would be the next one's
+        )
+        exchange, end = Exchange(self._scratch), clock() + seconds
         try:
             sent = self._send(request, exchange, end)
             while not exchange.is_whole:
-                if not self._wait(select.POLLIN, min(silence, left_until(end))):
+                if not self._wait(select.POLLIN, min(silence, left_until(end, clock()))):
                     raise TimeoutError(TOO_LONG)
                 self._receive(exchange)
         except CLOSED_BY_PEER as error:
             if self.idle_since and not exchange.heard and has_failed(error):
                 raise ClosedWhileIdleError(reason_of(error)) from error
             raise
-        self.idle_since = clock()
-        return exchange.reply(), exchange.reusable and sent
+        if self._is_shut:  # a body without a length ends where that cut it off
+            raise ConnectionAbortedError(CLOSED)
+        self.idle_since, self.lost = clock(), not (exchange.reusable and sent)
+        return exchange.reply()
 
     def _send(self, request: Sequence[bytes | memoryview], exchange: Exchange, end: float) -> bool:
         """Return whether all of it was sent: a service may refuse a body, and read no more of it."""
@@ -112,7 +111,7 @@ class _SocketConnection:
                 left = memoryview(piece)
                 while left:
                     # No deadline for silence: nothing need arrive before all is sent, however long that takes.
-                    ready = self._wait(select.POLLIN | select.POLLOUT, left_until(end))
+                    ready = self._wait(select.POLLIN | select.POLLOUT, left_until(end, clock()))
                     if ready & ~select.POLLOUT:
                         self._receive(exchange)
                     if exchange.is_whole:
@@ -156,22 +155,17 @@ class _SocketConnection:
 
     def shut(self) -> None:
         """End the exchange that another thread waits for, as if its response were lost."""
+        self._is_shut = True
         with suppress(OSError):  # it is not connected any more
             socket.socket.shutdown(self._plug, socket.SHUT_RDWR)  # below TLS, whose own may only be used by its thread
 
 
-class BlockingTransport:
-    """Exchange requests for responses. Any thread may call.
-
-    Attributes:
-        options: How it connects.
-    """
+class BlockingTransport(Connections[_SocketConnection]):
+    """Exchange requests for responses. Any thread may call."""
 
     def __init__(self, options: ClientOptions) -> None:
-        self.options = options.checked()
-        self._target = options.target()
+        super().__init__(options, weakref.WeakSet())  # an exception may leave a connection in it
         self._tls: ssl.SSLContext | None = None
-        self._closed = False
         self._begin()
         _transports.add(self)
 
@@ -183,27 +177,25 @@ class BlockingTransport:
         self._slots = deque([None] * self.options.connections)
         self._freed = threading.Lock()  # held until a slot is free, or while nobody has looked since
         self._freed.acquire()
-        self._idle: deque[_SocketConnection] = deque()
-        self._busy: weakref.WeakSet[_SocketConnection] = weakref.WeakSet()  # an exception may leave one in it
+        self._idle, self._busy = deque(), weakref.WeakSet()
         # Held until the client closes. A plain lock: a signal handler that raises cannot leave it in a wrong state.
         self._open = threading.Lock()
         if not self._closed:
             self._open.acquire()
-        self._end = weakref.finalize(self, _close_all, self._idle)
+        self._end = weakref.finalize(self, close_all, self._idle)
         self._end.atexit = False
 
     def leave_to_parent(self) -> None:
         """Begin again in a forked child."""
         self._end.detach()
-        _close_all(self._idle)  # this process has copies of the parent's descriptors,
+        close_all(self._idle)  # this process has copies of the parent's descriptors,
         for connection in list(self._busy):  # which would keep open what the parent closes
             connection.close()
         self._begin()
 
     def check(self) -> None:
         """Raise LogClosedError if the client is closed."""
-        if self._closed:
-            raise LogClosedError(CLOSED)
+        self._check_open()
 
     def usage_check(self) -> Callable[[], None]:
         """Return what raises LogClosedError where readers that are made now may not be used."""
@@ -223,7 +215,7 @@ class BlockingTransport:
             self._open.release()
         for connection in list(self._busy):
             connection.shut()
-        _close_all(self._idle)
+        close_all(self._idle)
 
     # What readers and producers wait with.
 
@@ -235,16 +227,11 @@ class BlockingTransport:
         """Wait."""
         time.sleep(seconds)  # noqa: ASYNC251  # for a thread, which runs no event loop
 
-    @staticmethod
-    def until(_: float | None) -> AbstractAsyncContextManager[Any]:
-        """Do nothing: calls have an `end`."""
-        return nullcontext()
-
     async def pause(self, seconds: float, end: float | None) -> None:
         """Wait before another attempt, or until the client closes. Raises TimeoutError at *end*."""
-        if self._open.acquire(timeout=min(seconds, left_until(end))):
+        if self._open.acquire(timeout=min(seconds, left_until(end, clock()))):
             self._open.release()  # the next one that waits
-        left_until(end)
+        left_until(end, clock())
 
     # Exchanges.
 
@@ -262,19 +249,19 @@ class BlockingTransport:
         """
         self.check()
         if call.wait_seconds:
-            return self._exchange(call)
+            return await self._exchange(call)
         slots = list[None]()  # has the slot wherever a signal handler raises
         try:
-            self._take_slot(slots, call.end, max(left_seconds, CONNECT_SECONDS))
-            return self._exchange(call)
+            self._take_slot(slots, call, max(left_seconds, CONNECT_SECONDS))
+            return await self._exchange(call)
         finally:
             if slots:
                 self._slots.append(None)
                 self._wake_one()
 
-    def _take_slot(self, slots: list[None], call_end: float | None, seconds: float) -> None:
+    def _take_slot(self, slots: list[None], call: ServiceCall[Any], seconds: float) -> None:
         """Wait until fewer calls run than there may be connections, and add this one's slot to *slots*."""
-        end = clock() + min(seconds, left_until(call_end))
+        end = clock() + min(seconds, self._left(call))
         while not slots:
             try:
                 # One step: no signal handler can raise after `pop` and before the slot is in the list.
@@ -282,9 +269,7 @@ class BlockingTransport:
             except IndexError:
                 left = end - clock()
                 if left <= 0:
-                    left_until(call_end)
-                    reason = f"none of the client's {self.options.connections} connections became free"
-                    raise NoResponseError(reason, sent=False) from None
+                    raise self._none_free(call) from None
                 self._freed.acquire(timeout=min(left, SLOT_SECONDS))
         if self._slots:  # one wake-up may stand for several slots
             self._wake_one()
@@ -295,74 +280,10 @@ class BlockingTransport:
             with suppress(RuntimeError):  # another thread has released it
                 self._freed.release()
 
-    def _exchange(self, call: ServiceCall[Any]) -> Reply:
-        request = self._target.request(call.method, call.target, call.headers, call.body)
-        kept = self._free()
-        try:
-            if kept is not None and call.repeat is Repeat.FREELY:
-                with suppress(ClosedWhileIdleError):
-                    return self._on(kept, request, call)
-                kept = None
-            return self._on(kept or self._connected(call.end), request, call)
-        except OSError as error:
-            if not has_failed(error):
-                raise
-            left_until(call.end)
-            raise NoResponseError(reason_of(error), sent=True) from error
-
-    def _on(
-        self, connection: _SocketConnection, request: Sequence[bytes | memoryview], call: ServiceCall[Any]
-    ) -> Reply:
-        self._busy.add(connection)
-        options, wait, keep = self.options, call.wait_seconds, False
-        try:
-            self.check()  # now `close` finds the connection: nothing is sent on one that it did not find
-            end = clock() + min(options.response_seconds + wait, left_until(call.end))
-            reply, keep = connection.exchange(request, options.timeout_seconds + wait, end)
-            self._check_whole()
-        except BaseException:  # such as one of a signal handler: the rest of the response would be the next one's
-            keep = False
-            raise
-        finally:
-            self._busy.discard(connection)
-            if keep:
-                self._idle.append(connection)
-            else:
-                connection.close()
-        if self._closed:  # meanwhile
-            _close_all(self._idle)
-        return reply
-
-    def _check_whole(self) -> None:
-        """Raise NoResponseError if the client is closed: a body without a length ends where `close` cut it off."""
-        if self._closed:
-            raise NoResponseError(CLOSED, sent=True)
-
-    def _free(self) -> _SocketConnection | None:
-        """Return the connection that was used last, and close those that have been idle for long."""
-        begun = clock() - IDLE_SECONDS
-        with suppress(IndexError):
-            while self._idle[0].idle_since <= begun:
-                self._idle.popleft().close()
-        with suppress(IndexError):
-            while True:
-                connection = self._idle.pop()
-                if connection.is_quiet:
-                    return connection
-                connection.close()
-        return None
-
-    def _connected(self, end: float | None) -> _SocketConnection:
-        """Return a new connection. Raises NoResponseError: nothing was sent."""
+    async def _connect(self, seconds: float) -> _SocketConnection:
         if self._tls is None and self._target.secure:
             self._tls = tls_context()
-        try:
-            return _SocketConnection(_plug(self._target, self._tls, min(CONNECT_SECONDS, left_until(end))))
-        except OSError as error:
-            if not has_failed(error):
-                raise
-            left_until(end)
-            raise NoResponseError(reason_of(error, NOT_CONNECTED), sent=False) from error
+        return _SocketConnection(_plug(self._target, self._tls, seconds))
 
 
 def _plug(target: Target, tls: ssl.SSLContext | None, seconds: float) -> socket.socket:
@@ -381,12 +302,6 @@ def _plug(target: Target, tls: ssl.SSLContext | None, seconds: float) -> socket.
         raise
 
 
-def _close_all(idle: deque[_SocketConnection]) -> None:
-    with suppress(IndexError):
-        while True:
-            idle.pop().close()
-
-
 _transports: weakref.WeakSet[BlockingTransport] = weakref.WeakSet()
 
 
@@ -396,11 +311,3 @@ def _leave_to_parent() -> None:
 
 
 call_in_children(_leave_to_parent)
-
-
-def left_until(end: float | None) -> float:
-    """Return how many seconds are left until *end*. Raises TimeoutError if it has passed."""
-    left = LONGEST_SECONDS if end is None else min(end - clock(), LONGEST_SECONDS)
-    if left <= 0:
-        raise TimeoutError(TOO_LONG)
-    return left

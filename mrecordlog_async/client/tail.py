@@ -89,7 +89,7 @@ class ClientTail(AsyncIterator[Record]):
     async def _next(self) -> Record:
         record = self._next_at_hand()  # another call may have read while this one waited
         while record is None:
-            page = await self._page(None, PAGE_BYTES, WAIT_SECONDS)
+            page = await self._page(None, PAGE_BYTES, None)
             if page is None:
                 raise StopAsyncIteration
             self._records = chain.from_iterable(run.records() for run in page.runs)
@@ -136,10 +136,7 @@ class ClientTail(AsyncIterator[Record]):
         self._records = iter(())  # they are read again from the position after the last one that was handed out
         clock = self._transport.clock
         end = None if limits.timeout is None else clock() + limits.timeout
-        if end is None:
-            page = await self._page(limits.records, limits.bytes, WAIT_SECONDS)
-        else:
-            page = await self._page_until(limits, end)
+        page = await self._page(limits.records, limits.bytes, end)
         if page is None:
             return None
         if not page.runs:
@@ -147,11 +144,10 @@ class ClientTail(AsyncIterator[Record]):
         runs, after, times = list(page.runs), page.next_position, [page.times]
         deadline = end if limits.seconds is None else min(clock() + limits.seconds, inf if end is None else end)
         try:
-            async with self._transport.until(deadline):
-                while (more := await self._more(limits, runs, after, deadline)) is not None:
-                    runs += more.runs
-                    after = more.next_position
-                    times.append(more.times)
+            while (more := await self._more(limits, runs, after, deadline)) is not None:
+                runs += more.runs
+                after = more.next_position
+                times.append(more.times)
         except TimeoutError as error:
             if not has_failed(error):
                 raise
@@ -194,22 +190,18 @@ class ClientTail(AsyncIterator[Record]):
             self._position = position
             self._ended = False  # the end is found again
 
-    async def _page(self, records: int | None, size: int, wait_seconds: int) -> Page | None:
-        """Return the next page with records; None once the tail has ended."""
-        page = await self._look(records, size, wait_seconds, None)
-        while page is not None and not page.runs:
-            page = await self._look(records, size, wait_seconds, None)
-        return page
-
-    async def _page_until(self, limits: BatchLimits, deadline: float) -> Page | None:
-        """Return the next page, at *deadline* one without records; None once the tail has ended."""
-        clock = self._transport.clock
-        # The first request waits for nothing and is not cut short: a timeout below its time would never get a record.
-        page = await self._look(limits.records, limits.bytes, 0, None)
+    async def _page(self, records: int | None, size: int, end: float | None) -> Page | None:
+        """Return the next page with records, or at *end* one without; None once the tail has ended."""
+        if end is None:
+            page = await self._look(records, size, WAIT_SECONDS, None)
+        else:  # the first request waits for nothing and is not cut short: a timeout below its time would get no record
+            page = await self._look(records, size, 0, None)
         try:
-            async with self._transport.until(deadline):
-                while page is not None and not page.runs and (left := deadline - clock()) > 0:
-                    page = await self._look(limits.records, limits.bytes, ceil(min(left, WAIT_SECONDS)), deadline)
+            while page is not None and not page.runs:
+                left = inf if end is None else end - self._transport.clock()
+                if left <= 0:
+                    break
+                page = await self._look(records, size, ceil(min(left, WAIT_SECONDS)), end)
         except TimeoutError as error:
             if not has_failed(error):
                 raise
@@ -233,7 +225,7 @@ class ClientTail(AsyncIterator[Record]):
         if self._ended:
             return None
         if early:
-            await self._transport.sleep(PAUSE_SECONDS)
+            await self._transport.sleep(self._pause_until(end))
         return page
 
     async def _is_complete(self, page: Page, end: float | None) -> bool:
@@ -270,8 +262,12 @@ class ClientTail(AsyncIterator[Record]):
                     raise
                 return None  # the next call meets it again; what was read before is handed out
             if clock() - begun < wait_seconds / 2:
-                await self._transport.sleep(max(min(PAUSE_SECONDS, end - clock()), 0))
+                await self._transport.sleep(self._pause_until(deadline))
         return page
+
+    def _pause_until(self, end: float | None) -> float:
+        """Return for how long to pause after a response without records that came early."""
+        return PAUSE_SECONDS if end is None else max(min(PAUSE_SECONDS, end - self._transport.clock()), 0.0)
 
     async def _read(self, request: PageRequest) -> Page | None:
         try:

@@ -1,29 +1,23 @@
-"""`Transport`: the connections of an asyncio client. One exchange sends a request once.
+"""`Transport`: the connections of an asyncio client, for the tasks of its event loop.
 
 1. At most `connections` calls run at once; others wait in line, in order of arrival and for a limited time.
 2. A long poll has its own connection: it waits for records, and no other call should wait for it.
-3. Each attempt has deadlines for connecting, for silence and for the whole response, so a server that sends byte by
-   byte cannot block a call.
-4. `Sender` decides what is sent twice. One case is decided here: a connection that was used before and ends before
-   anything has arrived may have been closed because it was idle. A call that may be repeated freely is sent again then.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import Any, cast
 
 from mrecordlog_async.client import connecting
+from mrecordlog_async.client.connections import Connections, left_until
 from mrecordlog_async.client.http1 import (
     CLOSED_BY_PEER,
     CONNECT_SECONDS,
     CUT_OFF,
-    IDLE_SECONDS,
-    NOT_CONNECTED,
     SCRATCH_BYTES,
     TOO_LONG,
     ClosedWhileIdleError,
@@ -33,7 +27,6 @@ from mrecordlog_async.client.http1 import (
 )
 from mrecordlog_async.client.options import CLOSED, ClientOptions
 from mrecordlog_async.errors import LogClosedError
-from mrecordlog_async.protocol.attempts import NoResponseError, Repeat
 from mrecordlog_async.protocol.calls import ServiceCall
 from mrecordlog_async.protocol.responses import Reply
 
@@ -83,7 +76,7 @@ class _Connection(asyncio.BufferedProtocol):
             self._timer.cancel()
             self._exchange, self.idle_since = None, self._heard
             if not (exchange.reusable and self._sent) or self._transport.get_write_buffer_size():
-                self.abort(CLOSED)
+                self.close()
 
     async def _send(self, request: Sequence[bytes | memoryview]) -> None:
         for piece in request:
@@ -94,11 +87,16 @@ class _Connection(asyncio.BufferedProtocol):
             self._transport.write(piece)
         self._sent = True
 
-    def abort(self, reason: str) -> None:
+    @property
+    def is_quiet(self) -> bool:
+        """True if nothing has arrived since the last response, not even the end of the connection."""
+        return not self.lost
+
+    def close(self) -> None:
         """Close the connection; an exchange under way ends as if its response were lost."""
         self.lost = True
         self._transport.abort()
-        self._settle(ConnectionAbortedError(reason))
+        self._settle(ConnectionAbortedError(CLOSED))
 
     def _watch(self) -> None:
         self._timer = self._loop.call_at(min(self._heard + self._silence, self._end), self._look)
@@ -144,7 +142,7 @@ class _Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, count: int) -> None:
         """Take a part of the response."""
         if self._exchange is None:  # nothing was asked
-            self.abort(CLOSED)
+            self.close()
             return
         self._heard = self._loop.time()
         self._take(self._exchange, partial(self._exchange.received, count))
@@ -167,20 +165,13 @@ class _Connection(asyncio.BufferedProtocol):
                 self._settle(None)
 
 
-class Transport:
-    """Exchange requests for responses. Belongs to one event loop.
-
-    Attributes:
-        options: How it connects.
-    """
+class Transport(Connections[_Connection]):
+    """Exchange requests for responses. Belongs to one event loop."""
 
     def __init__(self, options: ClientOptions) -> None:
-        self.options = options.checked()
-        self._target = options.target()
+        super().__init__(options, set())
         self._loop: asyncio.AbstractEventLoop | None = None  # of the first call
         self._slots = asyncio.Semaphore(options.connections)
-        self._idle: deque[_Connection] = deque()
-        self._busy: set[_Connection] = set()
         self._closing = asyncio.Event()
         self._tls = tls_context() if self._target.secure else None
 
@@ -198,9 +189,10 @@ class Transport:
 
     async def close(self) -> None:
         """Close all connections. Running calls end with an error, including those that pause before another attempt."""
+        self._closed = True
         self._closing.set()
         for connection in (*self._idle, *self._busy):
-            connection.abort(CLOSED)
+            connection.close()
         self._idle.clear()
         await asyncio.sleep(0)  # in which asyncio closes them
 
@@ -211,19 +203,15 @@ class Transport:
 
     @staticmethod
     def clock() -> float:
-        """Return the time that `until` and the `end` of calls are in."""
+        """Return the time that `idle_since` and the `end` of calls are in."""
         return asyncio.get_running_loop().time()
 
-    @staticmethod
-    def until(deadline: float | None) -> AbstractAsyncContextManager[Any]:
-        """Raise TimeoutError in the block at *deadline*."""
-        return asyncio.timeout_at(deadline)
-
-    async def pause(self, seconds: float, _: float | None) -> None:
-        """Wait before another attempt, or until the client closes. A task that waits no longer is cancelled."""
+    async def pause(self, seconds: float, end: float | None) -> None:
+        """Wait before another attempt, or until the client closes. Raises TimeoutError at *end*."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+            async with asyncio.timeout(min(seconds, left_until(end, self.clock()))):
                 await self._closing.wait()
+        left_until(end, self.clock())
 
     # Exchanges.
 
@@ -237,16 +225,16 @@ class Transport:
         Raises:
             NoResponseError: There was no whole response in time.
             LogClosedError: The client is closed.
+            TimeoutError: The `end` of the call has passed.
         """
         if call.wait_seconds:
             return await self._exchange(call)
         if self._slots.locked():
             try:
-                async with asyncio.timeout(max(left_seconds, CONNECT_SECONDS)):
+                async with asyncio.timeout(min(max(left_seconds, CONNECT_SECONDS), self._left(call))):
                     await self._slots.acquire()
             except TimeoutError:
-                reason = f"none of the client's {self.options.connections} connections became free"
-                raise NoResponseError(reason, sent=False) from None
+                raise self._none_free(call) from None
         else:
             await self._slots.acquire()  # does not wait
         try:
@@ -254,58 +242,14 @@ class Transport:
         finally:
             self._slots.release()
 
-    async def _exchange(self, call: ServiceCall[Any]) -> Reply:
-        if self._closing.is_set():
-            raise LogClosedError(CLOSED)
-        request = self._target.request(call.method, call.target, call.headers, call.body)
-        kept = self._free()
-        try:
-            if kept is not None and call.repeat is Repeat.FREELY:
-                with suppress(ClosedWhileIdleError):
-                    return await self._on(kept, request, call.wait_seconds)
-                kept = None
-            return await self._on(kept or await self._connected(), request, call.wait_seconds)
-        except OSError as error:
-            raise NoResponseError(reason_of(error), sent=True) from error
-
-    async def _on(self, connection: _Connection, request: Sequence[bytes | memoryview], wait_seconds: int) -> Reply:
-        options = self.options
-        self._busy.add(connection)
-        try:
-            return await connection.exchange(
-                request, options.timeout_seconds + wait_seconds, options.response_seconds + wait_seconds
-            )
-        finally:
-            self._busy.discard(connection)
-            if not connection.lost:  # even if the caller is cancelled, once the whole response is there
-                self._idle.append(connection)
-
-    def _free(self) -> _Connection | None:
-        """Return the connection that was used last, and close those that have been idle for long."""
-        begun = asyncio.get_running_loop().time() - IDLE_SECONDS
-        while self._idle and (self._idle[0].lost or self._idle[0].idle_since < begun):
-            self._idle.popleft().abort(CLOSED)
-        while self._idle:
-            connection = self._idle.pop()
-            if not connection.lost:
-                return connection
-        return None
-
-    async def _connected(self) -> _Connection:
-        """Return a new connection. Raises NoResponseError: nothing was sent."""
-        try:
-            async with asyncio.timeout(CONNECT_SECONDS):
-                made = await self._connect()
-        except OSError as error:
-            raise NoResponseError(reason_of(error, NOT_CONNECTED), sent=False) from error
-        if self._closing.is_set():  # meanwhile
-            made.abort(CLOSED)
-            raise LogClosedError(CLOSED)
+    async def _connect(self, seconds: float) -> _Connection:
+        async with asyncio.timeout(seconds):
+            made = await self._made()
         if made.lost:  # it ended before an exchange began: that one would wait for its deadline
-            raise NoResponseError(CUT_OFF, sent=False)
+            raise ConnectionResetError(CUT_OFF)
         return made
 
-    async def _connect(self) -> _Connection:
+    async def _made(self) -> _Connection:
         loop, target = asyncio.get_running_loop(), self._target
         made = _Connection(loop)
         if target.unix is None:

@@ -85,7 +85,7 @@ class ServiceCall(NamedTuple, Generic[T]):
     wait_seconds: int = 0  # how long the service may wait for records before it responds (a long poll)
     more: Mapping[str, str] = {}  # further headers
     lost: str = ""  # why an earlier attempt may have been carried out; "" for none
-    # When a caller that is a thread gets TimeoutError, by `monotonic`; tasks are cancelled instead
+    # When the caller gets TimeoutError, by the clock of the transport
     end: float | None = None
     # Returns the result if the error that ends the call settles it; otherwise raises what it means
     after_error: Callable[[RecordLogError], T] = _raised

@@ -18,6 +18,7 @@ from mrecordlog_async.client import (
     ServiceUnreachableError,
     blocking_transport,
     connecting,
+    connections,
     transport,
 )
 from mrecordlog_async.client.http1 import SCRATCH_BYTES
@@ -32,8 +33,6 @@ from tests.serving import Process
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0%x\r\n%b\r\n0\r\n\r\n" % (len(APPENDED), APPENDED)
 """Some proxies write zeros before the length of a chunk."""
-
-TRANSPORTS = (transport, blocking_transport)
 
 
 # How many, and which one is used.
@@ -69,7 +68,7 @@ async def test_waiting_for_a_connection_ends(face: Face, monkeypatch: pytest.Mon
         blocking = asyncio.ensure_future(client.list_queues())
         while not server.requests:
             await asyncio.sleep(0.001)
-        for module in TRANSPORTS:
+        for module in (transport, blocking_transport):
             monkeypatch.setattr(module, "CONNECT_SECONDS", 0.05)
         with pytest.raises(ServiceUnreachableError, match="none of the client's 1 connections became free") as caught:
             await client.append("q", b"a")
@@ -121,8 +120,7 @@ async def test_a_connection_that_idles_for_long_is_closed(face: Face, monkeypatc
     """Services and proxies close theirs after a longer time, and an append on it would be lost."""
     async with scripted([]) as server, face(server.url) as client:
         assert await client.append("q", b"a") == 0
-        for module in TRANSPORTS:
-            monkeypatch.setattr(module, "IDLE_SECONDS", -1.0)  # later than that, whatever the clock says
+        monkeypatch.setattr(connections, "IDLE_SECONDS", -1.0)  # later than that, whatever the clock says
         assert await client.append("q", b"a") == 0
         assert server.connections == [1, 1]
         await outcome(server.closed.wait())
@@ -142,9 +140,8 @@ async def test_an_idle_connection_that_the_service_has_closed_is_not_used(face: 
 
 async def until_closed(client: Any) -> None:
     """Wait until *client* can see that its idle connection was closed."""
-    blocking = isinstance(client, InThreads)
-    idle = (client.inner if blocking else client).sender.transport._idle
-    while any(each.is_quiet if blocking else not each.lost for each in idle):
+    inner = client.inner if isinstance(client, InThreads) else client
+    while any(each.is_quiet for each in inner.sender.transport._idle):
         await asyncio.sleep(0.001)
 
 
@@ -447,14 +444,13 @@ async def test_a_call_that_connects_while_the_client_closes_sends_nothing(
 
 async def test_the_outcome_of_a_call_during_which_the_client_closes_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Even if a response arrives: one without a length ends where another thread has cut it off."""
-    read = blocking_transport._SocketConnection.exchange
+    receive = blocking_transport._SocketConnection._receive
 
-    def closing(connection: Any, *arguments: Any) -> Any:
-        response = read(connection, *arguments)
+    def closing(*arguments: Any) -> None:
+        receive(*arguments)
         client.blocking.close()
-        return response
 
-    monkeypatch.setattr(blocking_transport._SocketConnection, "exchange", closing)
+    monkeypatch.setattr(blocking_transport._SocketConnection, "_receive", closing)
     async with scripted([]) as server, InThreads(server.url) as client:
         with pytest.raises(OutcomeUnknownError, match="the client is closed"):
             await client.append("q", b"a")

@@ -27,6 +27,7 @@ from mrecordlog_async.client import (
     blocking,
     blocking_transport,
     connecting,
+    connections,
     http1,
     outbox,
     sender,
@@ -153,7 +154,7 @@ def test_a_call_that_was_interrupted_before_its_response_takes_nothing(
     client.append_records("q", None, [b"%d" % number for number in range(9)])
     tail = client.tail("q")
 
-    def send_and_raise(self: blocking_transport._SocketConnection, request: Sequence[bytes], *_: Any) -> None:
+    async def send_and_raise(self: blocking_transport._SocketConnection, request: Sequence[bytes], *_: Any) -> None:
         self._plug.sendall(b"".join(request))
         raise Interrupted
 
@@ -284,7 +285,7 @@ def sending(act: Callable[[], object]) -> Iterator[None]:
     """Call *act* in the place of the next exchange of a connection; raise what it returns, if that is an exception."""
     exchange = blocking_transport._SocketConnection.exchange
 
-    def acting(*_: Any) -> Any:
+    async def acting(*_: Any) -> Any:
         patched.undo()
         error = act()
         if isinstance(error, BaseException):
@@ -298,7 +299,18 @@ def sending(act: Callable[[], object]) -> Iterator[None]:
 
 TRACED = [
     module.__file__
-    for module in (blocking, the_client, the_consumer, the_tail, sender, blocking_transport, http1, connecting, outbox)
+    for module in (
+        blocking,
+        the_client,
+        the_consumer,
+        the_tail,
+        sender,
+        blocking_transport,
+        connections,
+        http1,
+        connecting,
+        outbox,
+    )
 ]
 
 
@@ -329,11 +341,11 @@ def interrupted() -> Iterator[None]:
     """Raise in the calling thread once the whole response with its records has arrived."""
     exchange = blocking_transport._SocketConnection.exchange
 
-    def read_and_raise(self: blocking_transport._SocketConnection, *arguments: Any) -> Any:
-        reply, keep = exchange(self, *arguments)
+    async def read_and_raise(self: blocking_transport._SocketConnection, *arguments: Any) -> Any:
+        reply = await exchange(self, *arguments)
         if "X-Next-Position" in reply.headers:
             raise Interrupted
-        return reply, keep
+        return reply
 
     with pytest.MonkeyPatch.context() as patched, pytest.raises(Interrupted):
         patched.setattr(blocking_transport._SocketConnection, "exchange", read_and_raise)
