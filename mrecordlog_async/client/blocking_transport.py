@@ -22,7 +22,7 @@ from functools import partial
 from time import monotonic as clock
 from typing import Any, TypeVar
 
-from mrecordlog_async.client.connecting import connect_blocking
+from mrecordlog_async.client.connecting import connect_blocking, connect_unix
 from mrecordlog_async.client.connections import Connections, close_all, left_until
 from mrecordlog_async.client.http1 import (
     CLOSED_BY_PEER,
@@ -288,14 +288,11 @@ class BlockingTransport(Connections[_SocketConnection]):
 
 def _plug(target: Target, tls: ssl.SSLContext | None, seconds: float) -> socket.socket:
     """Return a socket that is connected to *target*. Raises OSError."""
-    if target.unix is None:
-        plug = connect_blocking(target.address, target.port, seconds)
-    else:
-        plug = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    if target.unix is not None:
+        return connect_unix(target.unix)
+    plug = connect_blocking(target.address, target.port, seconds)
     try:
         plug.settimeout(seconds)
-        if target.unix is not None:
-            plug.connect(target.unix)
         return plug if tls is None else tls.wrap_socket(plug, server_hostname=target.host)
     except BaseException:
         plug.close()

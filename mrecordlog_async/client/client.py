@@ -491,7 +491,9 @@ class RecordLogClient:
         Raises:
             ServiceError: The log was restored to an older state than what *follow* has read (code `ahead`).
         """
-        return reads.timed_runs(self.sender, queue, start, stop, limit=limit, follow=follow)
+        if not follow:
+            return reads.timed_runs(self.sender, queue, start, stop, limit=limit)
+        return reads.followed(self.tail(queue, max(start, 0) if isinstance(start, int) else start))
 
     def tail(self, queue: str, start: Start | None = None) -> ClientTail:
         """Follow *queue* from *start*: iterate over its records, or take batches, and wait for more.
@@ -519,14 +521,8 @@ class RecordLogClient:
         async def fetch(request: PageRequest) -> Page:
             return await reads.read_page(self.sender, queue, request)
 
-        async def find_end() -> int:
-            return await reads.end_of(self.sender, queue)
-
         first = None if start is None or isinstance(start, datetime) else check_start(start)
-        transport = self.sender.transport
-        tail = ClientTail(
-            queue, first, begin, fetch, transport=transport, check=transport.usage_check(), find_end=find_end
-        )
+        tail = ClientTail(self.sender, queue, first, begin, fetch)
         return tail
 
     async def position_at(self, queue: str, time: datetime) -> int:

@@ -8,7 +8,7 @@ from typing import Self
 import msgspec
 
 from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, Batches, BatchLimits, last_position
-from mrecordlog_async.client.reads import end_of, position_of
+from mrecordlog_async.client.reads import position_of
 from mrecordlog_async.client.sender import Sender
 from mrecordlog_async.client.tail import ClientTail
 from mrecordlog_async.errors import ConsumerFencedError, ConsumerNotFoundError, QueueNotFoundError
@@ -176,22 +176,10 @@ class ClientConsumer(AsyncIterator[Record]):
     def _follow(self, holder: AttachResponse, position: int) -> None:
         self._acknowledged = position
 
-        async def find_end() -> int:
-            return await end_of(self._sender, self.queue)
-
         async def fetch(request: PageRequest) -> Page:
             return await self._read(holder, request)
 
-        self._tail = ClientTail(
-            self.queue,
-            position,
-            None,
-            fetch,
-            transport=self._sender.transport,
-            check=self._check,
-            find_end=find_end,
-            queue_id=holder.id,
-        )
+        self._tail = ClientTail(self._sender, self.queue, position, None, fetch, queue_id=holder.id)
 
     async def _read(self, holder: AttachResponse, request: PageRequest) -> Page:
         try:

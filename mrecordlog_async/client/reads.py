@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from datetime import datetime
 from math import inf
 
 from mrecordlog_async.batches import check_bounds, check_limit, check_seconds, not_acknowledged
 from mrecordlog_async.client.sender import Sender
-from mrecordlog_async.client.tail import PAUSE_SECONDS, WAIT_SECONDS, check_reached
+from mrecordlog_async.client.tail import PAUSE_SECONDS, WAIT_SECONDS, ClientTail
 from mrecordlog_async.errors import QueueNotFoundError
-from mrecordlog_async.model import QueueSummary, Run, Start, Times, check_start
+from mrecordlog_async.model import POSITION_MAX, Run, Start, Times, check_start
 from mrecordlog_async.protocol import calls
-from mrecordlog_async.protocol.calls import Page, PageRequest
+from mrecordlog_async.protocol.calls import PAGE_BYTES, Page, PageRequest
 from mrecordlog_async.protocol.responses import ServiceError
 
 
 async def position_of(sender: Sender, queue: str, start: Start) -> int:
     """Return the position of *start*; one that is a time is requested."""
     return await sender.send(calls.position_at(queue, start)) if isinstance(start, datetime) else start
-
-
-async def end_of(sender: Sender, queue: str) -> int:
-    """Return the next position of *queue*, 0 if it does not exist."""
-    try:
-        return (await sender.send(calls.queue_summary(queue))).next_position
-    except QueueNotFoundError:
-        return 0
 
 
 async def read_page(sender: Sender, queue: str, request: PageRequest) -> Page:
@@ -39,20 +31,15 @@ async def read_page(sender: Sender, queue: str, request: PageRequest) -> Page:
 
 
 async def timed_runs(
-    sender: Sender, queue: str, start: Start | None, stop: int | None, *, limit: int | None, follow: bool
+    sender: Sender, queue: str, start: Start | None, stop: int | None, *, limit: int | None
 ) -> AsyncIterator[tuple[list[Run], Times]]:
-    """Yield what `RecordLogClient.timed_runs` yields."""
+    """Yield what `RecordLogClient.timed_runs` yields without *follow*."""
     if limit is not None:
         check_limit(limit)
     summary = await sender.send(calls.queue_summary(queue))
     position = await position_of(sender, queue, summary.first_position if start is None else start)
     check_bounds(position, stop)
     position = max(int(position), 0)
-    if follow:
-        async for page in _follow(sender, summary, position):
-            if page.runs:
-                yield page.runs, page.times
-        return
     end = summary.next_position if stop is None else min(int(stop), summary.next_position)
     while position < end and limit != 0:
         page = await read_page(sender, queue, PageRequest(position, limit, stop=end))
@@ -66,32 +53,10 @@ async def timed_runs(
             limit -= sum(run.record_count for run in runs)
 
 
-async def _follow(sender: Sender, known: QueueSummary, position: int) -> AsyncGenerator[Page, None]:
-    """Yield pages from *position* on until this incarnation of the queue is deleted, or sealed and read.
-
-    Some may be empty.
-    """
-    queue, reached = known.queue, known.next_position
-    while True:
-        begun = sender.transport.clock()
-        try:
-            page = await read_page(sender, queue, PageRequest(position, wait_seconds=WAIT_SECONDS))
-            if page.queue_id != known.id:
-                return
-            position = page.next_position
-            yield page
-            if page.runs:
-                reached = max(reached, position)
-                continue
-            # Asked only after a wait in vain, which is short at the end of a sealed queue.
-            summary = await sender.send(calls.queue_summary(queue))
-        except QueueNotFoundError:
-            return
-        if summary.sealed and position >= summary.next_position:
-            return
-        check_reached(summary, known.id, position, reached)
-        if sender.transport.clock() - begun < WAIT_SECONDS / 2:
-            await sender.transport.sleep(PAUSE_SECONDS)
+async def followed(tail: ClientTail) -> AsyncIterator[tuple[list[Run], Times]]:
+    """Yield what `RecordLogClient.timed_runs` yields with *follow*."""
+    async for batch in tail.batches(max_records=POSITION_MAX, max_bytes=PAGE_BYTES, max_wait=0):
+        yield list(batch.runs), batch.times_between(batch.first_position, batch.next_position)
 
 
 async def wait_for(sender: Sender, queue: str, position: int) -> bool:

@@ -13,9 +13,10 @@ from math import ceil, inf
 
 from mrecordlog_async.batches import BATCH_BYTES, BATCH_RECORDS, BATCH_SECONDS, AvailableBatches, Batches, BatchLimits
 from mrecordlog_async.client.interrupts import has_failed
-from mrecordlog_async.client.sender import AnyTransport
+from mrecordlog_async.client.sender import Sender
 from mrecordlog_async.errors import QueueNotFoundError
 from mrecordlog_async.model import Batch, QueueSummary, Record, Run, Times
+from mrecordlog_async.protocol import calls
 from mrecordlog_async.protocol.calls import PAGE_BYTES, Page, PageRequest
 from mrecordlog_async.protocol.responses import ServiceError
 
@@ -39,14 +40,12 @@ class ClientTail(AsyncIterator[Record]):
 
     def __init__(
         self,
+        sender: Sender,
         queue: str,
         start: int | None,
         begin: Begin | None,
         fetch: Fetch,
         *,
-        transport: AnyTransport,
-        check: Callable[[], None],
-        find_end: Callable[[], Awaitable[int]],
         queue_id: int | None = None,
     ) -> None:
         """Use `RecordLogClient.tail`."""
@@ -54,14 +53,15 @@ class ClientTail(AsyncIterator[Record]):
         self._position = start
         self._begin = begin  # shows where the queue begins, and that it is sealed; None for a consumer: it knows both
         self._fetch = fetch  # reads a page
-        self._transport = transport
-        self.check = check  # raises LogClosedError where the tail may not be used
-        self._find_end = find_end  # returns the next position of the queue, 0 if it does not exist
+        self._sender = sender
+        self._transport = sender.transport
+        self.check = sender.transport.usage_check()  # raises LogClosedError where the tail may not be used
         self._queue_id = queue_id  # None as long as it is not known
         self._records: Iterator[Record] = iter(())
         self._reached = 0  # the queue's next position was there, or further
         self._ended = False
-        self._turn = transport.lock()  # tasks that share the tail read one after the other, each from another position
+        # Tasks that share the tail read one after the other, each from another position.
+        self._turn = self._transport.lock()
 
     @property
     def position(self) -> int | None:
@@ -162,12 +162,19 @@ class ClientTail(AsyncIterator[Record]):
 
     def available(self, *, max_records: int = BATCH_RECORDS, max_bytes: int = BATCH_BYTES) -> AsyncIterator[Batch]:
         """Iterate over batches of the records that are there when the first is asked for; see `Tail.available`."""
-        return AvailableBatches(self.batch, BatchLimits.checked(max_records, max_bytes, 0), self._find_end)
+        return AvailableBatches(self.batch, BatchLimits.checked(max_records, max_bytes, 0), self._end)
 
     async def aclose(self) -> None:
         """End the tail. Not needed for one that is no longer used: it keeps nothing open."""
         self._ended = True
         self._records = iter(())
+
+    async def _end(self) -> int:
+        """Return the next position of the queue, 0 if it does not exist."""
+        try:
+            return (await self._sender.send(calls.queue_summary(self.queue))).next_position
+        except QueueNotFoundError:
+            return 0
 
     async def _begun(self) -> int:
         """Return the position to continue at; at the first call, find out where the queue begins."""
