@@ -165,15 +165,7 @@ def ready() -> ServiceCall[None]:
 def create_queue(queue: str, *, exist_ok: bool, options: QueueOptions | None) -> ServiceCall[bool]:
     """Create a queue; the result is whether it was created."""
     body = None if options is None else _encoded_options(options)
-    return ServiceCall(
-        "PUT",
-        path_of(queue),
-        lambda reply: reply.status == 201,
-        {"exist_ok": "1"} if exist_ok else {},
-        body,
-        JSON if body else None,
-        repeat=Repeat.FREELY if exist_ok else Repeat.NEVER,
-    )
+    return _created(path_of(queue), body, lambda reply: reply.status == 201, exist_ok=exist_ok)
 
 
 def delete_queue(queue: str, *, queue_id: int | None, past_consumers: bool) -> ServiceCall[None]:
@@ -327,11 +319,8 @@ def position_at(queue: str, time: datetime) -> ServiceCall[int]:
 
 def read_page(queue: str, request: PageRequest) -> ServiceCall[Page]:
     """Read a page. Refused with the code "truncated" if the records begin later: see `first_retained`."""
-    position, records, max_bytes, wait_seconds, stop, end = request.sendable()
-    query = {"start": str(position), "max_bytes": str(max_bytes)}
-    query |= _texts({"stop": stop, "limit": records, "wait": wait_seconds or None})
-    path = path_of(queue, "records")
-    return ServiceCall("GET", path, page_of, query, accept=wire.CONTENT_TYPE, wait_seconds=wait_seconds, end=end)
+    request = request.sendable()
+    return _read(path_of(queue, "records"), request, {"stop": request.stop, "limit": request.records})
 
 
 def first_retained(error: ServiceError, position: int) -> int:
@@ -362,6 +351,13 @@ def wait_for_records(queue: str, position: int, wait_seconds: int) -> ServiceCal
     )
 
 
+def _read(path: str, request: PageRequest, more: Mapping[str, Any]) -> ServiceCall[Page]:
+    """Return the request for a page. more: query parameters; None is left out."""
+    position, _, max_bytes, wait_seconds, _, end = request
+    query = _texts({"start": position, "max_bytes": max_bytes, **more, "wait": wait_seconds or None})
+    return ServiceCall("GET", path, page_of, query, accept=wire.CONTENT_TYPE, wait_seconds=wait_seconds, end=end)
+
+
 def page_of(reply: Reply) -> Page:
     """Return the page in *reply*; ServiceError if the service did not write it."""
     try:
@@ -379,15 +375,9 @@ def page_of(reply: Reply) -> Page:
 
 def create_consumer(queue: str, consumer: str, *, start: int | None, exist_ok: bool) -> ServiceCall[bool]:
     """Create a consumer, or the rule of a pattern; the result is whether it was created."""
-    return ServiceCall(
-        "PUT",
-        consumer_path(queue, consumer),
-        lambda reply: decoded(reply, ConsumerCreateResponse).created,
-        {"exist_ok": "1"} if exist_ok else {},
-        msgspec.json.encode(ConsumerCreateRequest(start)),
-        JSON,
-        repeat=Repeat.FREELY if exist_ok else Repeat.NEVER,
-    )
+    body = msgspec.json.encode(ConsumerCreateRequest(start))
+    read: Callable[[Reply], bool] = lambda reply: decoded(reply, ConsumerCreateResponse).created  # noqa: E731
+    return _created(consumer_path(queue, consumer), body, read, exist_ok=exist_ok)
 
 
 def delete_consumer(queue: str, consumer: str) -> ServiceCall[None]:
@@ -417,19 +407,10 @@ def attach(queue: str, consumer: str, request: AttachRequest) -> ServiceCall[Att
 
 def read_as_holder(holder: AttachResponse, request: PageRequest) -> ServiceCall[Page]:
     """Read a page as the holder of a consumer."""
-    position, records, max_bytes, wait_seconds, _, end = request.sendable()
-    query = {"epoch": str(holder.epoch), "start": str(position), "max_bytes": str(max_bytes)}
-    query |= _texts({"max_records": records, "wait": wait_seconds or None})
-    return ServiceCall(
-        "GET",
-        f"{consumer_path(holder.queue, holder.consumer)}/records",
-        page_of,
-        query,
-        accept=wire.CONTENT_TYPE,
-        wait_seconds=wait_seconds,
-        end=end,
-        after_error=partial(_raise_of_position, holder.queue, position),
-    )
+    request = request.sendable()
+    path = f"{consumer_path(holder.queue, holder.consumer)}/records"
+    call = _read(path, request, {"epoch": holder.epoch, "max_records": request.records})
+    return call._replace(after_error=partial(_raise_of_position, holder.queue, request.position))
 
 
 def acknowledge(holder: AttachResponse, position: int) -> ServiceCall[int]:
@@ -495,6 +476,12 @@ def _segment(name: str) -> str:
 def consumer_summary_of(one: ConsumerResponse) -> ConsumerSummary:
     """Return where one consumer is."""
     return ConsumerSummary(**msgspec.structs.asdict(one))
+
+
+def _created(path: str, body: bytes | None, read: Callable[[Reply], bool], *, exist_ok: bool) -> ServiceCall[bool]:
+    """Return a PUT that creates something; the result is whether it did."""
+    query, repeat = ({"exist_ok": "1"}, Repeat.FREELY) if exist_ok else ({}, Repeat.NEVER)
+    return ServiceCall("PUT", path, read, query, body, None if body is None else JSON, repeat=repeat)
 
 
 def posted(
